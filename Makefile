@@ -1,0 +1,50 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= 2
+# Tests must not depend on the order or number of threads the machine happens to offer.
+export PYTHONHASHSEED := 0
+
+.PHONY: help reproduce test test-slow bench bench-quick lint format constraints clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedhsa needs Python 3.11 or newer; set PYTHON=python3.x")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,bench]'
+	@touch $@
+
+reproduce: .venv/ready  ## run the main job: the paper's quadratic figure, into results/
+	$(BIN)/fedhsa run --config examples/quadratic.toml --out results
+
+test: .venv/ready  ## run the tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+
+test-slow: .venv/ready  ## run the long tests too
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/first_figure.py
+
+lint: .venv/ready  ## check style, types and import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: .venv/ready  ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+constraints:  ## pin the newest versions that pass: makes constraints.txt anew from a fresh environment
+	rm -rf .venv-new && $(PYTHON) -m venv .venv-new
+	.venv-new/bin/python -m pip install --quiet '.[test,lint,bench]'
+	.venv-new/bin/python -m pip freeze --exclude fedhsa > constraints.txt
+	rm -rf .venv-new
+
+clean:  ## remove everything that was generated
+	rm -rf .venv .venv-new results runs benchmarks/results dist build

@@ -1,0 +1,71 @@
+"""Checks of arguments: each error names the argument, shows what arrived and says what to do."""
+
+from typing import Any
+
+import numpy as np
+
+
+def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, int] | None = None) -> np.ndarray:
+    """Returns `value` as a finite float64 array of the given shape.
+
+    Letters in `shape` are sizes: taken from `sizes` when known there, remembered there otherwise.
+    """
+    sizes = {} if sizes is None else sizes
+    try:
+        value = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}` must be an array of numbers, got {type(value).__name__}.") from error
+    expected = tuple(sizes.get(n, n) if isinstance(n, str) else n for n in shape)
+    fits = value.ndim == len(expected) and all(
+        isinstance(n, str) or n == m for n, m in zip(expected, value.shape, strict=True)
+    )
+    if not fits:
+        wanted = "(" + ", ".join(str(n) for n in expected) + ("," if len(expected) == 1 else "") + ")"
+        raise ValueError(f"`{name}` must have shape {wanted}, got {value.shape}.")
+    if 0 in value.shape:
+        raise ValueError(f"`{name}` must not be empty, got shape {value.shape}.")
+    if not np.isfinite(value).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+        raise ValueError(f"`{name}` must be finite, got {value[where]} at index {where}.")
+    sizes.update({n: m for n, m in zip(shape, value.shape, strict=True) if isinstance(n, str)})
+    return value
+
+
+def count(name: str, value: Any, *, least: int = 1, remedy: str = "") -> int:
+    """Returns `value` as an int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}. {remedy}".rstrip())
+    return int(value)
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    remedy: str = "",
+) -> None:
+    """Refuses what is not a finite number (or an array of them) in the given range."""
+    try:
+        values = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}` must be a number, got {value!r}. {remedy}".rstrip()) from error
+    bounds = [
+        (np.isfinite(values), "finite"),
+        (above is None or values > above, f"greater than {above}"),
+        (least is None or values >= least, f"at least {least}"),
+        (most is None or values <= most, f"at most {most}"),
+    ]
+    for holds, wanted in bounds:
+        if not np.all(holds):
+            raise ValueError(f"`{name}` must be {wanted}, got {value}. {remedy}".rstrip())
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> None:
+    """Refuses what is not one of the named options."""
+    if value not in options:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")

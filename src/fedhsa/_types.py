@@ -1,0 +1,29 @@
+"""The type names that recur in signatures, and the switch to the requested precision."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+Key: TypeAlias = PRNGKeyArray
+Theta: TypeAlias = Float[Array, " d"]
+"""A parameter as algorithms see it: one flat vector."""
+Observation: TypeAlias = PyTree
+Block: TypeAlias = PyTree
+"""The observations of one round: an observation whose arrays have a leading axis of length `local_steps`."""
+State: TypeAlias = PyTree
+SeedLike: TypeAlias = Any
+"""What users pass as `key`: an int, or a JAX key."""
+
+DTYPES = ("float64", "float32")
+
+
+@contextlib.contextmanager
+def precision(dtype: str = "float64") -> Iterator[None]:
+    """Computes in `dtype` inside the block, whatever the user's global JAX configuration is."""
+    if dtype not in DTYPES:
+        raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+    with jax.enable_x64(dtype == "float64"):
+        yield

@@ -1,0 +1,95 @@
+"""FedHSA, the paper's Algorithm 1."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import _check, tree
+from .._types import Theta
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .schedules import AbstractSchedule, step_at
+
+
+class Server(NamedTuple):
+    theta: Theta
+    g_bar: Theta
+
+
+class Memory(NamedTuple):
+    theta: Theta
+    g: Theta
+
+
+class FedHSA(AbstractAlgorithm):
+    r"""Local steps steered by the averaged operator.
+
+    From a common $\bar\theta$, agent $i$ repeats for $\ell = 0, \dots, H-1$
+
+    $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g - G_i(\bar\theta, o_{i,0})\bigr), \qquad
+      \bar g = \tfrac1M \sum_i G_i(\bar\theta, o_{i,0})$$
+
+    and the server adds $\alpha_g$ times the mean displacement. Two exchanges per round: operators, then displacements.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `local_steps`: $H$, the observations each agent uses per round.
+    - `server_step`: $\alpha_g$.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> result = fedhsa.simulate(problem.noiseless(), FedHSA(0.02, local_steps=5), rounds=500)
+        >>> bool(result.error[0, -1] < 1e-20)
+        True
+
+    !!! cite "Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+    server_step: float = 1.0
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+        _check.number("server_step", self.server_step, above=0.0)
+
+    def init(self, theta):
+        return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
+
+    @property
+    def exchanges(self):
+        return (
+            Exchange("operator", self._send_theta, self._anchor, self._average_operator),
+            Exchange("delta", self._send_operator, self._local_steps, self._move),
+        )
+
+    def _send_theta(self, server, round):
+        return server.theta
+
+    def _anchor(self, theta_bar, memory, agent, block, round):
+        g = agent.operator(theta_bar, tree.take(block, 0))
+        return g, Memory(theta_bar, g)
+
+    def _average_operator(self, server, replies, round):
+        return Server(server.theta, replies.mean())
+
+    def _send_operator(self, server, round):
+        return server.g_bar
+
+    def _local_steps(self, g_bar, memory, agent, block, round):
+        eta = step_at(self.step_size, round.index)
+        correction = g_bar - memory.g
+
+        def step(theta, o):
+            return theta + eta * (agent.operator(theta, o) + correction), None
+
+        # The anchor's observation is that of step 0, where the operator and the anchor cancel.
+        theta = memory.theta + eta * g_bar
+        theta, _ = jax.lax.scan(step, theta, tree.take(block, slice(1, None)), length=self.local_steps - 1)
+        return theta - memory.theta, memory
+
+    def _move(self, server, replies, round):
+        return Server(server.theta + self.server_step * replies.mean(), server.g_bar)

@@ -1,0 +1,142 @@
+"""Local SA and its two limits: every step synchronised, and one agent alone."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+
+from .. import _check, tree
+from .._types import Theta
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .schedules import AbstractSchedule, step_at
+
+
+class Server(NamedTuple):
+    theta: Theta
+
+
+class LocalSA(AbstractAlgorithm):
+    r"""Local steps along each agent's own operator, then averaging (FedAvg, FedTD, FedLSA, local SGD).
+
+    $$\theta \leftarrow \theta + \eta\, G_i(\theta, o_{i,\ell}), \quad \ell = 0, \dots, H-1$$
+
+    and the server adds $\alpha_g$ times the mean displacement. With unlike agents and $H > 1$ it does not converge to
+    $\theta^\star$ at a constant step (the paper's Proposition 1).
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `local_steps`: $H$, the observations each agent uses per round.
+    - `server_step`: $\alpha_g$.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> result = fedhsa.simulate(problem.noiseless(), LocalSA(0.02, local_steps=5), rounds=500)
+        >>> bool(result.error[0, -1] > 1e-6)
+        True
+
+    !!! cite "McMahan et al. (2017); Zhu, Heath, Mitra (2025), eq. (6)"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+    server_step: float = 1.0
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+        _check.number("server_step", self.server_step, above=0.0)
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        return (Exchange("delta", _send_theta, self._local_steps, self._move),)
+
+    def _local_steps(self, theta_bar, memory, agent, block, round):
+        eta = step_at(self.step_size, round.index)
+
+        def step(theta, o):
+            return theta + eta * agent.operator(theta, o), None
+
+        theta, _ = jax.lax.scan(step, theta_bar, block, length=self.local_steps)
+        return theta - theta_bar, memory
+
+    def _move(self, server, replies, round):
+        return Server(server.theta + self.server_step * replies.mean())
+
+
+class AbstractOneStep(AbstractAlgorithm):
+    """One observation, one exchange: the agents send their operators, the server steps along the average."""
+
+    step_size: eqx.AbstractVar[float | AbstractSchedule]
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        return (Exchange("operator", _send_theta, self._operator, self._step),)
+
+    def _operator(self, theta, memory, agent, block, round):
+        return agent.operator(theta, tree.take(block, 0)), memory
+
+    def _step(self, server, replies, round):
+        return Server(server.theta + step_at(self.step_size, round.index) * replies.mean())
+
+
+class SynchronisedSA(AbstractOneStep):
+    r"""Every agent sends its operator at every step: $\theta \leftarrow \theta + \eta \frac1M \sum_i G_i(\theta, o_i)$.
+
+    What FedHSA and Local SA become for $H = 1$; no drift, one exchange per observation.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+
+    !!! example
+        >>> SynchronisedSA(step_size=0.1).local_steps
+        1
+
+    !!! cite "Robbins and Monro (1951), on the average of M agents"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True, default=1, init=False)
+
+
+class SA(AbstractOneStep):
+    r"""Stochastic approximation by one agent: $\theta \leftarrow \theta + \eta\, G(\theta, o)$.
+
+    The baseline of no collaboration. It runs on a problem of one agent, `problem.take([i])`.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> alone = problem.take([2], theta_star=problem.theta_star)   # how far does agent 2 get by itself?
+        >>> fedhsa.simulate(alone, SA(0.05), rounds=100).error.shape
+        (1, 101)
+
+    !!! cite "Robbins and Monro (1951)"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True, default=1, init=False)
+
+    def check(self, problem):
+        if problem.num_agents != 1:
+            raise ValueError(
+                f"SA runs one agent alone, got a problem of {problem.num_agents}. Pick one, `problem.take([0])`, "
+                "or let them work together with LocalSA, SynchronisedSA or FedHSA."
+            )
+
+
+def _send_theta(server, round):
+    return server.theta

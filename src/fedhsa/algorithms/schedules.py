@@ -1,0 +1,67 @@
+"""Step sizes that change from round to round, and the constant one of the paper's corollary."""
+
+import abc
+import math
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from .. import _check
+
+
+class AbstractSchedule(eqx.Module):
+    """A step size for each round."""
+
+    @abc.abstractmethod
+    def __call__(self, round_index) -> Float[Array, ""]:
+        """The step size of this round, counted from 0."""
+
+
+class Polynomial(AbstractSchedule):
+    r"""The step size $c / (t + t_0)^p$ in round $t$.
+
+    **Arguments:**
+
+    - `scale`: $c$.
+    - `offset`: $t_0$.
+    - `power`: $p$; between 1/2 and 1 the iterates converge without averaging.
+
+    !!! example
+        >>> float(Polynomial(scale=2.0, offset=4.0)(6))
+        0.2
+    """
+
+    scale: float
+    offset: float = 1.0
+    power: float = 1.0
+
+    def __check_init__(self):
+        _check.number("scale", self.scale, above=0.0)
+        _check.number("offset", self.offset, above=0.0)
+        _check.number("power", self.power, least=0.0)
+
+    def __call__(self, round_index):
+        return self.scale / (round_index + self.offset) ** self.power
+
+
+def step_at(step_size: float | AbstractSchedule, round_index):
+    """The step size of a round, whether it is a number or a schedule."""
+    return step_size(round_index) if isinstance(step_size, AbstractSchedule) else step_size
+
+
+def corollary_step(mu: float, num_agents: int, local_steps: int, rounds: int) -> float:
+    r"""The step of the paper's Corollary 1, $\eta = 4 \log(MHT) / (\mu H T)$.
+
+    **Arguments:**
+
+    - `mu`: $\mu$, the strong monotonicity of the average operator.
+    - `num_agents`, `local_steps`, `rounds`: $M$, $H$, $T$.
+
+    !!! example
+        >>> round(corollary_step(mu=0.5, num_agents=20, local_steps=10, rounds=1000), 5)
+        0.00976
+    """
+    _check.number("mu", mu, above=0.0)
+    M, H = _check.count("num_agents", num_agents), _check.count("local_steps", local_steps)
+    T = _check.count("rounds", rounds)
+    return 4 * math.log(M * H * T) / (mu * H * T)

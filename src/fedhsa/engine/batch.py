@@ -1,0 +1,186 @@
+"""The batched round: one agent's code mapped over all agents and seeds, and the loop over rounds around it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, PyTree
+
+from .. import tree
+from .._types import Key, Theta
+from ..algorithms import AbstractAlgorithm, Replies, Round
+from ..problems import AbstractAgent
+from .record import Snapshot
+
+# Arrays of agents have axes (agents, seeds, ...), those of the server (seeds, ...), blocks (steps, agents, seeds, ...).
+
+
+class Keys(NamedTuple):
+    """One key per seed for what all share, two per agent and seed: for its observations and for its own coins."""
+
+    server: Key
+    source: Key
+    agent: Key
+
+
+class Carry(NamedTuple):
+    """All that the next round needs: with it a run continues bit for bit."""
+
+    server: PyTree
+    memory: PyTree
+    source: PyTree
+    failed: Int[Array, " seeds"]
+    """The round in which the seed diverged, or -1."""
+
+
+def make_keys(key: Key, seeds: Int[Array, " seeds"], num_agents: int) -> Keys:
+    """Keys that depend on nothing but the key, the seed and the agent."""
+
+    def of_agent(seed_key, agent):
+        agent_key = jax.random.fold_in(seed_key, agent)
+        return jax.random.fold_in(agent_key, 0), jax.random.fold_in(agent_key, 1)
+
+    seed_keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
+    agent_keys = jax.vmap(lambda k: jax.random.fold_in(k, 0))(seed_keys)
+    source, agent = _over_agents_and_seeds(of_agent, (None, 0), (0, None))(agent_keys, jnp.arange(num_agents))
+    return Keys(jax.vmap(lambda k: jax.random.fold_in(k, 1))(seed_keys), source, agent)
+
+
+def start(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, theta: Theta) -> Carry:
+    """The state before the first round, position 0 of every chain."""
+    M, K = keys.source.shape
+    server, memory = algorithm.init(theta)
+
+    def init(agent, key):
+        return agent.source.init(jax.random.fold_in(key, 0))
+
+    return Carry(
+        server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
+        memory=jax.tree.map(lambda x: jnp.broadcast_to(x, (M, K, *x.shape)), memory),
+        source=_over_agents_and_seeds(init, (0, 0), (None, 0))(agents, keys.source),
+        failed=jnp.full(K, -1),
+    )
+
+
+def run_round(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any) -> Carry:
+    """One round for all agents and seeds."""
+    positions = index * algorithm.local_steps + 1 + jnp.arange(algorithm.local_steps)
+
+    def draw(agent, key, state):
+        return agent.source.draw(jax.vmap(jax.random.fold_in, (None, 0))(key, positions), state)
+
+    # The chain moves on once per round; until then every exchange sees the same block.
+    source, block = _over_agents_and_seeds(draw, (0, 0, 0), (None, 0, 0), out_axes=(0, 1))(
+        agents, keys.source, carry.source
+    )
+    round_keys, agent_keys = jax.tree.map(lambda key: _fold_in_all(key, index), (keys.server, keys.agent))
+    server, memory = carry.server, carry.memory
+    for exchange in algorithm.exchanges:
+        message = jax.vmap(lambda s, k, e=exchange: e.send(s, Round(index, k)))(server, round_keys)
+
+        def local(message, memory, agent, block, key, agent_key, exchange=exchange):
+            return exchange.local(message, memory, agent, block, Round(index, key, agent_key))
+
+        mapped = _over_agents_and_seeds(local, (None, 0, 0, 1, None, 0), (0, 0, None, 1, 0, 0))
+        replies, memory = mapped(message, memory, agents, block, round_keys, agent_keys)
+        server = jax.vmap(
+            lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), Round(index, k)), in_axes=(0, 1, 0)
+        )(server, replies, round_keys)
+    return Carry(server, memory, source, carry.failed)
+
+
+def advance(
+    agents: AbstractAgent,
+    algorithm: AbstractAlgorithm,
+    keys: Keys,
+    carry: Carry,
+    first_round: Any,
+    num_records: Any,
+    bound: Any,
+    theta_star: Theta,
+    record: dict[str, Callable],
+    every: int,
+    capacity: int,
+    mesh: Mesh | None,
+) -> tuple[Carry, dict[str, Array]]:
+    """Runs `num_records * every` rounds and returns what was recorded, in buffers with room for `capacity` records."""
+
+    def one_round(index, carry):
+        carry = run_round(agents, algorithm, keys, carry, index)
+        square = jnp.sum(carry.server.theta**2, axis=-1)
+        diverged = ~(square <= bound**2) & (carry.failed < 0)
+        return shard_carry(carry._replace(failed=jnp.where(diverged, index + 1, carry.failed)), mesh)
+
+    def one_record(i, state):
+        carry, buffers = state
+        start = first_round + i * every
+        if every == 1:
+            carry = one_round(start, carry)
+        else:
+            carry = jax.lax.fori_loop(0, every, lambda j, c: one_round(start + j, c), carry)
+        values = observe(agents, carry, start + every, theta_star, record)
+        return carry, jax.tree.map(lambda buffer, v: buffer.at[i].set(v), buffers, values)
+
+    shapes = jax.eval_shape(lambda: observe(agents, carry, first_round, theta_star, record))
+    buffers = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+    return jax.lax.fori_loop(0, num_records, one_record, (carry, buffers))
+
+
+def observe(agents, carry: Carry, index: Any, theta_star: Theta, record: dict[str, Callable]) -> dict[str, Array]:
+    """What the recorders see after a round, for every seed; infinite once a seed has diverged."""
+
+    def of_seed(server, failed):
+        snapshot = Snapshot(server.theta, theta_star, index, server, agents)
+        values = {name: jnp.asarray(function(snapshot)) for name, function in record.items()}
+        return {
+            name: jnp.where(failed >= 0, jnp.inf, v) if jnp.issubdtype(v.dtype, jnp.floating) else v
+            for name, v in values.items()
+        }
+
+    return jax.vmap(of_seed)(carry.server, carry.failed)
+
+
+def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
+    """Keeps agents and seeds where `mesh` puts them."""
+    if mesh is None:
+        return carry
+    per_agent, per_seed = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("agents", "seeds"), ("seeds",)))
+    place = jax.lax.with_sharding_constraint
+    return Carry(
+        server=place(carry.server, per_seed),
+        memory=place(carry.memory, per_agent),
+        source=place(carry.source, per_agent),
+        failed=place(carry.failed, per_seed),
+    )
+
+
+def _over_agents_and_seeds(function: Callable, agent_axes: tuple, seed_axes: tuple, out_axes: Any = 0) -> Callable:
+    """Maps `function` over seeds inside agents, so that what belongs to an agent alone is shared by all its seeds."""
+    return jax.vmap(jax.vmap(function, seed_axes, out_axes), agent_axes, out_axes)
+
+
+def _fold_in_all(keys: Key, index: Any) -> Key:
+    flat = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys.reshape(-1))
+    return flat.reshape(keys.shape)
+
+
+def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:
+    """The memory one seed takes while a round is under way: its state, its block, and the temporaries of a step."""
+    key = jax.random.key(0)
+    num_agents = tree.leading_axis(agents)
+
+    def one_round():
+        keys = make_keys(key, jnp.zeros(1, int), num_agents)
+        carry = start(agents, algorithm, keys, theta)
+        positions = jnp.arange(algorithm.local_steps)
+        block = _over_agents_and_seeds(
+            lambda agent, k, s: agent.source.draw(jax.vmap(jax.random.fold_in, (None, 0))(k, positions), s),
+            (0, 0, 0),
+            (None, 0, 0),
+        )(agents, keys.source, carry.source)
+        step = jnp.zeros((4 * num_agents, *theta.shape), theta.dtype)
+        return carry, block, jax.random.key_data(keys.source), step
+
+    return sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(jax.eval_shape(one_round)))

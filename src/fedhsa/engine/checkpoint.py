@@ -1,0 +1,42 @@
+"""Runs that survive: all that the next round needs, in one file."""
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _files
+
+KIND = "checkpoint"
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds: the state after `round`, and the records up to it."""
+
+    round: int
+    chunk: int
+    state: PyTree
+    records: dict[str, np.ndarray]
+
+
+def write(path: str | os.PathLike, saved: Saved, fingerprint: str) -> None:
+    """Writes the checkpoint, whole or not at all."""
+    arrays = {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.state))}
+    arrays |= {f"record/{name}": value for name, value in saved.records.items()}
+    header = {"kind": KIND, "fingerprint": fingerprint, "round": saved.round, "chunk": saved.chunk}
+    _files.write_arrays(path, arrays, header)
+
+
+def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], list[np.ndarray], dict[str, np.ndarray]]:
+    """The header, the leaves of the state and the records; refuses the checkpoint of another run."""
+    arrays, header = _files.read_arrays(path, KIND)
+    if header["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"The checkpoint {os.fspath(path)!r} belongs to another run: its problem, algorithm, key, seeds, start, "
+            "recorders or precision differ. Repeat that call exactly, or name another file."
+        )
+    leaves = [arrays[f"state/{i}"] for i in range(sum(name.startswith("state/") for name in arrays))]
+    records = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
+    return header, leaves, records

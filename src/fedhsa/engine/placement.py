@@ -1,0 +1,67 @@
+"""Where the work goes: how many seeds fit at once, and how agents and seeds are spread over several devices."""
+
+import functools
+import os
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+CHUNK_BYTES = 2**30
+"""What the working set of one chunk of seeds may take when the device does not say how much memory it has."""
+
+
+def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[jax.Device]) -> int:
+    """The largest number of seeds that fits in memory, evened out so that all chunks are alike."""
+    stats = devices[0].memory_stats() or {}
+    available = len(devices) * stats.get("bytes_limit", 4 * CHUNK_BYTES) // 4
+    most = max(1, available // max(1, bytes_per_seed))
+    chunks = -(-seeds // most)
+    return -(-seeds // chunks)
+
+
+def make_mesh(num_agents: int, seeds: int, devices: Sequence[jax.Device]) -> Mesh | None:
+    """A grid of devices over agents and seeds, or None for one device.
+
+    Seeds never talk to each other, so they are spread first; agents take the devices that are left.
+    """
+    grids = [
+        (a, s)
+        for s in range(len(devices), 0, -1)
+        for a in range(len(devices) // s, 0, -1)
+        if seeds % s == 0 and num_agents % a == 0
+    ]
+    a, s = max(grids, key=lambda grid: (grid[0] * grid[1], grid[1]))
+    if a * s == 1:
+        return None
+    return Mesh(np.array(devices[: a * s]).reshape(a, s), ("agents", "seeds"))
+
+
+def spread(tree: PyTree, mesh: Mesh | None, *axes: str, device: jax.Device) -> PyTree:
+    """Puts arrays on the device, or over the mesh along the named leading axes."""
+    return jax.device_put(tree, device if mesh is None else NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+@functools.cache
+def compiler_options(platform: str) -> dict[str, str]:
+    """Options that make the rounds faster where this version of XLA knows them.
+
+    On CPU, XLA hands reductions to a library that cannot be fused with the look-ups before them; for the short dot
+    products of an operator that costs more than it gives (about a fifth of the time on the TD problem).
+    """
+    options = {"cpu": {"xla_cpu_experimental_ynn_fusion_type": ""}}.get(platform, {})
+    try:
+        jax.jit(lambda x: x, compiler_options=options)(jnp.zeros(()))
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return options
+
+
+def describe(devices: Sequence[jax.Device]) -> str:
+    """The devices in words, for manifests."""
+    kind = devices[0].device_kind
+    cores = f", {os.cpu_count()} cores" if devices[0].platform == "cpu" else ""
+    return f"{len(devices)} x {devices[0].platform} ({kind}{cores})"

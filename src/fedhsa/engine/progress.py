@@ -1,0 +1,34 @@
+"""A progress bar for long runs on a terminal; silence elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PATIENCE = 2.0
+"""Seconds before the bar appears."""
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: int, show: bool | None) -> Iterator[Callable[[int], None]]:
+    """Gives a function to call with the number of rounds done."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda done: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(label, total=total)
+    began = time.monotonic()
+
+    def update(done: int) -> None:
+        if show or time.monotonic() - began > PATIENCE:
+            bar.start()  # does nothing when already started
+        bar.update(task, completed=done)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

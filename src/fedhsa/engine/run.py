@@ -1,0 +1,210 @@
+"""The state of one simulation between two segments: chunks of seeds on the device, records on the host."""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check, tree
+from .._types import Key
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from . import batch, placement
+from .checkpoint import Saved
+from .cost import Cost
+from .debug import run_one_by_one
+from .result import Result
+
+CAPACITY = 256
+"""How many records the compiled program keeps before the host takes them."""
+BUFFER_BYTES = 2**26
+DIVERGED = 1e12
+"""A seed has diverged when its parameter is this many times larger than start and root, or not a number."""
+
+
+class _Chunk(NamedTuple):
+    keys: batch.Keys
+    carry: batch.Carry
+
+
+class Run:
+    """One simulation under way. `advance` moves all seeds on together, or none of them."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        algorithm: AbstractAlgorithm,
+        theta: np.ndarray,
+        key: Key,
+        seeds: int,
+        every: int,
+        dtype: str,
+        record: dict[str, Callable],
+        devices: Sequence[jax.Device],
+    ):
+        self.agents, self.algorithm = tree.to_device((problem.flat_agents, algorithm), dtype)
+        self.theta, self.theta_star = tree.to_device((theta, problem.theta_star), dtype)
+        self.bound = jnp.asarray(DIVERGED * (1 + np.abs(theta).max() + np.abs(problem.theta_star).max()), dtype)
+        self.key, self.seeds, self.every, self.record, self.devices = key, seeds, every, record, devices
+        self.round = 0
+        self.records: list[dict[str, np.ndarray]] = []
+        self.timings = {"compile": 0.0, "run": 0.0}
+        self._debugged: list[tuple] = []
+
+    def prepare(self, chunk: int | None, restored: tuple | None = None) -> None:
+        """Starts all chains, or takes up a checkpoint."""
+        header, leaves, records = restored or ({}, [], {})
+        num_agents = tree.leading_axis(self.agents)
+        if chunk is not None:
+            _check.count("chunk", chunk)
+        per_seed = batch.bytes_per_seed(self.agents, self.algorithm, self.theta)
+        self.chunk = header.get("chunk") or min(
+            self.seeds, chunk or placement.chunk_size(self.seeds, per_seed, self.devices)
+        )
+        self.mesh = placement.make_mesh(num_agents, self.chunk, self.devices)
+        self.agents = self._spread(self.agents, "agents")
+        began = time.perf_counter()
+        self.chunks = [self._start_chunk(first) for first in range(0, self.seeds, self.chunk)]
+        self.timings["compile"] += time.perf_counter() - began
+        if restored:
+            carries = [c.carry for c in self.chunks]
+            structure = jax.tree.structure(carries)
+            carries = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+            self.chunks = [
+                _Chunk(old.keys, self._spread_carry(carry)) for old, carry in zip(self.chunks, carries, strict=True)
+            ]
+            self.round, self.records = header["round"], [records]
+        else:
+            self._keep([batch.observe(self.agents, c.carry, 0, self.theta_star, self.record) for c in self.chunks])
+        shapes = jax.tree.leaves(self.records[0])
+        per_record = sum(x[:, 0].nbytes for x in shapes)
+        self.capacity = max(1, min(CAPACITY, BUFFER_BYTES // max(1, per_record)))
+
+    def compile(self) -> None:
+        """Compiles the program by running it for no rounds."""
+        began = time.perf_counter()
+        self._advance(self.chunks[0], 0)
+        self.timings["compile"] += time.perf_counter() - began
+
+    def advance(self, records: int) -> int:
+        """Moves on by at most `records` records; gives the number made."""
+        began = time.perf_counter()
+        records = min(records, self.capacity)
+        carries, values = zip(*(self._advance(chunk, records) for chunk in self.chunks), strict=True)
+        kept = [jax.tree.map(lambda v: v[:records], value) for value in values]
+        jax.block_until_ready(carries)
+        self._keep(kept, axis=1)
+        self.chunks = [_Chunk(chunk.keys, carry) for chunk, carry in zip(self.chunks, carries, strict=True)]
+        self.round += records * self.every
+        self.timings["run"] += time.perf_counter() - began
+        return records
+
+    @property
+    def all_diverged(self) -> bool:
+        """Whether no seed is left to follow."""
+        return bool((self._failed() >= 0).all())
+
+    def fill(self, rounds: int) -> None:
+        """Ends a run of which every seed has diverged: the records left are infinite."""
+        missing = (rounds - self.round) // self.every
+        last = self.records[-1]
+        self.records.append({name: np.repeat(v[:, -1:], missing, axis=1) for name, v in last.items()})
+        self.round = rounds
+
+    def debug(self, seed: int, rounds: int) -> None:
+        """Runs one seed the slow way."""
+        arguments = (self.agents, self.algorithm, self.key, seed, self.theta, self.theta_star, rounds, self.every)
+        self._debugged.append(run_one_by_one(*arguments, float(self.bound), self.record))
+        self.round = rounds
+
+    def saved(self) -> Saved:
+        """What a checkpoint keeps."""
+        return Saved(self.round, self.chunk, [chunk.carry for chunk in self.chunks], self._records())
+
+    def result(self, settings: dict, cost: Cost, complete: bool = True) -> Result:
+        """Everything so far."""
+        if self._debugged:
+            histories, thetas, failures = zip(*self._debugged, strict=True)
+            records, theta, failed = tree.stack(histories), np.stack(thetas), np.array(failures)
+        else:
+            records, failed = self._records(), self._failed()
+            theta = np.concatenate([np.asarray(c.carry.server.theta) for c in self.chunks])[: self.seeds]
+        return Result(
+            error=records["error"],
+            theta=theta,
+            rounds=np.arange(0, self.round + 1, self.every),
+            records=records,
+            failed_round=failed,
+            cost=cost,
+            settings=settings | {"rounds": self.round},
+            timings=dict(self.timings),
+            complete=complete,
+        )
+
+    def _start_chunk(self, first: int) -> _Chunk:
+        # The last chunk may reach past the last seed; what it computes there is thrown away.
+        seeds = jnp.arange(first, first + self.chunk)
+        num_agents = tree.leading_axis(self.agents)
+        keys = eqx.filter_jit(batch.make_keys)(self.key, seeds, num_agents)
+        carry = eqx.filter_jit(batch.start)(self.agents, self.algorithm, keys, self.theta)
+        keys = batch.Keys(
+            self._spread(keys.server, "seeds"),
+            self._spread(keys.source, "agents", "seeds"),
+            self._spread(keys.agent, "agents", "seeds"),
+        )
+        return _Chunk(keys, self._spread_carry(carry))
+
+    def _advance(self, chunk: _Chunk, records: int):
+        return _program(self.devices[0].platform)(
+            self.agents,
+            self.algorithm,
+            chunk.keys,
+            chunk.carry,
+            jnp.asarray(self.round),
+            jnp.asarray(records),
+            self.bound,
+            self.theta_star,
+            self.record,
+            self.every,
+            self.capacity,
+            self.mesh,
+        )
+
+    def _spread(self, values, *axes: str):
+        return placement.spread(values, self.mesh, *axes, device=self.devices[0])
+
+    def _spread_carry(self, carry: batch.Carry) -> batch.Carry:
+        return batch.Carry(
+            self._spread(carry.server, "seeds"),
+            self._spread(carry.memory, "agents", "seeds"),
+            self._spread(carry.source, "agents", "seeds"),
+            self._spread(carry.failed, "seeds"),
+        )
+
+    def _keep(self, values: list, axis: int | None = None) -> None:
+        """Takes records `(records, chunk, ...)` of all chunks to the host as `(seeds, records, ...)`."""
+
+        def join(*leaves):
+            leaves = [np.asarray(leaf) for leaf in leaves]
+            leaves = [leaf[:, None] if axis is None else np.swapaxes(leaf, 0, 1) for leaf in leaves]
+            return np.concatenate(leaves)[: self.seeds]
+
+        self.records.append(jax.tree.map(join, *values))
+
+    def _records(self) -> dict[str, np.ndarray]:
+        self.records = [jax.tree.map(lambda *v: np.concatenate(v, axis=1), *self.records)]
+        return self.records[0]
+
+    def _failed(self) -> np.ndarray:
+        return np.concatenate([np.asarray(chunk.carry.failed) for chunk in self.chunks])[: self.seeds]
+
+
+@functools.cache
+def _program(platform: str) -> Callable:
+    """The compiled `batch.advance`, one per kind of device since their compilers take different options."""
+    return eqx.filter_jit(batch.advance, compiler_options=placement.compiler_options(platform))

@@ -1,0 +1,185 @@
+"""`simulate`: a problem, an algorithm, and many rounds and seeds as one compiled program."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from .. import _check, tree
+from .._random import as_key, key_words
+from .._types import SeedLike, precision
+from ..algorithms import AbstractAlgorithm
+from .._version import __version__
+from ..problems import Problem
+from . import checkpoint as checkpoints, placement
+from .cost import cost
+from .progress import progress_bar
+from .record import resolve
+from .result import Result
+from .run import Run
+
+SEGMENT_SECONDS = 0.5
+"""How long the compiled program runs before Python looks up, for progress, checkpoints and Ctrl-C."""
+
+
+def simulate(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    *,
+    rounds: int,
+    seeds: int = 1,
+    key: SeedLike = 0,
+    theta: Any = None,
+    record: Sequence[str] | Mapping[str, Callable] = ("error",),
+    every: int = 1,
+    dtype: str = "float64",
+    checkpoint: str | os.PathLike | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    chunk: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    progress: bool | None = None,
+    debug: bool = False,
+) -> Result:
+    r"""Runs `algorithm` on `problem`, many seeds at once.
+
+    The same key gives the same numbers, and two algorithms with the same key see the same observations.
+
+    **Arguments:**
+
+    - `rounds`: $T$.
+    - `seeds`: how many independent runs; seed `s` is the same whatever their number.
+    - `key`: an int or a JAX key.
+    - `theta`: where to start, shaped like the problem's parameter. Default: zeros.
+    - `record`: what to keep besides the error: names (`"theta"`, `"operator_norm"`), or a dictionary of functions of a
+      `Snapshot`.
+    - `every`: keep only every so many rounds; `rounds` must be a multiple.
+    - `dtype`: `"float64"` or `"float32"`.
+
+    **Long runs:**
+
+    - `checkpoint`, `checkpoint_every`: a file to save the whole state to, after every so many rounds (default: about
+      twenty times a run). With `resume=True` the same call continues from it, bit for bit; it may ask for more rounds.
+    - `progress`: True or False for a progress bar; by default on a terminal only. Ctrl-C gives back what there is, with
+      `result.complete` False.
+
+    **You probably do not need these:**
+
+    - `chunk`: how many seeds run together. Default: as many as fit in memory.
+    - `devices`: where to run. Default: all of JAX's; agents and seeds are spread over them.
+    - `debug`: no compilation, one agent at a time, and errors that name agent, exchange and round. Slow.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=5, num_states=10, dim=4)
+        >>> fast = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=20, seeds=3, key=1)
+        >>> slow = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=20, seeds=3, key=1, debug=True)
+        >>> bool(np.allclose(fast.error, slow.error, rtol=1e-12))
+        True
+    """
+    for name, value in (("rounds", rounds), ("seeds", seeds), ("every", every)):
+        _check.count(name, value)
+    if rounds % every:
+        raise ValueError(f"`rounds` must be a multiple of `every`, got {rounds} and {every}.")
+    if resume and checkpoint is None:
+        raise ValueError("`resume=True` needs `checkpoint`, the file to continue from.")
+    if checkpoint_every is not None:
+        _check.count("checkpoint_every", checkpoint_every)
+    algorithm.check(problem)
+    _check_length(problem, rounds * algorithm.local_steps)
+    recorders = resolve(record)
+    theta = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
+    devices = list(devices) if devices is not None else jax.devices()
+    settings = _settings(problem, algorithm, theta, key, seeds, every, dtype, list(recorders))
+    settings["device"] = placement.describe(devices)
+    with precision(dtype):
+        run = Run(problem, algorithm, theta, as_key(key), seeds, every, dtype, recorders, devices)
+        if debug:
+            for seed in range(seeds):
+                run.debug(seed, rounds)
+            return run.result(settings, cost(problem, algorithm))
+        header = None
+        if resume and checkpoint is not None and os.path.exists(checkpoint):
+            header = checkpoints.read(checkpoint, settings["fingerprint"])
+        run.prepare(chunk, header)
+        complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)
+        return run.result(settings, cost(problem, algorithm), complete)
+
+
+def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: bool | None) -> bool:
+    """Advances in segments until the end; gives False when interrupted on the way."""
+    save_every = rounds
+    if checkpoint is not None:
+        save_every = max(checkpoint_every or rounds // 20, run.every) // run.every * run.every
+    seconds_per_record = None
+    try:
+        with progress_bar(settings["algorithm"]["name"], rounds, progress) as update:
+            run.compile()
+            while run.round < rounds:
+                until = min(rounds, (run.round // save_every + 1) * save_every)
+                records = (until - run.round) // run.every
+                if seconds_per_record is None:
+                    records = 1
+                else:
+                    records = max(1, min(records, int(SEGMENT_SECONDS / seconds_per_record)))
+                began = time.perf_counter()
+                records = run.advance(records)
+                seconds_per_record = (time.perf_counter() - began) / records
+                update(run.round)
+                if run.all_diverged:
+                    run.fill(rounds)
+                if checkpoint is not None and run.round in (until, rounds):
+                    checkpoints.write(checkpoint, run.saved(), settings["fingerprint"])
+    except KeyboardInterrupt:
+        if checkpoint is not None:
+            checkpoints.write(checkpoint, run.saved(), settings["fingerprint"])
+        warnings.warn(f"Interrupted after round {run.round} of {rounds}: the result ends there.", stacklevel=3)
+        return False
+    return True
+
+
+def _check_length(problem: Problem, needed: int) -> None:
+    available = problem.agents.source.length
+    if available is not None and needed > available:
+        raise ValueError(
+            f"`rounds` asks for {needed} observations of each agent, but the source has {available}. "
+            "Ask for fewer rounds, or replay with `wrap=True`."
+        )
+
+
+def _settings(problem, algorithm, theta, key, seeds: int, every: int, dtype: str, recorded: list[str]) -> dict[str, Any]:
+    """All that determines the numbers, as plain values, with a fingerprint of the arrays among them."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves((problem, algorithm, theta)):
+        digest.update(f"{np.shape(leaf)}".encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    settings = {
+        "algorithm": describe(algorithm),
+        "problem": {"agent": type(problem.agents).__name__, "num_agents": problem.num_agents, "dim": problem.dim},
+        "key": key_words(key),
+        "seeds": seeds,
+        "every": every,
+        "dtype": dtype,
+        "recorded": recorded,
+    }
+    digest.update(json.dumps(settings).encode())
+    versions = {"fedhsa": __version__, "jax": jax.__version__, "numpy": np.__version__}
+    return settings | {"fingerprint": digest.hexdigest(), "versions": versions | {"python": platform.python_version()}}
+
+
+def describe(setting: Any) -> Any:
+    """A setting as plain values: numbers as they are, modules as their name and fields."""
+    if isinstance(setting, eqx.Module):
+        fields = {f.name: describe(getattr(setting, f.name)) for f in dataclasses.fields(setting)}
+        return {"name": type(setting).__name__, **fields}
+    if isinstance(setting, np.ndarray | np.generic | jax.Array):
+        return np.asarray(setting).tolist()
+    return setting

@@ -1,0 +1,19 @@
+"""Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
+
+from collections.abc import Callable
+
+from . import (
+    finite_sum as finite_sum,
+    logistic as logistic,
+    quadratic as quadratic,
+    td as td,
+)
+from .base import AbstractAgent as AbstractAgent, Problem as Problem
+
+PROBLEMS: dict[str, Callable[..., Problem]] = {
+    "quadratic": quadratic.random,
+    "td": td.random,
+    "finite-sum": finite_sum.random,
+    "logistic": logistic.random,
+}
+"""The random problem of each family, by the name the command line uses."""

@@ -1,0 +1,161 @@
+"""Quadratic losses with additive VAR(1) noise (section 6.1 of the paper)."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .. import _check
+from .._random import host_generator
+from .._types import SeedLike
+from ..sources import VAR1
+from ._generate import blend
+from .base import AbstractAgent, Problem
+
+
+class QuadraticAgent(AbstractAgent):
+    r"""$G_i(\theta, z) = -(A_i \theta - b_i) + z$: the negative gradient of a quadratic, plus Markov noise $z$."""
+
+    source: VAR1
+    A: np.ndarray
+    b: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        return self.b - self.A @ theta + o
+
+    def mean_operator(self, theta, /):
+        return self.b - self.A @ theta
+
+
+class Spectrum(NamedTuple):
+    """Eigenvalues of the symmetric parts: `(M, d)` for the agents, `(d,)` for the average, ascending."""
+
+    agents: np.ndarray
+    average: np.ndarray
+
+
+def from_arrays(A: Any, b: Any, Q: Any = None, noise_std: Any = 0.0, *, start: str = "zero") -> Problem:
+    r"""The problem of minimising $\frac1M \sum_i \frac12 \theta^T A_i \theta - b_i^T \theta$.
+
+    Agents may be indefinite, only the average must be positive definite.
+
+    **Arguments:**
+
+    - `A`, `b`: $A_i$ `(M, d, d)` and $b_i$ `(M, d)`.
+    - `Q`, `noise_std`: the noise $z' = Q_i z + N(0, \sigma^2 I)$, `(M, d, d)` and a number or one per agent.
+      Without `Q` the noise is white.
+    - `start`: where the noise starts, `"zero"` as in the paper, or `"stationary"`.
+
+    !!! example
+        >>> from_arrays(A=[[[1.0]], [[3.0]]], b=[[1.0], [1.0]]).theta_star
+        array([0.5])
+    """
+    sizes: dict[str, int] = {}
+    A = _check.array("A", A, ("M", "d", "d"), sizes)
+    b = _check.array("b", b, ("M", "d"), sizes)
+    Q = np.zeros_like(A) if Q is None else _check.array("Q", Q, ("M", "d", "d"), sizes)
+    average = np.linalg.eigvals(A.mean(0)).real
+    if average.min() <= 0:
+        raise ValueError(
+            f"The average of `A` must have eigenvalues with positive real parts, its smallest is {average.min():.3g} "
+            f"(the agents' own go down to {np.linalg.eigvals(A).real.min():.3g}): the average loss has no minimum. "
+            "Add a multiple of the identity, or drop agents."
+        )
+    return Problem(QuadraticAgent(VAR1(Q, noise_std, start), A, b), like=np.zeros(sizes["d"]))
+
+
+def random(
+    num_agents: int = 20,
+    dim: int = 10,
+    *,
+    heterogeneity: float = 1.0,
+    noise_std: float = 0.1,
+    min_eigenvalue: float = 1.0,
+    b_level: float = 0.0,
+    noise_radius: float = 1 / 1.2,
+    convex: bool = True,
+    start: str = "zero",
+    key: SeedLike = 0,
+) -> Problem:
+    r"""The paper's random quadratic problem.
+
+    $A_i = R^T R / d$ shifted to the smallest eigenvalue `min_eigenvalue`, $b_i \sim N(0, I)$, $Q_i$ Gaussian and scaled
+    to spectral radius `noise_radius`.
+
+    **Arguments:**
+
+    - `num_agents`, `dim`: $M$ and $d$. More agents with the same key extend the problem.
+    - `heterogeneity`: 0 makes all agents equal (operator and noise law), 1 makes them independent draws.
+    - `noise_std`: $\sigma_\epsilon$; the paper's variance 0.01 is 0.1 here.
+    - `b_level`: adds `b_level * N(0, I)` to each $b_i$, the "heterogeneity" of the authors' public scripts.
+    - `convex`: False makes every agent but the first indefinite (each has one direction of negative curvature),
+      while the average over the first `m` agents is positive definite for every `m`.
+    - `start`: where the noise starts, `"zero"` or `"stationary"`.
+
+    !!! example
+        >>> random(num_agents=2, dim=3, key=1).theta_star.shape
+        (3,)
+    """
+    _check.count("dim", dim)
+    _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
+    _check.number("noise_radius", noise_radius, least=0.0)
+
+    def draw_A(rng):
+        R = rng.normal(size=(dim, dim))
+        A = R.T @ R / dim
+        return A + (min_eigenvalue - np.linalg.eigvalsh(A)[0]) * np.eye(dim)
+
+    def draw_b(rng):
+        return rng.normal(size=dim) + b_level * rng.normal(size=dim)
+
+    def draw_Q(rng):
+        return rng.normal(size=(dim, dim))
+
+    if convex:
+        A = blend(draw_A, "A", num_agents, heterogeneity, key)
+    else:
+        A = _indefinite(draw_A, dim, num_agents, heterogeneity, key)
+    b = blend(draw_b, "b", num_agents, heterogeneity, key)
+    Q = blend(draw_Q, "Q", num_agents, heterogeneity, key)
+    Q *= noise_radius / abs(np.linalg.eigvals(Q)).max(-1)[:, None, None]
+    return from_arrays(A, b, Q, noise_std, start=start)
+
+
+def spectrum(problem: Problem) -> Spectrum:
+    """The curvatures of the agents' losses and of the average loss.
+
+    !!! example
+        >>> problem = random(num_agents=4, dim=3, convex=False)
+        >>> s = spectrum(problem)
+        >>> (s.agents[1:, 0] < 0).all(), s.agents[0, 0] > 0, s.average[0] > 0
+        (np.True_, np.True_, np.True_)
+    """
+    A = -problem.affine_parts()[0]
+    symmetric = (A + np.swapaxes(A, 1, 2)) / 2
+    return Spectrum(np.linalg.eigvalsh(symmetric), np.linalg.eigvalsh(symmetric.mean(0)))
+
+
+def _indefinite(draw_A, dim: int, num_agents: int, heterogeneity: float, key: SeedLike) -> np.ndarray:
+    r"""Agents $A_i = B - s P_i + W_i$, indefinite for $s > 1$, with positive definite prefix averages.
+
+    $P_i = u u^T / (u^T B^{-1} u)$ satisfies $P_i \preceq B$ and $x^T P_i x = x^T B x$ at $x = B^{-1} u$, so $s > 1$ makes
+    $x$ a direction of negative curvature; $W_i \succeq 0$ vanishes there. The directions $u$ cycle through a
+    $B$-orthogonal basis, so after $m$ agents no direction has been used more than $\lceil (m-1)/d \rceil$ times and the
+    prefix average is at least $(1 - s/2) B$.
+    """
+    if dim < 2:
+        raise ValueError(f"`dim` must be at least 2 for `convex=False`, got {dim}: a number is positive or negative.")
+    s = 1.5 * heterogeneity
+    B = blend(draw_A, "A", 1, 0.0, key)[0]
+    values, vectors = np.linalg.eigh(B)
+    rotation = np.linalg.qr(host_generator(key, "directions").normal(size=(dim, dim)))[0]
+    basis = (vectors * np.sqrt(values)) @ rotation  # columns u_j with u_j^T B^{-1} u_k = [j = k]
+    agents = [B]
+    for i in range(1, num_agents):
+        u = basis[:, (i - 1) % dim]
+        x = np.linalg.solve(B, u)
+        W = host_generator(key, "W", i).normal(size=(dim, dim)) / np.sqrt(dim)
+        W -= np.outer(W @ x, x) / (x @ x)
+        agents.append(B - s * np.outer(u, u) + heterogeneity * W.T @ W)
+    return np.stack(agents)

@@ -1,0 +1,218 @@
+"""Markov chains on finitely many states, sampled in constant time per step."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, UInt32
+from scipy.sparse import csgraph, csr_array
+
+from .. import _check
+from .base import AbstractSource
+
+ROW_SUM_TOLERANCE = 1e-9
+
+
+class FiniteChain(AbstractSource):
+    r"""A chain on the states $0, \dots, S - 1$; the observation is the state.
+
+    Each step costs two random words and two table look-ups, however many states there are
+    (the alias method of Walker, 1977).
+
+    **Arguments:**
+
+    - `transition`: $P$, `(S, S)`, rows sum to 1. One closed class of states, aperiodic; transient states are fine.
+    - `start`: the law of the first state, `(S,)`, or the number of the state to start in. Default: stationary.
+
+    Both may carry a leading axis, one entry per agent.
+
+    !!! example
+        >>> FiniteChain([[0.9, 0.1], [0.2, 0.8]]).stationary.round(4)
+        array([0.6667, 0.3333])
+    """
+
+    transition: np.ndarray
+    start: np.ndarray
+    stationary: np.ndarray
+    _step_table: "_AliasTable"
+    _start_table: "_AliasTable"
+    _stationary_table: "_AliasTable"
+
+    def __init__(self, transition, start=None):
+        batched = np.ndim(transition) == 3
+        P = _check.array("transition", transition, ("agents", "S", "S") if batched else ("S", "S"))
+        P = P if batched else P[None]
+        check_kernel(P)
+        stationary = stationary_law(P)
+        start = stationary if start is None else _start_law(start, stationary.shape)
+        unbatch = (lambda x: x) if batched else (lambda x: x[0])
+        self.transition = unbatch(P)
+        self.stationary = unbatch(stationary)
+        self.start = unbatch(start)
+        self._step_table = jax.tree.map(unbatch, _alias_table(P))
+        self._start_table = jax.tree.map(unbatch, _alias_table(start))
+        self._stationary_table = jax.tree.map(unbatch, _alias_table(stationary))
+
+    def init(self, key, /):
+        return _alias_draw(_bits(key), self._start_table)
+
+    def sample(self, key, /):
+        return _alias_draw(_bits(key), self._stationary_table)
+
+    def step(self, key, state, /):
+        return self._move(state, _bits(key)), state
+
+    def draw(self, keys, state, /):
+        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, _bits(keys))
+
+    def expect(self, function, /):
+        values = jax.vmap(function)(jnp.arange(self.stationary.shape[-1]))
+        return jax.tree.map(lambda v: jnp.tensordot(self.stationary, v, axes=1), values)
+
+    def _move(self, state, bits):
+        return _alias_draw(bits, self._step_table, state)
+
+
+class Transition(NamedTuple):
+    """Two consecutive states of a chain."""
+
+    state: Int[Array, "*batch"]
+    next_state: Int[Array, "*batch"]
+
+
+class Transitions(AbstractSource):
+    """A finite chain observed in pairs: the observation at time $t$ is $(s_t, s_{t+1})$."""
+
+    chain: FiniteChain
+
+    def init(self, key, /):
+        return self.chain.init(key)
+
+    def sample(self, key, /):
+        return self.chain.sample(key)
+
+    def step(self, key, state, /):
+        next_state, state = self.chain.step(key, state)
+        return next_state, Transition(state, next_state)
+
+    def draw(self, keys, state, /):
+        last, states = self.chain.draw(keys, state)
+        return last, Transition(states, jnp.append(states[1:], last))
+
+    def expect(self, function, /):
+        chain, S = self.chain, self.chain.stationary.shape[-1]
+        states, next_states = jnp.divmod(jnp.arange(S * S), S)
+        values = jax.vmap(function)(Transition(states, next_states))
+        weights = jnp.ravel(chain.stationary[:, None] * chain.transition)
+        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), values)
+
+
+def check_kernel(P: np.ndarray) -> None:
+    """Refuses kernels `(agents, S, S)` that are not stochastic, or not ergodic on one closed class."""
+    if (P < 0).any():
+        agent, row, column = np.argwhere(P < 0)[0]
+        raise ValueError(
+            f"`transition` must not be negative, got {P[agent, row, column]:.3g} for agent {agent}, "
+            f"row {row}, column {column}."
+        )
+    sums = P.sum(-1)
+    wrong = np.argwhere(abs(sums - 1) > ROW_SUM_TOLERANCE)
+    if len(wrong):
+        agent, row = wrong[0]
+        raise ValueError(
+            f"Each row of `transition` must sum to 1, got {sums[agent, row]:.9g} for agent {agent}, row {row}. "
+            "Divide each row by its sum."
+        )
+    for agent in np.flatnonzero(~(P > 0).all((-1, -2))):
+        closed = _closed_classes(P[agent])
+        if len(closed) > 1:
+            raise ValueError(
+                f"`transition` of agent {agent} has {len(closed)} separate recurrent classes, for instance the states "
+                f"{closed[0][:5].tolist()} and {closed[1][:5].tolist()}, so it has no unique stationary law. "
+                "Connect them, or give each class its own agent."
+            )
+        period = _period(P[agent][np.ix_(closed[0], closed[0])])
+        if period > 1:
+            raise ValueError(
+                f"`transition` of agent {agent} is periodic (period {period}), so it never mixes. "
+                "Make it lazy: 0.9 * P + 0.1 * I has the same stationary law."
+            )
+
+
+def stationary_law(P: np.ndarray) -> np.ndarray:
+    """The stationary laws `(agents, S)` of kernels with one closed class: $\\pi (I - P + 1 1^T) = 1^T$."""
+    S = P.shape[-1]
+    system = np.swapaxes(np.eye(S) - P + 1.0, -1, -2)
+    pi = np.linalg.solve(system, np.ones((len(P), S, 1)))[..., 0].clip(min=0)
+    return pi / pi.sum(-1, keepdims=True)
+
+
+def _closed_classes(P: np.ndarray) -> list[np.ndarray]:
+    count, label = csgraph.connected_components(csr_array(P > 0), connection="strong")
+    leaves = {label[i] for i, j in np.argwhere(P > 0) if label[i] != label[j]}
+    return [np.flatnonzero(label == c) for c in range(count) if c not in leaves]
+
+
+def _period(P: np.ndarray) -> int:
+    """The period of an irreducible kernel: the gcd of `level(i) + 1 - level(j)` over its edges."""
+    level = csgraph.shortest_path(csr_array(P > 0), unweighted=True, indices=0).astype(int)
+    i, j = np.nonzero(P)
+    return int(np.gcd.reduce(level[i] + 1 - level[j]))
+
+
+def _start_law(start, shape: tuple[int, int]) -> np.ndarray:
+    if isinstance(start, int | np.integer):
+        if not 0 <= start < shape[1]:
+            raise ValueError(f"`start` must be a state from 0 to {shape[1] - 1}, got {start}.")
+        start = np.eye(shape[1])[start]
+    start = np.broadcast_to(np.asarray(start, dtype=np.float64), shape)
+    if (start < 0).any() or (abs(start.sum(-1) - 1) > ROW_SUM_TOLERANCE).any():
+        raise ValueError(f"`start` must be a probability vector per agent, got sums {start.sum(-1)}.")
+    return start
+
+
+class _AliasTable(eqx.Module):
+    """Column `j` is kept when a random word is below `threshold[j]`, and exchanged for `alias[j]` otherwise."""
+
+    threshold: UInt32[np.ndarray, "*batch S"]
+    alias: Int[np.ndarray, "*batch S"]
+
+
+def _alias_table(law: np.ndarray) -> _AliasTable:
+    """Vose's construction, for all rows at once: in each pass every row pairs one light column with a heavy one."""
+    S = law.shape[-1]
+    weight = law.reshape(-1, S) / law.reshape(-1, S).sum(-1, keepdims=True) * S
+    rows = np.arange(len(weight))
+    alias = np.tile(np.arange(S, dtype=np.int32), (len(rows), 1))
+    keep = np.ones_like(weight)
+    # Light columns first. A heavy column that has become light takes the place of the light one just served.
+    order = np.argsort(weight, axis=-1)
+    light, heavy = np.zeros(len(rows), dtype=int), np.full(len(rows), S - 1)
+    for _ in range(S - 1):
+        active = rows[light < heavy]
+        small, large = order[active, light[active]], order[active, heavy[active]]
+        served = weight[active, small] < 1
+        active, small, large = active[served], small[served], large[served]
+        keep[active, small], alias[active, small] = weight[active, small], large
+        weight[active, large] += weight[active, small] - 1
+        exhausted = weight[active, large] < 1
+        order[active[exhausted], light[active[exhausted]]] = large[exhausted]
+        heavy[active[exhausted]] -= 1
+        light[active[~exhausted]] += 1
+    threshold = np.minimum(keep * 2.0**32, 2.0**32 - 1).astype(np.uint32)
+    return _AliasTable(threshold.reshape(law.shape), alias.reshape(law.shape))
+
+
+def _bits(key) -> UInt32[Array, "*batch 2"]:
+    # A folded key is itself 64 fresh random bits; hashing it once more would only double the cost.
+    return jax.random.key_data(key)
+
+
+def _alias_draw(bits: UInt32[Array, " 2"], table: _AliasTable, *row: Int[Array, ""]) -> Int[Array, ""]:
+    S = table.alias.shape[-1]
+    high, low = bits[0] >> 16, bits[0] & 0xFFFF
+    column = (high * S + ((low * S) >> 16)) >> 16  # the upper word of bits[0] * S, in 32-bit arithmetic
+    column = column.astype(jnp.int32)
+    return jnp.where(bits[1] < table.threshold[*row, column], column, table.alias[*row, column])

@@ -1,0 +1,84 @@
+"""Vector autoregressive noise: the paper's continuous-state Markov chain."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+
+from .. import _check
+from .base import AbstractSource
+
+STARTS = ("zero", "stationary")
+
+
+class VAR1(AbstractSource):
+    r"""Vector AR(1) noise, $z_{t+1} = Q z_t + \epsilon_t$ with $\epsilon_t \sim N(0, \sigma^2 I)$; observed is $z_t$.
+
+    **Arguments:**
+
+    - `transition`: $Q$, `(d, d)`, spectral radius below 1.
+    - `noise_std`: $\sigma$, the standard deviation of $\epsilon$.
+    - `start`: `"zero"` (the paper's choice) or `"stationary"`.
+
+    The arrays may carry a leading axis, one entry per agent.
+
+    !!! example
+        >>> float(VAR1([[0.5]], noise_std=1.0).covariance[0, 0])   # 1 / (1 - 0.25)
+        1.3333333333333333
+    """
+
+    transition: np.ndarray
+    noise_std: np.ndarray
+    covariance: np.ndarray
+    """The stationary covariance."""
+    _factor: np.ndarray
+    start: str = eqx.field(static=True)
+
+    def __init__(self, transition, noise_std=1.0, start="zero"):
+        batched = np.ndim(transition) == 3
+        Q = _check.array("Q", transition, ("agents", "d", "d") if batched else ("d", "d"))
+        Q = Q if batched else Q[None]
+        _check.number("noise_std", noise_std, least=0.0)
+        _check.choice("start", start, STARTS)
+        try:
+            std = np.broadcast_to(np.asarray(noise_std, dtype=np.float64), len(Q)).copy()
+        except ValueError:
+            raise ValueError(f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}.") from None
+        check_stable(Q)
+        d = Q.shape[-1]
+        covariance = np.stack([solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)])
+        # Clip rounding: a noiseless agent has covariance zero, which Cholesky would refuse.
+        values, vectors = np.linalg.eigh(covariance)
+        factor = vectors * np.sqrt(values.clip(min=0))[:, None, :]
+        unbatch = (lambda x: x) if batched else (lambda x: x[0])
+        self.transition, self.noise_std = unbatch(Q), unbatch(std)
+        self.covariance, self._factor = unbatch(covariance), unbatch(factor)
+        self.start = start
+
+    def init(self, key, /):
+        return self.sample(key) if self.start == "stationary" else jnp.zeros_like(self._factor[0])
+
+    def sample(self, key, /):
+        return self._factor @ self._normal(key)
+
+    def step(self, key, state, /):
+        return self.transition @ state + self.noise_std * self._normal(key), state
+
+    def draw(self, keys, state, /):
+        noise = self.noise_std * jax.vmap(self._normal)(keys)
+        return jax.lax.scan(lambda z, eps: (self.transition @ z + eps, z), state, noise)
+
+    def _normal(self, key):
+        return jax.random.normal(key, self._factor.shape[-1:], self._factor.dtype)
+
+
+def check_stable(Q: np.ndarray) -> None:
+    """Refuses matrices `(agents, d, d)` whose powers do not vanish."""
+    radius = abs(np.linalg.eigvals(Q)).max(-1)
+    if (radius >= 1).any():
+        agent = int(np.argmax(radius))
+        raise ValueError(
+            f"`Q` must have spectral radius below 1, got {radius[agent]:.6g} for agent {agent}: the noise would grow "
+            f"without bound. Scale it, for instance `Q[{agent}] *= {0.9 / radius[agent]:.3g}`."
+        )

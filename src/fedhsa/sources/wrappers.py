@@ -1,0 +1,67 @@
+"""Sources made of other data: i.i.d. draws from a source's stationary law, and replay of what was recorded."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .. import tree
+from .base import AbstractSource
+
+
+class IID(AbstractSource):
+    """Independent observations from the stationary law of `source`: the paper's warm-up setting."""
+
+    source: AbstractSource
+
+    def init(self, key, /):
+        return ()
+
+    def step(self, key, state, /):
+        start, move = jax.random.split(key)
+        return (), self.source.step(move, self.source.sample(start))[1]
+
+    def draw(self, keys, state, /):
+        return jax.vmap(lambda key: self.step(key, ()))(keys)
+
+    def sample(self, key, /):
+        return ()
+
+    def expect(self, function, /):
+        return self.source.expect(function)
+
+
+class Replay(AbstractSource):
+    """Gives back recorded observations in their order, so that two methods or two programs see the very same data.
+
+    **Arguments:**
+
+    - `observations`: a pytree of arrays whose leading axis is time; for several agents, agents first, then time.
+    - `wrap`: whether to begin again at the end. By default a run that is longer than the record is refused.
+
+    `expect` is the average over the record.
+    """
+
+    observations: PyTree
+    wrap: bool = eqx.field(static=True, default=False)
+
+    def init(self, key, /):
+        return jnp.zeros((), dtype=jnp.int32)
+
+    def step(self, key, state, /):
+        return state + 1, tree.take(self.observations, state % self._recorded)
+
+    def draw(self, keys, state, /):
+        positions = (state + jnp.arange(keys.shape[0], dtype=jnp.int32)) % self._recorded
+        return state + keys.shape[0], tree.take(self.observations, positions)
+
+    def expect(self, function, /):
+        return jax.tree.map(lambda v: jnp.mean(v, axis=0), jax.vmap(function)(self.observations))
+
+    @property
+    def _recorded(self) -> int:
+        return jax.tree.leaves(self.observations)[0].shape[0]
+
+    @property
+    def length(self):
+        return None if self.wrap else self._recorded

@@ -1,0 +1,77 @@
+"""Operations on pytrees of arrays: stacking agents, picking one, counting floats, moving to the device."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from ._types import precision
+
+T = TypeVar("T")
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Joins pytrees of the same structure along a new leading axis."""
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *trees)
+
+
+def take(tree: T, index: Any) -> T:
+    """Picks from the leading axis of every array."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def leading_axis(tree: PyTree) -> int:
+    """The common length of the leading axes."""
+    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
+    if len(sizes) != 1 or sizes == {()}:
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+        raise ValueError(f"All arrays of `agents` must share their leading axis, one entry per agent; got {shapes}.")
+    return sizes.pop()[0]
+
+
+def size(tree: PyTree) -> int:
+    """How many numbers the arrays hold; shapes suffice."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def to_device(tree: T, dtype: str) -> T:
+    """Every number and array as a JAX array, floats in `dtype`."""
+
+    def convert(leaf: Any) -> Array:
+        is_float = np.issubdtype(np.asarray(leaf).dtype, np.floating)
+        return jnp.asarray(leaf, dtype=dtype if is_float else None)
+
+    return jax.tree.map(convert, tree)
+
+
+def to_host(tree: T) -> T:
+    """Every array as a NumPy array."""
+    return jax.tree.map(np.asarray, tree)
+
+
+def ravel(theta: PyTree) -> np.ndarray:
+    """A parameter of any shape as one flat float64 vector."""
+    with precision():
+        return np.asarray(ravel_pytree(to_device(theta, "float64"))[0], dtype=np.float64)
+
+
+def unravel_like(like: PyTree) -> Callable[[Array], PyTree]:
+    """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors of any float dtype."""
+    leaves, structure = jax.tree.flatten(like)
+    shapes = [np.shape(leaf) for leaf in leaves]
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist()
+
+    def unravel(vector: Array) -> PyTree:
+        parts = jnp.split(vector, ends) if isinstance(vector, jax.Array) else np.split(vector, ends)
+        return jax.tree.unflatten(structure, [p.reshape(s) for p, s in zip(parts, shapes, strict=True)])
+
+    return unravel
+
+
+def ravel_traced(theta: PyTree) -> Array:
+    """`ravel` for use inside a compiled function."""
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theta)])
