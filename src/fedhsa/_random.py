@@ -1,9 +1,15 @@
-"""Keys: what users pass becomes a JAX key for the engine, or a NumPy generator for problem generators."""
+"""Keys and random numbers: counter-based, so that any stretch of any trajectory can be made on its own.
+
+JAX's own functions give the same folded keys, but compile to loops over whole arrays; written out, the hash is one fused
+pass, several times faster on a CPU and quicker to compile.
+"""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Complex, Float, UInt32
 
 from ._types import Key, SeedLike
 
@@ -38,3 +44,47 @@ def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:
     """
     words = [w for part in path for w in ([part] if isinstance(part, int) else part.encode())]
     return np.random.default_rng([*key_words(key), *words])
+
+
+def fold_in(key: Key, data: Any) -> Key:
+    """The same key as `jax.random.fold_in(key, data)`; `data` may be an array, which gives an array of keys."""
+    words = jax.random.key_data(key)
+    data = jnp.asarray(data).astype(jnp.uint32)
+    first, second = _threefry(words[..., 0], words[..., 1], jnp.zeros_like(data), data)
+    if jax.config.read("jax_enable_x64"):  # as one 64-bit word, or XLA would compute the hash once for each half
+        packed = first.astype(jnp.uint64) | (second.astype(jnp.uint64) << 32)
+        folded = jax.lax.bitcast_convert_type(packed, jnp.uint32)
+    else:
+        folded = jnp.stack([first, second], axis=-1)
+    return jax.random.wrap_key_data(folded, impl="threefry2x32")
+
+
+def complex_normal(key: Key, count: int, dtype: Any) -> Complex[Array, " count"]:
+    """Complex numbers whose real and imaginary parts are independent standard normals, by the Box-Muller transform.
+
+    Radius and angle have 32 random bits each, so no part is larger than 6.7.
+    """
+    words = jax.random.key_data(key)
+    counter = jnp.arange(count, dtype=jnp.uint32)
+    first, second = _threefry(words[0], words[1], jnp.ones_like(counter), counter)
+    radius = jnp.sqrt(-2 * jnp.log((first.astype(dtype) + 0.5) * 2.0**-32))
+    angle = second.astype(dtype) * (2 * np.pi * 2.0**-32)
+    return jax.lax.complex(radius * jnp.cos(angle), radius * jnp.sin(angle))
+
+
+def real_parts(numbers: Complex[Array, " half"], count: int) -> Float[Array, " count"]:
+    """The first `count` of the real and imaginary parts."""
+    return jnp.concatenate([numbers.real, numbers.imag])[:count]
+
+
+def _threefry(key_0, key_1, x_0, x_1) -> tuple[UInt32[Array, "*batch"], UInt32[Array, "*batch"]]:
+    """Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, 2011)."""
+    schedule = (key_0, key_1, key_0 ^ key_1 ^ np.uint32(0x1BD11BDA))
+    x_0, x_1 = x_0 + schedule[0], x_1 + schedule[1]
+    for block in range(5):
+        for distance in ((13, 15, 26, 6), (17, 29, 16, 24))[block % 2]:
+            x_0 = x_0 + x_1
+            x_1 = x_0 ^ ((x_1 << np.uint32(distance)) | (x_1 >> np.uint32(32 - distance)))
+        x_0 = x_0 + schedule[(block + 1) % 3]
+        x_1 = x_1 + schedule[(block + 2) % 3] + np.uint32(block + 1)
+    return x_0, x_1

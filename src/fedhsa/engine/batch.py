@@ -9,6 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
 from .. import tree
+from .._random import fold_in
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Replies, Round
 from ..problems import AbstractAgent
@@ -38,14 +39,9 @@ class Carry(NamedTuple):
 def make_keys(key: Key, seeds: Int[Array, " seeds"], num_agents: int) -> Keys:
     """Keys that depend on nothing but the key, the seed and the agent."""
 
-    def of_agent(seed_key, agent):
-        agent_key = jax.random.fold_in(seed_key, agent)
-        return jax.random.fold_in(agent_key, 0), jax.random.fold_in(agent_key, 1)
-
-    seed_keys = jax.vmap(lambda seed: jax.random.fold_in(key, seed))(seeds)
-    agent_keys = jax.vmap(lambda k: jax.random.fold_in(k, 0))(seed_keys)
-    source, agent = _over_agents_and_seeds(of_agent, (None, 0), (0, None))(agent_keys, jnp.arange(num_agents))
-    return Keys(jax.vmap(lambda k: jax.random.fold_in(k, 1))(seed_keys), source, agent)
+    seed_keys = fold_in(key, seeds)
+    agent_keys = fold_in(fold_in(seed_keys, 0), jnp.arange(num_agents)[:, None])
+    return Keys(fold_in(seed_keys, 1), fold_in(agent_keys, 0), fold_in(agent_keys, 1))
 
 
 def start(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, theta: Theta) -> Carry:
@@ -54,7 +50,7 @@ def start(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, theta
     server, memory = algorithm.init(theta)
 
     def init(agent, key):
-        return agent.source.init(jax.random.fold_in(key, 0))
+        return agent.source.init(fold_in(key, 0))
 
     return Carry(
         server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
@@ -69,13 +65,13 @@ def run_round(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, c
     positions = index * algorithm.local_steps + 1 + jnp.arange(algorithm.local_steps)
 
     def draw(agent, key, state):
-        return agent.source.draw(jax.vmap(jax.random.fold_in, (None, 0))(key, positions), state)
+        return agent.source.draw(fold_in(key, positions), state)
 
     # The chain moves on once per round; until then every exchange sees the same block.
     source, block = _over_agents_and_seeds(draw, (0, 0, 0), (None, 0, 0), out_axes=(0, 1))(
         agents, keys.source, carry.source
     )
-    round_keys, agent_keys = jax.tree.map(lambda key: _fold_in_all(key, index), (keys.server, keys.agent))
+    round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
     server, memory = carry.server, carry.memory
     for exchange in algorithm.exchanges:
         message = jax.vmap(lambda s, k, e=exchange: e.send(s, Round(index, k)))(server, round_keys)
@@ -161,11 +157,6 @@ def _over_agents_and_seeds(function: Callable, agent_axes: tuple, seed_axes: tup
     return jax.vmap(jax.vmap(function, seed_axes, out_axes), agent_axes, out_axes)
 
 
-def _fold_in_all(keys: Key, index: Any) -> Key:
-    flat = jax.vmap(lambda key: jax.random.fold_in(key, index))(keys.reshape(-1))
-    return flat.reshape(keys.shape)
-
-
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:
     """The memory one seed takes while a round is under way: its state, its block, and the temporaries of a step."""
     key = jax.random.key(0)
@@ -176,7 +167,7 @@ def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: T
         carry = start(agents, algorithm, keys, theta)
         positions = jnp.arange(algorithm.local_steps)
         block = _over_agents_and_seeds(
-            lambda agent, k, s: agent.source.draw(jax.vmap(jax.random.fold_in, (None, 0))(k, positions), s),
+            lambda agent, k, s: agent.source.draw(fold_in(k, positions), s),
             (0, 0, 0),
             (None, 0, 0),
         )(agents, keys.source, carry.source)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import tree
+from .._random import fold_in
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Replies, Round
 from ..problems import AbstractAgent
@@ -29,11 +30,11 @@ def run_one_by_one(
     """One seed, written as the paper's loops are; gives the records, the last parameter and the round of failure."""
     num_agents = tree.leading_axis(agents)
     one = [tree.take(agents, i) for i in range(num_agents)]
-    seed_key = jax.random.fold_in(key, seed)
-    server_key, agents_key = jax.random.fold_in(seed_key, 1), jax.random.fold_in(seed_key, 0)
-    agent_keys = [jax.random.fold_in(agents_key, i) for i in range(num_agents)]
-    source_keys = [jax.random.fold_in(k, 0) for k in agent_keys]
-    own_keys = [jax.random.fold_in(k, 1) for k in agent_keys]
+    seed_key = fold_in(key, seed)
+    server_key, agents_key = fold_in(seed_key, 1), fold_in(seed_key, 0)
+    agent_keys = [fold_in(agents_key, i) for i in range(num_agents)]
+    source_keys = [fold_in(k, 0) for k in agent_keys]
+    own_keys = [fold_in(k, 1) for k in agent_keys]
     failed, history = -1, []
 
     def observe(index, server):
@@ -46,24 +47,24 @@ def run_one_by_one(
         states = []
         for i, agent in enumerate(one):
             with _where(f"agent {i}, start of its source, seed {seed}"):
-                states.append(agent.source.init(jax.random.fold_in(source_keys[i], 0)))
+                states.append(agent.source.init(fold_in(source_keys[i], 0)))
         observe(0, server)
         for t in range(rounds):
             H = algorithm.local_steps
             blocks = []
             for i, agent in enumerate(one):
                 with _where(f"agent {i}, observations of round {t}, seed {seed}"):
-                    keys = jnp.stack([jax.random.fold_in(source_keys[i], t * H + 1 + step) for step in range(H)])
+                    keys = fold_in(source_keys[i], t * H + 1 + jnp.arange(H))
                     states[i], block = agent.source.draw(keys, states[i])
                     blocks.append(block)
-            shared = Round(jnp.asarray(t), jax.random.fold_in(server_key, t))
+            shared = Round(jnp.asarray(t), fold_in(server_key, t))
             for exchange in algorithm.exchanges:
                 with _where(f"server, send of exchange {exchange.name!r}, round {t}, seed {seed}"):
                     message = exchange.send(server, shared)
                 replies = []
                 for i, agent in enumerate(one):
                     with _where(f"agent {i}, exchange {exchange.name!r}, round {t}, seed {seed}"):
-                        mine = shared._replace(agent_key=jax.random.fold_in(own_keys[i], t))
+                        mine = shared._replace(agent_key=fold_in(own_keys[i], t))
                         reply, memories[i] = exchange.local(message, memories[i], agent, blocks[i], mine)
                         replies.append(reply)
                 with _where(f"server, aggregate of exchange {exchange.name!r}, round {t}, seed {seed}"):

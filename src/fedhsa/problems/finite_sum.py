@@ -9,6 +9,7 @@ from .. import _check
 from .._types import SeedLike
 from ..sources import FiniteChain
 from ._generate import blend, doubly_stochastic_kernel, lazy
+from ._products import component_product
 from .base import AbstractAgent, Problem
 
 
@@ -22,7 +23,7 @@ class FiniteSumAgent(AbstractAgent):
     affine: ClassVar[bool] = True
 
     def operator(self, theta, o, /):
-        return self.b[o] - self.A[o] @ theta
+        return self.b[o] - component_product(self.A, o, theta)
 
     def mean_operator(self, theta, /):
         return jnp.mean(self.b - self.A @ theta, axis=0)

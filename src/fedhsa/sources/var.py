@@ -7,6 +7,7 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
 from .. import _check
+from .._random import complex_normal, real_parts
 from .base import AbstractSource
 
 STARTS = ("zero", "stationary")
@@ -60,17 +61,23 @@ class VAR1(AbstractSource):
         return self.sample(key) if self.start == "stationary" else jnp.zeros_like(self._factor[0])
 
     def sample(self, key, /):
-        return self._factor @ self._normal(key)
+        return self._factor @ self._real(self._noise(key))
 
     def step(self, key, state, /):
-        return self.transition @ state + self.noise_std * self._normal(key), state
+        return self._move(state, self._noise(key)), state
 
     def draw(self, keys, state, /):
-        noise = self.noise_std * jax.vmap(self._normal)(keys)
-        return jax.lax.scan(lambda z, eps: (self.transition @ z + eps, z), state, noise)
+        # Complex numbers until the last moment: split before the scan, each would be computed twice.
+        return jax.lax.scan(lambda z, noise: (self._move(z, noise), z), state, jax.vmap(self._noise)(keys))
 
-    def _normal(self, key):
-        return jax.random.normal(key, self._factor.shape[-1:], self._factor.dtype)
+    def _move(self, z, noise):
+        return self.transition @ z + self.noise_std * self._real(noise)
+
+    def _noise(self, key):
+        return complex_normal(key, (self._factor.shape[-1] + 1) // 2, self._factor.dtype)
+
+    def _real(self, noise):
+        return real_parts(noise, self._factor.shape[-1])
 
 
 def check_stable(Q: np.ndarray) -> None:

@@ -1,0 +1,243 @@
+"""Figures: error curves of several algorithms with intervals over seeds, and theory beside them."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from . import _files
+from .engine import Result
+
+if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS: dict[str, str] = {
+    "FedHSA": "#0072B2",
+    "LocalSA": "#D55E00",
+    "SynchronisedSA": "#009E73",
+    "SA": "#CC79A7",
+}
+"""Okabe and Ito's colours, which colour-blind readers can tell apart; an algorithm has the same one in every figure."""
+
+FALLBACK = ("#E69F00", "#56B4E9", "#000000", "#999999", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "#F0E442")
+"""The colours of names that are not in `COLOURS`, in the order of their appearance, those still free first."""
+
+LEVEL = 0.95
+POINTS = 1000
+"""How many points a curve is drawn with; more cannot be seen, and would make the PDF heavy."""
+HEADROOM = 1e3
+"""How far above the starting error the axis follows a diverging curve."""
+
+STYLE = {
+    "font.size": 8,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.3,
+    "pdf.fonttype": 42,  # text stays text, as journals ask for
+}
+"""Sizes for a figure one column wide (3.5 inches): what is 8 points here is 8 points in the paper."""
+
+
+def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""The mean over seeds and its 95 % interval, each `(records,)`, of errors `(seeds, records)`.
+
+    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method): with the
+    sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of freedom,
+    $m \exp(\pm q\, s / (m \sqrt n))$.
+
+    Where a seed has diverged (infinite or not a number) all three are infinite. One seed has no interval: NaN.
+
+    !!! example
+        >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
+        >>> mean.tolist(), low.round(2).tolist(), high.round(2).tolist()
+        ([2.0, 0.0], [1.04, 0.0], [3.83, 0.0])
+    """
+    error = np.asarray(error, dtype=np.float64)
+    if error.ndim != 2 or not error.size:
+        raise ValueError(f"`error` must have shape (seeds, records), got {error.shape}.")
+    seeds = len(error)
+    finite = np.isfinite(error).all(0)
+    error = np.where(finite, error, 1.0)
+    mean = error.mean(0)
+    if seeds > 1:
+        relative = error / np.where(mean > 0, mean, 1.0)
+        quantile = stdtrit(seeds - 1, (1 + LEVEL) / 2)
+        factor = np.exp(quantile * relative.std(0, ddof=1) / np.sqrt(seeds))
+    else:
+        factor = np.full_like(mean, np.nan)
+    return tuple(np.where(finite, curve, np.inf) for curve in (mean, mean / factor, mean * factor))
+
+
+def curves(
+    results: Mapping[str, Result],
+    *,
+    title: str | None = None,
+    theory: Mapping[str, Any] | None = None,
+    ax: "Axes | None" = None,
+) -> "Figure":
+    r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval over seeds.
+
+    A curve ends where a first seed diverges, or where the error is exactly 0, and the legend says so. The interval is
+    that of `interval`: the delta method on the logarithm of the mean.
+
+    **Arguments:**
+
+    - `results`: results by name; known names always have the same colour.
+    - `theory`: by the same names, what to draw dashed: one value per record, one per round, or a number (a floor).
+    - `ax`: axes to draw into. Default: a new figure, one column wide.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=20, seeds=4)
+        >>> save(curves({"FedHSA": result}), tmp_path / "error")
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not results:
+        raise ValueError("`results` is empty: there is nothing to draw.")
+    theory = dict(theory or {})
+    with matplotlib.rc_context(STYLE):
+        if ax is None:
+            rows = -(-(len(results) + 1 + bool(theory)) // 2)
+            figure = Figure(figsize=(3.5, 2.4 + 0.15 * rows), layout="constrained")
+            ax = figure.add_subplot()
+        colours = _colours([*results, *(name for name in theory if name not in results)])
+        statistics = {name: interval(result.error) for name, result in results.items()}
+        for name, result in results.items():
+            _draw(ax, name, result, statistics[name], colours[name])
+        for name, values in theory.items():
+            _draw_theory(ax, name, results.get(name), values, colours[name])
+        _scale(ax, results, statistics)
+        ax.set_xlabel(r"round $t$")
+        ax.set_ylabel(r"$E_t = \|\bar\theta^{(t)} - \theta^\star\|^2$")
+        _legend(ax, results, bool(theory), title)
+    return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
+
+
+def save(figure: "Figure", path: str | os.PathLike) -> None:
+    """Writes the figure to `path` + `.png` (200 dpi) and `path` + `.pdf`, each whole or not at all."""
+    import matplotlib
+
+    # Without dates, the same figure gives the same bytes.
+    with matplotlib.rc_context(STYLE):
+        for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
+            with _files.atomic(f"{os.fspath(path)}{suffix}") as file:
+                figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata)
+
+
+def _colours(names: list[str]) -> dict[str, str]:
+    known = {name: COLOURS[name] for name in names if name in COLOURS}
+    free = [colour for colour in FALLBACK if colour not in known.values()]
+    unknown = [name for name in names if name not in COLOURS]
+    return known | {name: free[i % len(free)] for i, name in enumerate(unknown)}
+
+
+def _draw(ax: "Axes", name: str, result: Result, statistics: tuple[np.ndarray, ...], colour: str) -> None:
+    kept = _thinned(len(result.rounds))
+    rounds = result.rounds[kept]
+    mean, low, high = (_drawable(curve[kept]) for curve in statistics)
+    label = name + _ending(result)
+    marker = "o" if np.isfinite(mean).sum() == 1 else None  # one point makes no line
+    ax.plot(rounds, mean, color=colour, label=label, marker=marker, markersize=3)
+    if np.isfinite(low).any():
+        ax.fill_between(rounds, low, high, color=colour, alpha=0.25, linewidth=0)
+
+
+def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colour: str) -> None:
+    values = np.asarray(values, dtype=np.float64)
+    # Darker than the simulation, so that it is seen where the two agree.
+    style = {"color": _darker(colour), "linestyle": (0, (3, 2)), "linewidth": 1.0, "zorder": 3}
+    if values.ndim == 0:
+        ax.axhline(float(values), **style)
+        return
+    rounds = np.arange(len(values))
+    if result is not None and len(values) == len(result.rounds):
+        rounds = result.rounds
+    elif values.ndim != 1 or (result is not None and len(values) <= result.rounds[-1]):
+        records = "" if result is None else f" ({len(result.rounds)}) or one per round ({result.rounds[-1] + 1})"
+        raise ValueError(
+            f"`theory[{name!r}]` must be a number or have one value per record{records}, got shape {values.shape}."
+        )
+    kept = _thinned(len(values))
+    ax.plot(rounds[kept], _drawable(values[kept]), **style)
+
+
+def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, tuple[np.ndarray, ...]]) -> None:
+    """A logarithmic axis, which does not follow a diverging curve out of sight of the others."""
+    if not any((_drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
+        ax.set_ylim(0, 1)  # nothing but zeros or infinities: a logarithmic axis would have nothing to show
+        return
+    ax.set_yscale("log", nonpositive="mask")
+    if any((result.failed_round >= 0).any() for result in results.values()):
+        starts = [_drawable(mean[:1]) for mean, _, _ in statistics.values()]
+        sound = [
+            _drawable(high if np.isfinite(high).any() else mean)
+            for result, (mean, _, high) in zip(results.values(), statistics.values(), strict=True)
+            if not (result.failed_round >= 0).any()
+        ]
+        top = np.nanmax(np.concatenate([np.concatenate(starts) * HEADROOM, *sound, [1e-300]]))
+        if top < ax.get_ylim()[1]:
+            ax.set_ylim(top=float(top))
+    rounds = max(int(result.rounds[-1]) for result in results.values())
+    ax.set_xlim(0, max(1, rounds))
+
+
+def _legend(ax: "Axes", results: Mapping[str, Result], theory: bool, title: str | None) -> None:
+    """Above the axes, where there are no data; the title is the legend's so that the two never collide."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles, labels = ax.get_legend_handles_labels()
+    if theory:
+        handles.append(Line2D([], [], color="0.2", linestyle=(0, (3, 2)), linewidth=1.0))
+        labels.append("theory")
+    seeds = sorted({len(result.error) for result in results.values()})
+    if seeds[-1] > 1:
+        handles.append(Patch(color="0.5", alpha=0.3, linewidth=0))
+        labels.append(f"95 % interval, {'/'.join(map(str, seeds))} seeds")
+    ax.legend(
+        handles,
+        labels,
+        title=title,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=2,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=1.8,
+        borderaxespad=0.3,
+    )
+
+
+def _ending(result: Result) -> str:
+    """What the legend says about a curve that ends early."""
+    failed = result.failed_round[result.failed_round >= 0]
+    if len(failed):
+        return f" (diverged, round {failed.min()})"
+    return " (reaches 0)" if (result.error[:, -1] == 0).all() else ""
+
+
+def _drawable(curve: np.ndarray) -> np.ndarray:
+    """NaN where a logarithmic axis has no place."""
+    return np.where(np.isfinite(curve) & (curve > 0), curve, np.nan)
+
+
+def _thinned(length: int) -> np.ndarray:
+    """Which of the records to draw: all, or `POINTS` of them evenly spaced, with the first and the last."""
+    return np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
+
+
+def _darker(colour: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    return tuple(0.55 * channel for channel in to_rgb(colour))

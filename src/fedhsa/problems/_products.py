@@ -1,0 +1,30 @@
+"""Products with one of several matrices, arranged so that many seeds share the work."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+@jax.custom_batching.custom_vmap
+def component_product(A: Float[Array, "N d d"], component: Int[Array, ""], theta: Float[Array, " d"]):
+    """`A[component] @ theta`.
+
+    Batched over seeds, which share `A` but not `component`, a look-up would copy one matrix per seed. While there are
+    at least as many seeds as matrices it is faster to multiply by every matrix with all seeds at once, and choose after.
+    """
+    return A[component] @ theta
+
+
+@component_product.def_vmap
+def _(size, batched, A, component, theta):
+    A_batched, component_batched, theta_batched = batched
+    N = A.shape[-3]
+    if A_batched or not theta_batched or N > size:
+        axes = tuple(0 if b else None for b in batched)
+        return jax.vmap(lambda A, c, t: A[c] @ t, axes)(A, component, theta), True
+    component = component if component_batched else jnp.broadcast_to(component, size)
+    products = (A.reshape(-1, A.shape[-1]) @ theta.T).reshape(*A.shape[:-1], size)
+    chosen = products[0]
+    for n in range(1, N):
+        chosen = jnp.where(component == n, products[n], chosen)
+    return chosen.T, True
