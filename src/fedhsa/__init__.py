@@ -1,6 +1,12 @@
 """Federated stochastic approximation with Markovian data and heterogeneous agents."""
 
-from . import algorithms as algorithms, engine as engine, problems as problems, sources as sources
+from . import (
+    algorithms as algorithms,
+    engine as engine,
+    problems as problems,
+    sources as sources,
+    theory as theory,
+)
 from ._version import __version__ as __version__
 from .algorithms import (
     ALGORITHMS as ALGORITHMS,

@@ -53,7 +53,7 @@ def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarra
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays.pop("__header__").tobytes())
         found = header["kind"]

@@ -48,15 +48,22 @@ def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:
 
 def fold_in(key: Key, data: Any) -> Key:
     """The same key as `jax.random.fold_in(key, data)`; `data` may be an array, which gives an array of keys."""
-    words = jax.random.key_data(key)
-    data = jnp.asarray(data).astype(jnp.uint32)
-    first, second = _threefry(words[..., 0], words[..., 1], jnp.zeros_like(data), data)
+    words, data = jax.random.key_data(key), jnp.asarray(data).astype(jnp.uint32)
+    key_0, key_1, data = jnp.broadcast_arrays(words[..., 0], words[..., 1], data)
+    first, second = _threefry(key_0, key_1, jnp.zeros_like(data), data)
     if jax.config.read("jax_enable_x64"):  # as one 64-bit word, or XLA would compute the hash once for each half
         packed = first.astype(jnp.uint64) | (second.astype(jnp.uint64) << 32)
         folded = jax.lax.bitcast_convert_type(packed, jnp.uint32)
     else:
         folded = jnp.stack([first, second], axis=-1)
     return jax.random.wrap_key_data(folded, impl="threefry2x32")
+
+
+def fold_in_words(words: np.ndarray, data: Any) -> np.ndarray:
+    """`fold_in` on the host, for key data `(..., 2)`: nothing to compile."""
+    key_0, key_1, data = np.broadcast_arrays(words[..., 0], words[..., 1], np.asarray(data, dtype=np.uint32))
+    with np.errstate(over="ignore"):  # the hash is arithmetic modulo 2^32
+        return np.stack(_threefry(key_0, key_1, np.zeros_like(data), data), axis=-1)
 
 
 def complex_normal(key: Key, count: int, dtype: Any) -> Complex[Array, " count"]:

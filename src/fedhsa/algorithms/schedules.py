@@ -4,6 +4,7 @@ import abc
 import math
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _check
@@ -41,7 +42,8 @@ class Polynomial(AbstractSchedule):
         _check.number("power", self.power, least=0.0)
 
     def __call__(self, round_index):
-        return self.scale / (round_index + self.offset) ** self.power
+        t = jnp.asarray(round_index, dtype=jnp.result_type(self.scale))
+        return self.scale / (t + self.offset) ** self.power
 
 
 def step_at(step_size: float | AbstractSchedule, round_index):

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
 from .. import tree
-from .._random import fold_in
+from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Replies, Round
 from ..problems import AbstractAgent
@@ -36,28 +37,36 @@ class Carry(NamedTuple):
     """The round in which the seed diverged, or -1."""
 
 
-def make_keys(key: Key, seeds: Int[Array, " seeds"], num_agents: int) -> Keys:
+def make_keys(key: Key, seeds: np.ndarray, num_agents: int) -> Keys:
     """Keys that depend on nothing but the key, the seed and the agent."""
+    of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
+    of_agents = fold_in_words(fold_in_words(of_seeds, 0), np.arange(num_agents)[:, None])
+    words = fold_in_words(of_seeds, 1), fold_in_words(of_agents, 0), fold_in_words(of_agents, 1)
+    return Keys(*(jax.random.wrap_key_data(w, impl="threefry2x32") for w in words))
 
-    seed_keys = fold_in(key, seeds)
-    agent_keys = fold_in(fold_in(seed_keys, 0), jnp.arange(num_agents)[:, None])
-    return Keys(fold_in(seed_keys, 1), fold_in(agent_keys, 0), fold_in(agent_keys, 1))
 
-
-def start(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, theta: Theta) -> Carry:
-    """The state before the first round, position 0 of every chain."""
+def begin(
+    agents: AbstractAgent,
+    algorithm: AbstractAlgorithm,
+    keys: Keys,
+    theta: Theta,
+    theta_star: Theta,
+    record: dict[str, Callable],
+) -> tuple[Carry, dict[str, Array]]:
+    """The state before the first round, position 0 of every chain, and what the recorders see of it."""
     M, K = keys.source.shape
     server, memory = algorithm.init(theta)
 
     def init(agent, key):
         return agent.source.init(fold_in(key, 0))
 
-    return Carry(
+    carry = Carry(
         server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
         memory=jax.tree.map(lambda x: jnp.broadcast_to(x, (M, K, *x.shape)), memory),
         source=_over_agents_and_seeds(init, (0, 0), (None, 0))(agents, keys.source),
         failed=jnp.full(K, -1),
     )
+    return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record)
 
 
 def run_round(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any) -> Carry:
@@ -158,20 +167,13 @@ def _over_agents_and_seeds(function: Callable, agent_axes: tuple, seed_axes: tup
 
 
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:
-    """The memory one seed takes while a round is under way: its state, its block, and the temporaries of a step."""
-    key = jax.random.key(0)
-    num_agents = tree.leading_axis(agents)
+    """The memory one seed takes while a round is under way: its states, keys and block, and the temporaries of a step."""
 
-    def one_round():
-        keys = make_keys(key, jnp.zeros(1, int), num_agents)
-        carry = start(agents, algorithm, keys, theta)
-        positions = jnp.arange(algorithm.local_steps)
-        block = _over_agents_and_seeds(
-            lambda agent, k, s: agent.source.draw(fold_in(k, positions), s),
-            (0, 0, 0),
-            (None, 0, 0),
-        )(agents, keys.source, carry.source)
-        step = jnp.zeros((4 * num_agents, *theta.shape), theta.dtype)
-        return carry, block, jax.random.key_data(keys.source), step
+    def of_one_agent(agent, key, theta):
+        state = agent.source.init(key)
+        keys = jnp.broadcast_to(key, algorithm.local_steps)
+        temporaries = [theta] * 4
+        return state, agent.source.draw(keys, state), algorithm.init(theta), jax.random.key_data(keys), temporaries
 
-    return sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(jax.eval_shape(one_round)))
+    shapes = jax.eval_shape(of_one_agent, tree.take(agents, 0), jax.random.key(0), theta)
+    return tree.leading_axis(agents) * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))

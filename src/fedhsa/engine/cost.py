@@ -51,24 +51,28 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
         Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10)
     """
     algorithm.check(problem)
+    down, up = [], []
     with precision():
         agent = tree.to_device(tree.take(problem.flat_agents, 0), "float64")
-        algorithm, theta = tree.to_device((algorithm, jnp.zeros(problem.dim)), "float64")
-        round = Round(jnp.zeros((), int), jax.random.key(0), jax.random.key(1))
         agent = _CountedAgent(agent.source, agent)
-        _, block = agent.source.draw(jax.random.split(round.key, algorithm.local_steps), agent.source.init(round.key))
-        server, memory = algorithm.init(theta)
-        down = up = evaluations = 0
-        for exchange in algorithm.exchanges:
-            message = exchange.send(server, round)
-            local, (reply, memory) = jax.make_jaxpr(
-                lambda message, memory, e=exchange: e.local(message, memory, agent, block, round), return_shape=True
-            )(message, memory)
-            reply, memory = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (reply, memory))
-            evaluations += _count(local.jaxpr)
-            down, up = down + tree.size(message), up + tree.size(reply)
-            server = exchange.aggregate(server, Replies(jax.tree.map(lambda r: r[None], reply)), round)
-    return Cost(len(algorithm.exchanges), down, up, algorithm.local_steps, evaluations)
+        algorithm = tree.to_device(algorithm, "float64")
+
+        def play(theta, key):
+            """One round of one agent; only traced, never run."""
+            round = Round(jnp.zeros((), int), key, key)
+            keys = jax.random.split(key, algorithm.local_steps)
+            _, block = agent.source.draw(keys, agent.source.init(key))
+            server, memory = algorithm.init(theta)
+            for exchange in algorithm.exchanges:
+                message = exchange.send(server, round)
+                reply, memory = exchange.local(message, memory, agent, block, round)
+                server = exchange.aggregate(server, Replies(jax.tree.map(lambda r: r[None], reply)), round)
+                down.append(tree.size(message))
+                up.append(tree.size(reply))
+            return server
+
+        evaluations = _count(jax.make_jaxpr(play)(jnp.zeros(problem.dim), jax.random.key(0)).jaxpr)
+    return Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.local_steps, evaluations)
 
 
 def _count(jaxpr: Any) -> int:

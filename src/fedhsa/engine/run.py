@@ -32,6 +32,9 @@ class _Chunk(NamedTuple):
     carry: batch.Carry
 
 
+_begin = eqx.filter_jit(batch.begin)
+
+
 class Run:
     """One simulation under way. `advance` moves all seeds on together, or none of them."""
 
@@ -69,7 +72,8 @@ class Run:
         self.mesh = placement.make_mesh(num_agents, self.chunk, self.devices)
         self.agents = self._spread(self.agents, "agents")
         began = time.perf_counter()
-        self.chunks = [self._start_chunk(first) for first in range(0, self.seeds, self.chunk)]
+        begun = [self._begin_chunk(first) for first in range(0, self.seeds, self.chunk)]
+        self.chunks = [chunk for chunk, _ in begun]
         self.timings["compile"] += time.perf_counter() - began
         if restored:
             carries = [c.carry for c in self.chunks]
@@ -80,7 +84,7 @@ class Run:
             ]
             self.round, self.records = header["round"], [records]
         else:
-            self._keep([batch.observe(self.agents, c.carry, 0, self.theta_star, self.record) for c in self.chunks])
+            self._keep([jax.tree.map(lambda v: v[None], values) for _, values in begun])
         shapes = jax.tree.leaves(self.records[0])
         per_record = sum(x[:, 0].nbytes for x in shapes)
         self.capacity = max(1, min(CAPACITY, BUFFER_BYTES // max(1, per_record)))
@@ -98,7 +102,7 @@ class Run:
         carries, values = zip(*(self._advance(chunk, records) for chunk in self.chunks), strict=True)
         kept = [jax.tree.map(lambda v: v[:records], value) for value in values]
         jax.block_until_ready(carries)
-        self._keep(kept, axis=1)
+        self._keep(kept)
         self.chunks = [_Chunk(chunk.keys, carry) for chunk, carry in zip(self.chunks, carries, strict=True)]
         self.round += records * self.every
         self.timings["run"] += time.perf_counter() - began
@@ -146,18 +150,16 @@ class Run:
             complete=complete,
         )
 
-    def _start_chunk(self, first: int) -> _Chunk:
+    def _begin_chunk(self, first: int) -> tuple[_Chunk, dict]:
         # The last chunk may reach past the last seed; what it computes there is thrown away.
-        seeds = jnp.arange(first, first + self.chunk)
-        num_agents = tree.leading_axis(self.agents)
-        keys = eqx.filter_jit(batch.make_keys)(self.key, seeds, num_agents)
-        carry = eqx.filter_jit(batch.start)(self.agents, self.algorithm, keys, self.theta)
+        keys = batch.make_keys(self.key, np.arange(first, first + self.chunk), tree.leading_axis(self.agents))
         keys = batch.Keys(
             self._spread(keys.server, "seeds"),
             self._spread(keys.source, "agents", "seeds"),
             self._spread(keys.agent, "agents", "seeds"),
         )
-        return _Chunk(keys, self._spread_carry(carry))
+        carry, values = _begin(self.agents, self.algorithm, keys, self.theta, self.theta_star, self.record)
+        return _Chunk(keys, self._spread_carry(carry)), values
 
     def _advance(self, chunk: _Chunk, records: int):
         return _program(self.devices[0].platform)(
@@ -186,13 +188,11 @@ class Run:
             self._spread(carry.failed, "seeds"),
         )
 
-    def _keep(self, values: list, axis: int | None = None) -> None:
+    def _keep(self, values: list) -> None:
         """Takes records `(records, chunk, ...)` of all chunks to the host as `(seeds, records, ...)`."""
 
         def join(*leaves):
-            leaves = [np.asarray(leaf) for leaf in leaves]
-            leaves = [leaf[:, None] if axis is None else np.swapaxes(leaf, 0, 1) for leaf in leaves]
-            return np.concatenate(leaves)[: self.seeds]
+            return np.concatenate([np.swapaxes(np.asarray(leaf), 0, 1) for leaf in leaves])[: self.seeds]
 
         self.records.append(jax.tree.map(join, *values))
 

@@ -147,7 +147,7 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
 
 
 def _check_length(problem: Problem, needed: int) -> None:
-    available = problem.agents.source.length
+    available = tree.take(problem.agents, 0).source.length
     if available is not None and needed > available:
         raise ValueError(
             f"`rounds` asks for {needed} observations of each agent, but the source has {available}. "

@@ -1,0 +1,3 @@
+"""Theory: what will happen, computed instead of simulated."""
+
+from . import exact as exact

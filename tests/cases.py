@@ -1,0 +1,98 @@
+"""The tables of the suite: small problems with their naive operators and observations, and the algorithms."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from naive import chain, var1
+
+import fedhsa as fh
+from fedhsa.sources import Transition
+
+
+class Case(NamedTuple):
+    """A problem, its operator written again in NumPy, and a recorder of observations made in NumPy."""
+
+    problem: fh.Problem
+    G: Callable
+    record: Callable[[int, np.random.Generator], tuple[Any, list]]
+    """`(length, rng)` -> the observations as the package wants them for replay, and as lists for naive loops."""
+
+
+@functools.cache
+def quadratic(num_agents: int = 3, **options) -> Case:
+    problem = fh.problems.quadratic.random(num_agents, 4, **options)
+    A, b, source = problem.agents.A, problem.agents.b, problem.agents.source
+
+    def record(length, rng):
+        z = np.stack([var1(Q, s, length, rng) for Q, s in zip(source.transition, source.noise_std, strict=True)])
+        return z, list(z)
+
+    return Case(problem, lambda i, theta, z: -(A[i] @ theta - b[i]) + z, record)
+
+
+@functools.cache
+def td(num_agents: int = 3, **options) -> Case:
+    problem = fh.problems.td.random(num_agents, 6, 4, **options)
+    agents = problem.agents
+    P, R, phi, gamma = agents.source.chain.transition, agents.rewards, agents.features, agents.discount
+
+    def G(i, theta, o):
+        s, s_next = o
+        return (R[i][s] + gamma[i] * phi[i][s_next] @ theta - phi[i][s] @ theta) * phi[i][s]
+
+    def record(length, rng):
+        states = np.stack([chain(P[i], length + 1, rng) for i in range(num_agents)])
+        pairs = [list(zip(row[:-1], row[1:], strict=True)) for row in states]
+        return Transition(states[:, :-1], states[:, 1:]), pairs
+
+    return Case(problem, G, record)
+
+
+@functools.cache
+def finite_sum(num_agents: int = 3, **options) -> Case:
+    problem = fh.problems.finite_sum.random(num_agents, 3, 4, **options)
+    A, b, P = problem.agents.A, problem.agents.b, problem.agents.source.transition
+
+    def record(length, rng):
+        states = np.stack([chain(P[i], length, rng) for i in range(num_agents)])
+        return states, list(states)
+
+    return Case(problem, lambda i, theta, j: -(A[i][j] @ theta - b[i][j]), record)
+
+
+@functools.cache
+def logistic(num_agents: int = 3, **options) -> Case:
+    problem = fh.problems.logistic.random(num_agents, 6, 4, **options)
+    agents = problem.agents
+    x, y, P, reg = agents.inputs, agents.labels, agents.source.transition, agents.regularisation
+
+    def record(length, rng):
+        states = np.stack([chain(P[i], length, rng) for i in range(num_agents)])
+        return states, list(states)
+
+    def G(i, theta, n):
+        return y[i][n] * x[i][n] / (1 + np.exp(y[i][n] * x[i][n] @ theta)) - reg[i] * theta
+
+    return Case(problem, G, record)
+
+
+CASES: dict[str, Callable[..., Case]] = {
+    "quadratic": quadratic,
+    "td": td,
+    "finite-sum": finite_sum,
+    "logistic": logistic,
+}
+
+STEP = 0.02
+LOCAL_STEPS = 4
+
+ALGORITHMS: dict[str, fh.AbstractAlgorithm] = {
+    "FedHSA": fh.FedHSA(STEP, LOCAL_STEPS),
+    "FedHSA, server step": fh.FedHSA(STEP, LOCAL_STEPS, server_step=0.5),
+    "FedHSA, schedule": fh.FedHSA(fh.Polynomial(0.1, offset=5.0), LOCAL_STEPS),
+    "LocalSA": fh.LocalSA(STEP, LOCAL_STEPS),
+    "LocalSA, server step": fh.LocalSA(STEP, LOCAL_STEPS, server_step=1.5),
+    "SynchronisedSA": fh.SynchronisedSA(STEP),
+}

@@ -1,0 +1,125 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from cases import CASES
+
+import fedhsa as fh
+from fedhsa.engine import run
+
+RUN = """
+import sys
+sys.path.insert(0, {tests!r})
+from cases import CASES
+import fedhsa as fh
+problem = CASES["td"]().problem
+print("started", flush=True)
+fh.simulate(problem, fh.FedHSA(0.01, 4), rounds=10**7, seeds=3, every=1000, chunk=2, checkpoint={path!r}, checkpoint_every=2000)
+"""
+
+
+def same(first: fh.Result, second: fh.Result) -> None:
+    assert np.array_equal(first.error, second.error)
+    assert np.array_equal(first.theta, second.theta)
+
+
+@pytest.mark.parametrize("case", ["td", "quadratic"])
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(case, tmp_path):
+    problem, algorithm, path = CASES[case]().problem, fh.FedHSA(0.05, 3), tmp_path / "run.npz"
+    options = {"seeds": 3, "key": 4, "chunk": 2}
+    whole = fh.simulate(problem, algorithm, rounds=40, **options)
+    fh.simulate(problem, algorithm, rounds=17, checkpoint=path, **options)
+    resumed = fh.simulate(problem, algorithm, rounds=40, checkpoint=path, resume=True, **options)
+    same(whole, resumed)
+    again = fh.simulate(problem, algorithm, rounds=40, checkpoint=path, resume=True, **options)
+    same(whole, again)
+
+
+def test_a_killed_run_continues_to_the_same_numbers(tmp_path):
+    path = tmp_path / "run.npz"
+    script = RUN.format(tests=os.path.dirname(os.path.dirname(__file__)), path=str(path))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        os.kill(process.pid, signal.SIGKILL)
+    with np.load(path, allow_pickle=False) as file:
+        done = (file["record/error"].shape[1] - 1) * 1000
+    problem, rounds = CASES["td"]().problem, done + 6000
+    options = {"rounds": rounds, "seeds": 3, "every": 1000, "chunk": 2}
+    resumed = fh.simulate(problem, fh.FedHSA(0.01, 4), checkpoint=path, resume=True, **options)
+    same(fh.simulate(problem, fh.FedHSA(0.01, 4), **options), resumed)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_ctrl_c_keeps_what_was_computed(tmp_path):
+    problem, algorithm = CASES["quadratic"]().problem, fh.FedHSA(0.05, 3)
+    full = fh.simulate(problem, algorithm, rounds=50, seeds=2)
+    calls = []
+    original = run.Run.advance
+
+    def advance(self, records):
+        calls.append(records)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, 2)
+
+    run.Run.advance = advance
+    try:
+        with pytest.warns(UserWarning, match=r"Interrupted after round 4 of 50"):
+            part = fh.simulate(problem, algorithm, rounds=50, seeds=2, checkpoint=tmp_path / "c.npz")
+    finally:
+        run.Run.advance = original
+    assert not part.complete
+    assert part.rounds[-1] == 4
+    np.testing.assert_array_equal(part.error, full.error[:, :5])
+    resumed = fh.simulate(problem, algorithm, rounds=50, seeds=2, checkpoint=tmp_path / "c.npz", resume=True)
+    same(full, resumed)
+
+
+def test_a_foreign_or_broken_checkpoint_is_refused(tmp_path):
+    problem, path = CASES["quadratic"]().problem, tmp_path / "run.npz"
+    fh.simulate(problem, fh.FedHSA(0.05, 3), rounds=4, checkpoint=path)
+
+    def resume(algorithm=fh.FedHSA(0.05, 3), key=0):  # noqa: B008
+        fh.simulate(problem, algorithm, rounds=8, checkpoint=path, resume=True, key=key)
+
+    for other in ({"algorithm": fh.FedHSA(0.06, 3)}, {"algorithm": fh.LocalSA(0.05, 3)}, {"key": 1}):
+        with pytest.raises(ValueError, match=r"belongs to another run"):
+            resume(**other)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"is not a complete fedhsa file"):
+        resume()
+    path.write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"is not a complete fedhsa file"):
+        resume()
+    fh.simulate(problem, fh.FedHSA(0.05, 3), rounds=4).save(path)
+    with pytest.raises(ValueError, match=r"holds a fedhsa result, not a checkpoint"):
+        resume()
+
+
+def test_a_result_survives_its_file(tmp_path):
+    problem = CASES["quadratic"]().problem
+    result = fh.simulate(problem, fh.FedHSA(0.05, 3), rounds=6, seeds=2, every=2, record=("theta",))
+    result.save(tmp_path / "sub" / "result.npz")
+    loaded = fh.load(tmp_path / "sub" / "result.npz")
+    same(result, loaded)
+    assert loaded.settings == result.settings
+    assert loaded.cost == result.cost
+    assert np.array_equal(loaded.records["theta"], result.records["theta"])
+    assert repr(loaded) == repr(result)
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path):
+    from fedhsa import _files
+
+    with pytest.raises(ZeroDivisionError), _files.atomic(tmp_path / "file.txt") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []

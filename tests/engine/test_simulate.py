@@ -1,0 +1,294 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import ALGORITHMS, CASES
+
+import fedhsa as fh
+from fedhsa.sources import FiniteChain
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm_runs_on_every_problem(case, algorithm):
+    """Shapes, dtypes, determinism bit for bit, and independence of the number of seeds and of the chunk size."""
+    problem, algorithm = CASES[case]().problem, ALGORITHMS[algorithm]
+    result = fh.simulate(problem, algorithm, rounds=6, seeds=3, key=5)
+    assert result.error.shape == (3, 7)
+    assert result.theta.shape == (3, problem.dim)
+    assert result.error.dtype == result.theta.dtype == np.float64
+    assert result.status.tolist() == ["ok"] * 3
+    np.testing.assert_allclose(result.error[:, 0], problem.theta_star @ problem.theta_star)
+    assert len(np.unique(result.error[:, -1])) == 3
+    again = fh.simulate(problem, algorithm, rounds=6, seeds=3, key=5)
+    assert np.array_equal(result.error, again.error)
+    chunked = fh.simulate(problem, algorithm, rounds=6, seeds=3, key=5, chunk=2)
+    np.testing.assert_allclose(chunked.error, result.error, rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_debug_engine_agrees_with_the_compiled_one(case):
+    problem = CASES[case](2).problem
+    algorithm = fh.FedHSA(0.05, 3)
+    fast = fh.simulate(problem, algorithm, rounds=4, seeds=2, key=3)
+    slow = fh.simulate(problem, algorithm, rounds=4, seeds=2, key=3, debug=True)
+    np.testing.assert_allclose(slow.error, fast.error, rtol=1e-12)
+    np.testing.assert_allclose(slow.theta, fast.theta, rtol=1e-12)
+
+
+class Watching(fh.AbstractAgent):
+    """Its operator is the observation itself, so that parameters are sums of what was seen."""
+
+    source: fh.AbstractSource
+    weight: np.ndarray
+
+    def operator(self, theta, o, /):
+        return self.weight * jnp.asarray(o, theta.dtype)[None]
+
+    def mean_operator(self, theta, /):
+        return -theta
+
+
+def watching(num_agents: int = 3) -> fh.Problem:
+    P = np.random.default_rng(0).dirichlet(np.ones(5), size=(num_agents, 5))
+    # Powers of 7 keep the agents' states apart in the sum: each parameter determines all the observations.
+    weight = num_agents * 7.0 ** np.arange(num_agents)[:, None]
+    return fh.Problem(Watching(FiniteChain(P), weight), like=np.zeros(1))
+
+
+def test_two_algorithms_with_the_same_key_see_the_same_observations():
+    problem = watching()
+    hsa = fh.simulate(problem, fh.FedHSA(1.0, 4), rounds=10, seeds=3, key=1)
+    local = fh.simulate(problem, fh.LocalSA(1.0, 4), rounds=10, seeds=3, key=1)
+    np.testing.assert_allclose(hsa.error, local.error, rtol=1e-12)
+    other = fh.simulate(problem, fh.LocalSA(1.0, 4), rounds=10, seeds=3, key=2)
+    assert not np.isclose(other.error[:, -1], local.error[:, -1]).any()
+
+
+def test_methods_with_other_round_lengths_see_the_same_trajectory():
+    problem = watching()
+    long = fh.simulate(problem, fh.LocalSA(1.0, 6), rounds=4, record=("theta",))
+    short = fh.simulate(problem, fh.SynchronisedSA(1.0), rounds=24, every=6, record=("theta",))
+    np.testing.assert_allclose(long.records["theta"], short.records["theta"], rtol=1e-12)
+
+
+def test_agents_keep_their_trajectories_when_others_join():
+    few, many = watching(2), watching(4)
+    alone = fh.simulate(few.take([1], theta_star=[0.0]), fh.LocalSA(1.0, 4), rounds=5)
+    assert few.num_agents == 2
+    # Agent 0 of `few` and of `many` is the same chain under the same key.
+    first = fh.simulate(few.take([0], theta_star=[0.0]), fh.SA(1.0), rounds=5)
+    second = fh.simulate(many.take([0], theta_star=[0.0]), fh.SA(1.0), rounds=5)
+    np.testing.assert_allclose(first.error / 4, second.error / 16, rtol=1e-12)
+    assert alone.error.shape == (1, 6)
+
+
+def test_the_chains_states_follow_their_kernel():
+    """Over 4000 seeds, the state after 3 steps from state 0 has the law of the third power; chi-square with 4 degrees."""
+    P = np.random.default_rng(3).dirichlet(np.ones(5), size=5)
+    problem = fh.Problem(Watching(FiniteChain(P[None], start=0), np.ones((1, 1))), like=np.zeros(1))
+    result = fh.simulate(problem, fh.SA(1.0), rounds=4, seeds=4000, record=("theta",))
+    states = np.diff(result.records["theta"][:, :, 0], axis=1)
+    assert (states[:, 0] == 0).all()
+    expected = 4000 * np.linalg.matrix_power(P, 3)[0]
+    counts = np.bincount(states[:, 3].astype(int), minlength=5)
+    assert ((counts - expected) ** 2 / expected).sum() < 18.5  # the 0.1 % point
+
+
+def test_a_new_step_size_compiles_nothing():
+    traces = []
+
+    class Counting(fh.AbstractAgent):
+        source: fh.AbstractSource
+        target: np.ndarray
+
+        def operator(self, theta, o, /):
+            traces.append(1)
+            return self.target - theta
+
+        def mean_operator(self, theta, /):
+            return self.target - theta
+
+    agents = Counting(FiniteChain(np.full((2, 2, 2), 0.5)), np.ones((2, 1)))
+    problem = fh.Problem(agents, like=np.zeros(1))
+    fh.simulate(problem, fh.FedHSA(0.1, 5), rounds=10)
+    first = len(traces)
+    assert first <= 6
+    fh.simulate(problem, fh.FedHSA(0.2, 5), rounds=30, key=1)
+    # The cost is traced anew, two operators; the program is not.
+    assert len(traces) - first <= 2
+
+
+def test_float32_gives_nearly_the_same_numbers_from_the_same_observations():
+    problem = CASES["td"]().problem
+    double = fh.simulate(problem, fh.FedHSA(0.05, 5), rounds=50, seeds=2)
+    single = fh.simulate(problem, fh.FedHSA(0.05, 5), rounds=50, seeds=2, dtype="float32")
+    assert single.error.dtype == np.float32
+    np.testing.assert_allclose(single.error, double.error, rtol=1e-3)
+
+
+def test_the_users_jax_configuration_is_left_alone():
+    assert jnp.zeros(1).dtype == jnp.float32
+    fh.simulate(CASES["quadratic"]().problem, fh.FedHSA(0.05, 2), rounds=2)
+    assert jnp.zeros(1).dtype == jnp.float32
+    assert not jax.config.read("jax_enable_x64")
+
+
+def test_records_hold_what_was_asked_for():
+    problem = CASES["quadratic"]().problem
+    result = fh.simulate(
+        problem,
+        fh.FedHSA(0.05, 2),
+        rounds=12,
+        seeds=2,
+        every=4,
+        record={"theta": lambda s: s.theta, "norm": lambda s: jnp.linalg.norm(s.theta), "round": lambda s: s.round},
+    )
+    assert result.rounds.tolist() == [0, 4, 8, 12]
+    assert result.records["theta"].shape == (2, 4, 4)
+    np.testing.assert_allclose(np.linalg.norm(result.records["theta"], axis=-1), result.records["norm"])
+    assert result.records["round"].tolist() == [[0, 4, 8, 12]] * 2
+    np.testing.assert_array_equal(result.records["theta"][:, -1], result.theta)
+    error = ((result.records["theta"] - problem.theta_star) ** 2).sum(-1)
+    np.testing.assert_allclose(result.error, error)
+
+
+def test_the_operator_norm_is_that_of_the_average_mean_operator():
+    problem = CASES["td"]().problem
+    result = fh.simulate(problem, fh.LocalSA(0.05, 2), rounds=3, record=("operator_norm", "theta"))
+    expected = [np.linalg.norm(problem.mean_operator(theta)) for theta in result.records["theta"][0]]
+    np.testing.assert_allclose(result.records["operator_norm"][0], expected, rtol=1e-12)
+
+
+def test_a_diverging_seed_is_reported_and_does_not_poison_the_others():
+    class Exploding(fh.AbstractAgent):
+        source: fh.AbstractSource
+        rate: np.ndarray
+
+        def operator(self, theta, o, /):
+            return jnp.where(o == 1, 1e3, -1.0) * self.rate * theta
+
+        def mean_operator(self, theta, /):
+            return -theta
+
+    # State 1 is transient: a seed that starts there explodes before it leaves, the others never see it.
+    P = np.array([[[1.0, 0.0], [0.01, 0.99]]])
+    agents = Exploding(FiniteChain(P, start=np.array([0.5, 0.5])), np.ones(1))
+    problem = fh.Problem(agents, like=np.zeros(1))
+    result = fh.simulate(problem, fh.SA(0.5), rounds=40, seeds=16, theta=np.ones(1))
+    diverged = result.status == "diverged"
+    assert 0 < diverged.sum() < 16
+    assert (result.failed_round[diverged] > 0).all()
+    assert (result.failed_round[~diverged] == -1).all()
+    assert np.isinf(result.error[diverged, -1]).all()
+    assert (result.error[~diverged, -1] < 1e-6).all()
+    when = result.failed_round[diverged][0]
+    curve = result.error[diverged][0]
+    assert np.isfinite(curve[:when]).all()
+    assert np.isinf(curve[when:]).all()
+    assert "diverged" in repr(result)
+
+
+def test_when_all_seeds_diverge_the_run_ends_early():
+    problem = CASES["quadratic"]().problem
+    result = fh.simulate(problem, fh.LocalSA(100.0, 5), rounds=10**7, every=10**5, seeds=2)
+    assert result.error.shape == (2, 101)
+    assert (result.status == "diverged").all()
+
+
+def test_any_pytree_of_parameters_will_do():
+    class Line(fh.AbstractAgent):
+        source: fh.AbstractSource
+        x: np.ndarray
+        y: np.ndarray
+
+        def operator(self, theta, o, /):
+            residual = self.y[o] - theta["slope"] * self.x[o] - theta["intercept"][0]
+            return {"slope": residual * self.x[o], "intercept": residual[None]}
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 6))
+    y = np.array([[1.0], [3.0]]) * x + 0.5
+    agents = Line(FiniteChain(rng.dirichlet(np.ones(6), size=(2, 6))), x, y)
+    problem = fh.Problem(agents, like={"slope": np.zeros(()), "intercept": np.zeros(1)})
+    assert problem.dim == 2
+    result = fh.simulate(problem.noiseless(), fh.FedHSA(0.1, 3), rounds=300, theta={"slope": 1.0, "intercept": [2.0]})
+    assert result.error[0, -1] < 1e-20
+    fitted = problem.unravel(result.theta[0])
+    assert sorted(fitted) == ["intercept", "slope"]
+    assert fitted["slope"].shape == ()
+
+
+def test_debug_names_agent_exchange_and_round():
+    class Broken(fh.AbstractAgent):
+        source: fh.AbstractSource
+        number: np.ndarray
+
+        def operator(self, theta, o, /):
+            if not isinstance(self.number, jax.core.Tracer) and float(self.number) == 2:
+                raise ZeroDivisionError("sensor offline")
+            return -theta
+
+        def mean_operator(self, theta, /):
+            return -theta
+
+    problem = fh.Problem(Broken(FiniteChain(np.full((3, 2, 2), 0.5)), np.arange(3.0)), like=np.zeros(1))
+    with pytest.raises(RuntimeError, match=r"agent 2, exchange 'operator', round 0, seed 0: ZeroDivisionError: sensor"):
+        fh.simulate(problem, fh.FedHSA(0.1, 2), rounds=2, debug=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, r"`rounds` must be at least 1, got 0"),
+        ({"rounds": 2.5}, r"`rounds` must be a whole number, got 2.5"),
+        ({"rounds": 5, "seeds": 0}, r"`seeds` must be at least 1"),
+        ({"rounds": 5, "every": 2}, r"`rounds` must be a multiple of `every`, got 5 and 2"),
+        ({"rounds": 5, "theta": np.zeros(3)}, r"`theta` must have shape \(4,\), got \(3,\)"),
+        ({"rounds": 5, "theta": np.full(4, np.nan)}, r"`theta` must be finite"),
+        ({"rounds": 5, "dtype": "float16"}, r"`dtype` must be one of float64, float32"),
+        ({"rounds": 5, "record": ("loss",)}, r"`record` knows error, theta, operator_norm, got 'loss'"),
+        ({"rounds": 5, "key": "seed"}, r"`key` must be an int or one JAX key"),
+        ({"rounds": 5, "key": -1}, r"`key` must not be negative"),
+        ({"rounds": 5, "resume": True}, r"`resume=True` needs `checkpoint`"),
+        ({"rounds": 5, "chunk": 0}, r"`chunk` must be at least 1"),
+    ],
+)
+def test_bad_arguments_are_named_shown_and_remedied(options, message):
+    with pytest.raises(ValueError, match=message):
+        fh.simulate(CASES["quadratic"]().problem, fh.FedHSA(0.1, 2), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fh.FedHSA(0.0, 5), r"`step_size` must be greater than 0.0, got 0.0"),
+        (lambda: fh.FedHSA(-0.1, 5), r"`step_size` must be greater than 0.0, got -0.1"),
+        (lambda: fh.FedHSA("fast", 5), r"`step_size` must be a number, got 'fast'"),
+        (lambda: fh.FedHSA(np.inf, 5), r"`step_size` must be finite, got inf"),
+        (lambda: fh.FedHSA(0.1, 0), r"`local_steps` must be at least 1, got 0. Use `local_steps=1`"),
+        (lambda: fh.LocalSA(0.1, 2.0), r"`local_steps` must be a whole number, got 2.0"),
+        (lambda: fh.LocalSA(0.1, 2, server_step=0), r"`server_step` must be greater than 0.0, got 0"),
+        (lambda: fh.SynchronisedSA(-1), r"`step_size` must be greater than 0.0"),
+        (lambda: fh.Polynomial(0.0), r"`scale` must be greater than 0.0"),
+        (lambda: fh.Polynomial(1.0, power=-1), r"`power` must be at least 0.0"),
+        (lambda: fh.corollary_step(0, 1, 1, 10), r"`mu` must be greater than 0.0"),
+    ],
+)
+def test_bad_settings_are_refused_at_construction(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_sa_asks_for_one_agent():
+    with pytest.raises(ValueError, match=r"SA runs one agent alone, got a problem of 3. Pick one, `problem.take"):
+        fh.simulate(CASES["quadratic"]().problem, fh.SA(0.1), rounds=5)
+
+
+def test_a_replay_that_is_too_short_is_refused():
+    problem, _, record = CASES["finite-sum"]()
+    replayed, _ = record(10, np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"asks for 12 observations of each agent, but the source has 10"):
+        fh.simulate(problem.replay(replayed), fh.FedHSA(0.1, 3), rounds=4)
+    wrapped = fh.simulate(problem.replay(replayed, wrap=True), fh.FedHSA(0.1, 3), rounds=4)
+    assert wrapped.status[0] == "ok"
