@@ -15,19 +15,19 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
         value = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of numbers, got {type(value).__name__}.") from error
-    expected = tuple(sizes.get(n, n) if isinstance(n, str) else n for n in shape)
-    fits = value.ndim == len(expected) and all(
-        isinstance(n, str) or n == m for n, m in zip(expected, value.shape, strict=True)
+    found = dict(sizes)
+    fits = value.ndim == len(shape) and all(
+        m == (n if isinstance(n, int) else found.setdefault(n, m)) for n, m in zip(shape, value.shape, strict=True)
     )
     if not fits:
-        wanted = "(" + ", ".join(str(n) for n in expected) + ("," if len(expected) == 1 else "") + ")"
-        raise ValueError(f"`{name}` must have shape {wanted}, got {value.shape}.")
+        wanted = ", ".join(str(sizes.get(n, n) if isinstance(n, str) else n) for n in shape)
+        raise ValueError(f"`{name}` must have shape ({wanted}{',' if len(shape) == 1 else ''}), got {value.shape}.")
     if 0 in value.shape:
         raise ValueError(f"`{name}` must not be empty, got shape {value.shape}.")
     if not np.isfinite(value).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
         raise ValueError(f"`{name}` must be finite, got {value[where]} at index {where}.")
-    sizes.update({n: m for n, m in zip(shape, value.shape, strict=True) if isinstance(n, str)})
+    sizes.update(found)
     return value
 
 

@@ -4,6 +4,7 @@ JAX's own functions give the same folded keys, but compile to loops over whole a
 pass, several times faster on a CPU and quicker to compile.
 """
 
+import hashlib
 from typing import Any
 
 import jax
@@ -42,8 +43,8 @@ def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:
 
     Each path has its own stream, so drawing more agents leaves the earlier ones as they were.
     """
-    words = [w for part in path for w in ([part] if isinstance(part, int) else part.encode())]
-    return np.random.default_rng([*key_words(key), *words])
+    name = repr((key_words(key), path)).encode()
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()))
 
 
 def fold_in(key: Key, data: Any) -> Key:

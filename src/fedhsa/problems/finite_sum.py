@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import _check
 from .._types import SeedLike
-from ..sources import FiniteChain
+from ..sources import AbstractSource, FiniteChain
 from ._generate import blend, doubly_stochastic_kernel, lazy
 from ._products import component_product
 from .base import AbstractAgent, Problem
@@ -16,7 +16,7 @@ from .base import AbstractAgent, Problem
 class FiniteSumAgent(AbstractAgent):
     r"""$G_i(\theta, j) = -(A_{ij} \theta - b_{ij})$ for the component $j$ the chain is at."""
 
-    source: FiniteChain
+    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
 

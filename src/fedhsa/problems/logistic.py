@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import _check
 from .._types import SeedLike
-from ..sources import FiniteChain
+from ..sources import AbstractSource, FiniteChain
 from ._generate import blend, dense_kernel, lazy
 from .base import AbstractAgent, Problem
 
@@ -15,7 +15,7 @@ from .base import AbstractAgent, Problem
 class LogisticAgent(AbstractAgent):
     r"""$G_i(\theta, n) = \sigma(-y_n x_n^T \theta)\, y_n x_n - \lambda \theta$ for the example $n$ the chain is at."""
 
-    source: FiniteChain
+    source: AbstractSource
     inputs: np.ndarray
     labels: np.ndarray
     regularisation: np.ndarray

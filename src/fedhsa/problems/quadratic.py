@@ -7,7 +7,7 @@ import numpy as np
 from .. import _check
 from .._random import host_generator
 from .._types import SeedLike
-from ..sources import VAR1
+from ..sources import VAR1, AbstractSource
 from ._generate import blend
 from .base import AbstractAgent, Problem
 
@@ -15,7 +15,7 @@ from .base import AbstractAgent, Problem
 class QuadraticAgent(AbstractAgent):
     r"""$G_i(\theta, z) = -(A_i \theta - b_i) + z$: the negative gradient of a quadratic, plus Markov noise $z$."""
 
-    source: VAR1
+    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import _check
 from .._types import SeedLike
-from ..sources import FiniteChain, Transitions
+from ..sources import AbstractSource, FiniteChain, Transitions
 from ._generate import blend, dense_kernel, lazy
 from .base import AbstractAgent, Problem
 
@@ -15,10 +15,13 @@ from .base import AbstractAgent, Problem
 class TDAgent(AbstractAgent):
     r"""$G_i(\theta, (s, s')) = (R_i(s, s') + \gamma_i \phi_i(s')^T \theta - \phi_i(s)^T \theta) \, \phi_i(s)$."""
 
-    source: Transitions
+    source: AbstractSource
     rewards: np.ndarray
     features: np.ndarray
     discount: np.ndarray
+    A: np.ndarray
+    b: np.ndarray
+    """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
 
     affine: ClassVar[bool] = True
 
@@ -28,11 +31,7 @@ class TDAgent(AbstractAgent):
         return (reward + jnp.sum((self.discount * next_phi - phi) * theta)) * phi
 
     def mean_operator(self, theta, /):
-        # Phi^T D (R + gamma P Phi theta - Phi theta), with R(s) the mean reward on leaving s
-        P, pi = self.source.chain.transition, self.source.chain.stationary
-        values = self.features @ theta
-        rewards = self.rewards if self.rewards.ndim == 1 else jnp.sum(P * self.rewards, axis=1)
-        return self.features.T @ (pi * (rewards + self.discount * (P @ values) - values))
+        return self.A @ theta - self.b
 
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = None) -> Problem:
@@ -62,7 +61,8 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = No
         raise ValueError(f"`discount` must lie in [0, 1), got {discount[agent]} for agent {agent}.")
     chain = FiniteChain(P, start)
     _check_rank(features, chain.stationary)
-    return Problem(TDAgent(Transitions(chain), R, features, discount), like=np.zeros(sizes["d"]))
+    A, b = _mean_operators(P, R, features, discount, chain.stationary)
+    return Problem(TDAgent(Transitions(chain), R, features, discount, A, b), like=np.zeros(sizes["d"]))
 
 
 def random(
@@ -97,6 +97,14 @@ def random(
     features = blend(lambda rng: rng.random((S, dim)), "features", num_agents, heterogeneity, key)
     discount = blend(lambda rng: rng.uniform(0.5, 0.99), "discount", num_agents, heterogeneity, key)
     return from_arrays(lazy(P, laziness), R, features, discount)
+
+
+def _mean_operators(P, R, features, discount, stationary) -> tuple[np.ndarray, np.ndarray]:
+    r"""$A_i = \Phi_i^T D_i (\gamma_i P_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law's diagonal."""
+    rewards = R if R.ndim == 2 else (P * R).sum(-1)
+    weighted = np.swapaxes(features * stationary[..., None], 1, 2)
+    A = weighted @ (discount[:, None, None] * (P @ features) - features)
+    return A, -(weighted @ rewards[..., None])[..., 0]
 
 
 def _check_rank(features: np.ndarray, stationary: np.ndarray) -> None:
