@@ -34,7 +34,7 @@ lint: .venv/ready  ## check style, types and import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/basedpyright
 
 format: .venv/ready  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .

@@ -1,14 +1,15 @@
 """The tables of the suite: small problems with their naive operators and observations, and the algorithms."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from naive import chain, var1
 
 import fedhsa as fh
 from fedhsa.sources import Transition
+from naive import chain, var1
 
 
 class Case(NamedTuple):
@@ -44,7 +45,7 @@ def td(num_agents: int = 3, **options) -> Case:
 
     def record(length, rng):
         states = np.stack([chain(P[i], length + 1, rng) for i in range(num_agents)])
-        pairs = [list(zip(row[:-1], row[1:], strict=True)) for row in states]
+        pairs = [list(itertools.pairwise(row)) for row in states]
         return Transition(states[:, :-1], states[:, 1:]), pairs
 
     return Case(problem, G, record)

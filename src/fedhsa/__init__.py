@@ -2,25 +2,60 @@
 
 from . import (
     algorithms as algorithms,
+)
+from . import (
     engine as engine,
+)
+from . import (
     problems as problems,
+)
+from . import (
     sources as sources,
+)
+from . import (
     theory as theory,
 )
 from ._version import __version__ as __version__
 from .algorithms import (
     ALGORITHMS as ALGORITHMS,
+)
+from .algorithms import (
     SA as SA,
+)
+from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
+)
+from .algorithms import (
     Exchange as Exchange,
+)
+from .algorithms import (
     FedHSA as FedHSA,
+)
+from .algorithms import (
     LocalSA as LocalSA,
+)
+from .algorithms import (
     Polynomial as Polynomial,
+)
+from .algorithms import (
     Replies as Replies,
+)
+from .algorithms import (
     Round as Round,
+)
+from .algorithms import (
     SynchronisedSA as SynchronisedSA,
+)
+from .algorithms import (
     corollary_step as corollary_step,
 )
-from .engine import Cost as Cost, Result as Result, Snapshot as Snapshot, cost as cost, load as load, simulate as simulate
-from .problems import PROBLEMS as PROBLEMS, AbstractAgent as AbstractAgent, Problem as Problem
+from .engine import Cost as Cost
+from .engine import Result as Result
+from .engine import Snapshot as Snapshot
+from .engine import cost as cost
+from .engine import load as load
+from .engine import simulate as simulate
+from .problems import PROBLEMS as PROBLEMS
+from .problems import AbstractAgent as AbstractAgent
+from .problems import Problem as Problem
 from .sources import AbstractSource as AbstractSource

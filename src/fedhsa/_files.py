@@ -6,13 +6,13 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
 
 @contextlib.contextmanager
-def atomic(path: str | os.PathLike) -> Iterator[BinaryIO]:
+def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     """Opens a binary file that appears under `path` only when the block ends without an error."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

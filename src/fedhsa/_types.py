@@ -12,10 +12,13 @@ Theta: TypeAlias = Float[Array, " d"]
 """A parameter as algorithms see it: one flat vector."""
 Observation: TypeAlias = PyTree
 Block: TypeAlias = PyTree
-"""The observations of one round: an observation whose arrays have a leading axis of length `local_steps`."""
+"""The observations of one round: an observation whose arrays have a leading axis, one entry per step."""
 State: TypeAlias = PyTree
 SeedLike: TypeAlias = Any
 """What users pass as `key`: an int, or a JAX key."""
+
+Device: TypeAlias = Any
+"""A `jax.Device`, which JAX does not export as a type."""
 
 DTYPES = ("float64", "float32")
 

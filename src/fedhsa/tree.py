@@ -59,13 +59,13 @@ def ravel(theta: PyTree) -> np.ndarray:
         return np.asarray(ravel_pytree(to_device(theta, "float64"))[0], dtype=np.float64)
 
 
-def unravel_like(like: PyTree) -> Callable[[Array], PyTree]:
+def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:
     """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors of any float dtype."""
     leaves, structure = jax.tree.flatten(like)
     shapes = [np.shape(leaf) for leaf in leaves]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist()
 
-    def unravel(vector: Array) -> PyTree:
+    def unravel(vector: Array | np.ndarray) -> PyTree:
         parts = jnp.split(vector, ends) if isinstance(vector, jax.Array) else np.split(vector, ends)
         return jax.tree.unflatten(structure, [p.reshape(s) for p, s in zip(parts, shapes, strict=True)])
 

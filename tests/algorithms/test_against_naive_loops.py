@@ -1,9 +1,9 @@
-import naive
 import numpy as np
 import pytest
-from cases import CASES
 
 import fedhsa as fh
+import naive
+from cases import CASES
 
 METHODS = {"FedHSA": (fh.FedHSA, naive.fed_hsa), "LocalSA": (fh.LocalSA, naive.local_sa)}
 
@@ -17,11 +17,13 @@ def test_the_engine_equals_a_loop_written_from_the_paper(method, case, M, H, ser
     replayed, listed = record(rounds * H, np.random.default_rng(1))
     theta = np.linspace(-1, 1, problem.dim)
     algorithm, loop = METHODS[method]
-    expected = loop(
-        G, listed, theta, step_size=0.03, local_steps=H, server_step=server_step, rounds=rounds
-    )
+    expected = loop(G, listed, theta, step_size=0.03, local_steps=H, server_step=server_step, rounds=rounds)
     result = fh.simulate(
-        problem.replay(replayed), algorithm(0.03, H, server_step), rounds=rounds, theta=theta, record=("theta",)
+        problem.replay(replayed),
+        algorithm(0.03, H, server_step),
+        rounds=rounds,
+        theta=theta,
+        record=("theta",),
     )
     np.testing.assert_allclose(result.records["theta"][0], expected, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(result.error[0], ((expected - problem.theta_star) ** 2).sum(1), rtol=1e-11, atol=1e-26)

@@ -1,11 +1,11 @@
 """The facts that every implementation must satisfy to rounding error."""
 
-import naive
 import numpy as np
 import pytest
-from cases import CASES
 
 import fedhsa as fh
+import naive
+from cases import CASES
 
 AFFINE = [name for name in CASES if name != "logistic"]
 
@@ -13,7 +13,9 @@ AFFINE = [name for name in CASES if name != "logistic"]
 def paths(problem, *algorithms, rounds=15, **options):
     """Parameters after every round, on the same observations."""
     return [
-        fh.simulate(problem, a, rounds=rounds, theta=np.ones(problem.dim), record=("theta",), **options).records["theta"]
+        fh.simulate(problem, a, rounds=rounds, theta=np.ones(problem.dim), record=("theta",), **options).records[
+            "theta"
+        ]
         for a in algorithms
     ]
 

@@ -1,7 +1,7 @@
 import pytest
-from cases import CASES
 
 import fedhsa as fh
+from cases import CASES
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import ALGORITHMS, CASES
 
 import fedhsa as fh
+from cases import ALGORITHMS, CASES
 from fedhsa.sources import FiniteChain
 
 
@@ -84,7 +84,7 @@ def test_agents_keep_their_trajectories_when_others_join():
 
 
 def test_the_chains_states_follow_their_kernel():
-    """Over 4000 seeds, the state after 3 steps from state 0 has the law of the third power; chi-square with 4 degrees."""
+    """Over 4000 seeds, the state after 3 steps from state 0 has the law of the third power; chi-square, 4 degrees."""
     P = np.random.default_rng(3).dirichlet(np.ones(5), size=5)
     problem = fh.Problem(Watching(FiniteChain(P[None], start=0), np.ones((1, 1))), like=np.zeros(1))
     result = fh.simulate(problem, fh.SA(1.0), rounds=4, seeds=4000, record=("theta",))
@@ -142,7 +142,11 @@ def test_records_hold_what_was_asked_for():
         rounds=12,
         seeds=2,
         every=4,
-        record={"theta": lambda s: s.theta, "norm": lambda s: jnp.linalg.norm(s.theta), "round": lambda s: s.round},
+        record={
+            "theta": lambda s: s.theta,
+            "norm": lambda s: jnp.linalg.norm(s.theta),
+            "round": lambda s: s.round,
+        },
     )
     assert result.rounds.tolist() == [0, 4, 8, 12]
     assert result.records["theta"].shape == (2, 4, 4)

@@ -3,10 +3,10 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES
 from scipy import optimize
 
 import fedhsa as fh
+from cases import CASES
 from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.sources import FiniteChain
 
@@ -152,11 +152,23 @@ def test_a_user_problem_takes_ten_lines():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: quadratic.from_arrays(np.eye(2), np.zeros((1, 2))), r"`A` must have shape \(M, d, d\), got \(2, 2\)"),
-        (lambda: quadratic.from_arrays([np.eye(2)], np.zeros((1, 3))), r"`b` must have shape \(1, 2\), got \(1, 3\)"),
-        (lambda: quadratic.from_arrays([np.eye(2)], [[0, np.inf]]), r"`b` must be finite, got inf at index \(0, 1\)"),
+        (
+            lambda: quadratic.from_arrays(np.eye(2), np.zeros((1, 2))),
+            r"`A` must have shape \(M, d, d\), got \(2, 2\)",
+        ),
+        (
+            lambda: quadratic.from_arrays([np.eye(2)], np.zeros((1, 3))),
+            r"`b` must have shape \(1, 2\), got \(1, 3\)",
+        ),
+        (
+            lambda: quadratic.from_arrays([np.eye(2)], [[0, np.inf]]),
+            r"`b` must be finite, got inf at index \(0, 1\)",
+        ),
         (lambda: quadratic.from_arrays("A", [[0.0]]), r"`A` must be an array of numbers, got str"),
-        (lambda: quadratic.from_arrays([np.diag([1.0, 0.0])], np.zeros((1, 2))), r"average of `A`.*smallest is 0"),
+        (
+            lambda: quadratic.from_arrays([np.diag([1.0, 0.0])], np.zeros((1, 2))),
+            r"average of `A`.*smallest is 0",
+        ),
         (
             lambda: quadratic.from_arrays([np.diag([1.0, -2.0]), np.eye(2)], np.zeros((2, 2))),
             r"average of `A` must have eigenvalues with positive real parts, its smallest is -0.5 \(the agents' own go "
@@ -179,7 +191,10 @@ def test_a_user_problem_takes_ten_lines():
             lambda: finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), [[[0.9, 0.1], [0.5, 0.5]]]),
             r"`P` must have a uniform stationary law, but agent 0 visits.*from 0.167 to 0.833",
         ),
-        (lambda: finite_sum.random(2, 2, 3, eigenvalues=(2.0, 1.0)), r"`eigenvalues` must be \(smallest, largest\)"),
+        (
+            lambda: finite_sum.random(2, 2, 3, eigenvalues=(2.0, 1.0)),
+            r"`eigenvalues` must be \(smallest, largest\)",
+        ),
         (
             lambda: fh.problems.logistic.from_arrays(np.ones((1, 2, 1)), [[0, 1]], np.full((1, 2, 2), 0.5)),
             r"`labels` must be -1 or 1, got \[0. 1.\]",

@@ -1,7 +1,8 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedhsa import tree
 from fedhsa._random import fold_in

@@ -2,15 +2,27 @@
 
 from .base import (
     AbstractAlgorithm as AbstractAlgorithm,
+)
+from .base import (
     Exchange as Exchange,
+)
+from .base import (
     Replies as Replies,
+)
+from .base import (
     Round as Round,
 )
 from .fed_hsa import FedHSA as FedHSA
-from .local_sa import SA as SA, LocalSA as LocalSA, SynchronisedSA as SynchronisedSA
+from .local_sa import SA as SA
+from .local_sa import LocalSA as LocalSA
+from .local_sa import SynchronisedSA as SynchronisedSA
 from .schedules import (
     AbstractSchedule as AbstractSchedule,
+)
+from .schedules import (
     Polynomial as Polynomial,
+)
+from .schedules import (
     corollary_step as corollary_step,
 )
 

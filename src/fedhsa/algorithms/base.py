@@ -66,7 +66,10 @@ class AbstractAlgorithm(eqx.Module):
     The server state has a field `theta`, the parameter the method stands at. The memory is what one agent keeps.
     """
 
-    local_steps: eqx.AbstractVar[int]
+    @property
+    @abc.abstractmethod
+    def block_length(self) -> int:
+        """How many observations of each agent a round uses."""
 
     @abc.abstractmethod
     def init(self, theta: Theta) -> tuple[Any, Any]:

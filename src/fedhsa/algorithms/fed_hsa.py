@@ -13,11 +13,15 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Server(NamedTuple):
+    """The parameter, and the operator averaged over the agents."""
+
     theta: Theta
     g_bar: Theta
 
 
 class Memory(NamedTuple):
+    """What an agent keeps between the exchanges of a round: where it starts, and its operator there."""
+
     theta: Theta
     g: Theta
 
@@ -55,6 +59,10 @@ class FedHSA(AbstractAlgorithm):
         check_step_size("step_size", self.step_size)
         check_local_steps(self.local_steps)
         _check.number("server_step", self.server_step, above=0.0)
+
+    @property
+    def block_length(self):
+        return self.local_steps
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))

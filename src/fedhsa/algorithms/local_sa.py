@@ -12,6 +12,8 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Server(NamedTuple):
+    """The parameter."""
+
     theta: Theta
 
 
@@ -47,6 +49,10 @@ class LocalSA(AbstractAlgorithm):
         check_local_steps(self.local_steps)
         _check.number("server_step", self.server_step, above=0.0)
 
+    @property
+    def block_length(self):
+        return self.local_steps
+
     def init(self, theta):
         return Server(theta), ()
 
@@ -70,10 +76,14 @@ class LocalSA(AbstractAlgorithm):
 class AbstractOneStep(AbstractAlgorithm):
     """One observation, one exchange: the agents send their operators, the server steps along the average."""
 
-    step_size: eqx.AbstractVar[float | AbstractSchedule]
+    step_size: float | AbstractSchedule
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)
+
+    @property
+    def block_length(self):
+        return 1
 
     def init(self, theta):
         return Server(theta), ()
@@ -99,14 +109,11 @@ class SynchronisedSA(AbstractOneStep):
     - `step_size`: $\eta$, a number or a schedule.
 
     !!! example
-        >>> SynchronisedSA(step_size=0.1).local_steps
+        >>> SynchronisedSA(step_size=0.1).block_length
         1
 
     !!! cite "Robbins and Monro (1951), on the average of M agents"
     """
-
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True, default=1, init=False)
 
 
 class SA(AbstractOneStep):
@@ -126,9 +133,6 @@ class SA(AbstractOneStep):
 
     !!! cite "Robbins and Monro (1951)"
     """
-
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True, default=1, init=False)
 
     def check(self, problem):
         if problem.num_agents != 1:

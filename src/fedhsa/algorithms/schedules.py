@@ -28,7 +28,7 @@ class Polynomial(AbstractSchedule):
     - `power`: $p$; between 1/2 and 1 the iterates converge without averaging.
 
     !!! example
-        >>> float(Polynomial(scale=2.0, offset=4.0)(6))
+        >>> round(float(Polynomial(scale=2.0, offset=4.0)(6)), 4)
         0.2
     """
 

@@ -1,6 +1,8 @@
 """The engine: many rounds, agents and seeds as one compiled program."""
 
-from .cost import Cost as Cost, cost as cost
+from .cost import Cost as Cost
+from .cost import cost as cost
 from .record import Snapshot as Snapshot
-from .result import Result as Result, load as load
+from .result import Result as Result
+from .result import load as load
 from .simulate import simulate as simulate

@@ -42,7 +42,7 @@ def make_keys(key: Key, seeds: np.ndarray, num_agents: int) -> Keys:
     of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
     of_agents = fold_in_words(fold_in_words(of_seeds, 0), np.arange(num_agents)[:, None])
     words = fold_in_words(of_seeds, 1), fold_in_words(of_agents, 0), fold_in_words(of_agents, 1)
-    return Keys(*(jax.random.wrap_key_data(w, impl="threefry2x32") for w in words))
+    return Keys(*(jax.random.wrap_key_data(jnp.asarray(w), impl="threefry2x32") for w in words))
 
 
 def begin(
@@ -71,7 +71,7 @@ def begin(
 
 def run_round(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any) -> Carry:
     """One round for all agents and seeds."""
-    positions = index * algorithm.local_steps + 1 + jnp.arange(algorithm.local_steps)
+    positions = index * algorithm.block_length + 1 + jnp.arange(algorithm.block_length)
 
     def draw(agent, key, state):
         return agent.source.draw(fold_in(key, positions), state)
@@ -90,9 +90,9 @@ def run_round(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, c
 
         mapped = _over_agents_and_seeds(local, (None, 0, 0, 1, None, 0), (0, 0, None, 1, 0, 0))
         replies, memory = mapped(message, memory, agents, block, round_keys, agent_keys)
-        server = jax.vmap(
-            lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), Round(index, k)), in_axes=(0, 1, 0)
-        )(server, replies, round_keys)
+        server = jax.vmap(lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), Round(index, k)), in_axes=(0, 1, 0))(
+            server, replies, round_keys
+        )
     return Carry(server, memory, source, carry.failed)
 
 
@@ -167,13 +167,19 @@ def _over_agents_and_seeds(function: Callable, agent_axes: tuple, seed_axes: tup
 
 
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:
-    """The memory one seed takes while a round is under way: its states, keys and block, and the temporaries of a step."""
+    """The memory one seed takes during a round: its states, keys and block, and the temporaries of a step."""
 
     def of_one_agent(agent, key, theta):
         state = agent.source.init(key)
-        keys = jnp.broadcast_to(key, algorithm.local_steps)
+        keys = jnp.broadcast_to(key, algorithm.block_length)
         temporaries = [theta] * 4
-        return state, agent.source.draw(keys, state), algorithm.init(theta), jax.random.key_data(keys), temporaries
+        return (
+            state,
+            agent.source.draw(keys, state),
+            algorithm.init(theta),
+            jax.random.key_data(keys),
+            temporaries,
+        )
 
     shapes = jax.eval_shape(of_one_agent, tree.take(agents, 0), jax.random.key(0), theta)
     return tree.leading_axis(agents) * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))

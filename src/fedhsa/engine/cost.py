@@ -60,7 +60,7 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
         def play(theta, key):
             """One round of one agent; only traced, never run."""
             round = Round(jnp.zeros((), int), key, key)
-            keys = jax.random.split(key, algorithm.local_steps)
+            keys = jax.random.split(key, algorithm.block_length)
             _, block = agent.source.draw(keys, agent.source.init(key))
             server, memory = algorithm.init(theta)
             for exchange in algorithm.exchanges:
@@ -72,7 +72,7 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
             return server
 
         evaluations = _count(jax.make_jaxpr(play)(jnp.zeros(problem.dim), jax.random.key(0)).jaxpr)
-    return Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.local_steps, evaluations)
+    return Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
 
 
 def _count(jaxpr: Any) -> int:

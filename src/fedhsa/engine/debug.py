@@ -50,7 +50,7 @@ def run_one_by_one(
                 states.append(agent.source.init(fold_in(source_keys[i], 0)))
         observe(0, server)
         for t in range(rounds):
-            H = algorithm.local_steps
+            H = algorithm.block_length
             blocks = []
             for i, agent in enumerate(one):
                 with _where(f"agent {i}, observations of round {t}, seed {seed}"):

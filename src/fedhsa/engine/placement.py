@@ -10,11 +10,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from .._types import Device
+
 CHUNK_BYTES = 2**30
 """What the working set of one chunk of seeds may take when the device does not say how much memory it has."""
 
 
-def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[jax.Device]) -> int:
+def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[Device]) -> int:
     """The largest number of seeds that fits in memory, evened out so that all chunks are alike."""
     stats = devices[0].memory_stats() or {}
     available = len(devices) * stats.get("bytes_limit", 4 * CHUNK_BYTES) // 4
@@ -23,7 +25,7 @@ def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[jax.Device]) -
     return -(-seeds // chunks)
 
 
-def make_mesh(num_agents: int, seeds: int, devices: Sequence[jax.Device]) -> Mesh | None:
+def make_mesh(num_agents: int, seeds: int, devices: Sequence[Device]) -> Mesh | None:
     """A grid of devices over agents and seeds, or None for one device.
 
     Seeds never talk to each other, so they are spread first; agents take the devices that are left.
@@ -40,7 +42,7 @@ def make_mesh(num_agents: int, seeds: int, devices: Sequence[jax.Device]) -> Mes
     return Mesh(np.array(devices[: a * s]).reshape(a, s), ("agents", "seeds"))
 
 
-def spread(tree: PyTree, mesh: Mesh | None, *axes: str, device: jax.Device) -> PyTree:
+def spread(tree: PyTree, mesh: Mesh | None, *axes: str, device: Device) -> PyTree:
     """Puts arrays on the device, or over the mesh along the named leading axes."""
     return jax.device_put(tree, device if mesh is None else NamedSharding(mesh, PartitionSpec(*axes)))
 
@@ -60,7 +62,7 @@ def compiler_options(platform: str) -> dict[str, str]:
     return options
 
 
-def describe(devices: Sequence[jax.Device]) -> str:
+def describe(devices: Sequence[Device]) -> str:
     """The devices in words, for manifests."""
     kind = devices[0].device_kind
     cores = f", {os.cpu_count()} cores" if devices[0].platform == "cpu" else ""

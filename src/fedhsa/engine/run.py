@@ -3,7 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
-from .._types import Key
+from .._types import Device, Key
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from . import batch, placement
@@ -48,10 +48,10 @@ class Run:
         every: int,
         dtype: str,
         record: dict[str, Callable],
-        devices: Sequence[jax.Device],
+        devices: Sequence[Device],
     ):
         self.agents, self.algorithm = tree.to_device((problem.flat_agents, algorithm), dtype)
-        self.theta, self.theta_star = tree.to_device((theta, problem.theta_star), dtype)
+        self.theta, self.theta_star = jnp.asarray(theta, dtype), jnp.asarray(problem.theta_star, dtype)
         self.bound = jnp.asarray(DIVERGED * (1 + np.abs(theta).max() + np.abs(problem.theta_star).max()), dtype)
         self.key, self.seeds, self.every, self.record, self.devices = key, seeds, every, record, devices
         self.round = 0
@@ -122,7 +122,16 @@ class Run:
 
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed the slow way."""
-        arguments = (self.agents, self.algorithm, self.key, seed, self.theta, self.theta_star, rounds, self.every)
+        arguments = (
+            self.agents,
+            self.algorithm,
+            self.key,
+            seed,
+            self.theta,
+            self.theta_star,
+            rounds,
+            self.every,
+        )
         self._debugged.append(run_one_by_one(*arguments, float(self.bound), self.record))
         self.round = rounds
 
@@ -207,4 +216,5 @@ class Run:
 @functools.cache
 def _program(platform: str) -> Callable:
     """The compiled `batch.advance`, one per kind of device since their compilers take different options."""
-    return eqx.filter_jit(batch.advance, compiler_options=placement.compiler_options(platform))
+    options: Any = {"compiler_options": placement.compiler_options(platform)}
+    return eqx.filter_jit(batch.advance, **options)

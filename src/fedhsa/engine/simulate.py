@@ -16,11 +16,12 @@ import numpy as np
 
 from .. import _check, tree
 from .._random import as_key, key_words
-from .._types import SeedLike, precision
-from ..algorithms import AbstractAlgorithm
+from .._types import Device, SeedLike, precision
 from .._version import __version__
+from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from . import checkpoint as checkpoints, placement
+from . import checkpoint as checkpoints
+from . import placement
 from .cost import cost
 from .progress import progress_bar
 from .record import resolve
@@ -46,7 +47,7 @@ def simulate(
     checkpoint_every: int | None = None,
     resume: bool = False,
     chunk: int | None = None,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Device] | None = None,
     progress: bool | None = None,
     debug: bool = False,
 ) -> Result:
@@ -94,7 +95,7 @@ def simulate(
     if checkpoint_every is not None:
         _check.count("checkpoint_every", checkpoint_every)
     algorithm.check(problem)
-    _check_length(problem, rounds * algorithm.local_steps)
+    _check_length(problem, rounds * algorithm.block_length)
     recorders = resolve(record)
     theta = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
     devices = list(devices) if devices is not None else jax.devices()
@@ -155,7 +156,9 @@ def _check_length(problem: Problem, needed: int) -> None:
         )
 
 
-def _settings(problem, algorithm, theta, key, seeds: int, every: int, dtype: str, recorded: list[str]) -> dict[str, Any]:
+def _settings(
+    problem, algorithm, theta, key, seeds: int, every: int, dtype: str, recorded: list[str]
+) -> dict[str, Any]:
     """All that determines the numbers, as plain values, with a fingerprint of the arrays among them."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves((problem, algorithm, theta)):
@@ -163,7 +166,11 @@ def _settings(problem, algorithm, theta, key, seeds: int, every: int, dtype: str
         digest.update(np.ascontiguousarray(leaf).tobytes())
     settings = {
         "algorithm": describe(algorithm),
-        "problem": {"agent": type(problem.agents).__name__, "num_agents": problem.num_agents, "dim": problem.dim},
+        "problem": {
+            "agent": type(problem.agents).__name__,
+            "num_agents": problem.num_agents,
+            "dim": problem.dim,
+        },
         "key": key_words(key),
         "seeds": seeds,
         "every": every,
@@ -172,7 +179,10 @@ def _settings(problem, algorithm, theta, key, seeds: int, every: int, dtype: str
     }
     digest.update(json.dumps(settings).encode())
     versions = {"fedhsa": __version__, "jax": jax.__version__, "numpy": np.__version__}
-    return settings | {"fingerprint": digest.hexdigest(), "versions": versions | {"python": platform.python_version()}}
+    return settings | {
+        "fingerprint": digest.hexdigest(),
+        "versions": versions | {"python": platform.python_version()},
+    }
 
 
 def describe(setting: Any) -> Any:

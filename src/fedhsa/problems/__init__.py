@@ -4,11 +4,18 @@ from collections.abc import Callable
 
 from . import (
     finite_sum as finite_sum,
+)
+from . import (
     logistic as logistic,
+)
+from . import (
     quadratic as quadratic,
+)
+from . import (
     td as td,
 )
-from .base import AbstractAgent as AbstractAgent, Problem as Problem
+from .base import AbstractAgent as AbstractAgent
+from .base import Problem as Problem
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {
     "quadratic": quadratic.random,

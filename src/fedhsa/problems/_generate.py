@@ -13,7 +13,11 @@ COMMON = 2**31
 
 
 def blend(
-    draw: Callable[[np.random.Generator], np.ndarray], name: str, num_agents: int, heterogeneity: float, key: SeedLike
+    draw: Callable[[np.random.Generator], np.ndarray],
+    name: str,
+    num_agents: int,
+    heterogeneity: float,
+    key: SeedLike,
 ) -> np.ndarray:
     """One draw per agent, moved from a common draw by `heterogeneity`: 0 gives equal agents, 1 independent ones.
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
@@ -31,9 +30,13 @@ class AbstractAgent(eqx.Module):
         ...     values: np.ndarray
         ...     def operator(self, theta, o):
         ...         return self.values[o] - theta
+        >>> chain = fedhsa.sources.FiniteChain([[0.9, 0.1], [0.2, 0.8]])
+        >>> agents = [Mean(chain, np.array([0.0, v])) for v in (3.0, 6.0)]
+        >>> Problem(agents, like=0.0).theta_star
+        array([1.5])
     """
 
-    source: eqx.AbstractVar[AbstractSource]
+    source: AbstractSource
 
     affine: ClassVar[bool] = False
     """Whether $G_i(\\theta, o) = A_i(o) \\theta - b_i(o)$; exact laws need to know."""
@@ -50,7 +53,7 @@ class AbstractAgent(eqx.Module):
 class AffineAgent(AbstractAgent):
     r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$."""
 
-    source: Silent
+    source: AbstractSource
     A: np.ndarray
     b: np.ndarray
 
@@ -66,7 +69,7 @@ class AffineAgent(AbstractAgent):
 class MeanAgent(AbstractAgent):
     """Any agent without its noise: the operator is the mean operator."""
 
-    source: Silent
+    source: AbstractSource
     agent: AbstractAgent
 
     def operator(self, theta, o, /):
@@ -100,11 +103,6 @@ class Problem(eqx.Module):
     - `theta_star`: the root, where it is known. Otherwise it is solved for, and certified by its residual.
 
     Warns when the average operator is not monotone at the root; refuses one without a unique root.
-
-    !!! example
-        >>> agents = [Mean(FiniteChain([[0.9, 0.1], [0.2, 0.8]]), np.array([0.0, v])) for v in (3.0, 6.0)]
-        >>> Problem(agents, like=0.0).theta_star
-        array([1.5])
     """
 
     agents: AbstractAgent
@@ -139,7 +137,7 @@ class Problem(eqx.Module):
 
     def unravel(self, theta: np.ndarray) -> PyTree:
         """A flat parameter in the shape of `like`."""
-        return tree.unravel_like(self.like)(np.asarray(theta))
+        return _Unravel(self.like)(np.asarray(theta))
 
     def mean_operators(self, theta: Any) -> np.ndarray:
         r"""$\bar G_i(\theta)$ for every agent, `(M, d)`; `theta` is a flat vector."""
@@ -277,13 +275,13 @@ def _check_jacobian(J: np.ndarray) -> None:
     if not singular[-1] > SINGULAR_TOLERANCE * singular[0]:
         raise ValueError(
             "The average operator has no unique root: the smallest singular value of its Jacobian is "
-            f"{singular[-1]:.3g}, the largest {singular[0]:.3g}. Remove redundant parameters or features, or regularise."
+            f"{singular[-1]:.3g}, the largest {singular[0]:.3g}. Remove redundant parameters, or regularise."
         )
     growth = np.linalg.eigvals(J).real.max()
     if growth >= 0:
         warnings.warn(
-            f"The root is unstable: an eigenvalue of the average operator's Jacobian has real part {growth:.3g} >= 0, so "
-            "theta + step_size * G moves away from it. Check the sign of the operator (for a loss, G = -gradient).",
+            f"The root is unstable: an eigenvalue of the average operator's Jacobian has real part {growth:.3g} >= 0, "
+            "so theta + step_size * G moves away from it. Check the sign of the operator (for a loss, G = -gradient).",
             stacklevel=4,
         )
     elif (slope := np.linalg.eigvalsh((J + J.T) / 2)[-1]) >= 0:

@@ -52,7 +52,7 @@ def from_arrays(A: Any, b: Any, P: Any, *, start: Any = None) -> Problem:
         agent = int(np.argmax(off))
         raise ValueError(
             f"`P` must have a uniform stationary law, but agent {agent} visits its components with frequencies from "
-            f"{chain.stationary[agent].min():.3g} to {chain.stationary[agent].max():.3g}. Make its columns sum to 1 too."
+            f"{chain.stationary[agent].min():.3g} to {chain.stationary[agent].max():.3g}. Make its columns sum to 1."
         )
     return Problem(FiniteSumAgent(chain, A, b), like=np.zeros(sizes["d"]))
 

@@ -139,10 +139,10 @@ def spectrum(problem: Problem) -> Spectrum:
 def _indefinite(draw_A, dim: int, num_agents: int, heterogeneity: float, key: SeedLike) -> np.ndarray:
     r"""Agents $A_i = B - s P_i + W_i$, indefinite for $s > 1$, with positive definite prefix averages.
 
-    $P_i = u u^T / (u^T B^{-1} u)$ satisfies $P_i \preceq B$ and $x^T P_i x = x^T B x$ at $x = B^{-1} u$, so $s > 1$ makes
-    $x$ a direction of negative curvature; $W_i \succeq 0$ vanishes there. The directions $u$ cycle through a
-    $B$-orthogonal basis, so after $m$ agents no direction has been used more than $\lceil (m-1)/d \rceil$ times and the
-    prefix average is at least $(1 - s/2) B$.
+    $P_i = u u^T / (u^T B^{-1} u)$ satisfies $P_i \preceq B$ and $x^T P_i x = x^T B x$ at $x = B^{-1} u$, so $s > 1$
+    makes $x$ a direction of negative curvature; $W_i \succeq 0$ vanishes there. The directions $u$ cycle through a
+    $B$-orthogonal basis, so after $m$ agents none has been used more than $\lceil (m-1)/d \rceil$ times and the prefix
+    average is at least $(1 - s/2) B$.
     """
     if dim < 2:
         raise ValueError(f"`dim` must be at least 2 for `convex=False`, got {dim}: a number is positive or negative.")

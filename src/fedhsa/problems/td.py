@@ -76,7 +76,8 @@ def random(
 ) -> Problem:
     r"""The paper's random TD problem.
 
-    Rows of $P_i$ are normalised uniform numbers, $R_i \sim U[0, 2]$, $\Phi_i \sim U[0, 1]$, $\gamma_i \sim U[0.5, 0.99]$.
+    Rows of $P_i$ are normalised uniform numbers, $R_i \sim U[0, 2]$, $\Phi_i \sim U[0, 1]$ and
+    $\gamma_i \sim U[0.5, 0.99]$.
 
     **Arguments:**
 
@@ -95,12 +96,12 @@ def random(
     P = blend(dense_kernel(S), "P", num_agents, heterogeneity, key)
     R = blend(lambda rng: 2 * rng.random(S), "R", num_agents, heterogeneity, key)
     features = blend(lambda rng: rng.random((S, dim)), "features", num_agents, heterogeneity, key)
-    discount = blend(lambda rng: rng.uniform(0.5, 0.99), "discount", num_agents, heterogeneity, key)
+    discount = blend(lambda rng: np.asarray(rng.uniform(0.5, 0.99)), "discount", num_agents, heterogeneity, key)
     return from_arrays(lazy(P, laziness), R, features, discount)
 
 
 def _mean_operators(P, R, features, discount, stationary) -> tuple[np.ndarray, np.ndarray]:
-    r"""$A_i = \Phi_i^T D_i (\gamma_i P_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law's diagonal."""
+    r"""$A_i = \Phi_i^T D_i (\gamma_i P_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
     rewards = R if R.ndim == 2 else (P * R).sum(-1)
     weighted = np.swapaxes(features * stationary[..., None], 1, 2)
     A = weighted @ (discount[:, None, None] * (P @ features) - features)
@@ -112,6 +113,6 @@ def _check_rank(features: np.ndarray, stationary: np.ndarray) -> None:
     if (ranks < features.shape[-1]).any():
         agent = int(np.argmin(ranks))
         raise ValueError(
-            f"`features` must have full column rank {features.shape[-1]} on the states a chain visits, got {ranks[agent]} "
-            f"for agent {agent}. Drop dependent columns."
+            f"`features` must have full column rank {features.shape[-1]} on the states a chain visits, "
+            f"got {ranks[agent]} for agent {agent}. Drop dependent columns."
         )

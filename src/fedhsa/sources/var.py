@@ -45,7 +45,9 @@ class VAR1(AbstractSource):
         try:
             std = np.broadcast_to(np.asarray(noise_std, dtype=np.float64), len(Q)).copy()
         except ValueError:
-            raise ValueError(f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}.") from None
+            raise ValueError(
+                f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}."
+            ) from None
         check_stable(Q)
         d = Q.shape[-1]
         covariance = np.stack([solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)])

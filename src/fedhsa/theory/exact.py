@@ -13,10 +13,11 @@ from .._types import precision
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, Replies, Round
 from ..problems import Problem
 from ..problems.quadratic import QuadraticAgent
+from ..sources import VAR1
 
 
 class RoundMap(NamedTuple):
-    r"""One round as an affine map, $\bar\theta' - \theta^\star = \Phi (\bar\theta - \theta^\star) + c + \sum_{i,l} K_{il} z_{il}$.
+    r"""One round as an affine map of the error, $e' = \Phi e + c + \sum_{i,l} K_{il} z_{il}$.
 
     `noise` is $K$ for additive noise, `(M, H, d, d)`, and None for agents without observations.
     """
@@ -38,7 +39,7 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
     algorithm.check(problem)
     additive = isinstance(problem.agents, QuadraticAgent)
     problem = problem if additive else problem.noiseless()
-    M, H, d = problem.num_agents, algorithm.local_steps, problem.dim
+    M, H, d = problem.num_agents, algorithm.block_length, problem.dim
     with precision():
         agents, algorithm, root = tree.to_device((problem.agents, algorithm, problem.theta_star), "float64")
         quiet = jnp.zeros((M, H, d)) if additive else ()
@@ -59,8 +60,8 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
 
         if not np.array_equal(play(root, quiet), play(root, quiet, leftover=1.0)):
             raise TypeError(
-                f"{type(algorithm).__name__} carries more than theta from round to round; its exact law needs the joint "
-                "map of theta and that state, which is not available."
+                f"{type(algorithm).__name__} carries more than theta from round to round; its exact law needs the "
+                "joint map of theta and that state, which is not available."
             )
         transition = eqx.filter_jit(jax.jacfwd(play))(root, quiet)
         offset = eqx.filter_jit(play)(root, quiet) - root
@@ -154,7 +155,7 @@ def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds:
     """
     law = _law(problem, algorithm)
     M, d = len(law.Psi), len(law.c)
-    source = problem.agents.source
+    source = _noise(problem)
     start = source.covariance if source.start == "stationary" else np.zeros((M, d, d))
     moments = _Moments(_start_error(problem, theta), np.zeros((d, d)), np.zeros((M, d, d)), start)
     errors = [_square(moments)]
@@ -168,12 +169,14 @@ def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     r"""The limit of `mean_square_error`, by solving the stationary equations."""
     law = _law(problem, algorithm)
     limit(problem, algorithm)  # refuses what diverges
-    Z = problem.agents.source.covariance
+    Z = _noise(problem).covariance
     # X = Phi X QH^T + (Psi Z QH^T + cross), one Sylvester equation per agent
-    X = np.stack([
-        _solve_stein(law.Phi, QH, Psi @ Zi @ QH.T + cross)
-        for QH, Psi, Zi, cross in zip(law.QH, law.Psi, Z, law.cross, strict=True)
-    ])
+    X = np.stack(
+        [
+            _solve_stein(law.Phi, QH, Psi @ Zi @ QH.T + cross)
+            for QH, Psi, Zi, cross in zip(law.QH, law.Psi, Z, law.cross, strict=True)
+        ]
+    )
     mixed = np.einsum("ab,ibc,idc->ad", law.Phi, X, law.Psi)
     driven = np.einsum("iab,ibc,idc->ad", law.Psi, Z, law.Psi)
     E = solve_discrete_lyapunov(law.Phi, mixed + mixed.T + driven + law.fresh)
@@ -182,27 +185,33 @@ def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
 
 
 def _law(problem: Problem, algorithm: AbstractAlgorithm) -> _Law:
-    if not isinstance(problem.agents, QuadraticAgent):
-        raise TypeError(
-            f"The exact law needs additive VAR(1) noise (`problems.quadratic`), got {type(problem.agents).__name__}. "
-            "Without noise, `noiseless_error` and `limit` hold for every affine problem."
-        )
+    source = _noise(problem)
     Phi, c, K = round_map(problem, algorithm)
     assert K is not None
-    Q, variance = problem.agents.source.transition, problem.agents.source.noise_std**2
+    Q, variance = source.transition, source.noise_std**2
     M, H, d, _ = K.shape
     powers = [np.broadcast_to(np.eye(d), (M, d, d))]
     for _ in range(H):
         powers.append(powers[-1] @ Q)
-    Psi = sum(K[:, l] @ powers[l] for l in range(H))
+    Psi = sum(K[:, step] @ powers[step] for step in range(H))
     fresh, cross, added = np.zeros((d, d)), np.zeros((M, d, d)), np.zeros((M, d, d))
-    for k in range(H):  # the noise eps_k enters z_l for l > k as Q^(l-1-k) eps_k
-        J = sum((K[:, l] @ powers[l - 1 - k] for l in range(k + 1, H)), np.zeros((M, d, d)))
+    for k in range(H):  # the noise eps_k enters z_step for step > k as Q^(step-1-k) eps_k
+        J = sum((K[:, step] @ powers[step - 1 - k] for step in range(k + 1, H)), np.zeros((M, d, d)))
         out = powers[H - 1 - k]
         fresh += np.einsum("i,iab,icb->ac", variance, J, J)
         cross += variance[:, None, None] * (J @ np.swapaxes(out, 1, 2))
         added += variance[:, None, None] * (out @ np.swapaxes(out, 1, 2))
     return _Law(Phi, c, np.asarray(Psi), fresh, cross, powers[H], added)
+
+
+def _noise(problem: Problem) -> VAR1:
+    source = problem.agents.source
+    if isinstance(problem.agents, QuadraticAgent) and isinstance(source, VAR1):
+        return source
+    raise TypeError(
+        f"The exact law needs additive VAR(1) noise (`problems.quadratic`), got {type(problem.agents).__name__} "
+        f"observing {type(source).__name__}. Without noise, `noiseless_error` and `limit` hold for every affine problem."
+    )
 
 
 def _next(law: _Law, now: _Moments) -> _Moments:
@@ -235,8 +244,8 @@ def _start_error(problem: Problem, theta: Any) -> np.ndarray:
 def _check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
     if not problem.affine:
         raise TypeError(
-            f"Exact laws need operators that are affine in the parameter; {type(problem.agents).__name__} is not marked "
-            "so. Set `affine = True` on the agent class if it is."
+            f"Exact laws need operators that are affine in the parameter; {type(problem.agents).__name__} is not "
+            "marked so. Set `affine = True` on the agent class if it is."
         )
     if any(isinstance(v, AbstractSchedule) for v in vars(algorithm).values()):
         raise TypeError("Exact laws need a constant step size, got a schedule.")

@@ -1,0 +1,70 @@
+"""Rules that hold for the whole project: examples run, layers hold, every file and public name is documented."""
+
+import ast
+import doctest
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fedhsa
+
+ROOT = pathlib.Path(__file__).parents[1]
+MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa."))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name):
+    module = importlib.import_module(name)
+    context = vars(module) | {"fedhsa": fedhsa, "np": np}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    for test in doctest.DocTestFinder().find(module, name, globs=context, extraglobs={}):
+        runner.run(test)
+    assert runner.failures == 0
+
+
+def test_the_readme_runs_and_prints_what_it_says():
+    text = (ROOT / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    printed = text.split("```text\n")[1].split("```")[0]
+    assert len(code.strip().splitlines()) <= 12
+    assert text[: text.index("```python")].count("\n") < 25
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == printed.split()
+
+
+def test_layers_hold():
+    """Each layer imports only from the ones below it; the same contract `make lint` checks."""
+    done = subprocess.run(
+        [pathlib.Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_file_begins_by_saying_what_it_is_for():
+    for path in (ROOT / "src").rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_every_public_name_is_documented():
+    for module in (
+        fedhsa,
+        fedhsa.problems,
+        fedhsa.sources,
+        fedhsa.algorithms,
+        fedhsa.engine,
+        fedhsa.theory.exact,
+    ):
+        for name, value in vars(module).items():
+            if not name.startswith("_") and getattr(value, "__module__", "").startswith("fedhsa"):
+                assert inspect.getdoc(value), f"{module.__name__}.{name}"
+
+
+def test_importing_the_package_leaves_jax_alone():
+    code = "import jax; before = jax.config.values.copy(); import fedhsa; assert jax.config.values == before"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
