@@ -20,10 +20,10 @@ COLOURS: dict[str, str] = {
     "SynchronisedSA": "#009E73",
     "SA": "#CC79A7",
 }
-"""Okabe and Ito's colours, which colour-blind readers can tell apart; an algorithm has the same one in every figure."""
+"""Okabe and Ito's colours, which the colour-blind can tell apart; an algorithm always has the same one."""
 
 FALLBACK = ("#E69F00", "#56B4E9", "#000000", "#999999", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "#F0E442")
-"""The colours of names that are not in `COLOURS`, in the order of their appearance, those still free first."""
+"""The colours of other names, in the order of their appearance, without those already in the figure."""
 
 LEVEL = 0.95
 POINTS = 1000
@@ -31,7 +31,12 @@ POINTS = 1000
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
 
-STYLE = {
+WIDTH, HEIGHT = 3.5, 2.3
+"""Inches: one column of a two-column page, and the figure without its legend."""
+
+DASHES = (0, (3, 2))
+
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.labelsize": 9,
     "legend.fontsize": 8,
@@ -41,20 +46,22 @@ STYLE = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "lines.linewidth": 1.3,
+    "lines.linewidth": 1.2,
+    "axes.axisbelow": True,
     "pdf.fonttype": 42,  # text stays text, as journals ask for
 }
-"""Sizes for a figure one column wide (3.5 inches): what is 8 points here is 8 points in the paper."""
+"""What is 8 points here is 8 points in a paper that includes the figure one column wide."""
 
 
 def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     r"""The mean over seeds and its 95 % interval, each `(records,)`, of errors `(seeds, records)`.
 
-    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method): with the
-    sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of freedom,
-    $m \exp(\pm q\, s / (m \sqrt n))$.
+    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method):
+    with the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of
+    freedom, $m \exp(\pm q\, s / (m \sqrt n))$.
 
-    Where a seed has diverged (infinite or not a number) all three are infinite. One seed has no interval: NaN.
+    Where a seed has diverged (infinite or not a number) all three are infinite. One seed has no interval:
+    its bounds are NaN.
 
     !!! example
         >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
@@ -74,7 +81,8 @@ def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         factor = np.exp(quantile * relative.std(0, ddof=1) / np.sqrt(seeds))
     else:
         factor = np.full_like(mean, np.nan)
-    return tuple(np.where(finite, curve, np.inf) for curve in (mean, mean / factor, mean * factor))
+    low, high = mean / factor, mean * factor
+    return np.where(finite, mean, np.inf), np.where(finite, low, np.inf), np.where(finite, high, np.inf)
 
 
 def curves(
@@ -84,21 +92,22 @@ def curves(
     theory: Mapping[str, Any] | None = None,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval over seeds.
+    r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval.
 
-    A curve ends where a first seed diverges, or where the error is exactly 0, and the legend says so. The interval is
-    that of `interval`: the delta method on the logarithm of the mean.
+    The interval is over seeds, by the delta method on the logarithm of the mean (see `interval`). A curve
+    ends where a first seed diverges, or where the error is exactly 0, and the legend says so.
 
     **Arguments:**
 
     - `results`: results by name; known names always have the same colour.
-    - `theory`: by the same names, what to draw dashed: one value per record, one per round, or a number (a floor).
+    - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
     - `ax`: axes to draw into. Default: a new figure, one column wide.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
         >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=20, seeds=4)
-        >>> save(curves({"FedHSA": result}), tmp_path / "error")
+        >>> curves({"FedHSA": result}).axes[0].get_yscale()
+        'log'
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -107,10 +116,9 @@ def curves(
         raise ValueError("`results` is empty: there is nothing to draw.")
     theory = dict(theory or {})
     with matplotlib.rc_context(STYLE):
-        if ax is None:
-            rows = -(-(len(results) + 1 + bool(theory)) // 2)
-            figure = Figure(figsize=(3.5, 2.4 + 0.15 * rows), layout="constrained")
-            ax = figure.add_subplot()
+        own = Figure(figsize=(WIDTH, HEIGHT), layout="constrained") if ax is None else None
+        ax = own.add_subplot() if own is not None else ax
+        assert ax is not None
         colours = _colours([*results, *(name for name in theory if name not in results)])
         statistics = {name: interval(result.error) for name, result in results.items()}
         for name, result in results.items():
@@ -119,12 +127,12 @@ def curves(
             _draw_theory(ax, name, results.get(name), values, colours[name])
         _scale(ax, results, statistics)
         ax.set_xlabel(r"round $t$")
-        ax.set_ylabel(r"$E_t = \|\bar\theta^{(t)} - \theta^\star\|^2$")
-        _legend(ax, results, bool(theory), title)
+        ax.set_ylabel(r"$E_t = \|\bar\theta^{(t)} - \theta^{{\star}}\|^2$")
+        _legend(ax, results, bool(theory), title, own)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
-def save(figure: "Figure", path: str | os.PathLike) -> None:
+def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
     """Writes the figure to `path` + `.png` (200 dpi) and `path` + `.pdf`, each whole or not at all."""
     import matplotlib
 
@@ -156,17 +164,17 @@ def _draw(ax: "Axes", name: str, result: Result, statistics: tuple[np.ndarray, .
 def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colour: str) -> None:
     values = np.asarray(values, dtype=np.float64)
     # Darker than the simulation, so that it is seen where the two agree.
-    style = {"color": _darker(colour), "linestyle": (0, (3, 2)), "linewidth": 1.0, "zorder": 3}
+    style: dict[str, Any] = {"color": _darker(colour), "linestyle": DASHES, "linewidth": 1.0, "zorder": 3}
     if values.ndim == 0:
         ax.axhline(float(values), **style)
         return
     rounds = np.arange(len(values))
     if result is not None and len(values) == len(result.rounds):
         rounds = result.rounds
-    elif values.ndim != 1 or (result is not None and len(values) <= result.rounds[-1]):
-        records = "" if result is None else f" ({len(result.rounds)}) or one per round ({result.rounds[-1] + 1})"
+    elif values.ndim > 1 or (result is not None and len(values) <= result.rounds[-1]):
+        wanted = "" if result is None else f", {len(result.rounds)}, or per round, {result.rounds[-1] + 1}"
         raise ValueError(
-            f"`theory[{name!r}]` must be a number or have one value per record{records}, got shape {values.shape}."
+            f"`theory[{name!r}]` must be a number, or have one value per record{wanted}; got {values.shape}."
         )
     kept = _thinned(len(values))
     ax.plot(rounds[kept], _drawable(values[kept]), **style)
@@ -174,9 +182,13 @@ def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colo
 
 def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, tuple[np.ndarray, ...]]) -> None:
     """A logarithmic axis, which does not follow a diverging curve out of sight of the others."""
+    rounds = max(int(result.rounds[-1]) for result in results.values())
+    ax.set_xlim(0, max(1, rounds))
     if not any((_drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
-        ax.set_ylim(0, 1)  # nothing but zeros or infinities: a logarithmic axis would have nothing to show
+        ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
+        ax.text(0.5, 0.5, "no positive finite error", ha="center", va="center", transform=ax.transAxes)
         return
+    ax.grid(axis="y", color="0.9", linewidth=0.5)
     ax.set_yscale("log", nonpositive="mask")
     if any((result.failed_round >= 0).any() for result in results.values()):
         starts = [_drawable(mean[:1]) for mean, _, _ in statistics.values()]
@@ -188,35 +200,35 @@ def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, t
         top = np.nanmax(np.concatenate([np.concatenate(starts) * HEADROOM, *sound, [1e-300]]))
         if top < ax.get_ylim()[1]:
             ax.set_ylim(top=float(top))
-    rounds = max(int(result.rounds[-1]) for result in results.values())
-    ax.set_xlim(0, max(1, rounds))
 
 
-def _legend(ax: "Axes", results: Mapping[str, Result], theory: bool, title: str | None) -> None:
+def _legend(ax: "Axes", results: Mapping[str, Result], theory: bool, title: str | None, own: "Figure | None") -> None:
     """Above the axes, where there are no data; the title is the legend's so that the two never collide."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles, labels = ax.get_legend_handles_labels()
     if theory:
-        handles.append(Line2D([], [], color="0.2", linestyle=(0, (3, 2)), linewidth=1.0))
+        handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
         labels.append("theory")
     seeds = sorted({len(result.error) for result in results.values()})
     if seeds[-1] > 1:
         handles.append(Patch(color="0.5", alpha=0.3, linewidth=0))
         labels.append(f"95 % interval, {'/'.join(map(str, seeds))} seeds")
-    ax.legend(
-        handles,
-        labels,
-        title=title,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=2,
-        frameon=False,
-        columnspacing=1.2,
-        handlelength=1.8,
-        borderaxespad=0.3,
-    )
+    rows = -(-len(labels) // 2)
+    wide = max(map(len, labels[:rows])) + max(map(len, labels[rows:]), default=0) > 40  # letters
+    style: dict[str, Any] = {
+        "title": title,
+        "ncols": 1 if wide else 2,
+        "frameon": False,
+        "columnspacing": 1.2,
+    }
+    if own is not None:  # the layout makes room for a legend of the figure, and the figure grows by as much
+        lines = (len(labels) if wide else rows) + 1.3 * bool(title)
+        own.set_size_inches(WIDTH, HEIGHT + 0.17 * lines)
+        own.legend(handles, labels, loc="outside upper center", borderaxespad=0.1, **style)
+    else:
+        ax.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), borderaxespad=0.3, **style)
 
 
 def _ending(result: Result) -> str:

@@ -17,7 +17,6 @@ import sys
 sys.path.insert(0, {tests!r})
 from cases import CASES
 import fedhsa as fh
-from fedhsa import _files
 problem = CASES["td"]().problem
 print("started", flush=True)
 options = dict(seeds=3, every=1000, chunk=2, checkpoint={path!r}, checkpoint_every=2000)
@@ -40,6 +39,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(case, tmp_path):
     same(whole, resumed)
     again = fh.simulate(problem, algorithm, rounds=40, checkpoint=path, resume=True, **options)
     same(whole, again)
+    with pytest.raises(ValueError, match=r"`rounds` must be at least 40, where .* stands, got 30"):
+        fh.simulate(problem, algorithm, rounds=30, checkpoint=path, resume=True, **options)
 
 
 def test_a_killed_run_continues_to_the_same_numbers(tmp_path):

@@ -27,9 +27,12 @@ DIVERGED = 1e12
 """A seed has diverged when its parameter is this many times larger than start and root, or not a number."""
 
 
-class _Chunk(NamedTuple):
-    keys: batch.Keys
-    carry: batch.Carry
+class _Progress(NamedTuple):
+    """What changes from segment to segment; replaced as a whole, so that Ctrl-C finds it consistent."""
+
+    round: int
+    carries: list[batch.Carry]
+    records: list[dict[str, np.ndarray]]
 
 
 _begin = eqx.filter_jit(batch.begin)
@@ -54,8 +57,6 @@ class Run:
         self.theta, self.theta_star = jnp.asarray(theta, dtype), jnp.asarray(problem.theta_star, dtype)
         self.bound = jnp.asarray(DIVERGED * (1 + np.abs(theta).max() + np.abs(problem.theta_star).max()), dtype)
         self.key, self.seeds, self.every, self.record, self.devices = key, seeds, every, record, devices
-        self.round = 0
-        self.records: list[dict[str, np.ndarray]] = []
         self.timings = {"compile": 0.0, "run": 0.0}
         self._debugged: list[tuple] = []
 
@@ -72,41 +73,45 @@ class Run:
         self.mesh = placement.make_mesh(num_agents, self.chunk, self.devices)
         self.agents = self._spread(self.agents, "agents")
         began = time.perf_counter()
-        begun = [self._begin_chunk(first) for first in range(0, self.seeds, self.chunk)]
-        self.chunks = [chunk for chunk, _ in begun]
+        # The last chunk may reach past the last seed; what it computes there is thrown away.
+        firsts = range(0, self.seeds, self.chunk)
+        self.keys = [self._make_keys(np.arange(first, first + self.chunk)) for first in firsts]
+        begun = [
+            _begin(self.agents, self.algorithm, keys, self.theta, self.theta_star, self.record) for keys in self.keys
+        ]
+        carries, round = [carry for carry, _ in begun], 0
         self.timings["compile"] += time.perf_counter() - began
         if restored:
-            carries = [c.carry for c in self.chunks]
-            structure = jax.tree.structure(carries)
-            carries = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
-            self.chunks = [
-                _Chunk(old.keys, self._spread_carry(carry)) for old, carry in zip(self.chunks, carries, strict=True)
-            ]
-            self.round, self.records = header["round"], [records]
+            carries = jax.tree.unflatten(jax.tree.structure(carries), [jnp.asarray(leaf) for leaf in leaves])
+            round = header["round"]
         else:
-            self._keep([jax.tree.map(lambda v: v[None], values) for _, values in begun])
-        shapes = jax.tree.leaves(self.records[0])
-        per_record = sum(x[:, 0].nbytes for x in shapes)
+            records = self._to_host([jax.tree.map(lambda v: v[None], values) for _, values in begun])
+        self.progress = _Progress(round, [self._spread_carry(carry) for carry in carries], [records])
+        per_record = sum(x[:, 0].nbytes for x in jax.tree.leaves(records))
         self.capacity = max(1, min(CAPACITY, BUFFER_BYTES // max(1, per_record)))
 
     def compile(self) -> None:
         """Compiles the program by running it for no rounds."""
         began = time.perf_counter()
-        self._advance(self.chunks[0], 0)
+        self._advance(0, 0)
         self.timings["compile"] += time.perf_counter() - began
 
     def advance(self, records: int) -> int:
         """Moves on by at most `records` records; gives the number made."""
         began = time.perf_counter()
         records = min(records, self.capacity)
-        carries, values = zip(*(self._advance(chunk, records) for chunk in self.chunks), strict=True)
-        kept = [jax.tree.map(lambda v: v[:records], value) for value in values]
+        carries, values = zip(*(self._advance(i, records) for i in range(len(self.keys))), strict=True)
+        kept = self._to_host([jax.tree.map(lambda v: v[:records], value) for value in values])
         jax.block_until_ready(carries)
-        self._keep(kept)
-        self.chunks = [_Chunk(chunk.keys, carry) for chunk, carry in zip(self.chunks, carries, strict=True)]
-        self.round += records * self.every
+        now = self.progress
+        self.progress = _Progress(now.round + records * self.every, list(carries), [*now.records, kept])
         self.timings["run"] += time.perf_counter() - began
         return records
+
+    @property
+    def round(self) -> int:
+        """How many rounds have been run."""
+        return self.progress.round
 
     @property
     def all_diverged(self) -> bool:
@@ -115,10 +120,10 @@ class Run:
 
     def fill(self, rounds: int) -> None:
         """Ends a run of which every seed has diverged: the records left are infinite."""
+        _, carries, records = self.progress
         missing = (rounds - self.round) // self.every
-        last = self.records[-1]
-        self.records.append({name: np.repeat(v[:, -1:], missing, axis=1) for name, v in last.items()})
-        self.round = rounds
+        rest = {name: np.repeat(v[:, -1:], missing, axis=1) for name, v in records[-1].items()}
+        self.progress = _Progress(rounds, carries, [*records, rest])
 
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed the slow way."""
@@ -133,11 +138,11 @@ class Run:
             self.every,
         )
         self._debugged.append(run_one_by_one(*arguments, float(self.bound), self.record))
-        self.round = rounds
+        self.progress = _Progress(rounds, [], [])
 
     def saved(self) -> Saved:
         """What a checkpoint keeps."""
-        return Saved(self.round, self.chunk, [chunk.carry for chunk in self.chunks], self._records())
+        return Saved(self.round, self.chunk, self.progress.carries, self._records())
 
     def result(self, settings: dict, cost: Cost, complete: bool = True) -> Result:
         """Everything so far."""
@@ -146,7 +151,7 @@ class Run:
             records, theta, failed = tree.stack(histories), np.stack(thetas), np.array(failures)
         else:
             records, failed = self._records(), self._failed()
-            theta = np.concatenate([np.asarray(c.carry.server.theta) for c in self.chunks])[: self.seeds]
+            theta = np.concatenate([np.asarray(c.server.theta) for c in self.progress.carries])[: self.seeds]
         return Result(
             error=records["error"],
             theta=theta,
@@ -159,23 +164,20 @@ class Run:
             complete=complete,
         )
 
-    def _begin_chunk(self, first: int) -> tuple[_Chunk, dict]:
-        # The last chunk may reach past the last seed; what it computes there is thrown away.
-        keys = batch.make_keys(self.key, np.arange(first, first + self.chunk), tree.leading_axis(self.agents))
-        keys = batch.Keys(
+    def _make_keys(self, seeds: np.ndarray) -> batch.Keys:
+        keys = batch.make_keys(self.key, seeds, tree.leading_axis(self.agents))
+        return batch.Keys(
             self._spread(keys.server, "seeds"),
             self._spread(keys.source, "agents", "seeds"),
             self._spread(keys.agent, "agents", "seeds"),
         )
-        carry, values = _begin(self.agents, self.algorithm, keys, self.theta, self.theta_star, self.record)
-        return _Chunk(keys, self._spread_carry(carry)), values
 
-    def _advance(self, chunk: _Chunk, records: int):
+    def _advance(self, chunk: int, records: int):
         return _program(self.devices[0].platform)(
             self.agents,
             self.algorithm,
-            chunk.keys,
-            chunk.carry,
+            self.keys[chunk],
+            self.progress.carries[chunk],
             jnp.asarray(self.round),
             jnp.asarray(records),
             self.bound,
@@ -197,20 +199,20 @@ class Run:
             self._spread(carry.failed, "seeds"),
         )
 
-    def _keep(self, values: list) -> None:
-        """Takes records `(records, chunk, ...)` of all chunks to the host as `(seeds, records, ...)`."""
+    def _to_host(self, values: list) -> dict[str, np.ndarray]:
+        """The records `(records, chunk, ...)` of all chunks as `(seeds, records, ...)`."""
 
         def join(*leaves):
             return np.concatenate([np.swapaxes(np.asarray(leaf), 0, 1) for leaf in leaves])[: self.seeds]
 
-        self.records.append(jax.tree.map(join, *values))
+        return jax.tree.map(join, *values)
 
     def _records(self) -> dict[str, np.ndarray]:
-        self.records = [jax.tree.map(lambda *v: np.concatenate(v, axis=1), *self.records)]
-        return self.records[0]
+        # Segments differ in length from run to run; the order in memory should not.
+        return jax.tree.map(lambda *v: np.ascontiguousarray(np.concatenate(v, axis=1)), *self.progress.records)
 
     def _failed(self) -> np.ndarray:
-        return np.concatenate([np.asarray(chunk.carry.failed) for chunk in self.chunks])[: self.seeds]
+        return np.concatenate([np.asarray(carry.failed) for carry in self.progress.carries])[: self.seeds]
 
 
 @functools.cache

@@ -107,10 +107,14 @@ def simulate(
             for seed in range(seeds):
                 run.debug(seed, rounds)
             return run.result(settings, cost(problem, algorithm))
-        header = None
+        restored = None
         if resume and checkpoint is not None and os.path.exists(checkpoint):
-            header = checkpoints.read(checkpoint, settings["fingerprint"])
-        run.prepare(chunk, header)
+            restored = checkpoints.read(checkpoint, settings["fingerprint"])
+            if restored[0]["round"] > rounds:
+                raise ValueError(
+                    f"`rounds` must be at least {restored[0]['round']}, where {os.fspath(checkpoint)!r} stands, got {rounds}."
+                )
+        run.prepare(chunk, restored)
         complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)
         return run.result(settings, cost(problem, algorithm), complete)
 

@@ -210,7 +210,7 @@ def _noise(problem: Problem) -> VAR1:
         return source
     raise TypeError(
         f"The exact law needs additive VAR(1) noise (`problems.quadratic`), got {type(problem.agents).__name__} "
-        f"observing {type(source).__name__}. Without noise, `noiseless_error` and `limit` hold for every affine problem."
+        f"observing {type(source).__name__}. Without noise, `noiseless_error` and `limit` hold for affine problems."
     )
 
 

@@ -1,0 +1,93 @@
+"""The command line: `fedhsa run`, `fedhsa list`."""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from .._version import __version__
+
+HELP = """\
+usage: fedhsa COMMAND [OPTIONS]
+
+Federated stochastic approximation with Markovian data and heterogeneous agents.
+
+commands:
+  run        run algorithms on a problem, many seeds at once, and draw their errors
+  list       show the problems and algorithms with their arguments
+
+options:
+  --version  show the version
+  -h, --help
+
+examples:
+  FedHSA and LocalSA on the paper's quadratic problem:
+    fedhsa run
+  the same on temporal-difference learning:
+    fedhsa run --problem td --num-agents 20 --step-size 0.05
+  settings from a file, one of them replaced:
+    fedhsa run --config examples/quadratic.toml --seeds 8
+
+`fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
+(JSON) to runs/PROBLEM, or to `--out`; `fedhsa run --help` explains every setting.
+"""
+COMMANDS = ("run", "list")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; gives the exit code: 0, 1 failed, 2 wrong arguments, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _show_warning
+        try:
+            return _dispatch(arguments)
+        except KeyboardInterrupt:
+            return _say("Interrupted.", 130)
+        except SystemExit as stop:  # tyro's, after `--help`
+            return int(stop.code or 0)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    if arguments[0] == "--version":
+        print(f"fedhsa {__version__}")
+        return 0
+    from rich.console import Console
+
+    from . import listing, run
+    from .output import FailedRunError
+    from .settings import UsageError, nearest
+
+    command, *rest = arguments
+    console = Console(markup=False, highlight=False, emoji=False)
+    try:
+        if command == "run":
+            return run.main(rest, console)
+        if command == "list":
+            if rest:
+                raise UsageError(f"fedhsa list takes no arguments, got {rest[0]!r}.")
+            listing.show(console)
+            return 0
+        raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{nearest(command, COMMANDS)}")
+    except (UsageError, ValueError) as error:
+        return _say(f"fedhsa: {error}", 2)
+    except FailedRunError as error:
+        return _say(f"fedhsa: {error}", 1)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f" ({error.filename!r})" if error.filename else ""
+        return _say(f"fedhsa: {error.strerror or error}{where}.", 1)
+
+
+def _say(message: object, code: int) -> int:
+    print(" ".join(str(message).split()), file=sys.stderr)
+    return code
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    _say(f"Warning: {message}", 0)

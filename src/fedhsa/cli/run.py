@@ -1,0 +1,150 @@
+"""`fedhsa run`: one problem, several algorithms, and the files and table that come out."""
+
+import datetime
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+
+import jax
+from rich.console import Console
+
+from ..algorithms import AbstractAlgorithm
+from ..engine import Result, simulate
+from ..problems import Problem
+from .build import make_algorithms, make_problem
+from .checkpoints import Checkpoints
+from .output import FILES, FailedRunError, read_manifest, show, versions, writable, write
+from .settings import Settings, parse
+
+INTERRUPTED = 130
+"""The exit code of a program stopped by Ctrl-C."""
+
+
+def main(args: Sequence[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    settings = parse(args)
+    if settings.resume and _already_done(settings):
+        console.print(f"This run is complete already: {settings.folder / 'curves.png'}")
+        return 0
+    problem, algorithms = make_problem(settings), make_algorithms(settings)
+    for algorithm in algorithms.values():
+        algorithm.check(problem)
+    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
+    command = shlex.join(["fedhsa", "run", *args])
+    with writable(settings.folder):
+        checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
+        if checkpoints is not None:
+            checkpoints.start(settings.resume)
+        results = _simulate(problem, algorithms, settings, checkpoints)
+        complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
+        if results:
+            manifest = {
+                "command": command,
+                "complete": complete,
+                "started": started.isoformat(timespec="seconds"),
+                "seconds": time.perf_counter() - began,
+                "key": settings.key,
+                "settings": settings.plain(),
+                "versions": versions(),
+            }
+            write(settings.folder, results, manifest, _title(settings, problem))
+        if complete and checkpoints is not None:
+            checkpoints.remove()
+    _report(console, settings, results)
+    if not complete:
+        again = "" if checkpoints is None else f" Continue with `{command}{'' if settings.resume else ' --resume'}`."
+        written = "what there is was written" if results else "nothing was written"
+        console.print(f"Interrupted: {written}.{again}", soft_wrap=True)
+        return INTERRUPTED
+    return 0
+
+
+def _simulate(
+    problem: Problem,
+    algorithms: Mapping[str, AbstractAlgorithm],
+    settings: Settings,
+    checkpoints: Checkpoints | None,
+) -> dict[str, Result]:
+    """Runs one algorithm after the other; Ctrl-C ends the list early."""
+    results: dict[str, Result] = {}
+    try:
+        for name, algorithm in algorithms.items():
+            result = checkpoints.finished(name) if checkpoints else None
+            if result is None:
+                result = _simulate_one(problem, algorithm, settings, checkpoints, name)
+            if result.complete and checkpoints:
+                checkpoints.keep(name, result)
+            if result.complete or result.rounds[-1] > 0:
+                results[name] = result
+            if not result.complete:
+                break
+    except KeyboardInterrupt:
+        pass
+    return results
+
+
+def _simulate_one(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    settings: Settings,
+    checkpoints: Checkpoints | None,
+    name: str,
+) -> Result:
+    state = checkpoints.state(name) if checkpoints else None
+    resuming = state is not None and state.exists()
+    try:
+        return simulate(
+            problem,
+            algorithm,
+            rounds=settings.rounds,
+            seeds=settings.seeds,
+            key=settings.key,
+            every=settings.every,
+            dtype=settings.dtype,
+            checkpoint=state,
+            resume=resuming,
+            progress=None if settings.progress else False,
+        )
+    except MemoryError as error:
+        raise FailedRunError(
+            f"{name} does not fit in memory: {error}. Use fewer agents, seeds or parameters."
+        ) from error
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise FailedRunError(
+            f"{name} does not fit in memory: {reason} Use fewer agents, seeds or parameters."
+        ) from error
+    except ValueError as error:
+        if resuming:  # everything else was checked before
+            raise FailedRunError(str(error)) from error
+        raise
+
+
+def _already_done(settings: Settings) -> bool:
+    manifest = read_manifest(settings.folder)
+    found = manifest.get("settings", {})
+    same = all(found.get(name) == value for name, value in settings.numbers().items())
+    there = all((settings.folder / name).exists() for name in FILES)
+    return manifest.get("complete") is True and same and there
+
+
+def _report(console: Console, settings: Settings, results: Mapping[str, Result]) -> None:
+    if not results:
+        return
+    show(console, results)
+    for name, result in results.items():
+        if (result.failed_round >= 0).all():
+            console.print(
+                f"{name} diverged in every seed, first in round {result.failed_round.min()}: its step is too "
+                "large for this problem. Try a smaller `--step-size` or fewer `--local-steps`.",
+                soft_wrap=True,
+            )
+    console.print(f"Figure: {settings.folder / 'curves.png'}", soft_wrap=True)
+
+
+def _title(settings: Settings, problem: Problem) -> str:
+    steps = ", ".join(f"{step:g}" for step in settings.step_size)
+    sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps, r"\eta": steps}
+    return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())

@@ -1,0 +1,536 @@
+"""The command line: what it writes, what it prints, and what it refuses."""
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedhsa
+from fedhsa import plots
+from fedhsa.cli import main
+from fedhsa.cli import run as run_module
+from fedhsa.cli.settings import Settings, parse, parse_option, read
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+SMALL = [
+    "--num-agents",
+    "2",
+    "--dim",
+    "2",
+    "--rounds",
+    "20",
+    "--every",
+    "5",
+    "--seeds",
+    "3",
+    "--local-steps",
+    "4",
+]
+FILES = {"curves.png", "curves.pdf", "curves.csv", "curves.npz", "manifest.json"}
+
+
+def manifest(folder: pathlib.Path) -> dict[str, Any]:
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def names(folder: pathlib.Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def sentence(capsys) -> str:
+    """The one line on stderr."""
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """The output of one small run."""
+    out = tmp_path_factory.mktemp("run") / "deep" / "out"
+    assert main(["run", *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+def test_a_run_writes_figure_curves_and_manifest_and_nothing_else(folder):
+    assert names(folder) == FILES
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_arrays_hold_every_seed(folder):
+    with np.load(folder / "curves.npz", allow_pickle=False) as arrays:
+        for name in ("FedHSA", "LocalSA"):
+            assert arrays[f"{name}/error"].shape == (3, 5)
+            assert arrays[f"{name}/theta"].shape == (3, 2)
+            np.testing.assert_array_equal(arrays[f"{name}/rounds"], [0, 5, 10, 15, 20])
+
+
+def test_the_table_of_curves_is_the_interval_of_the_arrays(folder):
+    with (folder / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["algorithm", "round", "mean", "low", "high"]
+    assert [row["algorithm"] for row in rows] == ["FedHSA"] * 5 + ["LocalSA"] * 5
+    with np.load(folder / "curves.npz") as arrays:
+        expected = plots.interval(arrays["LocalSA/error"])
+    for name, curve in zip(("mean", "low", "high"), expected, strict=True):
+        np.testing.assert_array_equal([float(row[name]) for row in rows[5:]], curve)
+
+
+def test_the_command_gives_the_numbers_of_the_library(folder):
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    result = fedhsa.simulate(problem, fedhsa.FedHSA(step_size=0.01, local_steps=4), rounds=20, seeds=3, every=5)
+    with np.load(folder / "curves.npz") as arrays:
+        np.testing.assert_array_equal(arrays["FedHSA/error"], result.error)
+        np.testing.assert_array_equal(arrays["FedHSA/theta"], result.theta)
+
+
+def test_the_manifest_says_how_the_numbers_were_made(folder):
+    found = manifest(folder)
+    assert found["complete"] is True
+    assert found["command"].startswith("fedhsa run --num-agents 2")
+    assert found["key"] == 0
+    assert found["settings"]["rounds"] == 20
+    assert found["versions"].keys() >= {"fedhsa", "python", "jax", "numpy", "matplotlib"}
+    entry = found["algorithms"]["FedHSA"]
+    assert entry["status"] == "ok"
+    assert entry["seconds"].keys() >= {"compile", "run"}
+    assert entry["final_error"]["low"] < entry["final_error"]["mean"] < entry["final_error"]["high"]
+
+
+def test_the_screen_shows_a_line_per_algorithm_and_the_path_of_the_figure(tmp_path, capsys):
+    assert main(["run", *SMALL, "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert not captured.err
+    assert any(line.startswith("FedHSA") and "4/4" in line and line.rstrip().endswith("ok") for line in lines)
+    assert any(line.startswith("LocalSA") and "2/2" in line for line in lines)
+    assert lines[-1] == f"Figure: {tmp_path / 'curves.png'}"
+
+
+def test_the_default_folder_is_named_after_the_problem(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *SMALL, "--algorithm", "FedHSA"]) == 0
+    assert names(tmp_path / "runs" / "quadratic") == FILES
+
+
+def test_a_file_gives_the_same_numbers_as_flags(folder, tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text("num_agents = 2\ndim = 2\nrounds = 20\nevery = 5\nseeds = 3\nlocal-steps = 4\n")
+    assert main(["run", "--config", str(config), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "curves.npz").read_bytes() == (folder / "curves.npz").read_bytes()
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text('rounds = 30\nseeds = 5\nnoiseless = true\nalgorithm = "LocalSA"\nout = "there"\n')
+    settings = parse(["--config", str(config), "--seeds", "2", "--no-noiseless"])
+    assert (settings.seeds, settings.noiseless) == (2, False)
+    assert (settings.rounds, settings.algorithm, settings.folder) == (30, ("LocalSA",), pathlib.Path("there"))
+    assert settings.every == Settings().every
+
+
+def test_options_of_the_flags_are_added_to_those_of_the_file(tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text("[option]\nnoise_std = 0.5\nconvex = false\n")
+    settings = parse(["--config", str(config), "--option", "noise_std=0.7", "b_level=2"])
+    assert settings.option == {"noise_std": 0.7, "convex": False, "b_level": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("noise_std=0.2", ("noise_std", 0.2)),
+        ("noise-std=.2", ("noise_std", 0.2)),
+        ("n=3", ("n", 3)),
+        ("convex=false", ("convex", False)),
+        ("start=stationary", ("start", "stationary")),
+        ('start="zero"', ("start", "zero")),
+        ("eigenvalues=[1, 5.0]", ("eigenvalues", [1, 5.0])),
+        ("a=b=c", ("a", "b=c")),
+    ],
+)
+def test_option_values_are_read_as_literals(text, expected):
+    assert parse_option(text) == expected
+
+
+def test_options_reach_the_problem(tmp_path):
+    quiet = ("--option", "noise_std=0", "start=stationary")
+    assert main(["run", *SMALL, "--algorithm", "FedHSA", *quiet, "--out", str(tmp_path)]) == 0
+    with np.load(tmp_path / "curves.npz") as arrays:
+        np.testing.assert_array_equal(np.ptp(arrays["FedHSA/error"], axis=0), 0.0)
+
+
+@pytest.mark.parametrize("problem", fedhsa.PROBLEMS)
+def test_every_problem_runs(tmp_path, problem):
+    arguments = ["--problem", problem, "--algorithm", "LocalSA", "--noiseless", "--out", str(tmp_path)]
+    assert main(["run", *SMALL, *arguments]) == 0
+    with np.load(tmp_path / "curves.npz") as arrays:
+        np.testing.assert_array_equal(np.ptp(arrays["LocalSA/error"], axis=0), 0.0)
+
+
+def test_independent_observations_are_those_of_the_library(tmp_path):
+    arguments = ["--problem", "td", "--problem-key", "3", "--key", "4", "--algorithm", "LocalSA", "--iid"]
+    options = ["--option", "num_states=4", "laziness=0.9"]
+    assert main(["run", *SMALL, *arguments, *options, "--out", str(tmp_path)]) == 0
+    problem = fedhsa.problems.td.random(2, 4, 2, laziness=0.9, key=3).iid()
+    result = fedhsa.simulate(problem, fedhsa.LocalSA(step_size=0.01, local_steps=4), rounds=20, seeds=3, key=4, every=5)
+    with np.load(tmp_path / "curves.npz") as arrays:
+        np.testing.assert_array_equal(arrays["LocalSA/error"], result.error)
+
+
+def test_algorithms_get_only_the_settings_they_have_and_their_own_step(tmp_path):
+    steps = [
+        "--algorithm",
+        "SynchronisedSA",
+        "LocalSA",
+        "--step-size",
+        "0.02",
+        "0.03",
+        "--server-step",
+        "0.5",
+    ]
+    assert main(["run", *SMALL, *steps, "--out", str(tmp_path)]) == 0
+    found = {name: entry["settings"]["algorithm"] for name, entry in manifest(tmp_path)["algorithms"].items()}
+    assert (found["SynchronisedSA"]["step_size"], found["SynchronisedSA"]["local_steps"]) == (0.02, 1)
+    assert (found["LocalSA"]["step_size"], found["LocalSA"]["server_step"]) == (0.03, 0.5)
+
+
+def test_one_agent_alone_runs(tmp_path):
+    arguments = ["--algorithm", "SA", "--num-agents", "1", "--dim", "2", "--rounds", "5", "--seeds", "1"]
+    assert main(["run", *arguments, "--out", str(tmp_path)]) == 0
+    assert manifest(tmp_path)["algorithms"]["SA"]["final_error"]["low"] is None  # one seed, no interval
+
+
+def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
+    assert main(["run", *SMALL, "--algorithm", "LocalSA", "--step-size", "100", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "infinite" in out
+    assert "all diverged" in out
+    assert "LocalSA diverged in every seed, first in round" in out
+    entry = manifest(tmp_path)["algorithms"]["LocalSA"]
+    assert entry["final_error"]["mean"] is None
+    assert set(entry["failed_round"]) == {"0", "1", "2"}
+    assert (tmp_path / "curves.csv").read_text().splitlines()[-1] == "LocalSA,20,inf,inf,inf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--problem", "quadratc"],
+            "`problem` must be one of quadratic, .*'quadratc'. Did you mean 'quadratic'?",
+        ),
+        (["--algorithm", "fedhsa"], "`algorithm` must be one of FedHSA, .*Did you mean 'FedHSA'?"),
+        (["--algorithm"], "`algorithm` must name at least one of FedHSA"),
+        (["--algorithm", "FedHSA", "FedHSA"], "`algorithm` names FedHSA twice"),
+        (["--rounds", "ten"], "`rounds` must be a whole number, got 'ten'"),
+        (["--rounds", "0"], "`rounds` must be at least 1, got 0"),
+        (["--rounds"], "Missing value for argument '--rounds'"),
+        (["--every", "7"], "`rounds` must be a multiple of `every`, got 20 and 7"),
+        (["--seeds", "1.5"], "`seeds` must be a whole number, got '1.5'"),
+        (["--key", "-1"], "`key` must be at least 0, got -1"),
+        (["--num-agents", "x"], "`num_agents` must be a whole number, got 'x'"),
+        (["--heterogeneity", "2"], "`heterogeneity` must be at most 1"),
+        (["--heterogeneity", "much"], "`heterogeneity` must be a number, got 'much'"),
+        (["--step-size", "0.1", "fast"], "`step_size` must be a number, got 'fast'"),
+        (["--step-size", "-0.1"], "`step_size` must be greater than 0.0, got -0.1"),
+        (["--step-size", "0.1", "0.2", "0.3"], "`step_size` must be one number, or one for each of the 2"),
+        (["--dtype", "float16"], "`dtype` must be one of float64, float32, got 'float16'"),
+        (["--option", "noise"], "`option` must be NAME=VALUE"),
+        (
+            ["--option", "noise_sdt=1"],
+            "no argument `noise_sdt`. Did you mean 'noise_std'? Its options are",
+        ),
+        (["--option", "noise_std=loud"], "`noise_std` must be a number, got 'loud'"),
+        (["--option", "convex=1"], "`convex` must be true or false, got 1"),
+        (["--option", "dim=3"], "`option` dim has a flag of its own, `--dim`"),
+        (["--option", "noise_std=-1"], "`noise_std` must be at least 0"),
+        (["--problem", "finite-sum", "--option", "eigenvalues=[1]"], "`eigenvalues` must be a list of 2"),
+        (["--algorithm", "SA"], "SA runs one agent alone, got a problem of 2"),
+        (["--config", "nowhere.toml"], "`config`: cannot read 'nowhere.toml': No such file"),
+        (["--roundz", "3"], "does not know the argument '--roundz'. Did you mean '--rounds'?"),
+        (["spare"], "does not know the argument 'spare'"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
+    out = tmp_path / "out"
+    assert main(["run", *SMALL, "--out", str(out), *arguments]) == 2
+    message = sentence(capsys)
+    for part in words.split(".*"):
+        assert part in message
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rounds = = 3", "is not a TOML file"),
+        ("roundz = 3", "unknown key `roundz`. Did you mean 'rounds'?"),
+        ('config = "x"', "unknown key `config`"),
+        ('rounds = "3"', "`rounds` must be a whole number, got '3'"),
+        ('step_size = "big"', "`step_size` must be a number, got 'big'"),
+        ("step_size = true", "`step_size` must be a number, got True"),
+        ("noiseless = 1", "`noiseless` must be true or false, got 1"),
+        ("algorithm = 3", "`algorithm` must be one of"),
+        ("problem = [1]", "`problem` must be one of"),
+        ("option = 3", "`option` must be a table, got 3"),
+        ("out = 3", "`out` must be the name of a folder, got 3"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_sentence(tmp_path, capsys, text, words):
+    config = tmp_path / "run.toml"
+    config.write_text(text)
+    assert main(["run", "--config", str(config)]) == 2
+    message = sentence(capsys)
+    assert words in message
+    assert "run.toml" in message
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path, capsys):
+    config = tmp_path / "run.toml"
+    config.write_bytes(b"\xff\xfe\x00")
+    assert main(["run", "--config", str(config)]) == 2
+    assert "is not a TOML file" in sentence(capsys)
+
+
+def test_a_folder_that_cannot_be_written_is_noticed_before_the_computation(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_module, "simulate", lambda *_, **__: pytest.fail("it computed"))
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        assert main(["run", *SMALL, "--out", str(out)]) == 1
+        assert "`out`: cannot write to" in sentence(capsys)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 9 TiB"), OSError(28, "No space left")])
+def test_a_failure_on_the_way_leaves_one_sentence_and_no_folder(tmp_path, capsys, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(run_module, "simulate", fail)
+    assert main(["run", *SMALL, "--out", str(tmp_path / "deep" / "out")]) == 1
+    assert str(error.args[-1]) in sentence(capsys)
+    assert not (tmp_path / "deep").exists()
+
+
+def test_warnings_are_one_clean_line(tmp_path, capsys, monkeypatch):
+    def warn(*arguments, **options):
+        warnings.warn("The root\nis unstable.", stacklevel=2)
+        return fedhsa.simulate(*arguments, **options)
+
+    monkeypatch.setattr(run_module, "simulate", warn)
+    assert main(["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path)]) == 0
+    assert sentence(capsys) == "Warning: The root is unstable."
+
+
+def interrupt_at(monkeypatch, name: str) -> list[str]:
+    """Makes Ctrl-C arrive when this algorithm starts; gives the names of those that ran."""
+    ran = []
+
+    def simulate(problem, algorithm, **options):
+        if type(algorithm).__name__ == name:
+            raise KeyboardInterrupt
+        ran.append(type(algorithm).__name__)
+        return fedhsa.simulate(problem, algorithm, **options)
+
+    monkeypatch.setattr(run_module, "simulate", simulate)
+    return ran
+
+
+def test_ctrl_c_keeps_what_was_computed(tmp_path, capsys, monkeypatch):
+    interrupt_at(monkeypatch, "LocalSA")
+    assert main(["run", *SMALL, "--out", str(tmp_path)]) == 130
+    assert "Interrupted: what there is was written." in capsys.readouterr().out
+    assert names(tmp_path) == FILES
+    assert manifest(tmp_path)["complete"] is False
+    assert list(manifest(tmp_path)["algorithms"]) == ["FedHSA"]
+
+
+def test_ctrl_c_before_the_first_round_writes_nothing(tmp_path, capsys, monkeypatch):
+    interrupt_at(monkeypatch, "FedHSA")
+    assert main(["run", *SMALL, "--out", str(tmp_path / "out")]) == 130
+    assert "nothing was written" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_finished_algorithms_are_not_run_again(folder, tmp_path, capsys, monkeypatch):
+    ran = interrupt_at(monkeypatch, "LocalSA")
+    arguments = ["run", *SMALL, "--out", str(tmp_path)]
+    assert main([*arguments, "--checkpoint"]) == 130
+    assert f"--out {tmp_path} --checkpoint --resume" in capsys.readouterr().out
+    assert ran == ["FedHSA"]
+    ran = interrupt_at(monkeypatch, "nobody")
+    assert main([*arguments, "--resume"]) == 0
+    assert ran == ["LocalSA"]
+    assert names(tmp_path) == FILES
+    assert (tmp_path / "curves.npz").read_bytes() == (folder / "curves.npz").read_bytes()
+    assert main([*arguments, "--resume"]) == 0
+    assert ran == ["LocalSA"]
+    assert "complete already" in capsys.readouterr().out
+
+
+def test_without_a_checkpoint_resume_starts_at_the_beginning_and_says_so(tmp_path, capsys):
+    assert main(["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path), "--resume"]) == 0
+    assert sentence(capsys).startswith("Warning: No checkpoint in")
+    assert names(tmp_path) == FILES
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch, capsys) -> list[str]:
+    """The arguments of a run that was stopped between two algorithms, with its checkpoints in the folder."""
+    arguments = ["run", *SMALL, "--out", str(tmp_path), "--checkpoint"]
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, "LocalSA")
+        assert main(arguments) == 130
+    capsys.readouterr()
+    return arguments
+
+
+def test_checkpoints_of_another_run_are_refused(stopped, capsys):
+    assert main([*stopped, "--resume", "--seeds", "4"]) == 2
+    assert "belong to another run, with `seeds` 3 instead of 4" in sentence(capsys)
+
+
+@pytest.mark.parametrize("name", ["LocalSA.npz", "FedHSA.result.npz", "settings.json"])
+def test_a_broken_checkpoint_is_refused_and_left_alone(stopped, tmp_path, capsys, name):
+    broken = tmp_path / "checkpoints" / name
+    broken.write_bytes(b"half a file")
+    assert main([*stopped, "--resume"]) == 1
+    assert name in sentence(capsys)
+    assert broken.read_bytes() == b"half a file"
+
+
+def test_starting_over_replaces_old_checkpoints_and_says_so(stopped, tmp_path, capsys):
+    assert main([*stopped, "--seeds", "4"]) == 0
+    assert "Starting over" in sentence(capsys)
+    assert names(tmp_path) == FILES
+
+
+def test_list_names_every_problem_and_algorithm_with_its_arguments(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    for name in (*fedhsa.PROBLEMS, *fedhsa.ALGORITHMS):
+        assert name in out
+    assert "Local steps steered by the averaged operator." in out
+    assert "step_size, local_steps, server_step=1" in out
+    assert "noise_std=0.1" in out
+    assert "$" not in out
+
+
+def test_help_teaches(capsys):
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
+        assert "fedhsa run --config examples/quadratic.toml" in capsys.readouterr().out
+    assert main(["run", "--help"]) == 0
+    out = capsys.readouterr().out
+    for field in dataclasses.fields(Settings):
+        assert "--" + field.name.replace("_", "-") in out
+    assert "manifest.json" in out
+    assert "fedhsa run --problem td" in out
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedhsa {fedhsa.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["list", "all"]])
+def test_unknown_commands_are_refused(capsys, arguments):
+    assert main(arguments) == 2
+    assert arguments[-1] in sentence(capsys)
+
+
+def test_list_does_not_import_what_only_plotting_needs():
+    code = "import sys; from fedhsa.cli import main; main(['list']); assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_example_shows_the_floors_of_figure_2b(tmp_path):
+    settings = read(EXAMPLES / "quadratic.toml")
+    assert (settings.num_agents, settings.dim, settings.local_steps) == (20, 10, 10)
+    assert settings.step_size == (0.001,)
+    arguments = ["--config", str(EXAMPLES / "quadratic.toml"), "--seeds", "4", "--out", str(tmp_path)]
+    assert main(["run", *arguments]) == 0
+    with np.load(tmp_path / "curves.npz") as arrays:
+        tails = {name: arrays[f"{name}/error"][:, -100:].mean(0) for name in ("FedHSA", "LocalSA")}
+    assert tails["FedHSA"].max() < 1e-4
+    assert tails["LocalSA"].min() > 1e-3
+    for tail in tails.values():  # flat, as far as four seeds can tell
+        assert abs(np.log(tail[:50].mean() / tail[50:].mean())) < np.log(2)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    # A shell's background jobs, and so perhaps this test, ignore Ctrl-C: the child must not inherit that.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from fedhsa.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "run", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path: pathlib.Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+LONG = [
+    "--num-agents",
+    "2",
+    "--dim",
+    "2",
+    "--seeds",
+    "2",
+    "--rounds",
+    "400000",
+    "--every",
+    "4000",
+    "--no-progress",
+]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> bytes:
+    """The curves of a run long enough to be stopped half-way."""
+    out = tmp_path_factory.mktemp("whole")
+    assert main(["run", *LONG, "--out", str(out)]) == 0
+    return (out / "curves.npz").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, uninterrupted, number):
+    process = start(*LONG, "--out", str(tmp_path), "--checkpoint")
+    wait_for(tmp_path / "checkpoints" / "FedHSA.npz", process)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=120)
+    assert "Traceback" not in err
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Interrupted: what there is was written. Continue with `fedhsa run" in out
+        assert err.startswith("Warning: Interrupted after round")
+        assert names(tmp_path) == FILES | {"checkpoints"}
+        assert manifest(tmp_path)["complete"] is False
+        assert 0 < manifest(tmp_path)["algorithms"]["FedHSA"]["rounds"] < 400_000
+    else:
+        assert not names(tmp_path) & FILES
+    assert main(["run", *LONG, "--out", str(tmp_path), "--resume"]) == 0
+    assert names(tmp_path) == FILES
+    assert (tmp_path / "curves.npz").read_bytes() == uninterrupted
