@@ -48,7 +48,7 @@ def to_device(tree: T, dtype: str) -> T:
     return jax.tree.map(convert, tree)
 
 
-def to_host(tree: T) -> T:
+def to_host(tree: PyTree) -> Any:
     """Every array as a NumPy array."""
     return jax.tree.map(np.asarray, tree)
 

@@ -39,7 +39,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(case, tmp_path):
     same(whole, resumed)
     again = fh.simulate(problem, algorithm, rounds=40, checkpoint=path, resume=True, **options)
     same(whole, again)
-    with pytest.raises(ValueError, match=r"`rounds` must be at least 40, where .* stands, got 30"):
+    with pytest.raises(ValueError, match=r"`rounds` must be at least 40, where the checkpoint stands, got 30"):
         fh.simulate(problem, algorithm, rounds=30, checkpoint=path, resume=True, **options)
 
 

@@ -46,12 +46,18 @@ def writable(folder: pathlib.Path) -> Iterator[None]:
                 new.rmdir()  # refuses a folder with something in it
 
 
-def write(folder: pathlib.Path, results: Mapping[str, Result], manifest: Mapping[str, Any], title: str) -> None:
+def write(
+    folder: pathlib.Path,
+    results: Mapping[str, Result],
+    manifest: Mapping[str, Any],
+    title: str,
+    theory: Mapping[str, np.ndarray],
+) -> None:
     """Writes all files, each whole or not at all, the manifest last: it never describes what is not there."""
     with _files.atomic(folder / "curves.npz") as file:
         np.savez(file, **_arrays(results))  # pyright: ignore[reportArgumentType]
     _files.write_text(folder / "curves.csv", _csv(results))
-    plots.save(plots.curves(results, title=title), folder / "curves")
+    plots.save(plots.curves(results, title=title, theory=theory), folder / "curves")
     algorithms = {name: _summary(result) for name, result in results.items()}
     text = json.dumps(_finite({**manifest, "algorithms": algorithms}), indent=2, allow_nan=False)
     _files.write_text(folder / "manifest.json", text + "\n")

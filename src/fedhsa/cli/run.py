@@ -6,11 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
 from ..problems import Problem
+from ..theory import exact
 from .build import make_algorithms, make_problem
 from .checkpoints import Checkpoints
 from .output import FILES, FailedRunError, read_manifest, show, versions, writable, write
@@ -47,7 +49,8 @@ def main(args: Sequence[str], console: Console) -> int:
                 "settings": settings.plain(),
                 "versions": versions(),
             }
-            write(settings.folder, results, manifest, _title(settings, problem))
+            theory = _exact_curves(problem, algorithms, results)
+            write(settings.folder, results, manifest, _title(settings, problem), theory)
         if complete and checkpoints is not None:
             checkpoints.remove()
     _report(console, settings, results)
@@ -142,6 +145,16 @@ def _report(console: Console, settings: Settings, results: Mapping[str, Result])
                 soft_wrap=True,
             )
     console.print(f"Figure: {settings.folder / 'curves.png'}", soft_wrap=True)
+
+
+def _exact_curves(
+    problem: Problem, algorithms: Mapping[str, AbstractAlgorithm], results: Mapping[str, Result]
+) -> dict[str, np.ndarray]:
+    """What theory says the curves must be, where it says it exactly."""
+    curves = {
+        name: exact.curve(problem, algorithms[name], rounds=int(result.rounds[-1])) for name, result in results.items()
+    }
+    return {name: curve[results[name].rounds] for name, curve in curves.items() if curve is not None}
 
 
 def _title(settings: Settings, problem: Problem) -> str:

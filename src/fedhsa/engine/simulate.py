@@ -112,7 +112,7 @@ def simulate(
             restored = checkpoints.read(checkpoint, settings["fingerprint"])
             if restored[0]["round"] > rounds:
                 raise ValueError(
-                    f"`rounds` must be at least {restored[0]['round']}, where {os.fspath(checkpoint)!r} stands, got {rounds}."
+                    f"`rounds` must be at least {restored[0]['round']}, where the checkpoint stands, got {rounds}."
                 )
         run.prepare(chunk, restored)
         complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)

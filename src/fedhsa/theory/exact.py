@@ -13,7 +13,7 @@ from .._types import precision
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, Replies, Round
 from ..problems import Problem
 from ..problems.quadratic import QuadraticAgent
-from ..sources import VAR1
+from ..sources import VAR1, Silent
 
 
 class RoundMap(NamedTuple):
@@ -63,12 +63,13 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
                 f"{type(algorithm).__name__} carries more than theta from round to round; its exact law needs the "
                 "joint map of theta and that state, which is not available."
             )
-        transition = eqx.filter_jit(jax.jacfwd(play))(root, quiet)
-        offset = eqx.filter_jit(play)(root, quiet) - root
-        noise = None
-        if additive:
-            noise = jnp.moveaxis(eqx.filter_jit(jax.jacrev(play, argnums=1))(root, quiet), 0, 2)
-    return RoundMap(np.asarray(transition), np.asarray(offset), None if noise is None else np.asarray(noise))
+
+        def derivatives(theta, block):
+            noise = jnp.moveaxis(jax.jacrev(play, argnums=1)(theta, block), 0, 2) if additive else None
+            return jax.jacfwd(play)(theta, block), play(theta, block) - theta, noise
+
+        transition, offset, noise = tree.to_host(eqx.filter_jit(derivatives)(root, quiet))
+    return RoundMap(transition, offset, noise)
 
 
 def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
@@ -80,18 +81,12 @@ def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
         >>> [round(spectral_radius(problem, fedhsa.FedHSA(0.5, local_steps=H)), 2) for H in (5, 10, 20)]
         [0.11, 0.38, 1.04]
     """
-    return float(abs(np.linalg.eigvals(round_map(problem, algorithm).transition)).max())
+    return _radius(round_map(problem, algorithm).transition)
 
 
 def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
     r"""Where the method goes without noise: $\theta^\star + (I - \Phi)^{-1} c$."""
-    Phi, c, _ = round_map(problem, algorithm)
-    if abs(np.linalg.eigvals(Phi)).max() >= 1:
-        raise ValueError(
-            f"{type(algorithm).__name__} diverges on this problem (spectral radius "
-            f"{abs(np.linalg.eigvals(Phi)).max():.4g}), so it has no limit. Use a smaller step or fewer local steps."
-        )
-    return problem.theta_star + np.linalg.solve(np.eye(len(c)) - Phi, c)
+    return problem.theta_star + _limit_error(round_map(problem, algorithm), algorithm)
 
 
 def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:
@@ -104,13 +99,24 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
         >>> bool(np.allclose(run.error[0], law, rtol=1e-12))
         True
     """
-    Phi, c, _ = round_map(problem, algorithm)
-    e = _start_error(problem, theta)
-    errors = [e]
-    for _ in range(_check.count("rounds", rounds)):
-        e = Phi @ e + c
-        errors.append(e)
-    return (np.stack(errors) ** 2).sum(-1)
+    return _noiseless_path(round_map(problem, algorithm), _start_error(problem, theta), rounds)
+
+
+def curve(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray | None:
+    """The exact mean-square error per round where there is a law for it, and None elsewhere or where it diverges."""
+    source = problem.agents.source
+    if not isinstance(source, Silent | VAR1):
+        return None
+    try:
+        map = round_map(problem, algorithm)
+    except TypeError:
+        return None
+    if _radius(map.transition) > 1:
+        return None
+    start = _start_error(problem, theta)
+    if isinstance(source, Silent):
+        return _noiseless_path(map, start, rounds)
+    return _noisy_path(_law(source, map), source, start, rounds)
 
 
 class _Law(NamedTuple):
@@ -153,23 +159,14 @@ def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds:
         >>> bool(abs(runs.error[:, -1].mean() / law[-1] - 1) < 0.05)
         True
     """
-    law = _law(problem, algorithm)
-    M, d = len(law.Psi), len(law.c)
     source = _noise(problem)
-    start = source.covariance if source.start == "stationary" else np.zeros((M, d, d))
-    moments = _Moments(_start_error(problem, theta), np.zeros((d, d)), np.zeros((M, d, d)), start)
-    errors = [_square(moments)]
-    for _ in range(_check.count("rounds", rounds)):
-        moments = _next(law, moments)
-        errors.append(_square(moments))
-    return np.array(errors)
+    return _noisy_path(_law(source, round_map(problem, algorithm)), source, _start_error(problem, theta), rounds)
 
 
 def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     r"""The limit of `mean_square_error`, by solving the stationary equations."""
-    law = _law(problem, algorithm)
-    limit(problem, algorithm)  # refuses what diverges
-    Z = _noise(problem).covariance
+    source, map = _noise(problem), round_map(problem, algorithm)
+    mean, law, Z = _limit_error(map, algorithm), _law(source, map), source.covariance
     # X = Phi X QH^T + (Psi Z QH^T + cross), one Sylvester equation per agent
     X = np.stack(
         [
@@ -180,13 +177,43 @@ def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     mixed = np.einsum("ab,ibc,idc->ad", law.Phi, X, law.Psi)
     driven = np.einsum("iab,ibc,idc->ad", law.Psi, Z, law.Psi)
     E = solve_discrete_lyapunov(law.Phi, mixed + mixed.T + driven + law.fresh)
-    mean = np.linalg.solve(np.eye(len(law.c)) - law.Phi, law.c)
     return float(mean @ mean + np.trace(E))
 
 
-def _law(problem: Problem, algorithm: AbstractAlgorithm) -> _Law:
-    source = _noise(problem)
-    Phi, c, K = round_map(problem, algorithm)
+def _radius(matrix: np.ndarray) -> float:
+    return float(abs(np.linalg.eigvals(matrix)).max())
+
+
+def _limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
+    Phi, c, _ = map
+    if (radius := _radius(Phi)) >= 1:
+        raise ValueError(
+            f"{type(algorithm).__name__} diverges on this problem (spectral radius {radius:.4g}), so it has no limit. "
+            "Use a smaller step or fewer local steps."
+        )
+    return np.linalg.solve(np.eye(len(c)) - Phi, c)
+
+
+def _noiseless_path(map: RoundMap, e: np.ndarray, rounds: int) -> np.ndarray:
+    errors = [e]
+    for _ in range(_check.count("rounds", rounds)):
+        errors.append(map.transition @ errors[-1] + map.offset)
+    return (np.stack(errors) ** 2).sum(-1)
+
+
+def _noisy_path(law: _Law, source: VAR1, e: np.ndarray, rounds: int) -> np.ndarray:
+    M, d = len(law.Psi), len(law.c)
+    start = source.covariance if source.start == "stationary" else np.zeros((M, d, d))
+    moments = _Moments(e, np.zeros((d, d)), np.zeros((M, d, d)), start)
+    errors = [_square(moments)]
+    for _ in range(_check.count("rounds", rounds)):
+        moments = _next(law, moments)
+        errors.append(_square(moments))
+    return np.array(errors)
+
+
+def _law(source: VAR1, map: RoundMap) -> _Law:
+    Phi, c, K = map
     assert K is not None
     Q, variance = source.transition, source.noise_std**2
     M, H, d, _ = K.shape
