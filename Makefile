@@ -5,7 +5,7 @@ WORKERS ?= 2
 # Tests must not depend on the order or number of threads the machine happens to offer.
 export PYTHONHASHSEED := 0
 
-.PHONY: help reproduce test test-slow bench bench-quick lint format constraints clean
+.PHONY: help reproduce test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14

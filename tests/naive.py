@@ -25,7 +25,7 @@ def fed_hsa(G, observations, theta, *, step_size, local_steps, server_step, roun
 
 
 def local_sa(G, observations, theta, *, step_size, local_steps, server_step, rounds):
-    """Equation (6) for H steps, then averaging."""
+    """Equation (9) for H steps, then averaging."""
     M = len(observations)
     theta_bar = np.array(theta, dtype=float)
     path = [theta_bar.copy()]

@@ -7,7 +7,7 @@ import fedhsa as fh
 import naive
 from cases import CASES
 
-AFFINE = [name for name in CASES if name != "logistic"]
+AFFINE = [name for name, case in CASES.items() if case().problem.affine]
 
 
 def paths(problem, *algorithms, rounds=15, **options):

@@ -10,7 +10,7 @@ from fedhsa import tree
 from fedhsa.problems import quadratic
 from fedhsa.theory import exact
 
-AFFINE = [name for name in CASES if name != "logistic"]
+AFFINE = [name for name, case in CASES.items() if case().problem.affine]
 SEEDS = 200
 
 

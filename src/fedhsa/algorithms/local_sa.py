@@ -37,7 +37,7 @@ class LocalSA(AbstractAlgorithm):
         >>> bool(result.error[0, -1] > 1e-6)
         True
 
-    !!! cite "McMahan et al. (2017); Zhu, Heath, Mitra (2025), eq. (6)"
+    !!! cite "McMahan et al. (2017); Zhu, Heath, Mitra (2025), eq. (9)"
     """
 
     step_size: float | AbstractSchedule

@@ -16,7 +16,7 @@ from ..algorithms import AbstractAlgorithm, Replies, Round
 from ..problems import AbstractAgent
 from .record import Snapshot
 
-# Arrays of agents have axes (agents, seeds, ...), those of the server (seeds, ...), blocks (steps, agents, seeds, ...).
+# Arrays of agents have axes (agents, seeds, ...), those of the server (seeds, ...), blocks (agents, steps, seeds, ...).
 
 
 class Keys(NamedTuple):
@@ -63,33 +63,36 @@ def begin(
     carry = Carry(
         server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
         memory=jax.tree.map(lambda x: jnp.broadcast_to(x, (M, K, *x.shape)), memory),
-        source=_over_agents_and_seeds(init, (0, 0), (None, 0))(agents, keys.source),
-        failed=jnp.full(K, -1),
+        source=jax.vmap(jax.vmap(init, (None, 0)))(agents, keys.source),
+        failed=jnp.full(K, -1, dtype=jnp.int32),
     )
     return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record)
 
 
-def run_round(agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any) -> Carry:
-    """One round for all agents and seeds."""
+def run_round(
+    agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any, group: int
+) -> Carry:
+    """One round for all agents and seeds, `group` agents at a time."""
     positions = index * algorithm.block_length + 1 + jnp.arange(algorithm.block_length)
 
-    def draw(agent, key, state):
-        return agent.source.draw(fold_in(key, positions), state)
+    def draw(agent, keys, states):
+        of_seed = jax.vmap(lambda key, state: agent.source.draw(fold_in(key, positions), state), out_axes=(0, 1))
+        return of_seed(keys, states)
 
     # The chain moves on once per round; until then every exchange sees the same block.
-    source, block = _over_agents_and_seeds(draw, (0, 0, 0), (None, 0, 0), out_axes=(0, 1))(
-        agents, keys.source, carry.source
-    )
+    source, block = jax.vmap(draw)(agents, keys.source, carry.source)
     round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
     server, memory = carry.server, carry.memory
     for exchange in algorithm.exchanges:
         message = jax.vmap(lambda s, k, e=exchange: e.send(s, Round(index, k)))(server, round_keys)
 
-        def local(message, memory, agent, block, key, agent_key, exchange=exchange):
-            return exchange.local(message, memory, agent, block, Round(index, key, agent_key))
+        def local(agent, memory, block, agent_keys, exchange=exchange, message=message):
+            def of_seed(message, memory, block, key, agent_key):
+                return exchange.local(message, memory, agent, block, Round(index, key, agent_key))
 
-        mapped = _over_agents_and_seeds(local, (None, 0, 0, 1, None, 0), (0, 0, None, 1, 0, 0))
-        replies, memory = mapped(message, memory, agents, block, round_keys, agent_keys)
+            return jax.vmap(of_seed, in_axes=(0, 0, 1, 0, 0))(message, memory, block, round_keys, agent_keys)
+
+        replies, memory = _over_agents(local, (agents, memory, block, agent_keys), group)
         server = jax.vmap(lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), Round(index, k)), in_axes=(0, 1, 0))(
             server, replies, round_keys
         )
@@ -108,15 +111,18 @@ def advance(
     record: dict[str, Callable],
     every: int,
     capacity: int,
+    group: int,
     mesh: Mesh | None,
 ) -> tuple[Carry, dict[str, Array]]:
     """Runs `num_records * every` rounds and returns what was recorded, in buffers with room for `capacity` records."""
 
     def one_round(index, carry):
-        carry = run_round(agents, algorithm, keys, carry, index)
+        carry = run_round(agents, algorithm, keys, carry, index, group)
         square = jnp.sum(carry.server.theta**2, axis=-1)
         diverged = ~(square <= bound**2) & (carry.failed < 0)
-        return shard_carry(carry._replace(failed=jnp.where(diverged, index + 1, carry.failed)), mesh)
+        return shard_carry(
+            carry._replace(failed=jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed)), mesh
+        )
 
     def one_record(i, state):
         carry, buffers = state
@@ -161,9 +167,14 @@ def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
     )
 
 
-def _over_agents_and_seeds(function: Callable, agent_axes: tuple, seed_axes: tuple, out_axes: Any = 0) -> Callable:
-    """Maps `function` over seeds inside agents, so that what belongs to an agent alone is shared by all its seeds."""
-    return jax.vmap(jax.vmap(function, seed_axes, out_axes), agent_axes, out_axes)
+def _over_agents(function: Callable, arguments: tuple, group: int) -> Any:
+    """Maps `function` over the leading axis of its arguments, `group` agents at a time.
+
+    One agent's seeds are mapped inside: what belongs to the agent alone, like its features, is shared by all of them.
+    """
+    if group >= tree.leading_axis(arguments[0]):
+        return jax.vmap(function)(*arguments)
+    return jax.lax.map(lambda one: function(*one), arguments, batch_size=group)
 
 
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:

@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
-from .._types import Device, Key
+from .._types import Device, Key, precision
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from . import batch, placement
@@ -56,7 +57,8 @@ class Run:
         self.agents, self.algorithm = tree.to_device((problem.flat_agents, algorithm), dtype)
         self.theta, self.theta_star = jnp.asarray(theta, dtype), jnp.asarray(problem.theta_star, dtype)
         self.bound = jnp.asarray(DIVERGED * (1 + np.abs(theta).max() + np.abs(problem.theta_star).max()), dtype)
-        self.key, self.seeds, self.every, self.record, self.devices = key, seeds, every, record, devices
+        self.key, self.seeds, self.every, self.dtype = key, seeds, every, dtype
+        self.record, self.devices = record, devices
         self.timings = {"compile": 0.0, "run": 0.0}
         self._debugged: list[tuple] = []
 
@@ -70,7 +72,9 @@ class Run:
         self.chunk = header.get("chunk") or min(
             self.seeds, chunk or placement.chunk_size(self.seeds, per_seed, self.devices)
         )
+        self.group = placement.group_size(num_agents, self.chunk, self.theta.nbytes, self.devices)
         self.mesh = placement.make_mesh(num_agents, self.chunk, self.devices)
+        self.pool = ThreadPoolExecutor(placement.parallel_chunks(self.devices))
         self.agents = self._spread(self.agents, "agents")
         began = time.perf_counter()
         # The last chunk may reach past the last seed; what it computes there is thrown away.
@@ -100,9 +104,9 @@ class Run:
         """Moves on by at most `records` records; gives the number made."""
         began = time.perf_counter()
         records = min(records, self.capacity)
-        carries, values = zip(*(self._advance(i, records) for i in range(len(self.keys))), strict=True)
+        chunks = range(len(self.keys))
+        carries, values = zip(*self.pool.map(lambda i: self._advance(i, records), chunks), strict=True)
         kept = self._to_host([jax.tree.map(lambda v: v[:records], value) for value in values])
-        jax.block_until_ready(carries)
         now = self.progress
         self.progress = _Progress(now.round + records * self.every, list(carries), [*now.records, kept])
         self.timings["run"] += time.perf_counter() - began
@@ -173,7 +177,11 @@ class Run:
         )
 
     def _advance(self, chunk: int, records: int):
-        return _program(self.devices[0].platform)(
+        with precision(self.dtype):  # a setting of the thread
+            return jax.block_until_ready(self._program(chunk, records))
+
+    def _program(self, chunk: int, records: int):
+        return _compiled(self.devices[0].platform)(
             self.agents,
             self.algorithm,
             self.keys[chunk],
@@ -185,6 +193,7 @@ class Run:
             self.record,
             self.every,
             self.capacity,
+            self.group,
             self.mesh,
         )
 
@@ -216,7 +225,7 @@ class Run:
 
 
 @functools.cache
-def _program(platform: str) -> Callable:
+def _compiled(platform: str) -> Callable:
     """The compiled `batch.advance`, one per kind of device since their compilers take different options."""
     options: Any = {"compiler_options": placement.compiler_options(platform)}
     return eqx.filter_jit(batch.advance, **options)

@@ -89,8 +89,8 @@ def random(
     - `heterogeneity`: 0 makes all agents equal (operator and noise law), 1 makes them independent draws.
     - `noise_std`: $\sigma_\epsilon$; the paper's variance 0.01 is 0.1 here.
     - `b_level`: adds `b_level * N(0, I)` to each $b_i$, the "heterogeneity" of the authors' public scripts.
-    - `convex`: False makes every agent but the first indefinite (each has one direction of negative curvature),
-      while the average over the first `m` agents is positive definite for every `m`.
+    - `convex`: False makes every agent but the first indefinite (for `heterogeneity` above 2/3, each has one direction
+      of negative curvature), while the average over the first `m` agents is positive definite for every `m`.
     - `start`: where the noise starts, `"zero"` or `"stationary"`.
 
     !!! example

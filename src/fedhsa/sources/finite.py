@@ -1,8 +1,7 @@
 """Markov chains on finitely many states, sampled in constant time per step."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,9 +35,9 @@ class FiniteChain(AbstractSource):
     transition: np.ndarray
     start: np.ndarray
     stationary: np.ndarray
-    _step_table: "_AliasTable"
-    _start_table: "_AliasTable"
-    _stationary_table: "_AliasTable"
+    _step_table: np.ndarray
+    _start_table: np.ndarray
+    _stationary_table: np.ndarray
 
     def __init__(self, transition, start=None):
         batched = np.ndim(transition) == 3
@@ -51,9 +50,9 @@ class FiniteChain(AbstractSource):
         self.transition = unbatch(P)
         self.stationary = unbatch(stationary)
         self.start = unbatch(start)
-        self._step_table = jax.tree.map(unbatch, _alias_table(P))
-        self._start_table = jax.tree.map(unbatch, _alias_table(start))
-        self._stationary_table = jax.tree.map(unbatch, _alias_table(stationary))
+        self._step_table = unbatch(_alias_table(P))
+        self._start_table = unbatch(_alias_table(start))
+        self._stationary_table = unbatch(_alias_table(stationary))
 
     def init(self, key, /):
         return _alias_draw(_bits(key), self._start_table)
@@ -173,19 +172,16 @@ def _start_law(start, shape: tuple[int, int]) -> np.ndarray:
     return start
 
 
-class _AliasTable(eqx.Module):
-    """Column `j` is kept when a random word is below `threshold[j]`, and exchanged for `alias[j]` otherwise."""
+def _alias_table(law: np.ndarray) -> np.ndarray:
+    """Two words for each column of a law `(..., S)`, side by side since they are looked up together.
 
-    threshold: UInt32[np.ndarray, "*batch S"]
-    alias: Int[np.ndarray, "*batch S"]
-
-
-def _alias_table(law: np.ndarray) -> _AliasTable:
-    """Vose's construction, for all rows at once: in each pass every row pairs one light column with a heavy one."""
+    Column `j` is kept when a random word is below its first, and exchanged for the column its second names otherwise.
+    Vose's construction, for all rows at once: in each pass every row pairs one light column with a heavy one.
+    """
     S = law.shape[-1]
     weight = law.reshape(-1, S) / law.reshape(-1, S).sum(-1, keepdims=True) * S
     rows = np.arange(len(weight))
-    alias = np.tile(np.arange(S, dtype=np.int32), (len(rows), 1))
+    alias = np.tile(np.arange(S, dtype=np.uint32), (len(rows), 1))
     keep = np.ones_like(weight)
     # Light columns first. A heavy column that has become light takes the place of the light one just served.
     order = np.argsort(weight, axis=-1)
@@ -202,7 +198,7 @@ def _alias_table(law: np.ndarray) -> _AliasTable:
         heavy[active[exhausted]] -= 1
         light[active[~exhausted]] += 1
     threshold = np.minimum(keep * 2.0**32, 2.0**32 - 1).astype(np.uint32)
-    return _AliasTable(threshold.reshape(law.shape), alias.reshape(law.shape))
+    return np.stack([threshold, alias], axis=-1).reshape(*law.shape, 2)
 
 
 def _bits(key) -> UInt32[Array, "*batch 2"]:
@@ -210,9 +206,9 @@ def _bits(key) -> UInt32[Array, "*batch 2"]:
     return jax.random.key_data(key)
 
 
-def _alias_draw(bits: UInt32[Array, " 2"], table: _AliasTable, *row: Int[Array, ""]) -> Int[Array, ""]:
-    S = table.alias.shape[-1]
+def _alias_draw(bits: UInt32[Array, " 2"], table: Any, *row: Int[Array, ""]) -> Int[Array, ""]:
+    S = table.shape[-2]
     high, low = bits[0] >> 16, bits[0] & 0xFFFF
     column = (high * S + ((low * S) >> 16)) >> 16  # the upper word of bits[0] * S, in 32-bit arithmetic
-    column = column.astype(jnp.int32)
-    return jnp.where(bits[1] < table.threshold[*row, column], column, table.alias[*row, column])
+    threshold, alias = table[*row, column]
+    return jnp.where(bits[1] < threshold, column, alias).astype(jnp.int32)

@@ -1,0 +1,38 @@
+"""What a measurement was made on, for the files it is written to."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict:
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("fedhsa", "jax", "jaxlib", "numpy", "numba")},
+        "load": load(),
+    }
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load() -> float:
+    """How many processes have wanted a core during the last minute."""
+    return os.getloadavg()[0]
+
+
+def _processor() -> str:
+    """The processor's name; Linux on ARM gives the number of the part only."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return fields.get("model name") or f"{platform.machine()}, CPU part {fields.get('CPU part', 'unknown')}"

@@ -1,0 +1,143 @@
+"""How the time of one round of `fedhsa.simulate` grows with agents, local steps, dimension and seeds."""
+
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import track
+
+import fedhsa
+from fedhsa import problems
+from machine import RESULTS, load, machine
+
+EVERY = 10
+STEP_SIZE = 1e-4
+"""Small, so that no size diverges; it changes nothing in the time."""
+LABELS = {"num_agents": "agents $M$", "local_steps": "local steps $H$", "dim": "dimension $d$", "seeds": "seeds"}
+
+
+@dataclass(frozen=True)
+class Size:
+    num_agents: int
+    local_steps: int
+    dim: int
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Varies one size at a time and writes scaling.json and scaling.png."""
+
+    seconds: float = 1.0
+    """how long each measurement should take"""
+    repetitions: int = 3
+    """how often each measurement is made; medians are reported"""
+    dtype: str = "float64"
+    factors: tuple[float, ...] = (0.25, 0.5, 1, 2, 4)
+    """what each size is multiplied with"""
+    quick: bool = False
+    """tiny problems and short measurements, to see whether everything works"""
+    out: Path = RESULTS
+    """the folder to write to"""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of problems and the size that all others are compared with."""
+
+    name: str
+    problem: Callable[[Size], fedhsa.Problem]
+    base: Size
+
+
+def families(quick: bool) -> list[Family]:
+    def td(size):
+        # Twice as many states as features, as in the paper.
+        return problems.td.random(size.num_agents, 2 * size.dim, size.dim)
+
+    def quadratic(size):
+        return problems.quadratic.random(size.num_agents, size.dim)
+
+    td_base, quadratic_base = Size(64, 8, 32, 8), Size(32, 8, 16, 8)
+    if quick:
+        td_base = quadratic_base = Size(4, 4, 4, 4)
+    return [Family("TD", td, td_base), Family("quadratic", quadratic, quadratic_base)]
+
+
+def seconds_per_round(problem: fedhsa.Problem, size: Size, settings: Settings) -> float:
+    """The median time of a round, without compilation."""
+
+    def run(rounds, step_size=STEP_SIZE):
+        algorithm = fedhsa.FedHSA(step_size, local_steps=size.local_steps)
+        options = {"seeds": size.seeds, "every": EVERY, "dtype": settings.dtype, "progress": False}
+        return fedhsa.simulate(problem, algorithm, rounds=rounds, **options).timings["run"]
+
+    run(EVERY)
+    rounds = EVERY
+    while (seconds := run(rounds)) < settings.seconds / 10:
+        rounds *= 2
+    rounds = EVERY * max(1, round(settings.seconds / seconds * rounds / EVERY))
+    return statistics.median(run(rounds, STEP_SIZE * (1 + r / 100)) for r in range(settings.repetitions)) / rounds
+
+
+def measure(family: Family, name: str, settings: Settings) -> dict:
+    """The time of a round for all values of the size `name`, and the slope of its growth."""
+    values = [max(1, round(getattr(family.base, name) * factor)) for factor in settings.factors]
+    sizes = [replace(family.base, **{name: value}) for value in values]
+    times = [seconds_per_round(family.problem(size), size, settings) for size in sizes]
+    slope = float(np.polyfit(np.log(values), np.log(times), 1)[0])
+    return {"problem": family.name, "varied": name, "values": values, "seconds_per_round": times, "slope": slope}
+
+
+def plot(measured: list[dict], bases: dict[str, Size], path: Path) -> None:
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots(1, len(bases), sharey=True)
+    for axis, (problem, base) in zip(axes, bases.items(), strict=True):
+        factors = np.array([1.0])
+        at_base = []
+        for m in (m for m in measured if m["problem"] == problem):
+            factors, times = np.array(m["values"]) / getattr(base, m["varied"]), 1e3 * np.array(m["seconds_per_round"])
+            axis.loglog(factors, times, "o-", label=f"{LABELS[m['varied']]}, slope {m['slope']:.2f}")
+            at_base.append(np.interp(1, factors, times))
+        # Every line passes the base size; the reference goes through their middle there.
+        axis.loglog(factors, np.median(at_base) * factors, "k--", label="slope 1")
+        sizes = f"M = {base.num_agents}, H = {base.local_steps}, d = {base.dim}, {base.seeds} seeds"
+        axis.set_title(f"{problem}: {sizes}", fontsize=9)
+        axis.set_xlabel("size relative to the one above")
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("milliseconds per round")
+    figure.savefig(path, dpi=150)
+
+
+def main(settings: Settings) -> None:
+    if settings.quick:
+        settings = replace(settings, seconds=0.02, repetitions=1, factors=(0.5, 1, 2), out=settings.out / "quick")
+    console, where = Console(), machine()
+    if where["load"] > 0.5:
+        console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
+    kinds = families(settings.quick)
+    tasks = [(family, name) for family in kinds for name in LABELS]
+    measured = [measure(*task, settings) for task in track(tasks, "measuring", console=console)]
+    for m in measured:
+        console.print(f"{m['problem']:10s} {m['varied']:12s} slope {m['slope']:.2f}")
+    settings.out.mkdir(parents=True, exist_ok=True)
+    bases = {family.name: family.base for family in kinds}
+    report = {
+        "machine": where | {"load_at_end": load()},
+        "settings": asdict(settings),
+        "base": {name: asdict(base) for name, base in bases.items()},
+        "measured": measured,
+    }
+    (settings.out / "scaling.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
+    plot(measured, bases, settings.out / "scaling.png")
+    console.print(f"Written: {settings.out / 'scaling.json'} and scaling.png")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

@@ -1,0 +1,231 @@
+"""How fast one agent-step of FedHSA is: a NumPy loop, a hand-written Numba kernel, and `fedhsa.simulate`."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import fedhsa
+import numba_kernel
+import numpy_loop
+from fedhsa import problems
+from machine import RESULTS, cores, load, machine
+
+EVERY = 10
+"""Rounds from one record to the next in `simulate`."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times FedHSA on the paper's three problems and writes speed.json and speed.md."""
+
+    seconds: float = 6.0
+    """how long each measurement should take"""
+    repetitions: int = 5
+    """how often each measurement is made; medians are reported"""
+    seeds: tuple[int, ...] = (1, 32)
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    local_steps: int = 10
+    """H"""
+    quick: bool = False
+    """tiny problems and short measurements, to see whether everything works"""
+    out: Path = RESULTS
+    """the folder to write to"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, its step size, and the arguments of its NumPy loop."""
+
+    name: str
+    problem: fedhsa.Problem
+    step_size: float
+    loop: Callable
+    arrays: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something that can run FedHSA: `run(rounds, step_size)` gives the seconds it took."""
+
+    method: str
+    seeds: int
+    dtype: str
+    run: Callable[[int, float], float]
+    compile_seconds: float = 0.0
+    round_step: int = 1
+    """rounds must be a multiple of this"""
+    threads: int | None = None
+    """how many threads it was told to use"""
+
+
+def cases(quick: bool) -> list[Case]:
+    td = problems.td.random(*((8, 10, 4) if quick else (200, 100, 50)))
+    quadratic = problems.quadratic.random(*((8, 4) if quick else (20, 10)))
+    finite_sum = problems.finite_sum.random(*((8, 2, 8) if quick else (200, 2, 200)))
+    a, q, f = td.agents, quadratic.agents, finite_sum.agents
+    td_arrays = (a.source.chain.transition, a.rewards, a.features, a.discount)
+    quadratic_arrays = (q.A, q.b, q.source.transition, q.source.noise_std)
+    return [
+        Case("TD", td, 0.03, numpy_loop.td, td_arrays),
+        Case("quadratic", quadratic, 0.001, numpy_loop.quadratic, quadratic_arrays),
+        Case("finite sum", finite_sum, 0.001, numpy_loop.finite_sum, (f.A, f.b, f.source.transition)),
+    ]
+
+
+def numpy_contender(case: Case, local_steps: int) -> Contender:
+    rng = np.random.default_rng(0)
+
+    def run(rounds, step_size):
+        began = time.perf_counter()
+        case.loop(*case.arrays, step_size=step_size, local_steps=local_steps, rounds=rounds, rng=rng)
+        return time.perf_counter() - began
+
+    return Contender("numpy", 1, "float64", run)
+
+
+def numba_contender(case: Case, local_steps: int, seeds: int, dtype: str, threads: int) -> Contender:
+    options = {"local_steps": local_steps, "seeds": seeds, "dtype": dtype, "threads": threads}
+    kernel = numba_kernel.kernel(case.problem, **options)
+
+    def run(rounds, step_size):
+        began = time.perf_counter()
+        theta = kernel(rounds, step_size)
+        seconds = time.perf_counter() - began
+        if not np.isfinite(theta).all():
+            raise RuntimeError(f"The Numba kernel diverged on {case.name}.")
+        return seconds
+
+    return Contender("numba", seeds, dtype, run, run(1, case.step_size), threads=threads)
+
+
+def simulate_contender(case: Case, local_steps: int, seeds: int, dtype: str) -> Contender:
+    def simulate(rounds, step_size):
+        algorithm = fedhsa.FedHSA(step_size, local_steps=local_steps)
+        options = {"rounds": rounds, "seeds": seeds, "every": EVERY, "dtype": dtype, "progress": False}
+        result = fedhsa.simulate(case.problem, algorithm, **options)
+        if (result.status != "ok").any():
+            raise RuntimeError(f"`simulate` diverged on {case.name}: what is timed would not be the whole run.")
+        return result.timings
+
+    compile_seconds = simulate(EVERY, case.step_size)["compile"]
+    return Contender("simulate", seeds, dtype, lambda *args: simulate(*args)["run"], compile_seconds, EVERY)
+
+
+def seconds_per_round(contender: Contender, step_size: float, target: float) -> float:
+    """A first estimate: doubles the number of rounds until they take a tenth of `target`."""
+    rounds = contender.round_step
+    while (seconds := contender.run(rounds, step_size)) < target / 10:
+        rounds *= 2
+    return seconds / rounds
+
+
+def measure(case: Case, settings: Settings) -> list[dict]:
+    """Microseconds per agent-step of each contender; repetitions are interleaved, so noise hits all alike."""
+    H, thread_counts = settings.local_steps, {1} if settings.quick else {1, cores()}
+    contenders = [numpy_contender(case, H)]
+    for seeds in settings.seeds:
+        for dtype in settings.dtypes:
+            contenders += [numba_contender(case, H, seeds, dtype, threads) for threads in thread_counts]
+            contenders.append(simulate_contender(case, H, seeds, dtype))
+    rounds = [plan_rounds(contender, case, settings) for contender in contenders]
+    times: list[list[float]] = [[] for _ in contenders]
+    for repetition in range(settings.repetitions):
+        # Another step size each time: `simulate` must not compile anew, and nothing can be remembered.
+        step_size = case.step_size * (1 - 0.01 * (repetition + 1))
+        for contender, count, mine in zip(contenders, rounds, times, strict=True):
+            steps = count * contender.seeds * case.problem.num_agents * H
+            mine.append(1e6 * contender.run(count, step_size) / steps)
+    return [
+        {
+            "problem": case.name,
+            "method": contender.method,
+            "seeds": contender.seeds,
+            "dtype": contender.dtype,
+            "threads": contender.threads,
+            "rounds": count,
+            "microseconds": statistics.median(mine),
+            "all_microseconds": mine,
+            "compile_seconds": contender.compile_seconds,
+        }
+        for contender, count, mine in zip(contenders, rounds, times, strict=True)
+    ]
+
+
+def plan_rounds(contender: Contender, case: Case, settings: Settings) -> int:
+    """About as many rounds as `settings.seconds` allow."""
+    blocks = settings.seconds / seconds_per_round(contender, case.step_size, settings.seconds) / contender.round_step
+    return contender.round_step * max(1, round(blocks))
+
+
+HEADINGS = ("problem", "seeds", "dtype", "a NumPy", "b Numba", "c simulate", "a/c", "c/b", "compile")
+
+
+def rows(measured: list[dict], settings: Settings) -> list[tuple[str, ...]]:
+    """The table. The NumPy loop runs one seed in float64, and is compared with all."""
+
+    def best(problem, method, seeds, dtype):
+        # The kernel runs on one core and on all: with little work in a round, threads just wait for each other.
+        asked = (problem, method, seeds, dtype)
+        found = [m for m in measured if (m["problem"], m["method"], m["seeds"], m["dtype"]) == asked]
+        return min(found, key=lambda m: m["microseconds"])
+
+    table = []
+    for problem in dict.fromkeys(m["problem"] for m in measured):
+        a = best(problem, "numpy", 1, "float64")["microseconds"]
+        for seeds in settings.seeds:
+            for dtype in settings.dtypes:
+                b, simulate = (
+                    best(problem, "numba", seeds, dtype)["microseconds"],
+                    best(problem, "simulate", seeds, dtype),
+                )
+                c = simulate["microseconds"]
+                numbers = (f"{a:.3g}", f"{b:.3g}", f"{c:.3g}", f"{a / c:.3g}", f"{c / b:.2f}")
+                table.append((problem, str(seeds), dtype, *numbers, f"{simulate['compile_seconds']:.1f} s"))
+    return table
+
+
+def markdown(table: list[tuple[str, ...]], where: dict) -> str:
+    lines = ["Microseconds per agent-step of FedHSA: one seed, one agent, one local step. Medians.", ""]
+    lines += [f"{where['processor']}, {where['cores']} cores; load {where['load']:.1f} when started.", ""]
+    lines += ["| " + " | ".join(row) + " |" for row in (HEADINGS, ["---"] * 3 + ["---:"] * 6, *table)]
+    return "\n".join(lines) + "\n"
+
+
+def show(table: list[tuple[str, ...]], console: Console) -> None:
+    pretty = Table(title="microseconds per agent-step of FedHSA", box=None)
+    for heading in HEADINGS:
+        pretty.add_column(heading, no_wrap=True, justify="left" if heading in HEADINGS[:3] else "right")
+    for row in table:
+        pretty.add_row(*row)
+    console.print(pretty)
+
+
+def main(settings: Settings) -> None:
+    if settings.quick:
+        settings = replace(settings, seconds=0.05, repetitions=2, dtypes=("float64",), out=settings.out / "quick")
+    console, where = Console(), machine()
+    if where["load"] > 0.5:
+        console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
+    measured = []
+    for case in cases(settings.quick):
+        with console.status(case.name):
+            measured += measure(case, settings)
+    table = rows(measured, settings)
+    show(table, console)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": measured}
+    (settings.out / "speed.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
+    (settings.out / "speed.md").write_text(markdown(table, where))
+    console.print(f"Written: {settings.out / 'speed.json'} and speed.md")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
