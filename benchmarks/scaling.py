@@ -109,6 +109,8 @@ def plot(measured: list[dict], bases: dict[str, Size], path: Path) -> None:
         axis.loglog(factors, np.median(at_base) * factors, "k--", label="slope 1")
         sizes = f"M = {base.num_agents}, H = {base.local_steps}, d = {base.dim}, {base.seeds} seeds"
         axis.set_title(f"{problem}: {sizes}", fontsize=9)
+        axis.set_xticks(factors, [f"{factor:g}" for factor in factors])
+        axis.minorticks_off()
         axis.set_xlabel("size relative to the one above")
         axis.legend(fontsize=8)
     axes[0].set_ylabel("milliseconds per round")

@@ -165,7 +165,7 @@ def plan_rounds(contender: Contender, case: Case, settings: Settings) -> int:
     return contender.round_step * max(1, round(blocks))
 
 
-HEADINGS = ("problem", "seeds", "dtype", "a NumPy", "b Numba", "c simulate", "a/c", "c/b", "compile")
+HEADINGS = ("problem", "seeds", "dtype", "a NumPy", "b Numba", "c fedhsa", "a/c", "c/b", "compile")
 
 
 def rows(measured: list[dict], settings: Settings) -> list[tuple[str, ...]]:

@@ -81,10 +81,9 @@ def simulate(
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=5, num_states=10, dim=4)
-        >>> fast = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=20, seeds=3, key=1)
-        >>> slow = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=20, seeds=3, key=1, debug=True)
-        >>> bool(np.allclose(fast.error, slow.error, rtol=1e-12))
-        True
+        >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=20, seeds=3, key=1)
+        >>> result.error.shape
+        (3, 21)
     """
     for name, value in (("rounds", rounds), ("seeds", seeds), ("every", every)):
         _check.count(name, value)
