@@ -204,7 +204,7 @@ def test_algorithms_get_only_the_settings_they_have_and_their_own_step(tmp_path)
     ]
     assert main(["run", *SMALL, *steps, "--out", str(tmp_path)]) == 0
     found = {name: entry["settings"]["algorithm"] for name, entry in manifest(tmp_path)["algorithms"].items()}
-    assert (found["SynchronisedSA"]["step_size"], found["SynchronisedSA"]["local_steps"]) == (0.02, 1)
+    assert found["SynchronisedSA"] == {"name": "SynchronisedSA", "step_size": 0.02}
     assert (found["LocalSA"]["step_size"], found["LocalSA"]["server_step"]) == (0.03, 0.5)
 
 

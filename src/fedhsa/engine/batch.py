@@ -120,9 +120,8 @@ def advance(
         carry = run_round(agents, algorithm, keys, carry, index, group)
         square = jnp.sum(carry.server.theta**2, axis=-1)
         diverged = ~(square <= bound**2) & (carry.failed < 0)
-        return shard_carry(
-            carry._replace(failed=jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed)), mesh
-        )
+        failed = jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed)
+        return shard_carry(carry._replace(failed=failed), mesh)
 
     def one_record(i, state):
         carry, buffers = state

@@ -12,8 +12,8 @@ from jaxtyping import PyTree
 
 from .._types import Device
 
-GROUP_BYTES, GROUP_SEEDS = 2**15, 8
-"""What the parameters of one group of agents may take, half of a core's first cache; and the seeds that make it pay."""
+GROUP_BYTES, GROUP_SEEDS = 2**16, 8
+"""What the parameters of one group of agents may take, a core's first cache; and the seeds that make it pay."""
 CHUNK_BYTES = 2**30
 """What the working set of one chunk of seeds may take when the device does not say how much memory it has."""
 

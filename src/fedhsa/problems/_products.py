@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 def component_product(A: Float[Array, "N d d"], component: Int[Array, ""], theta: Float[Array, " d"]):
     """`A[component] @ theta`.
 
-    Batched over seeds, which share `A` but not `component`, a look-up would copy one matrix per seed. While there are
-    at least as many seeds as matrices it is faster to multiply by every matrix with all seeds at once, then choose.
+    Batched over seeds, which share `A` but not `component`, a look-up would copy one matrix per seed. Unless
+    there are many more matrices than seeds it is faster to multiply by every matrix with all seeds at once, then choose.
     """
     return A[component] @ theta
 
@@ -19,7 +19,7 @@ def component_product(A: Float[Array, "N d d"], component: Int[Array, ""], theta
 def _(size, batched, A, component, theta):
     A_batched, component_batched, theta_batched = batched
     N = A.shape[-3]
-    if A_batched or not theta_batched or size < N:
+    if A_batched or not theta_batched or 2 * size < N:
         axes = tuple(0 if b else None for b in batched)
         return jax.vmap(lambda A, c, t: A[c] @ t, axes)(A, component, theta), True
     component = component if component_batched else jnp.broadcast_to(component, size)
