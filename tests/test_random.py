@@ -31,6 +31,14 @@ def test_normal_numbers_are_normal_and_independent(dtype):
     assert abs(products).max() < 5 / np.sqrt(n)
 
 
+def test_a_part_of_a_right_angle_has_the_cosine_and_sine_it_should():
+    part = np.linspace(0, 1, 1001)[:-1]
+    with jax.enable_x64(True):
+        cosine, sine = _random._quarter_turn(jax.numpy.asarray(part))
+    np.testing.assert_allclose(cosine, np.cos(np.pi / 2 * part), atol=4e-16)
+    np.testing.assert_allclose(sine, np.sin(np.pi / 2 * part), atol=4e-16)
+
+
 def test_any_kind_of_key_is_accepted_and_equal_keys_are_equal():
     assert _random.key_words(3) == _random.key_words(jax.random.key(3)) == _random.key_words(jax.random.PRNGKey(3))
     assert _random.key_words(3) != _random.key_words(4)

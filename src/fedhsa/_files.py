@@ -29,6 +29,17 @@ def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
             raise
 
 
+def check_writable(name: str, path: str | os.PathLike) -> None:
+    """Refuses a file that could not be written later, before the work whose result it should hold."""
+    folder = pathlib.Path(path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"`{name}`: cannot write to {str(folder)!r}: {error.strerror}. Name another file.") from error
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

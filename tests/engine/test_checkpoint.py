@@ -108,6 +108,14 @@ def test_a_foreign_or_broken_checkpoint_is_refused(tmp_path):
         resume()
 
 
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_run(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ValueError, match=r"`checkpoint`: cannot write to .*file': .* Name another file"):
+        fh.simulate(
+            CASES["quadratic"]().problem, fh.FedHSA(0.05, 3), rounds=4, checkpoint=tmp_path / "file" / "run.npz"
+        )
+
+
 def test_a_result_survives_its_file(tmp_path):
     problem = CASES["quadratic"]().problem
     result = fh.simulate(problem, fh.FedHSA(0.05, 3), rounds=6, seeds=2, every=2, record=("theta",))

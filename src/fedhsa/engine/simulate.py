@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from .. import _check, tree
+from .. import _check, _files, tree
 from .._random import as_key, key_words
 from .._types import Device, SeedLike, precision
 from .._version import __version__
@@ -93,6 +93,8 @@ def simulate(
         raise ValueError("`resume=True` needs `checkpoint`, the file to continue from.")
     if checkpoint_every is not None:
         _check.count("checkpoint_every", checkpoint_every)
+    if checkpoint is not None:
+        _files.check_writable("checkpoint", checkpoint)
     algorithm.check(problem)
     _check_length(problem, rounds * algorithm.block_length)
     recorders = resolve(record)
