@@ -2,8 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
-# Tests must not depend on the order or number of threads the machine happens to offer.
-export PYTHONHASHSEED := 0
 
 .PHONY: help reproduce test test-slow bench lint format constraints clean
 

@@ -26,9 +26,9 @@ EVERY = 10
 class Settings:
     """Times FedHSA on the paper's three problems and writes speed.json and speed.md."""
 
-    seconds: float = 6.0
+    seconds: float = 2.0
     """how long each measurement should take"""
-    repetitions: int = 5
+    repetitions: int = 3
     """how often each measurement is made; medians are reported"""
     seeds: tuple[int, ...] = (1, 32)
     dtypes: tuple[str, ...] = ("float64", "float32")
