@@ -39,37 +39,42 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
     algorithm.check(problem)
     additive = isinstance(problem.agents, QuadraticAgent)
     problem = problem if additive else problem.noiseless()
-    M, H, d = problem.num_agents, algorithm.block_length, problem.dim
     with precision():
-        agents, algorithm, root = tree.to_device((problem.agents, algorithm, problem.theta_star), "float64")
-        quiet = jnp.zeros((M, H, d)) if additive else ()
-
-        def play(theta, block, leftover=0.0):
-            """One round of one seed, from the exchanges; `leftover` is what state other than theta starts with."""
-            shared = Round(jnp.zeros((), int), jax.random.key(0), jax.random.key(0))
-            server, memory = jax.tree.map(lambda x: jnp.full_like(x, leftover), algorithm.init(theta))
-            server = server._replace(theta=theta)
-            memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), memory)
-            for exchange in algorithm.exchanges:
-                message = exchange.send(server, shared)
-                replies, memory = jax.vmap(
-                    lambda m, a, b, e=exchange, s=message: e.local(s, m, a, b, shared)  # pyright: ignore
-                )(memory, agents, block)
-                server = exchange.aggregate(server, Replies(replies), shared)
-            return server.theta
-
-        if not np.array_equal(play(root, quiet), play(root, quiet, leftover=1.0)):
-            raise TypeError(
-                f"{type(algorithm).__name__} carries more than theta from round to round; its exact law needs the "
-                "joint map of theta and that state, which is not available."
-            )
-
-        def derivatives(theta, block):
-            noise = jnp.moveaxis(jax.jacrev(play, argnums=1)(theta, block), 0, 2) if additive else None
-            return jax.jacfwd(play)(theta, block), play(theta, block) - theta, noise
-
-        transition, offset, noise = tree.to_host(eqx.filter_jit(derivatives)(root, quiet))
+        agents, device_algorithm, root = tree.to_device((problem.agents, algorithm, problem.theta_star), "float64")
+        quiet = jnp.zeros((problem.num_agents, algorithm.block_length, problem.dim)) if additive else ()
+        transition, offset, noise, memoryless = tree.to_host(_derivatives(agents, device_algorithm, root, quiet))
+    if not memoryless:
+        raise TypeError(
+            f"{type(algorithm).__name__} carries more than theta from round to round; its exact law needs the joint "
+            "map of theta and that state, which is not available."
+        )
     return RoundMap(transition, offset, noise)
+
+
+@eqx.filter_jit
+def _derivatives(agents, algorithm, theta, block):
+    """The round's Jacobians and offset, and whether it depends on nothing but theta."""
+
+    def play(theta, block, leftover=0.0):
+        """One round of one seed, from the exchanges; `leftover` is what state other than theta starts with."""
+        shared = Round(jnp.zeros((), int), jax.random.key(0), jax.random.key(0))
+        server, memory = jax.tree.map(lambda x: jnp.full_like(x, leftover), algorithm.init(theta))
+        server = server._replace(theta=theta)
+        memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (tree.leading_axis(agents), *x.shape)), memory)
+        for exchange in algorithm.exchanges:
+            message = exchange.send(server, shared)
+
+            def local(memory, agent, block, exchange=exchange, message=message):
+                return exchange.local(message, memory, agent, block, shared)
+
+            replies, memory = jax.vmap(local)(memory, agents, block)
+            server = exchange.aggregate(server, Replies(replies), shared)
+        return server.theta
+
+    additive = isinstance(block, jax.Array)
+    noise = jnp.moveaxis(jax.jacrev(play, argnums=1)(theta, block), 0, 2) if additive else None
+    after, other = play(theta, block), play(theta, block, leftover=1.0)
+    return jax.jacfwd(play)(theta, block), after - theta, noise, jnp.array_equal(after, other)
 
 
 def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
