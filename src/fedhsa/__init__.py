@@ -26,6 +26,9 @@ from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
 from .algorithms import (
+    Cost as Cost,
+)
+from .algorithms import (
     Exchange as Exchange,
 )
 from .algorithms import (
@@ -49,10 +52,11 @@ from .algorithms import (
 from .algorithms import (
     corollary_step as corollary_step,
 )
-from .engine import Cost as Cost
+from .algorithms import (
+    cost as cost,
+)
 from .engine import Result as Result
 from .engine import Snapshot as Snapshot
-from .engine import cost as cost
 from .engine import load as load
 from .engine import simulate as simulate
 from .problems import PROBLEMS as PROBLEMS

@@ -12,6 +12,8 @@ from .base import (
 from .base import (
     Round as Round,
 )
+from .cost import Cost as Cost
+from .cost import cost as cost
 from .fed_hsa import FedHSA as FedHSA
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA

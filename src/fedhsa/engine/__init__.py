@@ -1,7 +1,5 @@
 """The engine: many rounds, agents and seeds as one compiled program."""
 
-from .cost import Cost as Cost
-from .cost import cost as cost
 from .record import Snapshot as Snapshot
 from .result import Result as Result
 from .result import load as load

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _files
-from .cost import Cost
+from ..algorithms import Cost
 
 KIND = "result"
 

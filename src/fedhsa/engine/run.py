@@ -13,11 +13,10 @@ import numpy as np
 
 from .. import _check, tree
 from .._types import Device, Key, precision
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, Cost
 from ..problems import Problem
 from . import batch, placement
 from .checkpoint import Saved
-from .cost import Cost
 from .debug import run_one_by_one
 from .result import Result
 

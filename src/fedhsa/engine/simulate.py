@@ -18,11 +18,10 @@ from .. import _check, _files, tree
 from .._random import as_key, key_words
 from .._types import Device, SeedLike, precision
 from .._version import __version__
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, cost
 from ..problems import Problem
 from . import checkpoint as checkpoints
 from . import placement
-from .cost import cost
 from .progress import progress_bar
 from .record import resolve
 from .result import Result

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._types import precision
-from ..algorithms import AbstractAlgorithm, Replies, Round
 from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource
+from .base import AbstractAlgorithm, Replies, Round
 
 
 class Cost(NamedTuple):

@@ -1,0 +1,49 @@
+"""Agents on finite chains, laid open: the hidden kernel, and what is observed on each of its edges."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._types import Observation
+from ..sources import IID, AbstractSource, FiniteChain, Transition, Transitions
+
+
+class FiniteLaw(NamedTuple):
+    """How an agent's observations come about: a chain, seen by states or by transitions, in order or independently."""
+
+    chain: FiniteChain
+    """The agents' chains: arrays carry a leading axis."""
+    pairs: bool
+    """Whether an observation is a transition $(s_t, s_{t+1})$; otherwise it is the state $s_t$."""
+    independent: bool
+    """Whether observations are independent draws from the stationary law."""
+
+    @property
+    def num_states(self) -> int:
+        """$S$."""
+        return self.chain.stationary.shape[-1]
+
+    @property
+    def num_outcomes(self) -> int:
+        """How many different observations there are."""
+        return self.num_states ** (2 if self.pairs else 1)
+
+    def outcomes(self) -> Observation:
+        """All observations: of transitions, `(s, s')` in the order of `s * S + s'`."""
+        S = self.num_states
+        return Transition(*jnp.divmod(jnp.arange(S * S), S)) if self.pairs else jnp.arange(S)
+
+    def weights(self) -> np.ndarray:
+        """The stationary probabilities of `outcomes`, `(M, outcomes)`."""
+        pi = self.chain.stationary
+        return (pi[..., None] * self.chain.transition).reshape(len(pi), -1) if self.pairs else pi
+
+
+def finite_law(source: AbstractSource) -> FiniteLaw | None:
+    """The finite law behind a problem's `agents.source`, or None where the source is not a finite chain."""
+    independent = isinstance(source, IID)
+    inner = source.source if isinstance(source, IID) else source
+    pairs = isinstance(inner, Transitions)
+    chain = inner.chain if isinstance(inner, Transitions) else inner
+    return FiniteLaw(chain, pairs, independent) if isinstance(chain, FiniteChain) else None
