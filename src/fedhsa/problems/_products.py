@@ -18,6 +18,8 @@ def component_product(A: Float[Array, "N d d"], component: Int[Array, ""], theta
 @component_product.def_vmap
 def _(size, batched, A, component, theta):
     A_batched, component_batched, theta_batched = batched
+    if not any(batched):  # differentiation batches tangents alone
+        return A[component] @ theta, False
     N = A.shape[-3]
     if A_batched or not theta_batched or 2 * size < N:
         axes = tuple(0 if b else None for b in batched)

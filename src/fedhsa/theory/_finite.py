@@ -2,10 +2,14 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import Observation
+from .. import tree
+from .._types import Observation, precision
+from ..problems import Problem
 from ..sources import IID, AbstractSource, FiniteChain, Transition, Transitions
 
 
@@ -47,3 +51,24 @@ def finite_law(source: AbstractSource) -> FiniteLaw | None:
     pairs = isinstance(inner, Transitions)
     chain = inner.chain if isinstance(inner, Transitions) else inner
     return FiniteLaw(chain, pairs, independent) if isinstance(chain, FiniteChain) else None
+
+
+class Outcomes(NamedTuple):
+    r"""Every operator $G_i(\theta, o) = A_i(o) (\theta - \theta^\star) + g_i(o)$ of affine agents on finite chains."""
+
+    A: np.ndarray
+    """`(M, outcomes, d, d)`."""
+    g: np.ndarray
+    """`(M, outcomes, d)`."""
+
+
+def outcomes(problem: Problem, law: FiniteLaw) -> Outcomes:
+    """All of them at once, for small problems."""
+
+    def one(agent, o, root):
+        return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
+
+    with precision():
+        agents, root = tree.to_device((problem.flat_agents, problem.theta_star), "float64")
+        every = jax.vmap(jax.vmap(one, in_axes=(None, 0, None)), in_axes=(0, None, None))
+        return Outcomes(*tree.to_host(eqx.filter_jit(every)(agents, law.outcomes(), root)))

@@ -1,0 +1,31 @@
+"""What an exact law gives: mean and covariance of the error, round by round and in the long run."""
+
+import abc
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Moments(NamedTuple):
+    """Mean `(d,)` and covariance `(d, d)` of the error."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @property
+    def square(self) -> float:
+        """The mean-square error, $|E e|^2 + \\mathrm{tr}\\,\\mathrm{cov}(e)$."""
+        return float(self.mean @ self.mean + np.trace(self.covariance))
+
+
+class AbstractLaw(abc.ABC):
+    """The law of the error of one algorithm on one problem."""
+
+    @abc.abstractmethod
+    def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
+        """The moments before the first round and after each of `rounds`, from the error `start`."""
+
+    @abc.abstractmethod
+    def stationary(self) -> Moments:
+        """The moments in the long run, by solving for them."""
