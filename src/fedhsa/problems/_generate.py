@@ -61,4 +61,6 @@ def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
     _check.number("laziness", laziness, least=0.0)
     if laziness >= 1:
         raise ValueError(f"`laziness` must be below 1, got {laziness}: the chain would never move.")
+    if laziness == 0:
+        return P  # the same numbers, without a copy of all kernels
     return (1 - laziness) * P + laziness * np.eye(P.shape[-1])

@@ -12,6 +12,8 @@ from .. import _check
 from .base import AbstractSource
 
 ROW_SUM_TOLERANCE = 1e-9
+CHUNK = 2**21
+"""How many numbers are worked on at a time, so that many agents need hardly more memory than their kernels take."""
 
 
 class FiniteChain(AbstractSource):
@@ -143,8 +145,10 @@ def check_kernel(P: np.ndarray) -> None:
 def stationary_law(P: np.ndarray) -> np.ndarray:
     """The stationary laws `(agents, S)` of kernels with one closed class: $\\pi (I - P + 1 1^T) = 1^T$."""
     S = P.shape[-1]
-    system = np.swapaxes(np.eye(S) - P + 1.0, -1, -2)
-    pi = np.linalg.solve(system, np.ones((len(P), S, 1)))[..., 0].clip(min=0)
+    pi = np.empty(P.shape[:-1])
+    for some in _chunks(len(P), S * S):
+        system = np.swapaxes(np.eye(S) - P[some] + 1.0, -1, -2)
+        pi[some] = np.linalg.solve(system, np.ones((len(system), S, 1)))[..., 0].clip(min=0)
     return pi / pi.sum(-1, keepdims=True)
 
 
@@ -176,10 +180,19 @@ def _alias_table(law: np.ndarray) -> np.ndarray:
     """Two words for each column of a law `(..., S)`, side by side since they are looked up together.
 
     Column `j` is kept when a random word is below its first, and exchanged for the column its second names otherwise.
-    Vose's construction, for all rows at once: in each pass every row pairs one light column with a heavy one.
     """
     S = law.shape[-1]
-    weight = law.reshape(-1, S) / law.reshape(-1, S).sum(-1, keepdims=True) * S
+    rows = law.reshape(-1, S)
+    table = np.empty((*rows.shape, 2), dtype=np.uint32)
+    for some in _chunks(len(rows), S):
+        table[some] = _alias_rows(rows[some])
+    return table.reshape(*law.shape, 2)
+
+
+def _alias_rows(law: np.ndarray) -> np.ndarray:
+    """Vose's construction, for all rows at once: in each pass every row pairs one light column with a heavy one."""
+    S = law.shape[-1]
+    weight = law / law.sum(-1, keepdims=True) * S
     rows = np.arange(len(weight))
     alias = np.tile(np.arange(S, dtype=np.uint32), (len(rows), 1))
     keep = np.ones_like(weight)
@@ -198,7 +211,13 @@ def _alias_table(law: np.ndarray) -> np.ndarray:
         heavy[active[exhausted]] -= 1
         light[active[~exhausted]] += 1
     threshold = np.minimum(keep * 2.0**32, 2.0**32 - 1).astype(np.uint32)
-    return np.stack([threshold, alias], axis=-1).reshape(*law.shape, 2)
+    return np.stack([threshold, alias], axis=-1)
+
+
+def _chunks(count: int, size: int) -> list[slice]:
+    """Slices of `count` things of `size` numbers each, about `CHUNK` numbers to a slice."""
+    many = max(1, CHUNK // size)
+    return [slice(start, start + many) for start in range(0, count, many)]
 
 
 def _bits(key) -> UInt32[Array, "*batch 2"]:
