@@ -7,16 +7,19 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 from jaxtyping import PyTree
 
 from .. import _check, tree
 from .._types import Observation, precision
-from ..sources import IID, AbstractSource, Replay, Silent
+from ..sources import IID, AbstractSource, Replay, Silent, Transition
 
 RESIDUAL_TOLERANCE = 1e-10
 SINGULAR_TOLERANCE = 1e-12
+DEVICE_BYTES = 2**28
+"""How much of the agents is moved to the device at once to evaluate their mean operators."""
 
 
 class AbstractAgent(eqx.Module):
@@ -48,6 +51,23 @@ class AbstractAgent(eqx.Module):
     def mean_operator(self, theta: Any, /) -> Any:
         r"""The mean operator $\bar G_i(\theta)$. By default the source's exact expectation of the noisy one."""
         return self.source.expect(lambda o: self.operator(theta, o))
+
+    def lipschitz(self, o: Observation, /) -> Any:
+        r"""The smallest $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None where it is unknown.
+
+        `theory.constants` asks for it. Override it where there is a formula: what is affine is then computed faster (a
+        matrix of rank one needs no singular values), and what is not affine exactly instead of from samples.
+        """
+        return None
+
+    def transition_operators(self, theta: Any, state: Any, next_states: Any, /) -> tuple[Any, Any]:
+        r"""$G_i(\theta, (s, s'))$ for one $s$ and many $s'$, as coefficients `(S, k)` times directions `(k, d)`.
+
+        Theory uses it for agents that observe transitions. Override it where these operators share few directions:
+        TD's are all multiples of the features of $s$, which makes predictions cheaper by a factor of $d$.
+        """
+        values = jax.vmap(lambda next_state: self.operator(theta, Transition(state, next_state)))(next_states)
+        return values, jnp.eye(values.shape[-1], dtype=values.dtype)
 
 
 class AffineAgent(AbstractAgent):
@@ -91,6 +111,9 @@ class FlatAgent(AbstractAgent):
 
     def mean_operator(self, theta, /):
         return tree.ravel_traced(self.agent.mean_operator(self.unravel(theta)))
+
+    def lipschitz(self, o, /):
+        return self.agent.lipschitz(o)
 
 
 class Problem(eqx.Module):
@@ -219,9 +242,17 @@ class _Unravel:
 
 
 def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
+    """`function(agents, theta)`, an array with an entry per agent; very large problems go to the device by and by."""
+    M = tree.leading_axis(agents)
+    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(agents))
+    many = max(1, min(M, M * DEVICE_BYTES // max(size, 1)))
+    compiled, values = eqx.filter_jit(function), []
     with precision():
-        agents, theta = tree.to_device((agents, np.asarray(theta, dtype=np.float64)), "float64")
-        return np.asarray(eqx.filter_jit(function)(agents, theta))
+        theta = tree.to_device(np.asarray(theta, dtype=np.float64), "float64")
+        for start in range(0, M, many):
+            some = tree.to_device(tree.take(agents, slice(start, start + many)), "float64")
+            values.append(np.asarray(compiled(some, theta)))
+    return np.concatenate(values)
 
 
 def _affine_roots(A: np.ndarray, b: np.ndarray) -> np.ndarray:

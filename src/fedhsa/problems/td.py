@@ -33,6 +33,17 @@ class TDAgent(AbstractAgent):
     def mean_operator(self, theta, /):
         return self.A @ theta - self.b
 
+    def lipschitz(self, o, /):
+        # The Jacobian phi (gamma phi' - phi)^T has rank one.
+        phi, next_phi = self.features[o.state], self.features[o.next_state]
+        return jnp.linalg.norm(phi) * jnp.linalg.norm(self.discount * next_phi - phi)
+
+    def transition_operators(self, theta, state, next_states, /):
+        phi = self.features[state]
+        rewards = self.rewards[state] if self.rewards.ndim == 1 else self.rewards[state, next_states]
+        errors = rewards + self.discount * (self.features[next_states] @ theta) - phi @ theta
+        return errors[:, None], phi[None, :]
+
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = None) -> Problem:
     r"""TD(0) in `M` Markov reward processes that share a parameter.
@@ -60,6 +71,7 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = No
         agent = int(np.argmax((discount < 0) | (discount >= 1)))
         raise ValueError(f"`discount` must lie in [0, 1), got {discount[agent]} for agent {agent}.")
     chain = FiniteChain(P, start)
+    P = chain.transition  # one copy of the kernels is enough
     _check_rank(features, chain.stationary)
     A, b = _mean_operators(P, R, features, discount, chain.stationary)
     return Problem(TDAgent(Transitions(chain), R, features, discount, A, b), like=np.zeros(sizes["d"]))

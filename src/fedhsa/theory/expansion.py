@@ -1,0 +1,219 @@
+"""Markov sampling at any size: covariance and bias of the error to second order in the noise."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+
+from .. import tree
+from .._types import precision
+from ..algorithms import AbstractAlgorithm
+from ..problems import AbstractAgent, Problem
+from ._finite import finite_law
+from ._linear import DOUBLINGS
+from ._rule import require_rule
+from .rounds import RoundMap, check_reach, limit_error
+
+
+class Expansion(NamedTuple):
+    """The error in the long run, to second order in the noise."""
+
+    heterogeneity_bias: np.ndarray
+    """Where the method goes without noise, minus the root, `(d,)`."""
+    markov_bias: np.ndarray
+    """What correlation in time adds to the mean, `(d,)`."""
+    lasting_bias: np.ndarray
+    """The part of `markov_bias` that stays however many agents like these there are: that of their own local steps."""
+    covariance: np.ndarray
+    """`(d, d)`; proportional to $1/M$ over agents like these."""
+
+
+def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
+    r"""Covariance and bias of the error in the long run on finite chains, to second order in the noise.
+
+    Let $x_{i,\ell}$ be the path of agent $i$ through a round without noise, $\epsilon_{i,\ell} = G_i(x_{i,\ell}, o) -
+    \bar G_i(x_{i,\ell})$ the noise on it, and $\tilde A_i(o) = A_i(o) - A_i$. With the round's response $K_{i,\ell}$ to
+    a change of agent $i$'s operator at its step $\ell$,
+
+    $$e' = \Phi e + \sum_{i,\ell} K_{i,\ell}\, (\epsilon_{i,\ell} + \tilde A_i(o_{i,\ell})\, \delta_{i,\ell}),$$
+
+    where $\delta_{i,\ell} = \theta_{i,\ell} - x_{i,\ell}$ is the local error. Without the last term this gives the
+    covariance; the mean of the last term, with $\delta$ to first order, gives the bias. Both are sums over each agent's
+    kernel alone, at any $\eta H$ (`docs/theory.md` derives them), and exact for additive noise.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=8, num_states=6, dim=3, laziness=0.5)
+        >>> found = expansion(problem, fedhsa.FedHSA(0.02, local_steps=10))
+        >>> bool(np.linalg.norm(found.markov_bias) > 0), bool((found.heterogeneity_bias == 0).all())
+        (True, True)
+    """
+    check_reach(problem, algorithm)
+    algorithm.check(problem)
+    rule, law = require_rule(algorithm), finite_law(problem.agents.source)
+    if law is None:
+        raise TypeError(
+            f"The expansion sums over finite chains, got {type(problem.agents.source).__name__}. "
+            "`theory.estimate` has the same quantities from samples."
+        )
+    A, b = problem.affine_parts()
+    (M, d, _), total = A.shape, rule.matrices(A)[1]
+    Phi, residuals = rule.transition(A), A @ problem.theta_star - b
+    drift = (1 - rule.correction) * rule.server_step * rule.step_size * np.einsum("iab,ib->a", total, residuals) / M
+    heterogeneity = limit_error(RoundMap(Phi, drift, None), algorithm)
+    shared = _Shared(
+        Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, *map(np.float64, rule), np.float64(1 / M)
+    )
+    with precision():
+        inputs = tree.to_device((problem.flat_agents, law.chain, A), "float64")
+        moving = rule.local_steps > 1 and not rule.correction
+        kind = _Kind(rule.local_steps, law.pairs, law.independent, moving)
+        sums = _all_agents(tree.to_device(shared, "float64"), inputs, kind)
+        driven, push, lasting = tree.to_host(sums)
+    gain = np.linalg.inv(np.eye(d) - Phi)
+    return Expansion(heterogeneity, gain @ push, gain @ lasting, solve_discrete_lyapunov(Phi, driven + driven.T))
+
+
+class _Shared(NamedTuple):
+    """What all agents have in common, as traced arrays: another step size compiles nothing."""
+
+    Phi: jax.Array
+    A_bar: jax.Array
+    S_bar: jax.Array
+    start: jax.Array
+    eta: jax.Array
+    local_steps: jax.Array
+    server_step: jax.Array
+    kappa: jax.Array
+    share: jax.Array
+    """$1/M$."""
+
+
+class _Kind(NamedTuple):
+    H: int
+    pairs: bool
+    independent: bool
+    moving: bool
+    """Whether agents move through a round even without noise, as in Local SA."""
+
+
+class _Noise(NamedTuple):
+    """The noise of one agent at one point, summed over its outcomes."""
+
+    given: jax.Array
+    """Its mean given the state before, `(S, d)`."""
+    leaving: jax.Array
+    """Its mean on the event of the state after, `(d, S)`."""
+    square: jax.Array
+    """Its covariance, `(d, d)`."""
+
+
+@eqx.filter_jit
+def _all_agents(shared, inputs, kind):
+    # One after the other: it bounds the memory, and products of single matrices are the fastest.
+    each = jax.lax.map(lambda one: _one_agent(shared, *one, kind), inputs)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
+
+
+def _one_agent(shared: _Shared, agent: AbstractAgent, chain, A, kind: _Kind):
+    """An agent's share of the covariance that a round adds (half of it), of the bias, and of the lasting bias."""
+    H, eta, kappa, P, d = kind.H, shared.eta, shared.kappa, chain.transition, A.shape[0]
+    F = jnp.eye(d) + eta * A
+    _, powers = jax.lax.scan(lambda power, _: (F @ power, power), jnp.eye(d), length=H)
+    K = shared.server_step * eta * shared.share * powers[::-1]
+    anchored = kappa * (shared.S_bar - jnp.sum(powers, axis=0))
+    K = K.at[0].add(shared.server_step * eta * shared.share * anchored)
+
+    def forward(x, _):
+        return x + eta * (agent.mean_operator(x) - kappa * agent.mean_operator(shared.start)), x
+
+    if kind.moving:
+        _, path = jax.lax.scan(forward, shared.start, length=H)
+        noise = jax.lax.map(lambda x: _noise(agent, chain, x, kind), path)
+    else:
+        noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (H, *x.shape)), _noise(agent, chain, shared.start, kind))
+
+    def respond(T, now):
+        K, noise = now
+        return T @ P + K @ noise.leaving, None
+
+    added, _ = jax.lax.scan(respond, jnp.zeros((d, P.shape[0])), (K, noise))
+    X = _sum_of_powers(shared.Phi, jnp.linalg.matrix_power(P - chain.stationary[None, :], H), added)
+
+    def step(carry, now):
+        T, D, R, driven, bias = carry
+        K, noise = now
+        driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
+        bias = bias + _multiplied(agent, chain, shared.start, D, kind) @ K.T
+        R = R @ P
+        D = F @ D @ P + eta * noise.leaving + eta * kappa * R
+        return (T @ P + K @ noise.leaving, D, R, driven, bias), None
+
+    # Two errors at once: with what earlier rounds and the shared operator bring of the agent's own noise, and without.
+    both = jnp.array([1.0, 0.0])[:, None, None]
+    first = jax.tree.map(lambda x: x[0], noise)
+    # The correction R is fixed in the first step and then only carried along; that step's own noise enters it later.
+    D = both * X
+    driven = shared.Phi @ X @ first.given @ K[0].T + K[0] @ first.square @ K[0].T / 2
+    bias = _multiplied(agent, chain, shared.start, D, kind) @ K[0].T
+    R = both * ((shared.A_bar - A) @ X @ P) + (both * shared.share - 1) * first.leaving
+    D = F @ D @ P + eta * first.leaving + eta * kappa * R
+    carry = (shared.Phi @ X @ P + K[0] @ first.leaving, D, R, driven, bias)
+    (_, _, _, driven, bias), _ = jax.lax.scan(step, carry, jax.tree.map(lambda x: x[1:], (K, noise)))
+    return driven, bias[0], bias[1]
+
+
+def _noise(agent: AbstractAgent, chain, x, kind: _Kind) -> _Noise:
+    P, pi = chain.transition, chain.stationary
+    states = jnp.arange(P.shape[0])
+    if kind.pairs:
+        values, directions = jax.vmap(lambda s: agent.transition_operators(x, s, states))(states)
+        weighted = (pi[:, None] * P)[..., None] * values
+        inner = jnp.einsum("stk,stm->skm", weighted, values)
+        square = jnp.einsum("ska,skm,smb->ab", directions, inner, directions)
+        given = jnp.einsum("st,stk,ska->sa", P, values, directions)
+        leaving = jnp.einsum("stk,ska->ta", weighted, directions)
+    else:
+        given = jax.vmap(lambda s: agent.operator(x, s))(states)
+        square, leaving = given.T @ (pi[:, None] * given), P.T @ (pi[:, None] * given)
+    mean = pi @ given
+    square = square - jnp.outer(mean, mean)
+    if kind.independent:
+        return _Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square)
+    return _Noise(given - mean, (leaving - pi[:, None] * mean).T, square)
+
+
+def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
+    r"""$E[\tilde A(o)\, \delta]$ for errors whose mean on the event of each state is `D`, `(k, d, S)`."""
+    if kind.independent:
+        return jnp.zeros(D.shape[:2])
+    P = chain.transition
+    states = jnp.arange(P.shape[0])
+
+    def given(theta, s):
+        if not kind.pairs:
+            return agent.operator(theta, s)
+        values, directions = agent.transition_operators(theta, s, states)
+        return P[s] @ values @ directions
+
+    def along(s, direction):
+        return jax.jvp(lambda theta: given(theta, s), (x,), (direction,))[1]
+
+    return jax.vmap(lambda D: jnp.sum(jax.vmap(along, in_axes=(0, 1))(states, D), axis=0))(D)
+
+
+def _sum_of_powers(left, right, C):
+    r"""$\sum_k L^k C R^k$, by doubling."""
+
+    def unfinished(carry):
+        X, _, _, added, count = carry
+        return (count < DOUBLINGS) & (jnp.max(jnp.abs(added)) > 1e-17 * jnp.max(jnp.abs(X)))
+
+    def double(carry):
+        X, left, right, _, count = carry
+        added = left @ X @ right
+        return X + added, left @ left, right @ right, added, count + 1
+
+    return jax.lax.while_loop(unfinished, double, (C, left, right, C, 0))[0]
