@@ -164,7 +164,7 @@ class Problem(eqx.Module):
 
     def mean_operators(self, theta: Any) -> np.ndarray:
         r"""$\bar G_i(\theta)$ for every agent, `(M, d)`; `theta` is a flat vector."""
-        return _on_device(lambda agents, t: jax.vmap(lambda a: a.mean_operator(t))(agents), self.flat_agents, theta)
+        return _on_device(_mean_operators, self.flat_agents, theta)
 
     def mean_operator(self, theta: Any) -> np.ndarray:
         r"""$\bar G(\theta) = \frac1M \sum_i \bar G_i(\theta)$; zero at `theta_star`."""
@@ -172,11 +172,7 @@ class Problem(eqx.Module):
 
     def jacobians(self, theta: Any) -> np.ndarray:
         r"""$\partial \bar G_i / \partial \theta$ for every agent, `(M, d, d)`."""
-
-        def jacobian(agents, t):
-            return jax.vmap(lambda a: jax.jacfwd(a.mean_operator)(t))(agents)
-
-        return _on_device(jacobian, self.flat_agents, theta)
+        return _on_device(_jacobians, self.flat_agents, theta)
 
     @property
     def affine(self) -> bool:
@@ -239,6 +235,14 @@ class _Unravel:
 
     def __hash__(self):
         return hash(self.shape)
+
+
+def _mean_operators(agents, theta):
+    return jax.vmap(lambda agent: agent.mean_operator(theta))(agents)
+
+
+def _jacobians(agents, theta):
+    return jax.vmap(lambda agent: jax.jacfwd(agent.mean_operator)(theta))(agents)
 
 
 def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:

@@ -64,11 +64,14 @@ class Outcomes(NamedTuple):
 
 def outcomes(problem: Problem, law: FiniteLaw) -> Outcomes:
     """All of them at once, for small problems."""
-
-    def one(agent, o, root):
-        return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
-
     with precision():
         agents, root = tree.to_device((problem.flat_agents, problem.theta_star), "float64")
-        every = jax.vmap(jax.vmap(one, in_axes=(None, 0, None)), in_axes=(0, None, None))
-        return Outcomes(*tree.to_host(eqx.filter_jit(every)(agents, law.outcomes(), root)))
+        return Outcomes(*tree.to_host(_outcomes(agents, law.outcomes(), root)))
+
+
+@eqx.filter_jit
+def _outcomes(agents, every, root):
+    def one(agent, o):
+        return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
+
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, every)

@@ -20,25 +20,45 @@ class LocalRule(NamedTuple):
     server_step: float
     correction: float
 
-    def matrices(self, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        r"""$F_i^H$ and $S_i = \sum_{k<H} F_i^k$ for $F_i = I + \eta A_i$, in $\log H$ products.
-
-        The powers of $\begin{pmatrix} F & I \\ 0 & I \end{pmatrix}$ hold both.
-        """
-        d = A.shape[-1]
-        block = np.zeros((*A.shape[:-2], 2 * d, 2 * d))
-        block[..., :d, :d] = np.eye(d) + self.step_size * A
-        block[..., :d, d:] = block[..., d:, d:] = np.eye(d)
+    def powers(self, A: np.ndarray) -> np.ndarray:
+        r"""$F_i^H$ for $F_i = I + \eta A_i$."""
         with np.errstate(over="ignore", invalid="ignore"):  # far beyond the stable steps powers overflow, and may
-            power = np.linalg.matrix_power(block, self.local_steps)
-        return power[..., :d, :d], power[..., :d, d:]
+            return np.linalg.matrix_power(np.eye(A.shape[-1]) + self.step_size * A, self.local_steps)
+
+    def sums(self, A: np.ndarray) -> np.ndarray:
+        r"""$S_i = \sum_{k<H} F_i^k$, in $\log H$ products: $S_{2k} = S_k + F^k S_k$."""
+        identity = np.broadcast_to(np.eye(A.shape[-1]), A.shape)
+        F, power, S = identity + self.step_size * A, identity, np.zeros_like(A)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for bit in f"{self.local_steps:b}":
+                S, power = S + power @ S, power @ power
+                if bit == "1":
+                    S, power = identity + F @ S, F @ power
+        return S
 
     def transition(self, A: np.ndarray) -> np.ndarray:
-        r"""$\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \kappa \eta S_i (\bar A - A_i)] - I)$, the map of errors."""
-        power, total = self.matrices(A)
+        r"""The map of errors, $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \kappa \eta S_i (\bar A - A_i)] - I)$."""
+        kappa = self.correction
+        nothing = np.zeros_like(A[:1])
+        return self.assemble(A, self.powers(A) if kappa < 1 else nothing, self.sums(A) if kappa > 0 else nothing)
+
+    def assemble(self, A: np.ndarray, powers: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        r"""`transition` from $F_i^H$ and $S_i$; $I + \alpha_g \eta \bar S \bar A$ for FedHSA, as $\eta S_i A_i = F_i^H - I$."""
+        identity, kappa = np.eye(A.shape[-1]), self.correction
         with np.errstate(over="ignore", invalid="ignore"):
-            ends = power + self.correction * self.step_size * total @ (A.mean(0) - A)
-            return np.eye(A.shape[-1]) * (1 - self.server_step) + self.server_step * ends.mean(0)
+            corrected = self.step_size * sums.mean(0) @ A.mean(0)
+            return identity + self.server_step * (kappa * corrected + (1 - kappa) * (powers.mean(0) - identity))
+
+    def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        r"""Where the error goes without noise: $(I - \Phi)^{-1} (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
+
+        `residuals` are $r_i = \bar G_i(\theta^\star)$. FedHSA's error goes to zero.
+        """
+        if self.correction == 1:
+            return np.zeros(A.shape[-1])
+        pulled = (self.sums(A) @ residuals[..., None])[..., 0].mean(0)
+        c = (1 - self.correction) * self.server_step * self.step_size * pulled
+        return np.linalg.solve(np.eye(len(c)) - self.transition(A), c)
 
 
 def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
@@ -47,9 +67,9 @@ def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
         return None
     if isinstance(algorithm, FedHSA | LocalSA):
         corrected = float(isinstance(algorithm, FedHSA))
-        return LocalRule(float(algorithm.step_size), algorithm.local_steps, float(algorithm.server_step), corrected)
+        return LocalRule(_number(algorithm.step_size), algorithm.local_steps, float(algorithm.server_step), corrected)
     if isinstance(algorithm, AbstractOneStep):
-        return LocalRule(float(algorithm.step_size), 1, 1.0, 0.0)
+        return LocalRule(_number(algorithm.step_size), 1, 1.0, 0.0)
     return None
 
 
@@ -62,3 +82,8 @@ def require_rule(algorithm: AbstractAlgorithm) -> LocalRule:
             f"{type(algorithm).__name__}. Its map without noise is `theory.exact.round_map`."
         )
     return rule
+
+
+def _number(step_size: float | AbstractSchedule) -> float:
+    assert not isinstance(step_size, AbstractSchedule)
+    return float(step_size)

@@ -1,6 +1,6 @@
 """Markov sampling at any size: covariance and bias of the error to second order in the noise."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from ..problems import AbstractAgent, Problem
 from ._finite import finite_law
 from ._linear import DOUBLINGS
 from ._rule import require_rule
-from .rounds import RoundMap, check_reach, limit_error
+from .rounds import check_reach, check_stable
 
 
 class Expansion(NamedTuple):
@@ -59,17 +59,16 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
             "`theory.estimate` has the same quantities from samples."
         )
     A, b = problem.affine_parts()
-    (M, d, _), total = A.shape, rule.matrices(A)[1]
-    Phi, residuals = rule.transition(A), A @ problem.theta_star - b
-    drift = (1 - rule.correction) * rule.server_step * rule.step_size * np.einsum("iab,ib->a", total, residuals) / M
-    heterogeneity = limit_error(RoundMap(Phi, drift, None), algorithm)
-    shared = _Shared(
-        Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, *map(np.float64, rule), np.float64(1 / M)
-    )
+    (M, d, _), total = A.shape, rule.sums(A)
+    Phi = rule.transition(A)
+    check_stable(Phi, algorithm)
+    heterogeneity = rule.limit_error(A, A @ problem.theta_star - b)
+    numbers = map(np.float64, (rule.step_size, rule.server_step, rule.correction, 1 / M))
+    shared = _Shared(Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, *numbers)
     with precision():
         inputs = tree.to_device((problem.flat_agents, law.chain, A), "float64")
         moving = rule.local_steps > 1 and not rule.correction
-        kind = _Kind(rule.local_steps, law.pairs, law.independent, moving)
+        kind = Kind(rule.local_steps, law.pairs, law.independent, moving)
         sums = _all_agents(tree.to_device(shared, "float64"), inputs, kind)
         driven, push, lasting = tree.to_host(sums)
     gain = np.linalg.inv(np.eye(d) - Phi)
@@ -79,19 +78,20 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
 class _Shared(NamedTuple):
     """What all agents have in common, as traced arrays: another step size compiles nothing."""
 
-    Phi: jax.Array
-    A_bar: jax.Array
-    S_bar: jax.Array
-    start: jax.Array
-    eta: jax.Array
-    local_steps: jax.Array
-    server_step: jax.Array
-    kappa: jax.Array
-    share: jax.Array
+    Phi: Any
+    A_bar: Any
+    S_bar: Any
+    start: Any
+    eta: Any
+    server_step: Any
+    kappa: Any
+    share: Any
     """$1/M$."""
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
+    """What the compiled program depends on besides shapes."""
+
     H: int
     pairs: bool
     independent: bool
@@ -99,7 +99,7 @@ class _Kind(NamedTuple):
     """Whether agents move through a round even without noise, as in Local SA."""
 
 
-class _Noise(NamedTuple):
+class Noise(NamedTuple):
     """The noise of one agent at one point, summed over its outcomes."""
 
     given: jax.Array
@@ -113,12 +113,13 @@ class _Noise(NamedTuple):
 @eqx.filter_jit
 def _all_agents(shared, inputs, kind):
     # One after the other: it bounds the memory, and products of single matrices are the fastest.
-    each = jax.lax.map(lambda one: _one_agent(shared, *one, kind), inputs)
+    each = jax.lax.map(lambda one: _one_agent(shared, one, kind), inputs)
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
 
 
-def _one_agent(shared: _Shared, agent: AbstractAgent, chain, A, kind: _Kind):
+def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
     """An agent's share of the covariance that a round adds (half of it), of the bias, and of the lasting bias."""
+    agent, chain, A = inputs
     H, eta, kappa, P, d = kind.H, shared.eta, shared.kappa, chain.transition, A.shape[0]
     F = jnp.eye(d) + eta * A
     _, powers = jax.lax.scan(lambda power, _: (F @ power, power), jnp.eye(d), length=H)
@@ -131,9 +132,9 @@ def _one_agent(shared: _Shared, agent: AbstractAgent, chain, A, kind: _Kind):
 
     if kind.moving:
         _, path = jax.lax.scan(forward, shared.start, length=H)
-        noise = jax.lax.map(lambda x: _noise(agent, chain, x, kind), path)
+        noise = jax.lax.map(lambda x: noise_at(agent, chain, x, kind), path)
     else:
-        noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (H, *x.shape)), _noise(agent, chain, shared.start, kind))
+        noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (H, *x.shape)), noise_at(agent, chain, shared.start, kind))
 
     def respond(T, now):
         K, noise = now
@@ -146,7 +147,7 @@ def _one_agent(shared: _Shared, agent: AbstractAgent, chain, A, kind: _Kind):
         T, D, R, driven, bias = carry
         K, noise = now
         driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
-        bias = bias + _multiplied(agent, chain, shared.start, D, kind) @ K.T
+        bias = bias + multiplied(agent, chain, shared.start, D, kind) @ K.T
         R = R @ P
         D = F @ D @ P + eta * noise.leaving + eta * kappa * R
         return (T @ P + K @ noise.leaving, D, R, driven, bias), None
@@ -157,7 +158,7 @@ def _one_agent(shared: _Shared, agent: AbstractAgent, chain, A, kind: _Kind):
     # The correction R is fixed in the first step and then only carried along; that step's own noise enters it later.
     D = both * X
     driven = shared.Phi @ X @ first.given @ K[0].T + K[0] @ first.square @ K[0].T / 2
-    bias = _multiplied(agent, chain, shared.start, D, kind) @ K[0].T
+    bias = multiplied(agent, chain, shared.start, D, kind) @ K[0].T
     R = both * ((shared.A_bar - A) @ X @ P) + (both * shared.share - 1) * first.leaving
     D = F @ D @ P + eta * first.leaving + eta * kappa * R
     carry = (shared.Phi @ X @ P + K[0] @ first.leaving, D, R, driven, bias)
@@ -165,7 +166,8 @@ def _one_agent(shared: _Shared, agent: AbstractAgent, chain, A, kind: _Kind):
     return driven, bias[0], bias[1]
 
 
-def _noise(agent: AbstractAgent, chain, x, kind: _Kind) -> _Noise:
+def noise_at(agent: AbstractAgent, chain, x, kind: Kind) -> Noise:
+    """The noise of an agent at the point `x`."""
     P, pi = chain.transition, chain.stationary
     states = jnp.arange(P.shape[0])
     if kind.pairs:
@@ -181,11 +183,11 @@ def _noise(agent: AbstractAgent, chain, x, kind: _Kind) -> _Noise:
     mean = pi @ given
     square = square - jnp.outer(mean, mean)
     if kind.independent:
-        return _Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square)
-    return _Noise(given - mean, (leaving - pi[:, None] * mean).T, square)
+        return Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square)
+    return Noise(given - mean, (leaving - pi[:, None] * mean).T, square)
 
 
-def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
+def multiplied(agent: AbstractAgent, chain, x, D, kind: Kind):
     r"""$E[\tilde A(o)\, \delta]$ for errors whose mean on the event of each state is `D`, `(k, d, S)`."""
     if kind.independent:
         return jnp.zeros(D.shape[:2])

@@ -14,7 +14,7 @@ from .rounds import limit_error, radius, round_map
 
 LARGEST = 2**25
 """How many numbers the maps of all edges of the product chain may have together."""
-LARGEST_SYSTEM = 1200
+LARGEST_SYSTEM = 500
 """How many equations the stationary law may have."""
 
 
@@ -74,7 +74,7 @@ class ProductLaw(AbstractLaw):
                 f"The stationary law of {len(self.P)} joint states in {self.d} dimensions is a system of {count} "
                 f"equations, more than {LARGEST_SYSTEM}. `theory.predict` has the expansion in the noise at any size."
             )
-        round = np.stack([self._round(unit.reshape(shape)).ravel() for unit in np.eye(count)], axis=1)
+        round = self._round(np.eye(count).reshape(count, *shape)).reshape(count, count).T
         known = np.zeros(shape, dtype=bool)
         known[:, -1, -1] = True
         known = known.ravel()
@@ -97,8 +97,8 @@ class ProductLaw(AbstractLaw):
     def _round(self, Y: np.ndarray) -> np.ndarray:
         """Second moments of $(e, 1)$ by joint state, one round later."""
         keep = np.r_[: self.d, self.size - 1]
-        full = np.zeros((len(Y), self.size, self.size))
-        full[:, keep[:, None], keep] = Y
+        full = np.zeros((*Y.shape[:-2], self.size, self.size))
+        full[..., keep[:, None], keep] = Y
         full = self._step(self.first, full)
         for _ in range(self.rule.local_steps - 1):
             full = self._step(self.later, full)
@@ -111,10 +111,10 @@ class ProductLaw(AbstractLaw):
 
     def _step(self, maps: np.ndarray, Y: np.ndarray) -> np.ndarray:
         if self.pairs:
-            moved = maps @ Y[:, None] @ transpose(maps)
-            return np.einsum("st,stab->tab", self.P, moved)
+            moved = maps @ Y[..., None, :, :] @ transpose(maps)
+            return np.einsum("st,...stab->...tab", self.P, moved)
         moved = maps[:, 0] @ Y @ transpose(maps[:, 0])
-        return np.einsum("st,sab->tab", self.P, moved)
+        return np.einsum("st,...sab->...tab", self.P, moved)
 
     def _local(self, i: int) -> slice:
         return slice((1 + i) * self.d, (2 + i) * self.d)

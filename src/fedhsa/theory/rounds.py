@@ -115,13 +115,17 @@ def radius(matrix: np.ndarray) -> float:
 
 def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
     r"""$(I - \Phi)^{-1} c$, refused where the method diverges."""
-    Phi, c, _ = map
+    check_stable(map.transition, algorithm)
+    return np.linalg.solve(np.eye(len(map.offset)) - map.transition, map.offset)
+
+
+def check_stable(Phi: np.ndarray, algorithm: AbstractAlgorithm) -> None:
+    """Refuses a round map that does not contract."""
     if (growth := radius(Phi)) >= 1:
         raise ValueError(
             f"{type(algorithm).__name__} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
             "Use a smaller step or fewer local steps."
         )
-    return np.linalg.solve(np.eye(len(c)) - Phi, c)
 
 
 def start_error(problem: Problem, theta: Any) -> np.ndarray:
@@ -137,5 +141,10 @@ def check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
             f"Exact laws need operators that are affine in the parameter; {type(problem.agents).__name__} is not "
             "marked so. Set `affine = True` on the agent class if it is."
         )
+    check_schedule(algorithm)
+
+
+def check_schedule(algorithm: AbstractAlgorithm) -> None:
+    """Refuses steps that change."""
     if any(isinstance(v, AbstractSchedule) for v in vars(algorithm).values()):
-        raise TypeError("Exact laws need a constant step size, got a schedule.")
+        raise TypeError("Exact laws need a constant step size, got a schedule. Predict its first and its last step.")

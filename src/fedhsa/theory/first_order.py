@@ -1,0 +1,136 @@
+"""The floor to first order in the step, any chain: from long-run covariances and lagged products."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_continuous_lyapunov
+
+from .. import tree
+from .._types import precision
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from ..problems.quadratic import QuadraticAgent
+from ..sources import IID, VAR1, Silent
+from ._finite import finite_law
+from ._linear import transpose
+from ._rule import LocalRule, require_rule
+from .expansion import Kind, multiplied, noise_at
+
+
+class Correlations(NamedTuple):
+    r"""What the agents' noise at the root does over time, all that first-order theory needs to know about it."""
+
+    long_run: np.ndarray
+    r"""$\Gamma_i = C_0 + \sum_{k \ge 1} (C_k + C_k^T)$, $C_k = \mathrm{Cov}(G_i(\theta^\star, o_0), G_i(\theta^\star,
+    o_k))$, `(M, d, d)`."""
+    lagged: np.ndarray
+    r"""$c_{i,k} = E[(A_i(o_k) - A_i)(G_i(\theta^\star, o_0) - \bar G_i(\theta^\star))]$ for $k = 1, 2, \dots$,
+    `(M, lags, d)`."""
+    lagged_sum: np.ndarray
+    r"""$\sum_{k \ge 1} c_{i,k}$, `(M, d)`."""
+
+
+def known(problem: Problem) -> bool:
+    """Whether the noise of a problem is known exactly, or could only be sampled."""
+    source = problem.agents.source
+    inner = source.source if isinstance(source, IID) else source
+    additive = isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1)
+    return isinstance(source, Silent) or additive or finite_law(source) is not None
+
+
+def correlations(problem: Problem, lags: int = 1) -> Correlations:
+    r"""Long-run covariances and lagged products of affine problems, exactly.
+
+    On finite chains by the fundamental matrix $Z = (I - P + 1 \pi^T)^{-1}$; for VAR(1) noise
+    $\Gamma = \sigma^2 (I - Q)^{-1} (I - Q)^{-T}$ and no lagged products, since the noise is additive.
+
+    !!! example
+        >>> P = [[[0.9, 0.1], [0.1, 0.9]]]                      # a symmetric chain, correlation 0.8^k
+        >>> problem = fedhsa.problems.finite_sum.from_arrays(A=[[[[1.0]], [[1.0]]]], b=[[[1.0], [-1.0]]], P=P)
+        >>> correlations(problem).long_run.round(6)                        # (1 + 0.8) / (1 - 0.8)
+        array([[[9.]]])
+    """
+    M, d = problem.num_agents, problem.dim
+    source = problem.agents.source
+    nothing = np.zeros((M, lags, d)), np.zeros((M, d))
+    if isinstance(source, Silent):
+        return Correlations(np.zeros((M, d, d)), *nothing)
+    inner = source.source if isinstance(source, IID) else source
+    if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1):
+        return Correlations(inner.covariance if isinstance(source, IID) else long_run_of_var(inner), *nothing)
+    law = finite_law(source)
+    if law is None:
+        raise TypeError(
+            f"Correlations are known exactly for finite chains and for additive VAR(1) noise, got "
+            f"{type(problem.agents).__name__} observing {type(source).__name__}. `theory.estimate` samples them."
+        )
+    with precision():
+        inputs = tree.to_device((problem.flat_agents, law.chain), "float64")
+        root = tree.to_device(problem.theta_star, "float64")
+        kind = Kind(lags, law.pairs, law.independent, False)
+        return Correlations(*tree.to_host(_correlations(inputs, root, kind)))
+
+
+@eqx.filter_jit
+def _correlations(inputs, root, kind: Kind):
+    def one(inputs):
+        agent, chain = inputs
+        P, pi = chain.transition, chain.stationary
+        noise = noise_at(agent, chain, root, kind)
+        # leaving Z, with Z = (I - P + 1 pi^T)^-1: the sum over all later times
+        summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, noise.leaving.T).T
+        cross = summed @ noise.given
+        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), noise.leaving, length=kind.H)
+        products = multiplied(agent, chain, root, jnp.concatenate([joint, summed[None]]), kind)
+        return noise.square + cross + cross.T, products[:-1], products[-1]
+
+    return jax.lax.map(one, inputs)
+
+
+def long_run_of_var(source: VAR1) -> np.ndarray:
+    r"""$\sigma^2 (I - Q)^{-1} (I - Q)^{-T}$ for every agent, `(M, d, d)`."""
+    inverse = np.linalg.inv(np.eye(source.transition.shape[-1]) - source.transition)
+    return source.noise_std[:, None, None] ** 2 * inverse @ transpose(inverse)
+
+
+def first_order_covariance(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
+    r"""The solution $X$ of $\bar A X + X \bar A^T = -\frac{\alpha_g \eta}{M} \frac1M \sum_i \Gamma_i$.
+
+    The constant of the linear speed-up: it holds the *average* of the agents' long-run covariances, not that of the
+    slowest chain, which answers the paper's second open question.
+    """
+    A, _ = problem.affine_parts()
+    return covariance_of(A.mean(0), correlations(problem).long_run, require_rule(algorithm))
+
+
+def first_order_bias(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
+    r"""The Markov bias to first order in the step, for $\kappa = 1$ (FedHSA) or $0$ (Local SA),
+
+    $$-\eta \bar A^{-1} \frac1M \sum_i \Bigl\{ \frac1H \sum_{\ell<H} \sum_{1 \le j \le \ell}
+      \bigl[c_{i,j} - \kappa (1 - \tfrac1M) c_{i,\ell}\bigr]
+      + \frac{\alpha_g}{M H} \sum_{\ell<H} \sum_{k>\ell} c_{i,k} \Bigr\}.$$
+
+    The first part comes from an agent's own local steps and stays at any $M$; the second from earlier rounds.
+    """
+    rule = require_rule(algorithm)
+    A, _ = problem.affine_parts()
+    found = correlations(problem, lags=max(rule.local_steps - 1, 1))
+    return bias_of(A.mean(0), found.lagged, found.lagged_sum, rule, 1 / problem.num_agents)
+
+
+def covariance_of(A_bar: np.ndarray, long_run: np.ndarray, rule: LocalRule) -> np.ndarray:
+    """`first_order_covariance` from its ingredients."""
+    return solve_continuous_lyapunov(A_bar, -rule.server_step * rule.step_size / len(long_run) * long_run.mean(0))
+
+
+def bias_of(A_bar: np.ndarray, lagged: np.ndarray, lagged_sum: np.ndarray, rule: LocalRule, share: float) -> np.ndarray:
+    """`first_order_bias` from its ingredients; `share` is $1/M$, and 0 leaves the part that stays at any $M$."""
+    H, c, total = rule.local_steps, lagged.mean(0)[: rule.local_steps - 1], lagged_sum.mean(0)
+    sums = np.concatenate([np.zeros((1, len(total))), np.cumsum(c, axis=0)])  # over 1 <= j <= l, for l = 0 .. H-1
+    repeated = np.concatenate([np.zeros((1, len(total))), c]) * np.arange(len(sums))[:, None]
+    own = (sums - rule.correction * (1 - share) * repeated).sum(0) + (H - len(sums)) * sums[-1]
+    earlier = (total - sums).sum(0) + (H - len(sums)) * (total - sums[-1])
+    return -rule.step_size / H * np.linalg.solve(A_bar, own + rule.server_step * share * earlier)

@@ -1,0 +1,136 @@
+"""What will happen, before anything runs: an algorithm on a problem, from exact laws, expansions or samples."""
+
+import contextlib
+from typing import NamedTuple
+
+import numpy as np
+
+from .._types import SeedLike
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from . import exact
+from ._finite import finite_law
+from ._linearise import curvature, linearised
+from ._moments import AbstractLaw
+from ._rule import LocalRule, require_rule
+from .estimate import Estimates, estimate
+from .expansion import expansion
+from .first_order import bias_of, covariance_of, known
+from .prediction import Prediction
+from .rounds import check_schedule, radius
+
+
+def predict(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    *,
+    samples: int = 20_000,
+    key: SeedLike = 0,
+) -> Prediction:
+    r"""What `algorithm` will do on `problem`.
+
+    Exact without noise, with additive VAR(1) noise and for independent observations of finite chains; to second order
+    in the noise on Markov chains with finitely many states; elsewhere from `samples` observations of every agent.
+    Nonlinear operators are linearised at the root, and what their curvature does to the mean is added.
+
+    **Arguments:**
+
+    - `samples`, `key`: how many observations, and which, where the sources can only be sampled.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=20, num_states=10, dim=4, laziness=0.5)
+        >>> prediction = predict(problem, fedhsa.FedHSA(0.05, local_steps=10))
+        >>> prediction.stable, prediction.basis
+        (True, 'expansion')
+        >>> runs = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=10), rounds=600, seeds=64)
+        >>> bool(0.9 < runs.error[:, 400:].mean() / prediction.floor < 1.1)
+        True
+    """
+    check_schedule(algorithm)
+    algorithm.check(problem)
+    rule = require_rule(algorithm)
+    if known(problem):
+        A, parts, law = _from_knowledge(problem, algorithm, rule)
+        basis = "expansion" if law is None else "exact"
+    else:
+        A, parts = _from_samples(problem, rule, estimate(problem, samples=samples, key=key))
+        basis, law = "samples", None
+    stable = parts is not None
+    if parts is None:
+        nowhere, nothing = np.full(problem.dim, np.inf), np.zeros(problem.dim)
+        parts = _Parts(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
+    return Prediction(
+        basis=basis,
+        stable=stable,
+        transition=rule.transition(A),
+        jacobians=A,
+        problem=problem,
+        algorithm=algorithm,
+        law=law,
+        **parts._asdict(),
+    )
+
+
+class _Parts(NamedTuple):
+    """The long run, in parts."""
+
+    heterogeneity_bias: np.ndarray
+    markov_bias: np.ndarray
+    curvature_bias: np.ndarray
+    covariance: np.ndarray
+    lasting_bias: np.ndarray
+    interval: tuple[float, float] | None = None
+
+
+def _from_knowledge(
+    problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule
+) -> tuple[np.ndarray, _Parts | None, AbstractLaw | None]:
+    model, law = linearised(problem), _law(problem, algorithm)
+    A, b = model.affine_parts()
+    if not radius(rule.transition(A)) < 1:
+        return A, None, law
+    if law is not None:
+        return A, _from_law(law, rule.limit_error(A, A @ problem.theta_star - b)), law
+    found = expansion(model, algorithm)
+    curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
+    lasting = found.heterogeneity_bias + found.lasting_bias
+    return A, _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting), None
+
+
+def _law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw | None:
+    """The exact law, where it has one that is quick at any size; products of chains are not."""
+    finite = finite_law(problem.agents.source)
+    if not problem.affine or (finite is not None and not finite.independent):
+        return None
+    with contextlib.suppress(TypeError):  # too large
+        return exact.law(problem, algorithm)
+    return None
+
+
+def _from_law(law: AbstractLaw, heterogeneity: np.ndarray) -> _Parts | None:
+    try:
+        mean, covariance = law.stationary()
+    except ValueError:  # stable in the mean, but not in the mean square
+        return None
+    nothing = np.zeros_like(mean)
+    return _Parts(heterogeneity, mean - heterogeneity, nothing, covariance, heterogeneity)
+
+
+def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> tuple[np.ndarray, _Parts | None]:
+    def parts(estimates: Estimates) -> _Parts:
+        A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
+        heterogeneity, A_bar = rule.limit_error(A, estimates.residuals), A.mean(0)
+        shares = (1 / problem.num_agents, 0.0)
+        markov, lasting = (bias_of(A_bar, lagged, lagged.sum(1), rule, share) for share in shares)
+        covariance = covariance_of(A_bar, estimates.long_run, rule)
+        return _Parts(heterogeneity, markov, np.zeros(problem.dim), covariance, heterogeneity + lasting)
+
+    def floor(estimates: Estimates) -> float:
+        found = parts(estimates)
+        bias = found.heterogeneity_bias + found.markov_bias
+        return float(bias @ bias + np.trace(found.covariance))
+
+    if not radius(rule.transition(estimates.jacobians)) < 1:
+        return estimates.jacobians, None
+    _, low, high = estimates.interval(floor)
+    return estimates.jacobians, parts(estimates)._replace(interval=(max(float(low), 0.0), float(high)))

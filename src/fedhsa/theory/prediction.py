@@ -1,0 +1,182 @@
+"""What a prediction holds: stability, rate, limit and floor, and what follows from them."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _check
+from ..algorithms import AbstractAlgorithm, Cost, cost
+from ..problems import Problem
+from ._moments import AbstractLaw
+from ._rule import require_rule
+from .independent import IndependentLaw
+from .rounds import radius, start_error
+from .stability import largest_local_steps, largest_step
+
+FLOAT_BYTES = 8
+NEVER = 1e12
+"""From so many agents on a speed-up is said to have no end."""
+
+
+class Reach(NamedTuple):
+    """What it takes to bring the mean-square error down to a target; infinite where it never gets there."""
+
+    rounds: float
+    samples: float
+    """Observations, of all agents together."""
+    bytes: float
+    """Sent up and down, of all agents together, at 8 bytes a number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    r"""What an algorithm does on a problem, without running it.
+
+    In the long run the error has the mean `heterogeneity_bias + markov_bias + curvature_bias` and the covariance
+    `covariance`; the `floor` is the squared norm of the first plus the trace of the second. Where the method diverges,
+    bias, covariance and floor are infinite.
+    """
+
+    basis: str
+    """What the numbers rest on: an `exact` law, the `expansion` to second order in the noise, or `samples`."""
+    stable: bool
+    """Whether the error stays bounded: in the mean, and where it is known, in the mean square."""
+    heterogeneity_bias: np.ndarray
+    """Where the method goes without noise, minus the root."""
+    markov_bias: np.ndarray
+    """What correlation in time adds to the mean."""
+    curvature_bias: np.ndarray
+    """What the noise adds to the mean because the operators are curved; zero for affine ones."""
+    covariance: np.ndarray
+    lasting_bias: np.ndarray
+    """The part of the bias that stays however many agents like these there are."""
+    interval: tuple[float, float] | None
+    """A 95 % interval of the floor, where it is estimated from samples."""
+    transition: np.ndarray = dataclasses.field(repr=False)
+    """The round map of the error."""
+    jacobians: np.ndarray = dataclasses.field(repr=False)
+    problem: Problem = dataclasses.field(repr=False)
+    algorithm: AbstractAlgorithm = dataclasses.field(repr=False)
+    law: AbstractLaw | None = dataclasses.field(repr=False)
+    """The exact law, where there is one."""
+
+    @functools.cached_property
+    def spectral_radius(self) -> float:
+        """Of the round map: from 1 on the method diverges."""
+        return radius(self.transition)
+
+    @functools.cached_property
+    def mean_square_radius(self) -> float | None:
+        """The factor of the mean-square error per round, noise in the operators' matrices included, or None."""
+        return self.law.growth() if isinstance(self.law, IndependentLaw) else None
+
+    @property
+    def rate(self) -> float:
+        """The factor of the root-mean-square error per round, while it is far above the floor."""
+        square = self.mean_square_radius
+        return self.spectral_radius if square is None else math.sqrt(square)
+
+    @functools.cached_property
+    def max_step_size(self) -> float:
+        """The first step at which the spectral radius reaches 1, at these local steps."""
+        return largest_step(self.jacobians, require_rule(self.algorithm))
+
+    @functools.cached_property
+    def max_local_steps(self) -> float | None:
+        """The last number of local steps before it does, at this step; None for methods without local steps."""
+        if not hasattr(self.algorithm, "local_steps"):
+            return None
+        return largest_local_steps(self.jacobians, require_rule(self.algorithm))
+
+    @property
+    def bias(self) -> np.ndarray:
+        """The mean of the error in the long run, `(d,)`."""
+        return self.heterogeneity_bias + self.markov_bias + self.curvature_bias
+
+    @property
+    def noise_variance(self) -> float:
+        """The trace of the covariance."""
+        return float(np.trace(self.covariance))
+
+    @property
+    def floor(self) -> float:
+        """The mean-square error in the long run."""
+        return float(self.bias @ self.bias) + self.noise_variance
+
+    @property
+    def saturation_agents(self) -> float:
+        """The number of agents at which the variance has sunk to the squared bias that more agents do not remove."""
+        lasting = float(self.lasting_bias @ self.lasting_bias)
+        agents = self.problem.num_agents * self.noise_variance / lasting if 0 < lasting < math.inf else math.inf
+        return agents if agents < NEVER else math.inf
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """Per round and agent."""
+        return cost(self.problem, self.algorithm)
+
+    def floor_at(self, num_agents: float) -> float:
+        """The floor with another number of agents like these: the variance and part of the bias go with its inverse."""
+        share = self.problem.num_agents / num_agents
+        bias = self.lasting_bias + share * (self.bias - self.lasting_bias)
+        return float(bias @ bias + share * self.noise_variance)
+
+    def error(self, rounds: int, theta: Any = None) -> np.ndarray:
+        r"""The predicted mean-square error before the first round and after each of `rounds`, from `theta`.
+
+        Exact where there is an exact law; elsewhere
+        $|m + \Phi^t (e_0 - m)|^2 + \mathrm{tr}(\Sigma - \Phi^t \Sigma (\Phi^t)^T)$ with the mean $m$ and the covariance
+        $\Sigma$ of the long run, which leaves out that noise in the operators' matrices is larger far from the root.
+        """
+        start = start_error(self.problem, theta)
+        if self.law is not None:
+            return np.array([moments.square for moments in self.law.path(start, _check.count("rounds", rounds))])
+        left, errors = np.eye(len(start)), []
+        for _ in range(_check.count("rounds", rounds) + 1):
+            errors.append(self._after(left, start))
+            left = self.transition @ left
+        return np.array(errors)
+
+    def reach(self, target: float, theta: Any = None) -> Reach:
+        """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
+        _check.number("target", target, above=0.0)
+        rounds, each, M = self._rounds_to(target, start_error(self.problem, theta)), self.cost, self.problem.num_agents
+        return Reach(rounds, rounds * M * each.samples, rounds * M * FLOAT_BYTES * (each.floats_up + each.floats_down))
+
+    def _after(self, left: np.ndarray, start: np.ndarray) -> float:
+        """The error when the transitions so far are `left`."""
+        mean = self.bias + left @ (start - self.bias)
+        return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
+
+    def _rounds_to(self, target: float, start: np.ndarray) -> float:
+        if start @ start <= target:
+            return 0
+        if not self.floor < target:
+            return math.inf
+        powers = [self.transition]  # after 1, 2, 4, ... rounds
+        while self._after(powers[-1], start) > target:
+            powers.append(powers[-1] @ powers[-1])
+        rounds, left = 0, np.eye(len(start))
+        for k in range(len(powers) - 2, -1, -1):  # the last round above the target, digit by digit
+            if self._after(further := powers[k] @ left, start) > target:
+                rounds, left = rounds + 2**k, further
+        return rounds + 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as JSON values; what is infinite becomes the word `"infinity"`."""
+        names = ("basis", "stable", "spectral_radius", "mean_square_radius", "max_step_size")
+        names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
+        names += ("floor", "saturation_agents", "interval")
+        return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: lists for arrays, the word "infinity" for what is infinite."""
+    if isinstance(value, np.ndarray | tuple | list):
+        return [plain(entry) for entry in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "infinity"
+    return value.item() if isinstance(value, np.generic) else value

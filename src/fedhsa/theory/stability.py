@@ -1,0 +1,113 @@
+"""Where a method stops converging: the largest stable step, and the largest stable number of local steps."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from ._rule import LocalRule, local_rule
+from .rounds import check_reach, radius, round_map
+
+GROWTH = 1.25
+"""The ratio of neighbouring steps in the search for the first unstable one."""
+SMALLEST = 1e-12
+ONE_BY_ONE = 32
+"""Up to here every number of local steps is tried, from here on every doubling."""
+MOST_DOUBLINGS = 24
+
+
+def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> float:
+    """The first step at which the spectral radius of the round map reaches 1, all else as in `algorithm`.
+
+    0 where no step is stable. The map is examined at steps a factor 1.25 apart, so that a narrower band of instability
+    would be passed over.
+
+    !!! example
+        >>> A = np.array([0.5, 2.0]).reshape(2, 1, 1)          # G_i = -a_i theta: with H = 1, stable up to 2 / mean(a)
+        >>> problem = fedhsa.problems.quadratic.from_arrays(A, b=np.zeros((2, 1)))
+        >>> round(max_step_size(problem, fedhsa.FedHSA(0.1, local_steps=1)), 6)
+        1.6
+    """
+    check_reach(problem, algorithm)
+    (A, _), rule = problem.affine_parts(), local_rule(algorithm)
+    if rule is not None:
+        return largest_step(A, rule)
+
+    def excess(step: float) -> float:
+        other = dataclasses.replace(algorithm, step_size=step)  # pyright: ignore[reportArgumentType]
+        return _excess(round_map(problem, other).transition)
+
+    return _first_crossing(excess, A, algorithm.block_length)
+
+
+def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | None:
+    r"""The number of local steps before the first at which the spectral radius reaches 1; infinite where none does.
+
+    0 where not even one is stable, and None for methods without local steps or with another rule than FedHSA's and
+    Local SA's. Every number up to 32 is tried, then every doubling.
+
+    !!! example
+        >>> A = np.array([0.1, 1.0]).reshape(2, 1, 1)
+        >>> problem = fedhsa.problems.quadratic.from_arrays(A, b=np.zeros((2, 1)))
+        >>> [max_local_steps(problem, method(0.5, local_steps=5)) for method in (fedhsa.FedHSA, fedhsa.LocalSA)]
+        [19.0, inf]
+    """
+    check_reach(problem, algorithm)
+    rule, (A, _) = local_rule(algorithm), problem.affine_parts()
+    return None if rule is None or not hasattr(algorithm, "local_steps") else largest_local_steps(A, rule)
+
+
+def largest_step(A: np.ndarray, rule: LocalRule) -> float:
+    """`max_step_size` of a local rule on operators with the Jacobians `A`."""
+    return _first_crossing(lambda step: _excess(rule._replace(step_size=step).transition(A)), A, rule.local_steps)
+
+
+def largest_local_steps(A: np.ndarray, rule: LocalRule) -> float:
+    """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
+    identity = np.broadcast_to(np.eye(A.shape[-1]), A.shape)
+    F, powers, sums = identity + rule.step_size * A, identity, np.zeros_like(A)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for H in range(1, ONE_BY_ONE + 1):
+            powers, sums = F @ powers, identity + F @ sums
+            if _excess(rule.assemble(A, powers, sums)) >= 0:
+                return float(H - 1)
+        for doubling in range(MOST_DOUBLINGS):
+            powers, sums = powers @ powers, sums + powers @ sums
+            if _excess(rule.assemble(A, powers, sums)) >= 0:
+                return float(_last_stable(rule, A, ONE_BY_ONE * 2**doubling))
+            if np.abs(powers).max() < 1e-12:
+                break  # the local steps have converged, and more of them change nothing
+    return math.inf
+
+
+def _first_crossing(excess: Callable[[float], float], A: np.ndarray, H: int) -> float:
+    step = 0.05 / (H * np.linalg.norm(A, 2, axis=(1, 2)).max())
+    smallest = SMALLEST * step
+    while excess(step) >= 0:
+        step /= 2
+        if step < smallest:
+            return 0.0
+    while excess(step * GROWTH) < 0:
+        step *= GROWTH
+        if step > 1 / smallest:
+            return math.inf
+    return float(brentq(excess, step, step * GROWTH, xtol=1e-14 * step, rtol=1e-10))  # pyright: ignore[reportArgumentType]
+
+
+def _excess(Phi: np.ndarray) -> float:
+    """By how much the spectral radius exceeds 1; powers that overflowed are simply unstable."""
+    return radius(Phi) - 1 if np.abs(Phi).max() < 1e100 else 1e100
+
+
+def _last_stable(rule: LocalRule, A: np.ndarray, low: int) -> int:
+    """The last stable number of local steps between `low`, which is, and its double, which is not."""
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        stable = _excess(rule._replace(local_steps=middle).transition(A)) < 0
+        low, high = (middle, high) if stable else (low, middle)
+    return low
