@@ -1,0 +1,154 @@
+"""The largest slopes and values of the agents' operators over everything they can observe, chunk by chunk."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import tree
+from .._types import precision
+from ..problems import AbstractAgent, Problem
+from ..problems.quadratic import QuadraticAgent
+from ..sources import AbstractSource, Replay, Silent, Transition
+from ._finite import finite_law
+
+CHUNK = 2**21
+"""How many numbers are computed at a time."""
+
+
+class Outcomes(NamedTuple):
+    """What one agent can observe, as a table: one row per state, one column per next state where that is seen too."""
+
+    shape: tuple[int, int]
+    at: Callable[[Any, Any, Any], Any]
+    """`(agent, row, column) -> observation`."""
+    possible: Callable[[Any, Any, Any], Any]
+    """`(agent, row, column) -> bool`: a transition of probability 0 is never observed."""
+
+
+class Extremes(NamedTuple):
+    """Per agent, `(M,)`: the largest Lipschitz constant, None where it takes sampling, and $\\max_o |G_i(0, o)|$."""
+
+    lipschitz: np.ndarray | None
+    origin: np.ndarray
+
+
+def outcomes(problem: Problem) -> Outcomes | None:
+    """The observations of a problem, where they can be listed; None elsewhere."""
+    source = problem.agents.source
+    law = finite_law(source)
+    if law is not None:
+        S, independent, pairs = law.num_states, law.independent, law.pairs
+
+        def possible(agent, row, column):
+            chain = _chain(agent.source)
+            visited = chain.stationary[row] > 0 if independent else True
+            return visited & (chain.transition[row, column] > 0 if pairs else True)
+
+        if pairs:
+            return Outcomes((S, S), lambda agent, row, column: Transition(row, column), possible)
+        return Outcomes((S, 1), lambda agent, row, column: row, possible)
+    if isinstance(source, Silent):
+        return Outcomes((1, 1), lambda agent, row, column: (), _always)
+    if isinstance(problem.agents, QuadraticAgent):  # additive noise leaves slopes alone: one value stands for all
+        return Outcomes((1, 1), lambda agent, row, column: jnp.zeros_like(agent.b), _always)
+    if isinstance(source, Replay):
+        length = jax.tree.leaves(source.observations)[0].shape[1]
+        return Outcomes((length, 1), lambda agent, row, column: tree.take(agent.source.observations, row), _always)
+    return None
+
+
+def over(every: Outcomes, look: Callable[[Any, Any], Any]) -> Any:
+    """`look(row, column)` of all outcomes, row by row, so that what depends on one of the two is computed once."""
+    rows, columns = every.shape
+    return jax.vmap(lambda row: jax.vmap(lambda column: look(row, column))(jnp.arange(columns)))(jnp.arange(rows))
+
+
+def extremes(problem: Problem, every: Outcomes) -> Extremes:
+    """The largest slope (exactly, unless the operator is neither affine nor gives it) and value at 0 of each agent."""
+    d = problem.dim
+
+    def largest(agent):
+        def look(row, column):
+            o, possible = every.at(agent, row, column), every.possible(agent, row, column)
+            slope, value = agent.lipschitz(o), jnp.linalg.norm(agent.operator(jnp.zeros(d), o))
+            known = jnp.full((), jnp.nan) if slope is None else slope
+            return jnp.where(possible, known, -jnp.inf), jnp.where(possible, value, 0.0)
+
+        slopes, values = over(every, look)
+        return jnp.max(slopes), jnp.max(values)
+
+    slopes, values = by_agents(problem, largest, size=math.prod(every.shape) * d)
+    if not np.isnan(slopes).any():
+        return Extremes(slopes, values)
+    return Extremes(_affine_norms(problem, every) if problem.affine else None, values)
+
+
+def by_agents(problem: Problem, function: Callable[[AbstractAgent], Any], size: int) -> Any:
+    """`function(agent)` of every agent, which takes `size` numbers to compute: arrays `(M, ...)`."""
+    values = list(_agent_chunks(problem, function, size))
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *values)
+
+
+def _agent_chunks(problem: Problem, function: Callable[[AbstractAgent], Any], size: int) -> Iterator[Any]:
+    """The values of `function` for a few agents at a time."""
+    M = problem.num_agents
+    many = max(1, min(M, CHUNK // size))
+    compiled = eqx.filter_jit(jax.vmap(function))
+    with precision():
+        for start in range(0, M, many):
+            # The last chunk is filled up with repetitions: another shape would have to be compiled anew.
+            indices = np.minimum(np.arange(start, start + many), M - 1)
+            agents = tree.to_device(tree.take(problem.flat_agents, indices), "float64")
+            yield jax.tree.map(lambda v, rest=M - start: np.asarray(v)[:rest], compiled(agents))
+
+
+def _affine_norms(problem: Problem, every: Outcomes) -> np.ndarray:
+    """The largest spectral norm of each agent's Jacobians, which are made in chunks and never kept."""
+    d, columns, count = problem.dim, every.shape[1], math.prod(every.shape)
+    many = max(1, min(count, CHUNK // d**2))
+    best = np.zeros(problem.num_agents)
+    for start in range(0, count, many):
+
+        def jacobians(agent, start=start):
+            def jacobian(k):
+                o, possible = (look(agent, k // columns, k % columns) for look in (every.at, every.possible))
+                return jnp.where(possible, jax.jacfwd(lambda theta: agent.operator(theta, o))(jnp.zeros(d)), 0.0)
+
+            return jax.vmap(jacobian)(jnp.minimum(start + jnp.arange(many), count - 1))
+
+        agents = itertools.chain.from_iterable(_agent_chunks(problem, jacobians, many * d**2))
+        for i, J in enumerate(agents):
+            best[i] = largest_norm(J, best[i])
+    return best
+
+
+def largest_norm(matrices: np.ndarray, best: float = 0.0) -> float:
+    """The largest spectral norm of a stack of matrices and `best`.
+
+    No norm is computed that cannot matter: $|J|_2$ is at most the Frobenius norm and $\\sqrt{|J|_1 |J|_\\infty}$, so
+    matrices are taken in the order of these bounds until the next bound is below the largest norm found.
+    """
+    moduli = abs(matrices)
+    frobenius = np.sqrt((matrices**2).sum((1, 2)))
+    bound = np.minimum(frobenius, np.sqrt(moduli.sum(1).max(-1) * moduli.sum(2).max(-1)))
+    for k in np.argsort(-bound):
+        if bound[k] <= best:
+            break
+        best = max(best, float(np.linalg.norm(matrices[k], 2)))
+    return best
+
+
+def _chain(source: AbstractSource):
+    law = finite_law(source)
+    assert law is not None
+    return law.chain
+
+
+def _always(agent, row, column):
+    return True

@@ -1,0 +1,216 @@
+r"""The paper's bounds, one function per displayed result, in its symbols and as functions of plain numbers.
+
+Symbols: `M` agents, `H` local steps, `eta` $\eta$, $\alpha = H \eta$ (the results are for $\alpha_g = 1$), `L`, `mu`,
+`sigma`, `rho`, `c` as in `theory.constants`, `tau_bar` $\bar\tau = \tau(\alpha^2)$, `error` $E|\bar\theta^{(t)} -
+\theta^\star|^2$, `d_0` the same at the start, `drift` the mean $\frac1{MH} \sum_{i,\ell} E|\theta_{i,\ell}^{(t)} -
+\bar\theta^{(t)}|^2$. Numbers may be arrays. `feed` takes the symbols from a problem's constants and a FedHSA.
+
+What the paper hides in $O(\cdot)$ is the keyword `constant`, one factor for all hidden terms. Its default is
+
+- *proved* for `operator_size`, `mixing_bias`, `drift`, `variance_reduction`, `one_step_iid` and `one_step_markov`: the
+  number that the paper's own proof gives when every step keeps its constant;
+- *calibrated* for the rest, whose proofs would give numbers in the thousands and steps nobody uses: 1, and 1 too for
+  the constants $C$ and $C'$ of the steps. Against simulated FedHSA at the largest steps so allowed, on finite sums and
+  on TD, quick and lazy, from near and far, Theorem 1's floor needed no more than 0.02 and Theorem 2 no more than 0.8;
+  `tests/theory/test_bounds.py` repeats it. A calibration is no theorem: other problems may need more.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from ..algorithms import AbstractSchedule, FedHSA
+from ._lemmas import drift as drift
+from ._lemmas import markov_bias as markov_bias
+from ._lemmas import mixing_bias as mixing_bias
+from ._lemmas import one_step as one_step
+from ._lemmas import one_step_iid as one_step_iid
+from ._lemmas import one_step_markov as one_step_markov
+from ._lemmas import operator_size as operator_size
+from ._lemmas import paper_mu
+from ._lemmas import parameter_change as parameter_change
+from ._lemmas import variance_reduction as variance_reduction
+from .constants import Constants
+
+
+def theorem_1(
+    *, T: Any, d_0: Any, M: int, H: int, eta: float, L: float, mu: float, sigma: float, constant: float = 1.0
+):
+    r"""Theorem 1, i.i.d. sampling, for $\eta \le$ `theorem_1_step`:
+
+    $$d_T \le e^{-\mu \alpha T / 2} d_0
+      + O\Bigl(\frac{\alpha L^2}{\mu M H} + \frac{\alpha^2 L^4}{\mu^2}\Bigr) \sigma^2$$
+
+    !!! example
+        >>> float(theorem_1(T=0, d_0=3.0, M=1, H=1, eta=0.5, L=1.0, mu=1.0, sigma=1.0))      # 3 + 0.5 + 0.25
+        3.75
+    """
+    alpha, mu = H * eta, paper_mu(mu)
+    floor = alpha * L**2 / (mu * M * H) + alpha**2 * L**4 / mu**2
+    return np.exp(-mu * alpha * np.asarray(T) / 2) * d_0 + constant * floor * sigma**2
+
+
+def theorem_1_step(*, H: int, L: float, mu: float, C: float = 1.0) -> float:
+    r"""The largest step of Theorem 1, $\eta = \mu / (2 C L^2 H)$; $C$ is calibrated, the proof's is above 84."""
+    return paper_mu(mu) / (2 * C * L**2 * H)
+
+
+def theorem_2(
+    *,
+    T: Any,
+    d_0: Any,
+    M: int,
+    H: int,
+    eta: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    rho: float,
+    tau_bar: float,
+    constant: float = 1.0,
+):
+    r"""Theorem 2, Markov sampling, for $\eta \le$ `theorem_2_step` and $T \ge 2 \bar\tau$:
+
+    $$d_T \le e^{-\mu \alpha T / 4} O(d_0 + \sigma^2)
+      + O\Bigl(\frac{\bar\tau \alpha L^2}{\mu M H (1 - \rho)} + \frac{\alpha^2 L^4}{\mu^2}\Bigr) \sigma^2$$
+
+    The appendix ends with $O(d_0 + \sigma)$ instead of $O(d_0 + \sigma^2)$: a slip, the square of the line before has
+    $\sigma^2$. Since $\sigma \ge 1$ the statement's is the weaker and the right one; it is used here.
+
+    !!! example
+        >>> float(theorem_2(T=0, d_0=3.0, M=1, H=1, eta=0.5, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2))
+        6.25
+    """
+    alpha, mu = H * eta, paper_mu(mu)
+    floor = tau_bar * alpha * L**2 / (mu * M * H * (1 - rho)) + alpha**2 * L**4 / mu**2
+    return constant * (np.exp(-mu * alpha * np.asarray(T) / 4) * (d_0 + sigma**2) + floor * sigma**2)
+
+
+def theorem_2_step(*, H: int, L: float, mu: float, tau_bar: float, C: float = 1.0) -> float:
+    r"""The largest step of Theorem 2, $\eta = \mu / (C' \bar\tau L^2 H)$; $\bar\tau = \tau(\alpha^2)$ depends on it."""
+    return paper_mu(mu) / (C * tau_bar * L**2 * H)
+
+
+def corollary_1(
+    *,
+    T: Any,
+    d_0: Any,
+    M: int,
+    H: int,
+    L: float,
+    mu: float,
+    sigma: float,
+    rho: float,
+    tau_bar: float,
+    constant: float = 16.0,
+):
+    r"""Corollary 1, for `fedhsa.corollary_step` and $T \ge$ `corollary_1_rounds`:
+
+    $$d_T \le \tilde O\Bigl(\Bigl(d_0 + \frac{\bar\tau L^2 \sigma^2}{\mu^2 (1 - \rho)}\Bigr) \frac{1}{MHT}\Bigr)$$
+
+    The logarithms behind the tilde are $\log^2(MHT)$: put into Theorem 2, the step makes its $\alpha^2$ term
+    $16 \log^2(MHT) L^4 / (\mu^4 T^2)$, hence also the default 16.
+    """
+    mu, total = paper_mu(mu), M * H * np.asarray(T)
+    return constant * np.log(total) ** 2 * (d_0 + tau_bar * L**2 * sigma**2 / (mu**2 * (1 - rho))) / total
+
+
+def corollary_1_rounds(
+    *, T: int, M: int, H: int, L: float, mu: float, rho: float, tau_bar: float, C: float = 1.0
+) -> float:
+    r"""The rounds that Corollary 1 asks for, $\frac{L^2}{\mu^2} \max\{4 C' \bar\tau \log(MHT), MH(1-\rho)/\bar\tau\}$.
+
+    They depend on the rounds themselves, through the logarithm and $\bar\tau$.
+    """
+    mu = paper_mu(mu)
+    return L**2 / mu**2 * max(4 * C * tau_bar * math.log(M * H * T), M * H * (1 - rho) / tau_bar)
+
+
+def proposition_1(A: Any, b: Any, eta: float) -> np.ndarray:
+    r"""Proposition 1: where Local SA with $H = 2$ and no noise ends up, $\lim e_t = \eta v$, exactly.
+
+    $$v = (2 \bar A + \eta \bar A')^{-1} \frac1M \sum_i \bar A_i^2 (\theta_i^\star - \theta^\star),
+      \qquad \bar A' = \frac1M \sum_i \bar A_i^2$$
+
+    The local roots are not needed: $\bar A_i^2 (\theta_i^\star - \theta^\star) = \bar A_i (\bar b_i - \bar A_i
+    \theta^\star)$, which also serves agents without a root of their own.
+
+    **Arguments:**
+
+    - `A`, `b`: `(M, d, d)` and `(M, d)` of $\bar G_i = \bar A_i \theta - \bar b_i$, as `problem.affine_parts()` gives.
+    - `eta`: $\eta$, with $I + 2 \eta \bar A + \eta^2 \bar A'$ Schur-stable.
+
+    !!! example
+        >>> proposition_1(A=[[[-1.0]], [[-3.0]]], b=[[-1.0], [0.0]], eta=0.1)   # 0.1 * 3/4 / (4 - 1/2)
+        array([0.0214...])
+    """
+    sizes: dict[str, int] = {}
+    A = _check.array("A", A, ("M", "d", "d"), sizes)
+    b = _check.array("b", b, ("M", "d"), sizes)
+    _check.number("eta", eta, above=0.0)
+    A_bar, A_prime = A.mean(0), (A @ A).mean(0)
+    radius = abs(np.linalg.eigvals(np.eye(sizes["d"]) + 2 * eta * A_bar + eta**2 * A_prime)).max()
+    if radius >= 1:
+        raise ValueError(
+            f"`eta` is too large, got {eta}: I + 2 eta A + eta^2 A' has spectral radius {radius:.4g}, so Local SA "
+            "diverges and has no limit. Use a smaller step."
+        )
+    theta_star = np.linalg.solve(A_bar, b.mean(0))
+    pull = (A @ (b - A @ theta_star)[..., None])[..., 0].mean(0)
+    return eta * np.linalg.solve(2 * A_bar + eta * A_prime, pull)
+
+
+def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:
+    r"""The largest step that Theorem 2 allows, with the $\bar\tau = \tau(\alpha^2)$ that this step itself has.
+
+    Found from above: $\bar\tau$ at too large a step is too small, so the next step is smaller, until they agree.
+
+    !!! example
+        >>> c = fedhsa.theory.constants(fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2))
+        >>> eta = largest_step(c, H=5)
+        >>> bool(np.isclose(eta, theorem_2_step(H=5, L=c.L, mu=c.mu, tau_bar=c.tau((5 * eta) ** 2))))
+        True
+    """
+    if math.isnan(constants.rho) or constants.rho >= 1:
+        raise ValueError("Theorem 2 needs chains that mix geometrically (Assumption 3), and these constants have none.")
+    eta = paper_mu(constants.mu) / (C * constants.L**2 * H)
+    while True:
+        tau_bar = max(1.0, constants.tau((H * eta) ** 2))
+        smaller = theorem_2_step(H=H, L=constants.L, mu=constants.mu, tau_bar=tau_bar, C=C)
+        if smaller >= eta:
+            return eta
+        eta = smaller
+
+
+def feed(function: Callable, constants: Constants, algorithm: FedHSA, **others: Any) -> Any:
+    """A bound with its symbols taken from the constants of a problem and from a FedHSA; `others` are the rest.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2)
+        >>> c, algorithm = fedhsa.theory.constants(problem), fedhsa.FedHSA(1e-4, local_steps=5)
+        >>> bool(feed(theorem_2, c, algorithm, T=10**6, d_0=1.0) < feed(theorem_2, c, algorithm, T=10**5, d_0=1.0))
+        True
+    """
+    if not isinstance(algorithm, FedHSA) or isinstance(algorithm.step_size, AbstractSchedule):
+        raise TypeError(f"The paper's bounds are for FedHSA with a constant step, got {algorithm}.")
+    if algorithm.server_step != 1:
+        raise ValueError(f"The paper's bounds are for `server_step` 1, got {algorithm.server_step}.")
+    H, eta = algorithm.local_steps, float(algorithm.step_size)
+    known: dict[str, Callable[[], Any]] = {
+        "M": lambda: constants.num_agents,
+        "H": lambda: H,
+        "eta": lambda: eta,
+        "L": lambda: constants.L,
+        "mu": lambda: constants.mu,
+        "sigma": lambda: constants.sigma,
+        "rho": lambda: constants.rho,
+        "c": lambda: float(np.max(constants.geometric.c)),
+        "tau_bar": lambda: max(1.0, constants.tau((H * eta) ** 2)),
+    }
+    wanted = inspect.signature(function).parameters
+    symbols = {name: value() for name, value in known.items() if name in wanted and name not in others}
+    return function(**symbols, **others)

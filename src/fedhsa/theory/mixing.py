@@ -1,0 +1,236 @@
+"""How fast finite chains forget: distance to stationarity, mixing times, and Assumption 3's geometric pair, certified.
+
+All functions take one kernel `(S, S)` and give numbers, or a stack `(M, S, S)` and give one entry per agent.
+
+They rest on $N = P - 1 \\pi^T$, for which $N^t = P^t - 1 \\pi^T$: its powers keep their relative accuracy however small
+they get, where the difference $P^t - 1 \\pi^T$ would drown in rounding at $10^{-16}$.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _check
+from ..sources.finite import check_kernel, stationary_law
+
+SMALLEST_RHO = 1e-3
+"""The rate given to chains that forget at once, whose second eigenvalue is 0: Assumption 3 wants one above 0."""
+MOST_DOUBLINGS = 34
+"""Chains are followed for $2^{34}$ steps; beyond, rounding has eaten half of the digits of $P^t$."""
+RATE_TOLERANCE = 0.05
+ROUNDING = 1e-12
+SINGLE_THREADED = 2**18
+"""Matrix products of up to so many multiplications run on one core in OpenBLAS."""
+
+
+class Geometric(NamedTuple):
+    r"""Assumption 3's pair: $\max_s d_{TV}(P(o_t = \cdot \mid o_0 = s), \mu) \le c \rho^t$ for all $t \ge 1$."""
+
+    rho: Any
+    r"""$\rho_i \in (0, 1)$, or 1 for a chain that does not mix within the reach of floating point."""
+    c: Any
+    r"""$c_i \ge 1$."""
+
+    def tau(self, eps: float) -> Any:
+        r"""$\tau_i(\varepsilon) = \min\{t \ge 0 : c_i \rho_i^t \le \varepsilon\}$, a float that is whole or infinite.
+
+        !!! example
+            >>> Geometric(rho=0.5, c=2.0).tau(0.25)
+            3.0
+        """
+        _check_eps(eps)
+        rho, c = np.broadcast_arrays(np.asarray(self.rho, dtype=float), np.asarray(self.c, dtype=float))
+        times = np.full(rho.shape, np.inf)
+        mixes = rho < 1
+        # Rounding must not add a step where c rho^t hits eps on the spot.
+        exact = np.log(c[mixes] / eps) / -np.log(rho[mixes])
+        times[mixes] = np.maximum(np.ceil(exact - ROUNDING * (1 + exact)), 0)
+        return times if times.ndim else float(times)
+
+    def of_pairs(self) -> "Geometric":
+        r"""The pair of the process $(s_t, s_{t+1})$, the observations of TD, for a chain $s_t$ with this pair.
+
+        Given $(s_0, s_1)$ the law of $(s_t, s_{t+1})$ is as far from stationary as that of $s_t$ given $s_1$, so the
+        distance of the pairs at $t$ is that of the chain at $t - 1$: the same $\rho$, and $c / \rho$ for $c$.
+        """
+        return Geometric(self.rho, self.c / self.rho)
+
+
+def distance(P: Any, time: int) -> Any:
+    r"""$d(t) = \max_s d_{TV}(P^t(s, \cdot), \pi)$.
+
+    !!! example
+        >>> round(distance([[0.9, 0.1], [0.2, 0.8]], time=3), 6)     # two thirds of 0.7^3
+        0.228667
+    """
+    time = _check.count("time", time, least=0)
+
+    def one(N, pi, _):
+        return _norm(np.linalg.matrix_power(N, time)) / 2 if time else float(1 - pi.min())
+
+    return _each(one, P)
+
+
+def mixing_time(P: Any, eps: float = 0.25) -> Any:
+    r"""The exact mixing time $\min\{t \ge 0 : d(t) \le \varepsilon\}$, by doubling and then bisection.
+
+    $d$ never increases, so $2 \log_2 t$ products find it. Rounding shows beyond $10^8$ steps, and a chain that needs
+    more than $2^{34}$ is refused.
+
+    !!! example
+        >>> mixing_time([[0.9, 0.1], [0.2, 0.8]])                   # the first t with 2/3 * 0.7^t <= 1/4
+        3
+    """
+    _check_eps(eps)
+
+    def one(N, pi, agent):
+        time = _mixing_time(N, pi, eps)
+        if time is None:
+            raise _does_not_mix(agent)
+        return time
+
+    return _each(one, P)
+
+
+def geometric(P: Any) -> Geometric:
+    r"""The pair $(\rho, c)$ of Assumption 3, certified for every $t$ and not only for those that were looked at.
+
+    With $\bar d(t) = \max_{s, s'} d_{TV}(P^t(s, \cdot), P^t(s', \cdot)) \le 2 d(t)$, distances multiply:
+    $d(s + t) \le d(s) \bar d(t)$. So if $2 d(t_0) \le \rho^{t_0}$ for a single $t_0$, then $d(t) / \rho^t$ at
+    $t = k t_0 + r$ is at most its value at $r$, and $c = \max(1, \max_{1 \le t < t_0} d(t) / \rho^t)$ serves for all.
+
+    - $\rho = (2 d(t_0))^{1 / t_0}$, which by Gelfand's formula decreases to the second largest eigenvalue modulus as
+      $t_0$ grows. $t_0$ is doubled until $\log(1/\rho)$ changes by less than 5 %, so that $\rho$ is slightly above the
+      eigenvalue. A defective kernel, for which $d(t) / |\lambda_2|^t$ grows like a polynomial, is no special case: it
+      takes a larger $t_0$ and gives a larger $c$.
+    - A chain that forgets at once (a kernel of rank one) has eigenvalue 0; it gets $\rho = 0.001$ and $c = 1$.
+    - Beyond $t = 64$ only some $t$ are looked at; in between, $d(t)$ is replaced by its value at the last one, which
+      makes $c$ a few per cent larger than it had to be.
+
+    !!! example
+        >>> rho, c = geometric([[0.9, 0.1], [0.2, 0.8]])              # d(t) = 2/3 * 0.7^t
+        >>> bool(0.7 <= rho < 0.7**0.95), c
+        (True, 1.0)
+    """
+
+    def one(N, pi, agent):
+        pair = _geometric(N)
+        if pair.rho == 1:
+            raise _does_not_mix(agent)
+        return pair
+
+    pairs = _each(one, P)
+    return pairs if isinstance(pairs, Geometric) else Geometric(pairs[:, 0], pairs[:, 1])
+
+
+class Mixing(NamedTuple):
+    """What `constants` needs of stacked chains: `(M,)` each; a chain that does not mix has rate 1 and time infinity."""
+
+    geometric: Geometric
+    times: np.ndarray
+
+
+def of_chains(P: np.ndarray, stationary: np.ndarray, eps: float = 0.25) -> Mixing:
+    """Pairs and mixing times of valid kernels `(M, S, S)`, without refusing those that hardly mix."""
+    pairs, times = [], []
+    for kernel, pi in zip(P, stationary, strict=True):
+        N = kernel - pi
+        pairs.append(_geometric(N))
+        time = _mixing_time(N, pi, eps) if pairs[-1].rho < 1 else None
+        times.append(np.inf if time is None else time)
+    rho, c = np.array(pairs).T
+    return Mixing(Geometric(rho, c), np.array(times, dtype=float))
+
+
+def _each(function, P: Any) -> Any:
+    """`function(N, pi, agent)` of every kernel; just its value where there is one kernel."""
+    stacked = np.ndim(P) == 3
+    P = _check.array("P", P, ("M", "S", "S") if stacked else ("S", "S"))
+    P = P if stacked else P[None]
+    check_kernel(P)
+    values = [function(kernel - pi, pi, i) for i, (kernel, pi) in enumerate(zip(P, stationary_law(P), strict=True))]
+    return np.array(values) if stacked else values[0]
+
+
+def _norm(matrix: np.ndarray) -> float:
+    """The largest sum of moduli in a row: twice the distance, for a power of N."""
+    return float(abs(matrix).sum(-1).max())
+
+
+def _product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """`A @ B`, in strips too small for BLAS to start its threads: on busy cores these wait for each other for ages."""
+    strip = SINGLE_THREADED // B.size
+    if not 8 <= strip < len(A):
+        return A @ B
+    return np.concatenate([A[k : k + strip] @ B for k in range(0, len(A), strip)])
+
+
+def _mixing_time(N: np.ndarray, pi: np.ndarray, eps: float) -> int | None:
+    def mixed(power: np.ndarray) -> bool:
+        return _norm(power) / 2 <= eps * (1 + ROUNDING)
+
+    if 1 - pi.min() <= eps * (1 + ROUNDING):
+        return 0
+    powers = [N]
+    while not mixed(powers[-1]):
+        if len(powers) > MOST_DOUBLINGS:
+            return None
+        powers.append(_product(powers[-1], powers[-1]))
+    time, reached = 0, None
+    for k in range(len(powers) - 2, -1, -1):  # the largest time at which the chain is not mixed, bit by bit
+        further = powers[k] if reached is None else _product(reached, powers[k])
+        if not mixed(further):
+            time, reached = time + 2**k, further
+    return time + 1
+
+
+def _geometric(N: np.ndarray) -> Geometric:
+    rate = _rate(N)
+    if rate is None:
+        return Geometric(1.0, 1.0)
+    rho, last = rate
+    return Geometric(rho, max(1.0, _largest_ratio(N / rho, rho, last)))
+
+
+def _rate(N: np.ndarray) -> tuple[float, int] | None:
+    """Rho and a $t_0$ with $2 d(t_0) <= rho^{t_0}$, or None for a chain that does not mix in time."""
+    power, log_norm, decay = N, 0.0, -np.inf
+    for k in range(MOST_DOUBLINGS + 1):
+        norm = _norm(power)
+        log_norm = 2 * log_norm + (math.log(norm) if norm > 0 else -np.inf)
+        before, decay = decay, -log_norm / 2**k
+        if decay >= -math.log(SMALLEST_RHO):
+            return SMALLEST_RHO, 2**k
+        if decay > 0 and decay - before <= RATE_TOLERANCE * decay:
+            return math.exp(-decay), 2**k
+        power = power / norm  # so that no power underflows
+        power = _product(power, power)
+    return None
+
+
+def _largest_ratio(B: np.ndarray, rho: float, last: int) -> float:
+    """An upper bound of $d(t) / rho^t$ over $1 <= t < last$, from powers of $B = N / rho$."""
+    powers, ratio = [B], 0.0
+    time, power = 1, B
+    while time < last:
+        k = max(0, (time // 32).bit_length() - 1)
+        while len(powers) <= k:
+            powers.append(_product(powers[-1], powers[-1]))
+        stride = 2**k
+        ratio = max(ratio, _norm(power) / 2 * rho ** -(stride - 1))  # d(t) does not grow until the next look
+        time, power = time + stride, _product(power, powers[k])
+    return ratio
+
+
+def _check_eps(eps: float) -> None:
+    _check.number("eps", eps, above=0.0, remedy="Use a distance such as 0.25.")
+
+
+def _does_not_mix(agent: int) -> ValueError:
+    return ValueError(
+        f"The kernel of agent {agent} hardly mixes: after 2^{MOST_DOUBLINGS} steps it still remembers its start, so "
+        f"its second eigenvalue is 1 to within {2.0**-MOST_DOUBLINGS:.0e} and neither its mixing time nor its "
+        "stationary law can be computed in floating point. Its parts are nearly disconnected (or it is nearly "
+        "periodic): treat them as agents of their own, or connect them."
+    )
