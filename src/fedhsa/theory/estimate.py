@@ -1,0 +1,299 @@
+"""What theory needs to know of a problem, estimated from samples: for sources that only give a stream."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _check, tree
+from .._random import as_key, fold_in, fold_in_words, host_generator
+from .._types import Block, Key, SeedLike, Theta, precision
+from ..problems import AbstractAgent, Problem
+from ..sources import AbstractSource, Replay
+from . import long_run
+from .long_run import Interval, jackknife
+
+DEFAULT_SAMPLES = 10_000
+BURN_IN = 1 / 10  # of the samples, where a source cannot start in its stationary law
+ARRAYS = ("theta", "jacobians", "residuals", "long_run", "lagged")
+CHUNK = 1024
+"""Steps whose derivatives are held at a time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimates:
+    r"""What theory needs to know of each agent near the root $\theta^\star$, estimated from samples.
+
+    With $\epsilon_i(o) = G_i(\theta^\star, o) - r_i$ and $\tilde A_i(o) = \partial_\theta G_i(\theta^\star, o) - A_i$.
+    """
+
+    theta: np.ndarray
+    r"""$\theta^\star$, `(d,)`: where everything else was estimated."""
+    jacobians: np.ndarray
+    r"""$A_i = E\,\partial_\theta G_i(\theta^\star, o)$, `(M, d, d)`."""
+    residuals: np.ndarray
+    r"""$r_i = E\,G_i(\theta^\star, o)$, `(M, d)`."""
+    long_run: np.ndarray
+    r"""$\Gamma_i = C_0 + \sum_{k \ge 1} (C_k + C_k^T)$, $C_k = E\,\epsilon_i(o_0) \epsilon_i(o_k)^T$, `(M, d, d)`."""
+    lagged: np.ndarray
+    r"""$E\,\tilde A_i(o_k)\, \epsilon_i(o_0)$ for $k = 0, \dots, K$, `(M, K + 1, d)`; 0 beyond an agent's own limit."""
+    bandwidth: np.ndarray
+    r"""The bandwidth of $\Gamma_i$, `(M,)`; half of it limits the lags, unless they were asked for."""
+    effective_samples: np.ndarray
+    """How many independent samples would tell $r_i$ as well, `(M,)`."""
+    each: "Estimates | None" = None
+
+    @property
+    def replications(self) -> "Estimates":
+        """The first five from each replication alone, with a leading axis."""
+        if self.each is None:
+            raise ValueError("A single replication has no replications, nor an interval. Use what `estimate` returned.")
+        return self.each
+
+    def interval(self, function: Callable[["Estimates"], Any], level: float = 0.95) -> Interval:
+        r"""`function(estimates)`, a number or an array, with a confidence interval for each of its entries.
+
+        Each replication is an independent repeat of the whole estimation, so what the function makes of all but one
+        tells its standard error (the jackknife): $s^2 = \frac{R-1}{R} \sum_r (f_{-r} - \bar f_-)^2$, and the interval
+        is $f \pm t_{R-1} s$. For a linear function that is Student's.
+
+        It does not see what all replications share: the kernel takes a little off slow correlations in `long_run` (up
+        to half a standard error), and a record's pieces are independent only if they are long.
+
+        !!! example
+            >>> problem = fedhsa.problems.finite_sum.random(num_agents=2, num_components=3, dim=2)
+            >>> noise = lambda estimates: np.trace(estimates.long_run.mean(0))
+            >>> value, low, high = estimate(problem, samples=2000).interval(noise)
+            >>> bool(low < value < high)
+            True
+        """
+        every = range(len(self.replications.theta))
+        others = [function(self.replications._mean([s for s in every if s != r])) for r in every]
+        return jackknife(function(self), others, level)
+
+    def _mean(self, kept: Sequence[int]) -> "Estimates":
+        """The estimates from some of the replications; `self` is all of them."""
+        return dataclasses.replace(self, **{name: getattr(self, name)[kept].mean(0) for name in ARRAYS})
+
+
+class _Plan(NamedTuple):
+    """How observations are had: all that shapes the compiled functions."""
+
+    samples: int
+    replications: int
+    burn_in: int
+    stationary: bool
+    record: bool
+
+
+class _Stream(NamedTuple):
+    """Agents, the keys of their trajectories `(M, R)`, and the direction along which their derivatives are watched."""
+
+    agents: AbstractAgent
+    keys: Key
+    direction: Array
+    plan: _Plan
+
+
+def estimate(
+    problem: Problem,
+    *,
+    samples: int | None = None,
+    replications: int = 8,
+    key: SeedLike = 0,
+    theta: Any = None,
+    lags: int | None = None,
+    burn_in: int | None = None,
+) -> Estimates:
+    r"""Estimates of $A_i$, $r_i$, $\Gamma_i$ and the lagged products of every agent, from its observations alone.
+
+    Results are means over independent trajectories, or over contiguous pieces of a record (a source with a `length`).
+
+    **Arguments:**
+
+    - `samples`: observations per agent and replication. Default: 10 000, or the whole record.
+    - `replications`: independent repeats; `interval` needs at least 2, and 8 or more give short intervals.
+    - `key`: an int or a JAX key. The observations are not those of `simulate` with the same key.
+    - `theta`: None estimates at `problem.theta_star`, taken as the root. A parameter shaped like it starts Newton's
+      method, and each replication finds the root of its own sample average: use it where the root is not known, so
+      that the intervals know of its error too.
+    - `lags`: $K$, for all agents. Default: half of each agent's bandwidth, rounded up.
+    - `burn_in`: steps thrown away after `init`. Default: none for a record, nor where the source can start in its
+      stationary law (`sample`); a tenth of `samples` elsewhere.
+
+    The bandwidth is `long_run.choose_bandwidth` of the noise $\epsilon_i$ together with $\tilde A_i u$ in a random
+    direction $u$, over all replications: noise without correlation says nothing of how fast the chain forgets.
+    Warns when a trajectory is worth fewer than 50 independent samples.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=5, dim=2)
+        >>> estimates = estimate(problem, samples=2000)
+        >>> bool(np.allclose(estimates.jacobians, problem.jacobians(problem.theta_star), atol=0.05))
+        True
+    """
+    R = _check.count("replications", replications, least=2, remedy="Intervals need repeats.")
+    with precision():
+        stream = _open(problem, _plan(tree.take(problem.agents.source, 0), samples, R, burn_in), key)
+        if lags is not None:
+            _check.number("lags", _check.count("lags", lags, least=0), most=stream.plan.samples - 1)
+        start = problem.theta_star if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
+        thetas = np.tile(start, (R, 1)) if theta is None else _find_roots(stream, np.tile(start, (R, 1)))
+        parts = [_one_agent(stream, i, thetas, lags) for i in range(problem.num_agents)]
+    bandwidth, effective = (np.stack([getattr(p, name) for p in parts]) for name in ("bandwidth", "effective_samples"))
+    long_run.warn_if_short("agent", stream.plan.samples, bandwidth, effective)
+    shares = {name: [getattr(p, name) for p in parts] for name in ARRAYS[1:]}
+    shares["lagged"] = long_run.pad_lags(shares["lagged"])
+    stacked = {name: np.stack(share, axis=1) for name, share in shares.items()}
+    each = dataclasses.replace(parts[0], **stacked, bandwidth=bandwidth, effective_samples=effective * R)
+    return dataclasses.replace(each._mean(range(R)), each=each)
+
+
+def _open(problem: Problem, plan: _Plan, key: SeedLike) -> _Stream:
+    # The engine takes branches 0 and 1 of a seed's key; with another one, runs and estimates are independent.
+    words = fold_in_words(np.asarray(jax.random.key_data(as_key(key))), np.arange(plan.replications))
+    words = fold_in_words(fold_in_words(words, 2), np.arange(problem.num_agents)[:, None])
+    keys = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    direction = jnp.asarray(host_generator(key, "direction").normal(size=problem.dim))
+    return _Stream(tree.to_device(problem.flat_agents, "float64"), keys, direction, plan)
+
+
+def _plan(source: AbstractSource, samples: int | None, replications: int, burn_in: int | None) -> _Plan:
+    least = long_run.LEAST_SAMPLES
+    if samples is not None:
+        _check.count("samples", samples, least=least, remedy="Correlations cannot be told from less.")
+    if burn_in is not None:
+        _check.count("burn_in", burn_in, least=0)
+    # A record that begins again at its end has no end, but no more to say either.
+    length = tree.leading_axis(source.observations) if isinstance(source, Replay) else source.length
+    if length is None:
+        samples = DEFAULT_SAMPLES if samples is None else samples
+        stationary = burn_in is None and type(source).sample is not AbstractSource.sample
+        default = 0 if stationary else math.ceil(BURN_IN * samples)
+        return _Plan(samples, replications, default if burn_in is None else burn_in, stationary, record=False)
+    burn_in = burn_in or 0
+    samples = max(least, (length - burn_in) // replications) if samples is None else samples
+    if samples * replications + burn_in > length:
+        raise ValueError(
+            f"The record has {length} observations per agent, too few for {replications} pieces of {samples}. "
+            "Use fewer `replications`, fewer `samples` or a longer record."
+        )
+    return _Plan(samples, replications, burn_in, stationary=False, record=True)
+
+
+def _one_agent(stream: _Stream, i: int, thetas: np.ndarray, lags: int | None) -> Estimates:
+    """One agent's estimates from each replication, and its bandwidth."""
+    index, points = jnp.asarray(i), jnp.asarray(thetas)
+    block, *seen = _observe(stream, index, points)
+    values, probe, jacobian = tree.to_host(seen)
+    long_run.check_finite(f"agent {i}", values, jacobian)
+    noise = values - values.mean((0, 1))  # by the mean of all replications, which costs the products the least bias
+    bandwidth = long_run.choose_bandwidth(np.concatenate([values, probe], axis=-1))
+    covariance = long_run.smooth_covariance(noise, bandwidth)
+    K = math.ceil(bandwidth / 2) if lags is None else lags
+    room = 1 << K.bit_length()  # compiled for powers of two, run for as many lags as there are
+    sums = _lagged_sums(stream.agents, index, points, jnp.asarray(noise), jnp.asarray(K), block, room)
+    lagged = long_run.lagged_means(np.asarray(sums)[:, : K + 1], jacobian.mean(0), noise)
+    common = np.asarray(bandwidth), np.asarray(long_run.effective_samples(noise, covariance))
+    return Estimates(thetas, jacobian, values.mean(1), covariance, lagged, *common)
+
+
+@eqx.filter_jit
+def _observe(stream: _Stream, i: Array, thetas: Float[Array, "R d"]) -> tuple[Block, Array, Array, Array]:
+    """Observations, values of the operator, their derivative along one direction, and the mean Jacobian."""
+    agent, n = tree.take(stream.agents, i), stream.plan.samples
+    block = _draw(agent.source, stream.keys[i], stream.plan)
+
+    def of_replication(arguments):
+        theta, block = arguments
+        basis = jnp.eye(theta.shape[0])
+
+        def chunk(total, times):
+            value, push = _linearise(agent, theta, block, times, n)
+            inside = (times < n)[:, None]
+            columns = jax.lax.map(lambda u: jnp.sum(push(jnp.where(inside, u[None], 0.0)), axis=0), basis, batch_size=8)
+            return total + columns.T, (value, push(jnp.broadcast_to(stream.direction, value.shape)))
+
+        total, (values, probe) = jax.lax.scan(chunk, jnp.zeros_like(basis), _times(n))
+        values, probe = (x.reshape(-1, x.shape[-1])[:n] for x in (values, probe))
+        return values, probe, total / n
+
+    return block, *jax.lax.map(of_replication, (thetas, block))
+
+
+@eqx.filter_jit
+def _lagged_sums(agents, i: Array, thetas: Array, noise: Float[Array, "R n d"], K: Array, block: Block, room: int):
+    r"""$\sum_{t \ge k} \partial_\theta G_i(\theta, o_t)\, \epsilon_{t-k}$ for $k = 0, \dots, K$, `(R, room, d)`.
+
+    The derivative is only ever applied to vectors, a stretch of time and a lag at once: no Jacobian per sample is held.
+    """
+    agent = tree.take(agents, i)
+
+    def of_replication(arguments):
+        theta, block, noise = arguments
+        n, d = noise.shape
+
+        def chunk(total, times):
+            _, push = _linearise(agent, theta, block, times, n)
+
+            def lag(k, total):
+                seen = (times >= k) & (times < n)
+                earlier = jnp.where(seen[:, None], noise[jnp.clip(times - k, 0, n - 1)], 0.0)
+                return total.at[k].add(jnp.sum(push(earlier), axis=0))
+
+            return jax.lax.fori_loop(0, K + 1, lag, total), None
+
+        return jax.lax.scan(chunk, jnp.zeros((room, d)), _times(n))[0]
+
+    return jax.lax.map(of_replication, (thetas, block, noise))
+
+
+def _draw(source: AbstractSource, keys: Key, plan: _Plan) -> Block:
+    """The observations of one agent, `(replications, samples, ...)`."""
+    start = source.sample if plan.stationary else source.init
+
+    def trajectory(key, length):
+        own = fold_in(key, jnp.arange(1 + plan.burn_in + length))
+        state = start(own[0])
+        if plan.burn_in:
+            state, _ = source.draw(own[1 : 1 + plan.burn_in], state)
+        return source.draw(own[1 + plan.burn_in :], state)[1]
+
+    if plan.record:
+        whole = trajectory(keys[0], plan.replications * plan.samples)
+        return jax.tree.map(lambda x: x.reshape(plan.replications, plan.samples, *x.shape[1:]), whole)
+    return jax.vmap(lambda key: trajectory(key, plan.samples))(keys)
+
+
+def _linearise(agent: AbstractAgent, theta: Theta, block: Block, times: Array, n: int) -> tuple[Array, Callable]:
+    """The operator at some times, and the map that takes a vector for each of them through its derivative there."""
+    o = tree.take(block, jnp.minimum(times, n - 1))
+    thetas = jnp.broadcast_to(theta, (times.shape[0], *theta.shape))
+    return jax.linearize(lambda thetas: jax.vmap(agent.operator)(thetas, o), thetas)
+
+
+def _times(n: int) -> Array:
+    """Times 0, 1, ... in rows of equal length; the last may run beyond the end, where vectors must be zero."""
+    chunks = math.ceil(n / CHUNK)
+    return jnp.arange(chunks * math.ceil(n / chunks)).reshape(chunks, -1)
+
+
+def _find_roots(stream: _Stream, start: np.ndarray) -> np.ndarray:
+    """The root of each replication's sample average over time and agents, `(R, d)`."""
+
+    def average(thetas):
+        M, G, J = len(stream.keys), np.zeros_like(thetas), np.zeros((*thetas.shape, thetas.shape[-1]))
+        for i in range(M):
+            _, *seen = _observe(stream, jnp.asarray(i), jnp.asarray(thetas))
+            values, _, jacobian = tree.to_host(seen)
+            if thetas is start:  # later trials may well go too far
+                long_run.check_finite(f"agent {i}", values, jacobian)
+            G, J = G + values.mean(1) / M, J + jacobian / M
+        return G, J
+
+    return long_run.sample_roots(average, start)

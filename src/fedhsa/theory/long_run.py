@@ -1,0 +1,248 @@
+"""Statistics of correlated samples: long-run covariances by kernels, lagged products, roots, intervals over repeats."""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from .. import _check
+
+KERNELS = ("quadratic-spectral", "bartlett")
+LEAST_SAMPLES = 100
+"""Below this, no bandwidth can be told from the series itself."""
+LEAST_EFFECTIVE = 50.0
+"""Where a series is worth fewer independent samples, the estimate says more about the kernel than about the series."""
+BANDWIDTH_CAP = 1 / 8
+"""The largest bandwidth, as a part of the series."""
+QUIET_LAGS = 5
+"""So many lags in a row without correlation end the search for it."""
+LAG_FACTOR = 6
+"""The bandwidth in units of the last correlated lag: so wide that its bias is small beside the standard error."""
+NEWTON_STEPS = 50
+NEWTON_TOLERANCE = 1e-10
+
+
+def long_run_covariance(
+    series: Any, *, kernel: str = "quadratic-spectral", bandwidth: float | None = None
+) -> np.ndarray:
+    r"""$\Gamma = \sum_k \mathrm{Cov}(x_0, x_k)$ over all lags of both signs, from a series.
+
+    $\hat\Gamma = \frac1n \sum_{s,t} w\left(\frac{s-t}{b}\right) (x_s - \bar x)(x_t - \bar x)^T / (1 - S/n)$, where
+    $S = \sum_{|k|<n} w(k/b) (1 - |k|/n)$ makes up for the mean that was estimated. Both kernels $w$ are positive
+    definite, so the result is symmetric and positive semi-definite.
+
+    **Arguments:**
+
+    - `series`: `(time, d)`; further leading axes are independent repeats, each with a covariance of its own.
+    - `kernel`: `"quadratic-spectral"`, the best of those that give semi-definite results (Andrews, 1991), or
+      `"bartlett"` (Newey and West, 1987).
+    - `bandwidth`: $b$, in steps. Default: `choose_bandwidth(series)`.
+
+    Warns when the series is worth fewer than 50 independent samples.
+
+    !!! example
+        >>> noise = np.random.default_rng(0).normal(size=100_000)
+        >>> moving_sum = noise[1:] + noise[:-1]                    # 1 + 2 + 1: its lags add up to 4
+        >>> bool(abs(long_run_covariance(moving_sum[:, None])[0, 0] / 4 - 1) < 0.03)
+        True
+    """
+    x = _as_series(series)
+    _check.choice("kernel", kernel, KERNELS)
+    if bandwidth is None:
+        bandwidth = choose_bandwidth(x, kernel=kernel)
+    _check.number("bandwidth", bandwidth, above=0.0)
+    result = smooth_covariance(x, bandwidth, kernel)
+    warn_if_short("series", x.shape[-2], np.array([bandwidth]), np.array([effective_samples(x, result)]))
+    return result
+
+
+def choose_bandwidth(series: Any, *, kernel: str = "quadratic-spectral") -> float:
+    r"""A bandwidth for the long-run covariance of `series`, `(time, d)` or `(repeats, time, d)`, from its correlations.
+
+    The larger of two, and at least 1 and at most an eighth of the series:
+
+    - the plug-in rule of Andrews (1991, eq. 6.2 and 6.4): the bandwidth with the least mean-square error if every
+      component were an AR(1) with its lag-one correlation $\rho_a$. With components scaled to variance one,
+      $b = 1.3221 (\alpha n)^{1/5}$ and $\alpha = \sum_a \frac{4 \rho_a^2 (1+\rho_a)^2}{(1-\rho_a)^6} / \sum_a
+      \frac{(1+\rho_a)^2}{(1-\rho_a)^2}$ for the quadratic-spectral kernel; $b = 1.1447 (\alpha n)^{1/3}$ and
+      $\alpha = \sum_a \frac{4 \rho_a^2}{(1-\rho_a)^4} / \sum_a \frac{(1+\rho_a)^2}{(1-\rho_a)^2}$ for Bartlett's;
+    - six times the last lag $k$ at which some component is visibly correlated, $|\rho_k| > 2 \sqrt{\log_{10} n} s_k$
+      with the standard error $s_k^2 = \frac1n (1 + 2 \sum_{0<j<k} \rho_j^2)$; five lags in a row without end the search
+      (the rule of Politis, 2003). The first rule is blind to a slow part under fast noise; this one sees it.
+
+    Here $n$ counts the samples of all repeats, since their estimates will be averaged.
+    """
+    x = _as_series(series)
+    _check.choice("kernel", kernel, KERNELS)
+    n, total = x.shape[-2], x.shape[-2] * math.prod(x.shape[:-2])
+    cap = max(1, int(BANDWIDTH_CAP * n))
+    correlation = _autocorrelation(x, cap // LAG_FACTOR + QUIET_LAGS)
+    return float(
+        np.clip(max(_plug_in(correlation[1], total, kernel), LAG_FACTOR * _last_lag(correlation, total)), 1, cap)
+    )
+
+
+def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-spectral") -> np.ndarray:
+    """The kernel estimate for series `(..., n, d)` at a given bandwidth."""
+    n = x.shape[-2]
+    x = x - x.mean(-2, keepdims=True)
+    weights = _weights(kernel, np.arange(n) / bandwidth)
+    # The double sum is the series times its convolution with the weights: n log n operations at any bandwidth.
+    size = _power_of_two(2 * n)
+    window = np.zeros(size)
+    window[:n], window[size - n + 1 :] = weights, weights[:0:-1]
+    smooth = np.fft.irfft(np.fft.rfft(x, size, axis=-2) * np.fft.rfft(window)[:, None], size, axis=-2)[..., :n, :]
+    covariance = np.swapaxes(x, -1, -2) @ smooth / n
+    spent = (2 * np.sum(weights * (1 - np.arange(n) / n)) - weights[0]) / n
+    return (covariance + np.swapaxes(covariance, -1, -2)) / 2 / (1 - spent)
+
+
+def effective_samples(x: np.ndarray, long_run: np.ndarray) -> float:
+    """How many independent samples would tell the mean of one series as well, in its slowest component."""
+    variance = x.var(-2).reshape(-1, x.shape[-1]).mean(0)
+    slow = np.diagonal(long_run, axis1=-2, axis2=-1).reshape(-1, x.shape[-1]).mean(0)
+    times = slow[variance > 0] / variance[variance > 0]
+    return float(x.shape[-2] / times.max(initial=1.0))
+
+
+def warn_if_short(what: str, n: int, bandwidths: np.ndarray, effective: np.ndarray) -> None:
+    """Warns where `n` steps are too few for the bandwidth they ask for or worth too little, naming the worst case."""
+    short = (effective < LEAST_EFFECTIVE) | (bandwidths >= int(BANDWIDTH_CAP * n))
+    if short.any():
+        worst = int(np.argmin(np.where(short, effective, np.inf)))
+        warnings.warn(
+            f"{n} steps are too few for their correlation: those of {what} {worst} are worth about "
+            f"{effective[worst]:.0f} independent ones, so its long-run covariance is uncertain and likely too small. "
+            f"Use more steps ({int(short.sum())} of {len(short)} {what}s need them); of a record, fewer pieces.",
+            stacklevel=3,
+        )
+
+
+def check_finite(owner: str, values: np.ndarray, jacobians: np.ndarray) -> None:
+    """Refuses values `(repeats, n, d)` of an operator, or mean Jacobians, that are not finite."""
+    bad = (~np.isfinite(values)).any(-1)
+    if bad.any() or not np.isfinite(jacobians).all():
+        what = f"operator of {owner} is not finite at {bad.sum()} of {bad.size} observations"
+        what = what if bad.any() else f"derivative of the operator of {owner} is not finite, though its values are"
+        raise ValueError(f"The {what}. Check the operator and its observations, or estimate at another `theta`.")
+
+
+def lagged_means(sums: np.ndarray, mean: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    r"""$\frac1{n-k} \sum_{t \ge k} (A(o_t) - \bar A)\, \epsilon_{t-k}$ from the sums of $A(o_t)\, \epsilon_{t-k}$.
+
+    `sums` `(repeats, K + 1, d)`, `mean` $\bar A$ `(d, d)`, `noise` `(repeats, n, d)`. Every lag at full weight: the
+    bias of an algorithm needs them one by one.
+    """
+    pairs = noise.shape[1] - np.arange(sums.shape[1])
+    earlier = np.cumsum(noise, axis=1)[:, pairs - 1]
+    return (sums - earlier @ mean.T) / pairs[:, None]
+
+
+def pad_lags(lagged: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Lagged products `(repeats, K + 1, d)` with unlike $K$, all up to the largest, filled with 0."""
+    longest = max(part.shape[1] for part in lagged)
+    return [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in lagged]
+
+
+def sample_roots(average: Callable, thetas: np.ndarray) -> np.ndarray:
+    """The roots `(repeats, d)` of `average`, a function to values and Jacobians, by Newton's method from `thetas`.
+
+    Each repeat has its own root; steps that do not bring it closer are halved.
+    """
+    G, J = average(thetas)
+    size = np.ones((len(thetas), 1))
+    for _ in range(NEWTON_STEPS):
+        step = -(np.linalg.pinv(J) @ G[..., None])[..., 0]
+        solved = abs(G + (J @ step[..., None])[..., 0]).max() <= 1e-6 * abs(G).max()  # not where J is singular
+        if solved and (abs(step) <= NEWTON_TOLERANCE * (1 + abs(thetas))).all():
+            return thetas + step
+        trial = thetas + size * step
+        G_trial, J_trial = average(trial)
+        better = np.linalg.norm(G_trial, axis=-1, keepdims=True) <= np.linalg.norm(G, axis=-1, keepdims=True)
+        size = np.where(better, 1.0, size / 2)  # halved too where the trial is not finite, which is never better
+        thetas, G = np.where(better, trial, thetas), np.where(better, G_trial, G)
+        J = np.where(better[..., None], J_trial, J)
+    raise ValueError(
+        f"Newton's method found no root of the sample average in {NEWTON_STEPS} steps from `theta`: the residual is "
+        f"{abs(G).max():.3g}. Start closer to the root, or use more `samples`."
+    )
+
+
+class Interval(NamedTuple):
+    """An estimate and the ends of its confidence interval."""
+
+    estimate: Any
+    low: Any
+    high: Any
+
+
+def jackknife(whole: Any, others: Sequence[Any], level: float) -> Interval:
+    """Student's interval for `whole`, by what becomes of it without each of the repeats."""
+    _check.number("level", level, above=0.0, most=1 - 1e-9)
+    R, whole = len(others), np.asarray(whole)
+    reach = stats.t.ppf((1 + level) / 2, R - 1) * np.sqrt((R - 1) * np.var(np.stack(others), axis=0))
+    return Interval(whole[()], (whole - reach)[()], (whole + reach)[()])
+
+
+def _as_series(series: Any) -> np.ndarray:
+    x = _check.array("series", series, ("repeats", "time", "d") if np.ndim(series) == 3 else ("time", "d"))
+    if x.shape[-2] < LEAST_SAMPLES:
+        raise ValueError(f"`series` must have at least {LEAST_SAMPLES} steps, got shape {x.shape}. Record more.")
+    return x
+
+
+def _autocorrelation(x: np.ndarray, lags: int) -> np.ndarray:
+    """Correlations at lags 0 to `lags` of every component, over all repeats, `(lags + 1, d)`; constants have none."""
+    n, d = x.shape[-2:]
+    scale = abs(x).reshape(-1, d).max(0)
+    x = x - x.mean(-2, keepdims=True)
+    size = _power_of_two(n + lags)
+    power = abs(np.fft.rfft(x, size, axis=-2)) ** 2
+    covariance = np.fft.irfft(power.reshape(-1, *power.shape[-2:]).mean(0), size, axis=0)[: lags + 1] / n
+    # What a constant leaves after its mean is taken off is rounding, and its correlations mean nothing.
+    varies = covariance[0] > (1e-12 * scale) ** 2
+    correlation = np.where(varies, covariance, 0.0) / np.where(varies, covariance[0], 1.0)
+    correlation[0] = 1
+    return correlation
+
+
+def _plug_in(rho: np.ndarray, n: int, kernel: str) -> float:
+    """Andrews' bandwidth for components with these lag-one correlations."""
+    rho = rho.clip(-1 + 1 / n, 1 - 1 / n)
+    weight = ((1 + rho) / (1 - rho)) ** 2
+    if kernel == "bartlett":
+        alpha = np.sum(4 * rho**2 / (1 - rho) ** 4) / weight.sum()
+        return float(1.1447 * (alpha * n) ** (1 / 3))
+    alpha = np.sum(weight * 4 * rho**2 / (1 - rho) ** 4) / weight.sum()
+    return float(1.3221 * (alpha * n) ** (1 / 5))
+
+
+def _last_lag(correlation: np.ndarray, n: int) -> int:
+    """The last lag before `QUIET_LAGS` lags in a row at which no component is visibly correlated."""
+    # Bartlett's formula: the correlations of a correlated series are themselves less certain.
+    variance = (2 * np.cumsum(correlation**2, axis=0) - 1) / n
+    threshold = 2 * np.sqrt(math.log10(n) * np.concatenate([variance[:1], variance[:-1]]))
+    loud = np.any(abs(correlation) > threshold, axis=-1).tolist()
+    last = 0
+    for lag in range(1, len(loud)):
+        if loud[lag]:
+            last = lag
+        elif lag - last >= QUIET_LAGS:
+            break
+    return last
+
+
+def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
+    """$w(x)$; 1 at 0."""
+    if kernel == "bartlett":
+        return (1 - x).clip(min=0)
+    z = np.where(x > 0, 6 * np.pi / 5 * x, 1.0)
+    # 3 (sin z / z - cos z) / z^2, by the spherical Bessel function since the difference cancels at small z
+    return np.where(x > 0, 3 * special.spherical_jn(1, z) / z, 1.0)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
