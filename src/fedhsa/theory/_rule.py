@@ -6,6 +6,7 @@ import numpy as np
 
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
 from ..algorithms.local_sa import AbstractOneStep
+from .rounds import RoundMap
 
 
 class LocalRule(NamedTuple):
@@ -43,7 +44,7 @@ class LocalRule(NamedTuple):
         return self.assemble(A, self.powers(A) if kappa < 1 else nothing, self.sums(A) if kappa > 0 else nothing)
 
     def assemble(self, A: np.ndarray, powers: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        r"""`transition` from $F_i^H$ and $S_i$; $I + \alpha_g \eta \bar S \bar A$ for FedHSA, as $\eta S_i A_i = F_i^H - I$."""
+        r"""`transition` from $F_i^H$ and $S_i$, by way of $\eta S_i A_i = F_i^H - I$."""
         identity, kappa = np.eye(A.shape[-1]), self.correction
         with np.errstate(over="ignore", invalid="ignore"):
             corrected = self.step_size * sums.mean(0) @ A.mean(0)
@@ -52,13 +53,27 @@ class LocalRule(NamedTuple):
     def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         r"""Where the error goes without noise: $(I - \Phi)^{-1} (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
 
-        `residuals` are $r_i = \bar G_i(\theta^\star)$. FedHSA's error goes to zero.
+        `residuals` are $r_i = \bar G_i(\theta^\star)$. It is zero for FedHSA, and for $H = 1$.
         """
-        if self.correction == 1:
+        if self.correction == 1 or self.local_steps == 1:
             return np.zeros(A.shape[-1])
         pulled = (self.sums(A) @ residuals[..., None])[..., 0].mean(0)
         c = (1 - self.correction) * self.server_step * self.step_size * pulled
         return np.linalg.solve(np.eye(len(c)) - self.transition(A), c)
+
+    def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
+        r"""The round map in closed form.
+
+        $K_{i,\ell} = \frac{\alpha_g \eta}M [F_i^{H-1-\ell} + \kappa 1_{\ell=0} (\bar S - S_i)]$.
+        """
+        S, scale = self.sums(A), self.server_step * self.step_size / len(A)
+        powers = [np.broadcast_to(np.eye(A.shape[-1]), A.shape)]
+        for _ in range(self.local_steps - 1):
+            powers.append(powers[-1] + self.step_size * A @ powers[-1])
+        K = scale * np.stack(powers[::-1], axis=1)
+        K[:, 0] += scale * self.correction * (S.mean(0) - S)
+        offset = (1 - self.correction) * scale * np.einsum("iab,ib->a", S, residuals)
+        return RoundMap(self.transition(A), offset, K)
 
 
 def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:

@@ -25,8 +25,8 @@ from .rounds import spectral_radius as spectral_radius
 class NoiselessLaw(AbstractLaw):
     r"""The error without noise, $e' = \Phi e + c$."""
 
-    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
-        self.map, self.algorithm = round_map(problem, algorithm), algorithm
+    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
+        self.map, self.algorithm = map or round_map(problem, algorithm), algorithm
 
     def path(self, start, rounds):
         nothing = np.zeros_like(self.map.transition)
@@ -39,11 +39,11 @@ class NoiselessLaw(AbstractLaw):
         return Moments(limit_error(self.map, self.algorithm), np.zeros_like(self.map.transition))
 
 
-def law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
+def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
     """The exact law of the error, whichever applies.
 
     No noise, additive VAR(1) noise, independent observations of finite chains, and Markov chains whose product is
-    small. A TypeError says what is available elsewhere.
+    small. A TypeError says what is available elsewhere. `map` is the round map, where it is at hand.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2)
@@ -54,10 +54,10 @@ def law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
     algorithm.check(problem)
     source = problem.agents.source
     if isinstance(source, Silent):
-        return NoiselessLaw(problem, algorithm)
+        return NoiselessLaw(problem, algorithm, map)
     inner = source.source if isinstance(source, IID) else source
     if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1):
-        return GaussianLaw(problem, algorithm)
+        return GaussianLaw(problem, algorithm, map)
     finite = finite_law(source)
     if finite is None:
         raise TypeError(
@@ -65,7 +65,7 @@ def law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
             "noise, additive VAR(1) noise (`problems.quadratic`) or finite chains. `noiseless_error` and `limit` hold "
             "for every affine problem; `theory.predict` estimates the rest from samples."
         )
-    return IndependentLaw(problem, algorithm) if finite.independent else ProductLaw(problem, algorithm)
+    return IndependentLaw(problem, algorithm, map) if finite.independent else ProductLaw(problem, algorithm)
 
 
 def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:

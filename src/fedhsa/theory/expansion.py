@@ -1,5 +1,6 @@
 """Markov sampling at any size: covariance and bias of the error to second order in the noise."""
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +17,8 @@ from ._finite import finite_law
 from ._linear import DOUBLINGS
 from ._rule import require_rule
 from .rounds import check_reach, check_stable
+
+ROOM = 128
 
 
 class Expansion(NamedTuple):
@@ -64,11 +67,13 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     check_stable(Phi, algorithm)
     heterogeneity = rule.limit_error(A, A @ problem.theta_star - b)
     numbers = map(np.float64, (rule.step_size, rule.server_step, rule.correction, 1 / M))
-    shared = _Shared(Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, *numbers)
+    steps = np.int64(rule.local_steps)
+    shared = _Shared(Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, steps, *numbers)
     with precision():
         inputs = tree.to_device((problem.flat_agents, law.chain, A), "float64")
         moving = rule.local_steps > 1 and not rule.correction
-        kind = Kind(rule.local_steps, law.pairs, law.independent, moving)
+        room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
+        kind = Kind(room, law.pairs, law.independent, moving)
         sums = _all_agents(tree.to_device(shared, "float64"), inputs, kind)
         driven, push, lasting = tree.to_host(sums)
     gain = np.linalg.inv(np.eye(d) - Phi)
@@ -82,6 +87,7 @@ class _Shared(NamedTuple):
     A_bar: Any
     S_bar: Any
     start: Any
+    local_steps: Any
     eta: Any
     server_step: Any
     kappa: Any
@@ -92,7 +98,8 @@ class _Shared(NamedTuple):
 class Kind(NamedTuple):
     """What the compiled program depends on besides shapes."""
 
-    H: int
+    room: int
+    """A power of two that the number of local steps fits in, so that few of them compile anything."""
     pairs: bool
     independent: bool
     moving: bool
@@ -120,49 +127,47 @@ def _all_agents(shared, inputs, kind):
 def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
     """An agent's share of the covariance that a round adds (half of it), of the bias, and of the lasting bias."""
     agent, chain, A = inputs
-    H, eta, kappa, P, d = kind.H, shared.eta, shared.kappa, chain.transition, A.shape[0]
-    F = jnp.eye(d) + eta * A
-    _, powers = jax.lax.scan(lambda power, _: (F @ power, power), jnp.eye(d), length=H)
-    K = shared.server_step * eta * shared.share * powers[::-1]
-    anchored = kappa * (shared.S_bar - jnp.sum(powers, axis=0))
-    K = K.at[0].add(shared.server_step * eta * shared.share * anchored)
+    H, eta, kappa, P, d = shared.local_steps, shared.eta, shared.kappa, chain.transition, A.shape[0]
+    start, zero = shared.start, jnp.zeros((d, P.shape[0]))
+    F, scale = jnp.eye(d) + eta * A, shared.server_step * eta * shared.share
+    _, powers = jax.lax.scan(lambda power, _: (F @ power, power), jnp.eye(d), length=kind.room)
+    total = jnp.tensordot((jnp.arange(kind.room) < H).astype(F.dtype), powers, axes=1)
+    at_start = noise_at(agent, chain, start, kind)
+    pull = agent.mean_operator(start)
 
-    def forward(x, _):
-        return x + eta * (agent.mean_operator(x) - kappa * agent.mean_operator(shared.start)), x
+    def response(step):
+        anchored = jnp.where(step == 0, kappa, 0.0) * (shared.S_bar - total)
+        return scale * (powers[H - 1 - step] + anchored)
 
-    if kind.moving:
-        _, path = jax.lax.scan(forward, shared.start, length=H)
-        noise = jax.lax.map(lambda x: noise_at(agent, chain, x, kind), path)
-    else:
-        noise = jax.tree.map(lambda x: jnp.broadcast_to(x, (H, *x.shape)), noise_at(agent, chain, shared.start, kind))
+    def advance(x):
+        """The point of the path without noise after `x`, and the noise there."""
+        x = x + eta * (agent.mean_operator(x) - kappa * pull)
+        return x, noise_at(agent, chain, x, kind) if kind.moving else at_start
 
-    def respond(T, now):
-        K, noise = now
-        return T @ P + K @ noise.leaving, None
+    def respond(step, carry):
+        T, x, noise = carry
+        return T @ P + response(step) @ noise.leaving, *advance(x)
 
-    added, _ = jax.lax.scan(respond, jnp.zeros((d, P.shape[0])), (K, noise))
-    X = _sum_of_powers(shared.Phi, jnp.linalg.matrix_power(P - chain.stationary[None, :], H), added)
+    added, _, _ = jax.lax.fori_loop(0, H, respond, (zero, start, at_start))
+    X = _sum_of_powers(shared.Phi, _power(P - chain.stationary[None, :], H), added)
 
-    def step(carry, now):
-        T, D, R, driven, bias = carry
-        K, noise = now
-        driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
-        bias = bias + multiplied(agent, chain, shared.start, D, kind) @ K.T
-        R = R @ P
-        D = F @ D @ P + eta * noise.leaving + eta * kappa * R
-        return (T @ P + K @ noise.leaving, D, R, driven, bias), None
-
-    # Two errors at once: with what earlier rounds and the shared operator bring of the agent's own noise, and without.
+    # Two local errors at once: with what earlier rounds and the shared operator bring of the agent's own noise, and
+    # without. In the first step it enters the correction R, which is then only carried along.
     both = jnp.array([1.0, 0.0])[:, None, None]
-    first = jax.tree.map(lambda x: x[0], noise)
-    # The correction R is fixed in the first step and then only carried along; that step's own noise enters it later.
-    D = both * X
-    driven = shared.Phi @ X @ first.given @ K[0].T + K[0] @ first.square @ K[0].T / 2
-    bias = multiplied(agent, chain, shared.start, D, kind) @ K[0].T
-    R = both * ((shared.A_bar - A) @ X @ P) + (both * shared.share - 1) * first.leaving
-    D = F @ D @ P + eta * first.leaving + eta * kappa * R
-    carry = (shared.Phi @ X @ P + K[0] @ first.leaving, D, R, driven, bias)
-    (_, _, _, driven, bias), _ = jax.lax.scan(step, carry, jax.tree.map(lambda x: x[1:], (K, noise)))
+    R = both * ((shared.A_bar - A) @ X)
+
+    def step(step, carry):
+        T, D, R, driven, bias, x, noise = carry
+        K = response(step)
+        driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
+        bias = bias + multiplied(agent, chain, start, D, kind) @ K.T
+        R = R @ P + jnp.where(step == 0, 1.0, 0.0) * (both * shared.share - 1) * noise.leaving
+        D = F @ D @ P + eta * noise.leaving + eta * kappa * R
+        return T @ P + K @ noise.leaving, D, R, driven, bias, *advance(x)
+
+    nothing = jnp.zeros((d, d)), jnp.zeros((2, d))
+    carry = (shared.Phi @ X, both * X, R, *nothing, start, at_start)
+    _, _, _, driven, bias, _, _ = jax.lax.fori_loop(0, H, step, carry)
     return driven, bias[0], bias[1]
 
 
@@ -219,3 +224,13 @@ def _sum_of_powers(left, right, C):
         return X + added, left @ left, right @ right, added, count + 1
 
     return jax.lax.while_loop(unfinished, double, (C, left, right, C, 0))[0]
+
+
+def _power(matrix, exponent):
+    """An integer power whose exponent is traced."""
+
+    def square(carry):
+        power, base, rest = carry
+        return jnp.where(rest % 2 == 1, power @ base, power), base @ base, rest // 2
+
+    return jax.lax.while_loop(lambda carry: carry[2] > 0, square, (jnp.eye(matrix.shape[0]), matrix, exponent))[0]

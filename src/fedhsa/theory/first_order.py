@@ -83,7 +83,7 @@ def _correlations(inputs, root, kind: Kind):
         # leaving Z, with Z = (I - P + 1 pi^T)^-1: the sum over all later times
         summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, noise.leaving.T).T
         cross = summed @ noise.given
-        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), noise.leaving, length=kind.H)
+        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), noise.leaving, length=kind.room)
         products = multiplied(agent, chain, root, jnp.concatenate([joint, summed[None]]), kind)
         return noise.square + cross + cross.T, products[:-1], products[-1]
 

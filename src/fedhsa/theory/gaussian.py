@@ -10,7 +10,7 @@ from ..problems import Problem
 from ..sources import IID, VAR1, AbstractSource
 from ._linear import stein_sum, transpose
 from ._moments import AbstractLaw, Moments
-from .rounds import limit_error, round_map
+from .rounds import RoundMap, limit_error, round_map
 
 
 class GaussianLaw(AbstractLaw):
@@ -25,8 +25,8 @@ class GaussianLaw(AbstractLaw):
     the round's fresh noise adds.
     """
 
-    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
-        self.map, self.algorithm = round_map(problem, algorithm), algorithm
+    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
+        self.map, self.algorithm = map or round_map(problem, algorithm), algorithm
         assert self.map.noise is not None
         K, (Q, variance, self.covariance, self.start) = self.map.noise, _noise(problem.agents.source)
         M, H, d, _ = K.shape

@@ -9,7 +9,7 @@ from ._finite import finite_law, outcomes
 from ._linear import transpose
 from ._moments import AbstractLaw, Moments
 from ._rule import require_rule
-from .rounds import limit_error, round_map
+from .rounds import RoundMap, limit_error, round_map
 
 LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""
@@ -34,8 +34,8 @@ class IndependentLaw(AbstractLaw):
     with $N_i(Y, y) = E[\tilde A Y \tilde A^T + \tilde A y \tilde g^T + \tilde g y^T \tilde A^T + \tilde g \tilde g^T]$.
     """
 
-    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
-        self.rule, self.map, self.algorithm = require_rule(algorithm), round_map(problem, algorithm), algorithm
+    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
+        self.rule, self.map, self.algorithm = require_rule(algorithm), map or round_map(problem, algorithm), algorithm
         law = finite_law(problem.agents.source)
         assert law is not None
         M, d = problem.num_agents, problem.dim

@@ -85,25 +85,29 @@ class _Parts(NamedTuple):
 def _from_knowledge(
     problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule
 ) -> tuple[np.ndarray, _Parts | None, AbstractLaw | None]:
-    model, law = linearised(problem), _law(problem, algorithm)
+    model = linearised(problem)
     A, b = model.affine_parts()
+    residuals = A @ problem.theta_star - b
+    law = _law(problem, algorithm, rule, A, residuals)
     if not radius(rule.transition(A)) < 1:
         return A, None, law
     if law is not None:
-        return A, _from_law(law, rule.limit_error(A, A @ problem.theta_star - b)), law
+        return A, _from_law(law, rule.limit_error(A, residuals)), law
     found = expansion(model, algorithm)
     curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
     lasting = found.heterogeneity_bias + found.lasting_bias
     return A, _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting), None
 
 
-def _law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw | None:
+def _law(
+    problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule, A: np.ndarray, residuals: np.ndarray
+) -> AbstractLaw | None:
     """The exact law, where it has one that is quick at any size; products of chains are not."""
     finite = finite_law(problem.agents.source)
     if not problem.affine or (finite is not None and not finite.independent):
         return None
     with contextlib.suppress(TypeError):  # too large
-        return exact.law(problem, algorithm)
+        return exact.law(problem, algorithm, rule.round_map(A, residuals))
     return None
 
 
