@@ -237,14 +237,14 @@ def _lagged_sums(agents, i: Array, thetas: Array, noise: Float[Array, "R n d"], 
     def of_replication(arguments):
         theta, block, noise = arguments
         n, d = noise.shape
+        padded = jnp.pad(noise, ((room, CHUNK), (0, 0)))
 
         def chunk(total, times):
             _, push = _linearise(agent, theta, block, times, n)
 
             def lag(k, total):
-                seen = (times >= k) & (times < n)
-                earlier = jnp.where(seen[:, None], noise[jnp.clip(times - k, 0, n - 1)], 0.0)
-                return total.at[k].add(jnp.sum(push(earlier), axis=0))
+                earlier = jax.lax.dynamic_slice_in_dim(padded, times[0] - k + room, times.shape[0])
+                return total.at[k].add(jnp.sum(push(jnp.where((times < n)[:, None], earlier, 0.0)), axis=0))
 
             return jax.lax.fori_loop(0, K + 1, lag, total), None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import fft, special, stats
 
 from .. import _check
 
@@ -91,7 +91,7 @@ def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-
     x = x - x.mean(-2, keepdims=True)
     weights = _weights(kernel, np.arange(n) / bandwidth)
     # The double sum is the series times its convolution with the weights: n log n operations at any bandwidth.
-    size = _power_of_two(2 * n)
+    size = _fast_length(2 * n)
     window = np.zeros(size)
     window[:n], window[size - n + 1 :] = weights, weights[:0:-1]
     smooth = np.fft.irfft(np.fft.rfft(x, size, axis=-2) * np.fft.rfft(window)[:, None], size, axis=-2)[..., :n, :]
@@ -199,9 +199,10 @@ def _autocorrelation(x: np.ndarray, lags: int) -> np.ndarray:
     n, d = x.shape[-2:]
     scale = abs(x).reshape(-1, d).max(0)
     x = x - x.mean(-2, keepdims=True)
-    size = _power_of_two(n + lags)
-    power = abs(np.fft.rfft(x, size, axis=-2)) ** 2
-    covariance = np.fft.irfft(power.reshape(-1, *power.shape[-2:]).mean(0), size, axis=0)[: lags + 1] / n
+    size = _fast_length(n + lags)
+    transform = np.fft.rfft(x, size, axis=-2)
+    power = (transform.real**2 + transform.imag**2).reshape(-1, *transform.shape[-2:]).mean(0)
+    covariance = np.fft.irfft(power, size, axis=0)[: lags + 1] / n
     # What a constant leaves after its mean is taken off is rounding, and its correlations mean nothing.
     varies = covariance[0] > (1e-12 * scale) ** 2
     correlation = np.where(varies, covariance, 0.0) / np.where(varies, covariance[0], 1.0)
@@ -244,5 +245,8 @@ def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, 3 * special.spherical_jn(1, z) / z, 1.0)
 
 
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
+def _fast_length(least: int) -> int:
+    """The next length whose Fourier transform is quick."""
+    length = fft.next_fast_len(least, real=True)
+    assert length is not None
+    return length
