@@ -105,8 +105,8 @@ def geometric(P: Any) -> Geometric:
       eigenvalue. A defective kernel, for which $d(t) / |\lambda_2|^t$ grows like a polynomial, is no special case: it
       takes a larger $t_0$ and gives a larger $c$.
     - A chain that forgets at once (a kernel of rank one) has eigenvalue 0; it gets $\rho = 0.001$ and $c = 1$.
-    - Beyond $t = 64$ only some $t$ are looked at; in between, $d(t)$ is replaced by its value at the last one, which
-      makes $c$ a few per cent larger than it had to be.
+    - Beyond $t = 128$ only some $t$ are looked at; in between, $d(t)$ is replaced by its value at the last one, which
+      makes $c$ up to a fifth larger than it had to be.
 
     !!! example
         >>> rho, c = geometric([[0.9, 0.1], [0.2, 0.8]])              # d(t) = 2/3 * 0.7^t
@@ -202,7 +202,7 @@ def _rate(N: np.ndarray) -> tuple[float, int] | None:
         before, decay = decay, -log_norm / 2**k
         if decay >= -math.log(SMALLEST_RHO):
             return SMALLEST_RHO, 2**k
-        if decay > 0 and decay - before <= RATE_TOLERANCE * decay:
+        if decay > 2.0**-MOST_DOUBLINGS and decay - before <= RATE_TOLERANCE * decay:
             return math.exp(-decay), 2**k
         power = power / norm  # so that no power underflows
         power = _product(power, power)
@@ -214,7 +214,7 @@ def _largest_ratio(B: np.ndarray, rho: float, last: int) -> float:
     powers, ratio = [B], 0.0
     time, power = 1, B
     while time < last:
-        k = max(0, (time // 32).bit_length() - 1)
+        k = max(0, (time // 64).bit_length() - 1)
         while len(powers) <= k:
             powers.append(_product(powers[-1], powers[-1]))
         stride = 2**k
