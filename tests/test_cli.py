@@ -19,7 +19,9 @@ import fedhsa
 from fedhsa import plots
 from fedhsa.cli import main
 from fedhsa.cli import run as run_module
-from fedhsa.cli.settings import Settings, parse, parse_option, read
+from fedhsa.cli.parsing import parse, read
+from fedhsa.cli.settings import RunSettings
+from fedhsa.cli.usage import parse_option
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 SMALL = [
@@ -136,16 +138,16 @@ def test_a_file_gives_the_same_numbers_as_flags(folder, tmp_path):
 def test_flags_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text('rounds = 30\nseeds = 5\nnoiseless = true\nalgorithm = "LocalSA"\nout = "there"\n')
-    settings = parse(["--config", str(config), "--seeds", "2", "--no-noiseless"])
+    settings = parse(RunSettings, ["--config", str(config), "--seeds", "2", "--no-noiseless"])
     assert (settings.seeds, settings.noiseless) == (2, False)
     assert (settings.rounds, settings.algorithm, settings.folder) == (30, ("LocalSA",), pathlib.Path("there"))
-    assert settings.every == Settings().every
+    assert settings.every == RunSettings().every
 
 
 def test_options_of_the_flags_are_added_to_those_of_the_file(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("[option]\nnoise_std = 0.5\nconvex = false\n")
-    settings = parse(["--config", str(config), "--option", "noise_std=0.7", "b_level=2"])
+    settings = parse(RunSettings, ["--config", str(config), "--option", "noise_std=0.7", "b_level=2"])
     assert settings.option == {"noise_std": 0.7, "convex": False, "b_level": 2}
 
 
@@ -437,7 +439,7 @@ def test_help_teaches(capsys):
         assert "fedhsa run --config examples/quadratic.toml" in capsys.readouterr().out
     assert main(["run", "--help"]) == 0
     out = capsys.readouterr().out
-    for field in dataclasses.fields(Settings):
+    for field in dataclasses.fields(RunSettings):
         assert "--" + field.name.replace("_", "-") in out
     assert "manifest.json" in out
     assert "fedhsa run --problem td" in out
@@ -460,7 +462,7 @@ def test_list_does_not_import_what_only_plotting_needs():
 
 
 def test_the_example_shows_the_floors_of_figure_2b(tmp_path):
-    settings = read(EXAMPLES / "quadratic.toml")
+    settings = read(RunSettings, EXAMPLES / "quadratic.toml")
     assert (settings.num_agents, settings.dim, settings.local_steps) == (20, 10, 10)
     assert settings.step_size == (0.001,)
     arguments = ["--config", str(EXAMPLES / "quadratic.toml"), "--seeds", "4", "--out", str(tmp_path)]

@@ -59,7 +59,7 @@ def _dispatch(arguments: list[str]) -> int:
 
     from . import listing, run
     from .output import FailedRunError
-    from .settings import UsageError, nearest
+    from .usage import UsageError, nearest
 
     command, *rest = arguments
     console = Console(markup=False, highlight=False, emoji=False)

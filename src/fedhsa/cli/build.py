@@ -6,13 +6,14 @@ from typing import Any
 
 from ..algorithms import ALGORITHMS, AbstractAlgorithm
 from ..problems import PROBLEMS, Problem
-from .settings import Settings, UsageError, nearest
+from .settings import AbstractSettings
+from .usage import UsageError, nearest
 
 FLAGS = {"num_agents": "num_agents", "dim": "dim", "heterogeneity": "heterogeneity", "key": "problem_key"}
 """The arguments of a problem that have a flag of their own, and its name."""
 
 
-def make_problem(settings: Settings) -> Problem:
+def make_problem(settings: AbstractSettings) -> Problem:
     """The random problem, with its noise, chain or neither."""
     random = PROBLEMS[settings.problem]
     parameters = inspect.signature(random).parameters
@@ -39,7 +40,7 @@ def make_problem(settings: Settings) -> Problem:
     return problem.noiseless() if settings.noiseless else problem
 
 
-def make_algorithms(settings: Settings) -> dict[str, AbstractAlgorithm]:
+def make_algorithms(settings: AbstractSettings) -> dict[str, AbstractAlgorithm]:
     """The algorithms by name, each with those of the settings that it has."""
     sizes = settings.step_size * (len(settings.algorithm) if len(settings.step_size) == 1 else 1)
     shared = {"local_steps": settings.local_steps, "server_step": settings.server_step}

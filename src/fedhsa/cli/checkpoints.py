@@ -8,13 +8,14 @@ import warnings
 from .. import _files
 from ..engine import Result, load
 from .output import FailedRunError
-from .settings import Settings, UsageError
+from .settings import RunSettings
+from .usage import UsageError
 
 
 class Checkpoints:
     """A folder inside the output folder, gone when the run is complete."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: RunSettings):
         self.folder = settings.folder / "checkpoints"
         self.settings = json.loads(json.dumps(settings.numbers(), default=str))
         self.names = settings.algorithm

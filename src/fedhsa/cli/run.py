@@ -16,7 +16,8 @@ from ..theory import exact
 from .build import make_algorithms, make_problem
 from .checkpoints import Checkpoints
 from .output import FILES, FailedRunError, read_manifest, show, versions, writable, write
-from .settings import Settings, parse
+from .parsing import parse
+from .settings import RunSettings
 
 INTERRUPTED = 130
 """The exit code of a program stopped by Ctrl-C."""
@@ -24,7 +25,7 @@ INTERRUPTED = 130
 
 def main(args: Sequence[str], console: Console) -> int:
     """Runs the command with these arguments; gives the exit code."""
-    settings = parse(args)
+    settings = parse(RunSettings, args)
     if settings.resume and _already_done(settings):
         console.print(f"This run is complete already: {settings.folder / 'curves.png'}")
         return 0
@@ -65,7 +66,7 @@ def main(args: Sequence[str], console: Console) -> int:
 def _simulate(
     problem: Problem,
     algorithms: Mapping[str, AbstractAlgorithm],
-    settings: Settings,
+    settings: RunSettings,
     checkpoints: Checkpoints | None,
 ) -> dict[str, Result]:
     """Runs one algorithm after the other; Ctrl-C ends the list early."""
@@ -89,7 +90,7 @@ def _simulate(
 def _simulate_one(
     problem: Problem,
     algorithm: AbstractAlgorithm,
-    settings: Settings,
+    settings: RunSettings,
     checkpoints: Checkpoints | None,
     name: str,
 ) -> Result:
@@ -125,7 +126,7 @@ def _simulate_one(
         raise
 
 
-def _already_done(settings: Settings) -> bool:
+def _already_done(settings: RunSettings) -> bool:
     manifest = read_manifest(settings.folder)
     found = manifest.get("settings", {})
     same = all(found.get(name) == value for name, value in settings.numbers().items())
@@ -133,7 +134,7 @@ def _already_done(settings: Settings) -> bool:
     return manifest.get("complete") is True and same and there
 
 
-def _report(console: Console, settings: Settings, results: Mapping[str, Result]) -> None:
+def _report(console: Console, settings: RunSettings, results: Mapping[str, Result]) -> None:
     if not results:
         return
     show(console, results)
@@ -157,7 +158,7 @@ def _exact_curves(
     return {name: curve[results[name].rounds] for name, curve in curves.items() if curve is not None}
 
 
-def _title(settings: Settings, problem: Problem) -> str:
+def _title(settings: RunSettings, problem: Problem) -> str:
     steps = ", ".join(f"{step:g}" for step in settings.step_size)
     sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps, r"\eta": steps}
     return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())

@@ -1,0 +1,120 @@
+"""From the command line to settings: flags over the file that `--config` names over the defaults."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import pathlib
+import re
+import tomllib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from .settings import COMMANDS, AbstractSettings
+from .usage import UsageError, nearest
+
+S = TypeVar("S", bound=AbstractSettings)
+
+
+def parse(kind: type[S], args: Sequence[str]) -> S:
+    """The settings of a command line: flags over the file that `--config` names over the defaults."""
+    flags = _parse(kind, args, kind())
+    if flags.config is None:
+        return flags
+    file = read(kind, flags.config)
+    settings = _parse(kind, args, file)
+    return dataclasses.replace(settings, option={**file.option, **settings.option})
+
+
+def read(kind: type[S], path: pathlib.Path) -> S:
+    """The settings of a TOML file, checked key by key. One file serves all commands: each takes what it has."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"`config`: cannot read {str(path)!r}: {error.strerror}.") from error
+    except ValueError as error:
+        raise UsageError(f"`config`: {str(path)!r} is not a TOML file: {error}.") from error
+    own = [name for name in _names(kind) if name != "config"]
+    names = [*own, *(name for other in COMMANDS for name in _names(other) if name not in (*own, "config"))]
+    values = {name.replace("-", "_"): value for name, value in values.items()}
+    for name in values:
+        if name not in names:
+            raise UsageError(f"{str(path)!r}: unknown key `{name}`.{nearest(name, names)} Keys: {', '.join(names)}.")
+    values = {name: value for name, value in values.items() if name in own}
+    for name in {"algorithm", "step_size"} & values.keys():
+        values[name] = tuple(values[name]) if isinstance(values[name], list) else (values[name],)
+    if "out" in values:
+        if not isinstance(values["out"], str):
+            raise UsageError(f"{str(path)!r}: `out` must be the name of a folder, got {values['out']!r}.")
+        values["out"] = pathlib.Path(values["out"])
+    if not isinstance(values.get("option", {}), dict):
+        raise UsageError(f"{str(path)!r}: `option` must be a table, got {values['option']!r}.")
+    try:
+        return kind(**values)
+    except UsageError as error:
+        raise UsageError(f"{str(path)!r}: {error}") from error
+
+
+def _names(kind: type[AbstractSettings]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def _parse(kind: type[S], args: Sequence[str], default: S) -> S:
+    """One pass of tyro, whose framed messages become one sentence."""
+    stderr, prog = io.StringIO(), f"fedhsa {kind.command}"
+    try:
+        with contextlib.redirect_stderr(stderr):
+            settings, unknown = tyro.cli(
+                kind,
+                prog=prog,
+                description=kind.description,
+                args=args,
+                default=default,
+                return_unknown_args=True,
+                registry=_registry(),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(f"{_unframed(stderr.getvalue())} See `{prog} --help`.") from None
+    if unknown:
+        flags = ["--" + name.replace("_", "-") for name in _names(kind)]
+        hint = nearest(unknown[0].partition("=")[0], flags) or f" See `{prog} --help`."
+        raise UsageError(f"{prog} does not know the argument {unknown[0]!r}.{hint}")
+    return settings
+
+
+def _registry() -> ConstructorRegistry:
+    """What is not a number stays text, for the settings to refuse in the same words as that of a file."""
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        if info.type not in (int, float):
+            return None
+
+        def parse(texts: list[str]) -> Any:
+            try:
+                return info.type(texts[0])
+            except ValueError:
+                return texts[0]
+
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT" if info.type is int else "FLOAT",
+            instance_from_str=parse,
+            is_instance=lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
+
+
+def _unframed(box: str) -> str:
+    """The first paragraph below the title of one of tyro's framed messages."""
+    rows = [row.strip(" │") for row in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]]
+    rows = [row if set(row) - set("─-╰╯") else "" for row in rows]
+    return " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda row: not row, rows)))
