@@ -127,7 +127,7 @@ def check_kernel(P: np.ndarray) -> None:
             "Divide each row by its sum."
         )
     for agent in np.flatnonzero(~(P > 0).all((-1, -2))):
-        closed = _closed_classes(P[agent])
+        closed = closed_classes(P[agent])
         if len(closed) > 1:
             raise ValueError(
                 f"`transition` of agent {agent} has {len(closed)} separate recurrent classes, for instance the states "
@@ -152,7 +152,8 @@ def stationary_law(P: np.ndarray) -> np.ndarray:
     return pi / pi.sum(-1, keepdims=True)
 
 
-def _closed_classes(P: np.ndarray) -> list[np.ndarray]:
+def closed_classes(P: np.ndarray) -> list[np.ndarray]:
+    """The sets of states that a kernel `(S, S)` never leaves again; states in none of them are transient."""
     count, label = csgraph.connected_components(csr_array(P > 0), connection="strong")
     leaves = {label[i] for i, j in np.argwhere(P > 0) if label[i] != label[j]}
     return [np.flatnonzero(label == c) for c in range(count) if c not in leaves]

@@ -19,6 +19,8 @@ from ._finite import finite_law
 
 CHUNK = 2**21
 """How many numbers are computed at a time."""
+NEVER = 1e-15
+"""Transient states have a stationary probability of zero, up to rounding."""
 
 
 class Outcomes(NamedTuple):
@@ -47,7 +49,7 @@ def outcomes(problem: Problem) -> Outcomes | None:
 
         def possible(agent, row, column):
             chain = _chain(agent.source)
-            visited = chain.stationary[row] > 0 if independent else True
+            visited = chain.stationary[row] > NEVER if independent else True
             return visited & (chain.transition[row, column] > 0 if pairs else True)
 
         if pairs:

@@ -78,20 +78,29 @@ def _steepest(agent: Any, every: Outcomes, theta: Any, start: Any) -> Any:
     return jnp.max(over(every, norm))
 
 
-def local_roots(problem: Problem) -> np.ndarray:
-    """The agents' own roots `(M, d)` by damped Newton steps from the common root; NaN where they lead nowhere."""
-    scale = 1 + abs(problem.mean_operators(problem.theta_star)).max()
+class Agents(NamedTuple):
+    """Of every agent: its Jacobian and mean operator at the common root, and its own root or NaN."""
 
-    def root(agent):
-        def residual(theta):
-            return jnp.linalg.norm(agent.mean_operator(theta))
+    jacobians: np.ndarray
+    at_root: np.ndarray
+    roots: np.ndarray
+
+
+def agents(problem: Problem) -> Agents:
+    """Agents of any kind at the common root, and their own roots by damped Newton steps from there."""
+
+    def look(agent):
+        mean = agent.mean_operator
 
         def step(theta, _):
-            move = jnp.linalg.solve(jax.jacfwd(agent.mean_operator)(theta), agent.mean_operator(theta))
+            move = jnp.linalg.solve(jax.jacfwd(mean)(theta), mean(theta))
             tries = theta[None] - (0.5 ** jnp.arange(8.0))[:, None] * move[None]
-            return tries[jnp.argmin(jax.vmap(residual)(tries))], None
+            return tries[jnp.argmin(jax.vmap(lambda t: jnp.linalg.norm(mean(t)))(tries))], None
 
-        theta, _ = jax.lax.scan(step, jnp.asarray(problem.theta_star), length=NEWTON_STEPS)
-        return jnp.where(residual(theta) < 1e-10 * scale, theta, jnp.nan)
+        root = jnp.asarray(problem.theta_star)
+        own, _ = jax.lax.scan(step, root, length=NEWTON_STEPS)
+        return Agents(jax.jacfwd(mean)(root), mean(root), own), jnp.linalg.norm(mean(own))
 
-    return by_agents(problem, root, size=problem.dim**2)
+    found, residuals = by_agents(problem, look, size=problem.dim**2)
+    converged = residuals < 1e-10 * (1 + abs(found.at_root).max())
+    return found._replace(roots=np.where(converged[:, None], found.roots, np.nan))

@@ -10,6 +10,7 @@ from .. import _check
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
 from ..algorithms.schedules import corollary_step
 from ..problems import Problem
+from ..sources.finite import closed_classes
 from . import bounds
 from ._finite import finite_law
 from .constants import Constants
@@ -152,11 +153,10 @@ def _mixing(problem: Problem, c: Constants) -> Line:
     stuck = np.flatnonzero(np.asarray(c.geometric.rho) >= 1)
     if len(stuck):
         return Line(name, FAILS, f"Agent {stuck[0]} hardly mixes: its second eigenvalue is 1 to rounding.")
-    transient = np.flatnonzero((law.chain.stationary <= 0).any(-1))
-    if len(transient):
-        states = int((law.chain.stationary[transient[0]] <= 0).sum())
-        reason = f"Agent {transient[0]} has {states} transient states, so it is not irreducible; it mixes all the same."
-        return Line(name, FAILS, reason)
+    for agent in np.flatnonzero(~(law.chain.transition > 0).all((-1, -2))):
+        if transient := law.num_states - len(closed_classes(law.chain.transition[agent])[0]):
+            reason = f"Agent {agent} is not irreducible, with {transient} transient states; it mixes all the same."
+            return Line(name, FAILS, reason)
     agent = c.slowest_agent
     time = int(c.mixing_times[agent])
     return Line(name, HOLDS, f"The slowest is agent {agent}: mixing time {time}, rho = {c.geometric.rho[agent]:.4g}.")

@@ -186,12 +186,6 @@ class _Slopes(NamedTuple):
     mu_interval: tuple[float, float] | None = None
 
 
-class _Agents(NamedTuple):
-    jacobians: np.ndarray
-    at_root: np.ndarray
-    roots: np.ndarray
-
-
 def _slopes(problem: Problem, points: int, key: SeedLike, notes: list[str]) -> _Slopes:
     every, unknown = outcomes(problem), np.full(problem.num_agents, np.nan)
     lipschitz, origin = (unknown, unknown) if every is None else extremes(problem, every)
@@ -214,13 +208,12 @@ def _at_least_one(values: np.ndarray) -> float:
     return float(np.append(values, 1.0).max())  # NaN stays NaN
 
 
-def _agents(problem: Problem, notes: list[str]) -> _Agents:
+def _agents(problem: Problem, notes: list[str]) -> _sampled.Agents:
     if problem.affine:
         A, b = problem.affine_parts()
-        agents = _Agents(A, A @ problem.theta_star - b, _affine_roots(A, b))
+        agents = _sampled.Agents(A, A @ problem.theta_star - b, _affine_roots(A, b))
     else:
-        at_root = problem.mean_operators(problem.theta_star)
-        agents = _Agents(problem.jacobians(problem.theta_star), at_root, _sampled.local_roots(problem))
+        agents = _sampled.agents(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))
     if len(rootless):
         notes.append(f"Without a unique root of their own: agent {rootless[0]}, {len(rootless)} in all.")
