@@ -5,6 +5,9 @@ from . import exact as exact
 from . import measure as measure
 from . import mixing as mixing
 from .assumptions import check as check
+from .choose import Candidate as Candidate
+from .choose import Choice as Choice
+from .choose import choose as choose
 from .constants import Constants as Constants
 from .constants import constants as constants
 from .estimate import Estimates as Estimates

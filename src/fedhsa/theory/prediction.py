@@ -125,11 +125,9 @@ class Prediction:
         return float(bias @ bias + share * self.noise_variance)
 
     def error(self, rounds: int, theta: Any = None) -> np.ndarray:
-        r"""The predicted mean-square error before the first round and after each of `rounds`, from `theta`.
+        """The predicted mean-square error before the first round and after each of `rounds`, from `theta`.
 
-        Exact where there is an exact law; elsewhere
-        $|m + \Phi^t (e_0 - m)|^2 + \mathrm{tr}(\Sigma - \Phi^t \Sigma (\Phi^t)^T)$ with the mean $m$ and the covariance
-        $\Sigma$ of the long run, which leaves out that noise in the operators' matrices is larger far from the root.
+        Exact where there is an exact law; elsewhere as `error_after`.
         """
         start = start_error(self.problem, theta)
         if self.law is not None:
@@ -140,18 +138,22 @@ class Prediction:
             left = self.transition @ left
         return np.array(errors)
 
+    def error_after(self, rounds: int, theta: Any = None) -> float:
+        r"""The predicted mean-square error after `rounds`, without going through them one by one.
+
+        $|m + \Phi^t (e_0 - m)|^2 + \mathrm{tr}(\Sigma - \Phi^t \Sigma (\Phi^t)^T)$ with the mean $m$ and the covariance
+        $\Sigma$ of the long run; it leaves out that noise in the operators' matrices is larger far from the root.
+        """
+        return self._after(np.linalg.matrix_power(self.transition, rounds), start_error(self.problem, theta))
+
     def reach(self, target: float, theta: Any = None) -> Reach:
         """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
+        return spent(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
+
+    def rounds_to(self, target: float, theta: Any = None) -> float:
+        """The rounds until `error_after` is at most `target`; infinite where the floor is above it."""
         _check.number("target", target, above=0.0)
-        rounds, each, M = self._rounds_to(target, start_error(self.problem, theta)), self.cost, self.problem.num_agents
-        return Reach(rounds, rounds * M * each.samples, rounds * M * FLOAT_BYTES * (each.floats_up + each.floats_down))
-
-    def _after(self, left: np.ndarray, start: np.ndarray) -> float:
-        """The error when the transitions so far are `left`."""
-        mean = self.bias + left @ (start - self.bias)
-        return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
-
-    def _rounds_to(self, target: float, start: np.ndarray) -> float:
+        start = start_error(self.problem, theta)
         if start @ start <= target:
             return 0
         if not self.floor < target:
@@ -165,12 +167,23 @@ class Prediction:
                 rounds, left = rounds + 2**k, further
         return rounds + 1
 
+    def _after(self, left: np.ndarray, start: np.ndarray) -> float:
+        """The error when the transitions so far are `left`."""
+        mean = self.bias + left @ (start - self.bias)
+        return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
+
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON values; what is infinite becomes the word `"infinity"`."""
         names = ("basis", "stable", "spectral_radius", "mean_square_radius", "max_step_size")
         names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "saturation_agents", "interval")
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
+
+
+def spent(rounds: float, cost: Cost, num_agents: int) -> Reach:
+    """What so many rounds take, of all agents together."""
+    floats = cost.floats_up + cost.floats_down
+    return Reach(rounds, rounds * num_agents * cost.samples, rounds * num_agents * FLOAT_BYTES * floats)
 
 
 def plain(value: Any) -> Any:
