@@ -102,12 +102,13 @@ def _agent_chunks(problem: Problem, function: Callable[[AbstractAgent], Any], si
     M = problem.num_agents
     many = max(1, min(M, CHUNK // size))
     compiled = eqx.filter_jit(jax.vmap(function))
-    with precision():
-        for start in range(0, M, many):
-            # The last chunk is filled up with repetitions: another shape would have to be compiled anew.
-            indices = np.minimum(np.arange(start, start + many), M - 1)
+    for start in range(0, M, many):
+        # The last chunk is filled up with repetitions: another shape would have to be compiled anew.
+        indices = np.minimum(np.arange(start, start + many), M - 1)
+        with precision():
             agents = tree.to_device(tree.take(problem.flat_agents, indices), "float64")
-            yield jax.tree.map(lambda v, rest=M - start: np.asarray(v)[:rest], compiled(agents))
+            values = tree.to_host(compiled(agents))
+        yield jax.tree.map(lambda v, rest=M - start: v[:rest], values)
 
 
 def _affine_norms(problem: Problem, every: Outcomes) -> np.ndarray:

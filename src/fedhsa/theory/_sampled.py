@@ -99,8 +99,8 @@ def agents(problem: Problem) -> Agents:
 
         root = jnp.asarray(problem.theta_star)
         own, _ = jax.lax.scan(step, root, length=NEWTON_STEPS)
-        return Agents(jax.jacfwd(mean)(root), mean(root), own), jnp.linalg.norm(mean(own))
+        return jax.jacfwd(mean)(root), mean(root), own, jnp.linalg.norm(mean(own))
 
-    found, residuals = by_agents(problem, look, size=problem.dim**2)
-    converged = residuals < 1e-10 * (1 + abs(found.at_root).max())
-    return found._replace(roots=np.where(converged[:, None], found.roots, np.nan))
+    jacobians, at_root, roots, residuals = by_agents(problem, look, size=problem.dim**2)
+    converged = residuals < 1e-10 * (1 + abs(at_root).max())
+    return Agents(jacobians, at_root, np.where(converged[:, None], roots, np.nan))
