@@ -161,7 +161,7 @@ def _norm(matrix: np.ndarray) -> float:
 def _product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     """`A @ B`, in strips too small for BLAS to start its threads: on busy cores these wait for each other for ages."""
     strip = SINGLE_THREADED // B.size
-    if not 8 <= strip < len(A):
+    if not 4 <= strip < len(A):
         return A @ B
     return np.concatenate([A[k : k + strip] @ B for k in range(0, len(A), strip)])
 
