@@ -53,7 +53,7 @@ class AbstractAgent(eqx.Module):
         return self.source.expect(lambda o: self.operator(theta, o))
 
     def lipschitz(self, o: Observation, /) -> Any:
-        r"""The smallest $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None where it is unknown.
+        r"""The least $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None where it is unknown.
 
         `theory.constants` asks for it. Override it where there is a formula: what is affine is then computed faster (a
         matrix of rank one needs no singular values), and what is not affine exactly instead of from samples.
