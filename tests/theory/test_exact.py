@@ -8,6 +8,7 @@ import naive
 from cases import CASES
 from fedhsa import tree
 from fedhsa.problems import quadratic
+from fedhsa.sources import Transition
 from fedhsa.theory import exact
 
 AFFINE = [name for name, case in CASES.items() if case().problem.affine]
@@ -121,8 +122,10 @@ def test_what_is_out_of_reach_is_said_so():
     nonlinear, affine = CASES["logistic"]().problem, CASES["td"]().problem
     with pytest.raises(TypeError, match=r"Exact laws need operators that are affine.*LogisticAgent is not marked so"):
         exact.limit(nonlinear, fh.FedHSA(0.1, 2))
-    with pytest.raises(TypeError, match=r"needs additive VAR\(1\) noise.*got TDAgent observing Transitions"):
+    with pytest.raises(TypeError, match=r"The product of 3 chains with 6 states is too large.*theory.predict"):
         exact.mean_square_error(affine, fh.FedHSA(0.1, 2), rounds=3)
+    with pytest.raises(TypeError, match=r"no exact law for TDAgent observing Replay"):
+        exact.floor(affine.replay(Transition(np.zeros((3, 4), int), np.zeros((3, 4), int))), fh.FedHSA(0.1, 2))
     with pytest.raises(TypeError, match=r"need a constant step size, got a schedule"):
         exact.limit(affine, fh.FedHSA(fh.Polynomial(1.0), 2))
 

@@ -209,8 +209,8 @@ def _chosen(candidates: list[Candidate], aim: _Aim) -> Choice:
         )
     if aim.target is not None and aim.budget is not None and spent > aim.budget:
         raise ValueError(
-            f"`target` {aim.target:g} takes at least {spent:.4g} {aim.objective}, more than the `budget` of "
-            f"{aim.budget:.4g}. Without a target, `choose` finds the least error for a budget."
+            f"`target` {aim.target:g} takes at least {spent:.0f} {aim.objective}, more than the `budget` of "
+            f"{aim.budget:.0f}. Without a target, `choose` finds the least error for a budget."
         )
     frontier = [candidate for candidate in candidates if np.isfinite(candidate.reach.rounds)]
     frontier = [c for c in frontier if not any(_beats(other, c) for other in frontier)]

@@ -154,19 +154,20 @@ def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
     # Two local errors at once: with what earlier rounds and the shared operator bring of the agent's own noise, and
     # without. In the first step it enters the correction R, which is then only carried along.
     both = jnp.array([1.0, 0.0])[:, None, None]
-    R = both * ((shared.A_bar - A) @ X)
+    R = both * ((shared.A_bar - A) @ X)[None]
 
     def step(step, carry):
         T, D, R, driven, bias, x, noise = carry
         K = response(step)
         driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
         bias = bias + multiplied(agent, chain, start, D, kind) @ K.T
-        R = R @ P + jnp.where(step == 0, 1.0, 0.0) * (both * shared.share - 1) * noise.leaving
-        D = F @ D @ P + eta * noise.leaving + eta * kappa * R
+        leaving = noise.leaving[None]
+        R = R @ P + jnp.where(step == 0, 1.0, 0.0) * (both * shared.share - 1) * leaving
+        D = F @ D @ P + eta * leaving + eta * kappa * R
         return T @ P + K @ noise.leaving, D, R, driven, bias, *advance(x)
 
     nothing = jnp.zeros((d, d)), jnp.zeros((2, d))
-    carry = (shared.Phi @ X, both * X, R, *nothing, start, at_start)
+    carry = (shared.Phi @ X, both * X[None], R, *nothing, start, at_start)
     _, _, _, driven, bias, _, _ = jax.lax.fori_loop(0, H, step, carry)
     return driven, bias[0], bias[1]
 
@@ -189,7 +190,7 @@ def noise_at(agent: AbstractAgent, chain, x, kind: Kind) -> Noise:
     square = square - jnp.outer(mean, mean)
     if kind.independent:
         return Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square)
-    return Noise(given - mean, (leaving - pi[:, None] * mean).T, square)
+    return Noise(given - mean[None], (leaving - jnp.outer(pi, mean)).T, square)
 
 
 def multiplied(agent: AbstractAgent, chain, x, D, kind: Kind):

@@ -123,7 +123,8 @@ def _from_law(law: AbstractLaw, heterogeneity: np.ndarray) -> _Parts | None:
 def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> tuple[np.ndarray, _Parts | None]:
     def parts(estimates: Estimates) -> _Parts:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
-        heterogeneity, A_bar = rule.limit_error(A, estimates.residuals), A.mean(0)
+        residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
+        heterogeneity, A_bar = rule.limit_error(A, residuals), A.mean(0)
         shares = (1 / problem.num_agents, 0.0)
         markov, lasting = (bias_of(A_bar, lagged, lagged.sum(1), rule, share) for share in shares)
         covariance = covariance_of(A_bar, estimates.long_run, rule)

@@ -1,0 +1,88 @@
+"""Choices: they reach their target, and nothing near them is much cheaper."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from fedhsa.problems import finite_sum, quadratic, td
+from fedhsa.theory import choose, predict
+
+SEEDS = 400
+
+
+def reached(problem, algorithm, rounds):
+    """The simulated mean-square error after each round, and its standard error."""
+    run = fh.simulate(problem, algorithm, rounds=rounds, seeds=SEEDS, key=9)
+    return run.error.mean(0), run.error.std(0, ddof=1) / np.sqrt(SEEDS)
+
+
+@pytest.mark.parametrize("objective", ["rounds", "samples", "bytes"])
+def test_the_choice_is_the_cheapest_of_the_frontier_and_reaches_its_target(objective):
+    problem, target = quadratic.random(6, 3, key=1), 1e-3
+    choice = choose(problem, target=target, objective=objective, local_steps=(1, 5, 20))
+    spent = getattr(choice.reach, objective)
+    assert spent == min(getattr(candidate.reach, objective) for candidate in choice.frontier)
+    error, spread = reached(problem, choice.algorithm, int(choice.reach.rounds))
+    assert error[-1] < target + 3 * spread[-1]
+    json.dumps(choice.to_dict(), allow_nan=False)
+
+
+def test_no_way_on_the_frontier_beats_another():
+    choice = choose(quadratic.random(6, 3, key=1), target=1e-3, local_steps=(1, 5, 20))
+    reaches = np.array([candidate.reach for candidate in choice.frontier])
+    for i, one in enumerate(reaches):
+        others = np.delete(reaches, i, axis=0)
+        assert not ((others <= one).all(1) & (others < one).any(1)).any()
+
+
+def test_a_budget_buys_the_least_error():
+    """No step on a grid does better by more than 1 % with the same budget."""
+    problem = quadratic.random(6, 3, key=1)
+    choice = choose(problem, budget=40, algorithms=("FedHSA",), local_steps=(5,))
+    assert choice.reach.rounds == 40
+    others = [predict(problem, fh.FedHSA(step, 5)) for step in np.geomspace(1e-4, 0.3, 60)]
+    assert choice.best.error <= 1.01 * min(p.error_after(40) for p in others if p.stable)
+
+
+def test_what_cannot_be_chosen_is_explained():
+    problem = quadratic.random(3, 2, key=1)
+    with pytest.raises(ValueError, match=r"Give `target`, the error to reach, or `budget`"):
+        choose(problem)
+    with pytest.raises(ValueError, match=r"The start is within `target` 1e\+06 already"):
+        choose(problem, target=1e6)
+    with pytest.raises(ValueError, match=r"`objective` must be one of"):
+        choose(problem, target=1e-3, objective="money")
+    with pytest.raises(ValueError, match=r"takes at least \d+ rounds, more than the `budget` of 1"):
+        choose(problem, target=1e-5, budget=1, algorithms=("SynchronisedSA",))
+
+
+RANDOM = [
+    *((quadratic.random(8, 4, key=k), 3e-4) for k in range(4)),
+    *((td.random(8, 6, 3, key=k, laziness=0.4), 1e-2) for k in range(3)),
+    *((finite_sum.random(8, 3, 3, key=k, laziness=0.3, eigenvalues=(0.5, 3.0)), 2e-4) for k in range(3)),
+]
+GRID = (2, 5, 10, 20)
+
+
+@pytest.mark.slow
+def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_faster():
+    """At least 9 of 10 reach it, and no neighbour on the grid of steps and local steps in under 80 % of the rounds.
+
+    Reached means: the mean of 400 seeds is below the target plus 3 standard errors.
+    """
+    hits = 0
+    for problem, target in RANDOM:
+        choice = choose(problem, target=target, local_steps=GRID)
+        rounds, best = int(choice.reach.rounds), choice.algorithm
+        error, spread = reached(problem, best, rounds)
+        hits += error[-1] < target + 3 * spread[-1]
+        place = GRID.index(best.local_steps)
+        for H in GRID[max(place - 1, 0) : place + 2]:
+            for factor in (0.8, 1.25):
+                other = type(best)(factor * best.step_size, H)
+                error, spread = reached(problem, other, max(int(0.8 * rounds) - 1, 1))
+                faster = error[1:-1] < target - 3 * spread[1:-1]
+                assert not faster.any(), (best, other, rounds, np.argmax(faster) + 1)
+    assert hits >= 9

@@ -1,0 +1,159 @@
+"""The exact laws of finite chains: independent sampling, and products of chains."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+import naive
+from fedhsa.problems import finite_sum, td
+from fedhsa.theory import exact
+from fedhsa.theory.independent import IndependentLaw
+from fedhsa.theory.product import ProductLaw
+
+ALGORITHMS = [fh.FedHSA(0.3, 2, 0.8), fh.LocalSA(0.3, 2, 0.8), fh.SynchronisedSA(0.3)]
+ROUNDS = 2
+
+
+def problems():
+    return {
+        "td": td.random(2, 2, 2, key=1, laziness=0.6),
+        "finite-sum": finite_sum.random(2, 2, 2, key=1, laziness=0.6, eigenvalues=(0.2, 1.0)),
+    }
+
+
+def operator(problem):
+    """G_i(theta, o) in NumPy, for states or pairs of states."""
+    agents = problem.agents
+    if hasattr(agents, "features"):
+        R, phi, gamma = agents.rewards, agents.features, agents.discount
+        return lambda i, t, o: (R[i][o[0]] + gamma[i] * phi[i][o[1]] @ t - phi[i][o[0]] @ t) * phi[i][o[0]]
+    return lambda i, t, o: agents.b[i][o[0]] - agents.A[i][o[0]] @ t
+
+
+def enumerated(problem, algorithm, independent):
+    """E|e|^2 after each round, as the sum over every trajectory of every agent of its probability times its outcome."""
+    source = problem.agents.source
+    chain = getattr(source, "chain", source)
+    P, pi = chain.transition, chain.stationary
+    length = ROUNDS * algorithm.block_length
+
+    def trajectories(i):
+        if independent:
+            each = [
+                ((s, t), pi[i, s] * (P[i, s, t] if pairs else 1)) for s in (0, 1) for t in ((0, 1) if pairs else (0,))
+            ]
+            for steps in itertools.product(each, repeat=length):
+                yield [o for o, _ in steps], np.prod([p for _, p in steps])
+        else:
+            for states in itertools.product((0, 1), repeat=length + 1):
+                moves = list(itertools.pairwise(states))
+                yield moves, pi[i, states[0]] * np.prod([P[i, s, t] for s, t in moves])
+
+    loop = naive.fed_hsa if isinstance(algorithm, fh.FedHSA) else naive.local_sa
+    settings = {"step_size": algorithm.step_size, "local_steps": algorithm.block_length}
+    settings["server_step"] = getattr(algorithm, "server_step", 1.0)
+    expected = np.zeros(ROUNDS + 1)
+    for (first, p), (second, q) in itertools.product(trajectories(0), trajectories(1)):
+        path = loop(operator(problem), [first, second], np.zeros(2), rounds=ROUNDS, **settings)
+        expected += p * q * ((path - problem.theta_star) ** 2).sum(-1)
+    return expected
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("name", ["td", "finite-sum"])
+def test_the_product_law_is_the_sum_over_all_trajectories(name, algorithm):
+    problem = problems()[name]
+    law = [moments.square for moments in ProductLaw(problem, algorithm).path(-problem.theta_star, ROUNDS)]
+    np.testing.assert_allclose(law, enumerated(problem, algorithm, independent=False), rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+def test_the_independent_law_is_the_sum_over_all_trajectories(algorithm):
+    problem = problems()["finite-sum"]
+    law = exact.mean_square_error(problem.iid(), algorithm, rounds=ROUNDS)
+    np.testing.assert_allclose(law, enumerated(problem, algorithm, independent=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("name", ["td", "finite-sum"])
+def test_both_laws_agree_on_independent_observations(name, algorithm):
+    problem = problems()[name].iid()
+    one, other = ProductLaw(problem, algorithm), IndependentLaw(problem, algorithm)
+    start = np.array([1.0, -2.0])
+    for a, b in zip(one.path(start, 30), other.path(start, 30), strict=True):
+        np.testing.assert_allclose(a.mean, b.mean, atol=1e-12)
+        np.testing.assert_allclose(a.covariance, b.covariance, rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(one.stationary().covariance, other.stationary().covariance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("law", [ProductLaw, IndependentLaw])
+def test_the_stationary_solve_is_the_limit_of_the_iterated_law(law):
+    problem = problems()["finite-sum"]
+    problem = problem.iid() if law is IndependentLaw else problem
+    law = law(problem, fh.LocalSA(0.3, 2))
+    *_, last = law.path(np.array([1.0, -2.0]), 2000)
+    assert law.stationary().square == pytest.approx(last.square, rel=1e-10)
+
+
+def standard_errors(problem, algorithm, *, rounds, seeds):
+    run = fh.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=5)
+    law = exact.mean_square_error(problem, algorithm, rounds=rounds)
+    return (run.error.mean(0) - law)[1:] / (run.error.std(0, ddof=1)[1:] / np.sqrt(seeds))
+
+
+def test_simulation_agrees_with_the_independent_law():
+    """1000 seeds, every round: within 4 standard errors."""
+    problem = td.random(5, 4, 3, key=1).iid()
+    assert abs(standard_errors(problem, fh.FedHSA(0.2, 5, 0.8), rounds=40, seeds=1000)).max() < 4
+
+
+def test_simulation_agrees_with_the_product_law():
+    """1000 seeds, every round, two agents on two-state chains: within 4 standard errors."""
+    assert abs(standard_errors(problems()["td"], fh.FedHSA(0.2, 5), rounds=40, seeds=1000)).max() < 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("M", "H", "step_size", "server_step"), [(1, 10, 0.05, 1.0), (4, 1, 0.3, 1.0), (16, 10, 0.1, 0.5)]
+)
+@pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
+@pytest.mark.parametrize("family", [td, finite_sum])
+def test_simulation_agrees_with_the_independent_law_at_many_settings(family, method, M, H, step_size, server_step):
+    problem = (
+        td.random(M, 4, 3, key=2) if family is td else finite_sum.random(M, 3, 3, key=2, eigenvalues=(0.2, 1.5))
+    ).iid()
+    assert abs(standard_errors(problem, method(step_size, H, server_step), rounds=60, seeds=1000)).max() < 4
+
+
+def test_growth_is_the_rate_of_the_mean_square_error():
+    """Scalar, one step a round: the factor is E(1 + eta a)^2."""
+    A = np.array([1.0, 5.0]).reshape(1, 2, 1, 1)
+    problem = finite_sum.from_arrays(A, np.zeros((1, 2, 1)), np.full((1, 2, 2), 0.5)).iid()
+    law = IndependentLaw(problem, fh.SynchronisedSA(0.3))
+    assert law.growth() == pytest.approx(((1 - 0.3) ** 2 + (1 - 1.5) ** 2) / 2, rel=1e-12)
+
+
+def test_a_method_whose_variance_grows_is_refused_though_its_mean_converges():
+    """E(1 + eta a)^2 > 1 > |1 + eta E a|: the square grows, the mean does not."""
+    A, P = np.array([0.1, 5.0]).reshape(1, 2, 1, 1), np.full((1, 2, 2), 0.5)
+    problem = finite_sum.from_arrays(A, np.array([[[1.0], [1.0]]]), P)
+    algorithm = fh.SynchronisedSA(0.6)
+    assert exact.spectral_radius(problem, algorithm) < 1 < ((1 - 0.06) ** 2 + (1 - 3.0) ** 2) / 2
+    for case in (problem, problem.iid()):
+        with pytest.raises(ValueError, match=r"converges in the mean here, but its mean-square error grows"):
+            exact.floor(case, algorithm)
+
+
+def test_additive_noise_drawn_independently_has_a_law_too():
+    """G = -theta + z with independent z of variance v: the variance is eta v / (2 - eta)."""
+    problem = fh.problems.quadratic.from_arrays([[[1.0]]], [[0.0]], Q=[[[0.5]]], noise_std=1.0).iid()
+    variance = 1 / (1 - 0.25)
+    assert exact.floor(problem, fh.SynchronisedSA(0.1)) == pytest.approx(0.1 * variance / 1.9, rel=1e-12)
+
+
+def test_laws_that_would_not_fit_say_what_to_use_instead():
+    problem = finite_sum.random(40, 3, 40, heterogeneity=0.0).iid()
+    with pytest.raises(TypeError, match=r"exact law of 40 agents with 3 outcomes in 40 dimensions.*theory.predict"):
+        exact.floor(problem, fh.FedHSA(0.01, 2))

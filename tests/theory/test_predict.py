@@ -1,0 +1,157 @@
+"""Predictions: their parts, what follows from them, and where they come from."""
+
+import json
+
+import equinox as eqx
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import ALGORITHMS, CASES
+from fedhsa.problems import quadratic, td
+from fedhsa.theory import exact, predict
+
+CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_has_a_prediction_on_every_problem(case, name):
+    problem, algorithm = CASES[case]().problem, ALGORITHMS[name]
+    prediction = predict(problem, algorithm)
+    assert prediction.stable
+    assert 0 < prediction.spectral_radius < 1
+    assert 0 < prediction.rate < 1
+    assert prediction.max_step_size > algorithm.step_size
+    assert prediction.floor == pytest.approx((prediction.bias**2).sum() + np.trace(prediction.covariance))
+    assert prediction.noise_variance == pytest.approx(np.trace(prediction.covariance))
+    assert (prediction.heterogeneity_bias == 0).all() == ("LocalSA" not in name)
+    assert (prediction.curvature_bias == 0).all() == (case != "logistic")
+    assert prediction.basis == ("exact" if case == "quadratic" else "expansion")
+    assert prediction.interval is None
+
+
+@pytest.mark.parametrize("name", ["FedHSA, server step", "LocalSA"])
+def test_on_additive_noise_and_independent_samples_predictions_are_the_exact_laws(name):
+    for problem in (CASES["quadratic"]().problem, CASES["td"]().problem.iid(), CASES["td"]().problem.noiseless()):
+        prediction, algorithm = predict(problem, ALGORITHMS[name]), ALGORITHMS[name]
+        assert prediction.basis == "exact"
+        assert prediction.floor == pytest.approx(exact.floor(problem, algorithm), rel=1e-9, abs=1e-25)
+        assert prediction.spectral_radius == pytest.approx(exact.spectral_radius(problem, algorithm))
+        law = exact.mean_square_error(problem, algorithm, rounds=20)
+        np.testing.assert_allclose(prediction.error(20), law, rtol=1e-9)
+        limit = exact.limit(problem, algorithm) - problem.theta_star
+        np.testing.assert_allclose(prediction.heterogeneity_bias, limit, atol=1e-12)
+
+
+def test_the_predicted_floor_of_more_agents_is_that_of_the_same_agents_repeated():
+    problem, algorithm = CASES["td"](laziness=0.6).problem, fh.LocalSA(0.1, 6)
+    prediction = predict(problem, algorithm)
+    for times in (2, 7):
+        repeated = predict(problem.take([0, 1, 2] * times), algorithm)
+        assert prediction.floor_at(3 * times) == pytest.approx(repeated.floor, rel=1e-9)
+        assert repeated.saturation_agents == pytest.approx(prediction.saturation_agents, rel=1e-9)
+    M = prediction.saturation_agents
+    variance = prediction.noise_variance * 3 / M
+    assert prediction.lasting_bias @ prediction.lasting_bias == pytest.approx(variance)
+    assert prediction.floor_at(1e15) == pytest.approx(variance, rel=1e-6)
+
+
+def test_additive_noise_never_saturates():
+    assert predict(CASES["quadratic"]().problem, fh.FedHSA(0.02, 5)).saturation_agents == np.inf
+
+
+def test_reach_counts_the_rounds_until_the_noiseless_error_is_below_the_target():
+    problem, algorithm = CASES["td"]().problem.noiseless(), fh.FedHSA(0.5, 4)
+    run = fh.simulate(problem, algorithm, rounds=2000)
+    for target in (1e-1, 1e-3, 1e-6):
+        reach = predict(problem, algorithm).reach(target)
+        assert reach.rounds == np.argmax(run.error[0] <= target)
+        assert reach.samples == reach.rounds * 3 * 4
+        assert reach.bytes == reach.rounds * 3 * 8 * 4 * problem.dim
+    start = np.ones(problem.dim) * 3
+    run = fh.simulate(problem, algorithm, rounds=2000, theta=start)
+    assert predict(problem, algorithm).reach(1e-3, start).rounds == np.argmax(run.error[0] <= 1e-3)
+
+
+def test_a_target_below_the_floor_is_never_reached_and_one_above_the_start_at_once():
+    problem = CASES["quadratic"]().problem
+    prediction = predict(problem, fh.LocalSA(0.02, 5))
+    assert prediction.reach(prediction.floor * 0.99).rounds == np.inf
+    assert prediction.reach(prediction.floor * 1.01).rounds < np.inf
+    assert prediction.reach(1e6) == (0, 0, 0)
+    with pytest.raises(ValueError, match="`target` must be greater than 0"):
+        prediction.reach(-1.0)
+
+
+def test_a_method_that_diverges_is_said_to():
+    problem = quadratic.from_arrays(A=[[[0.1]], [[1.0]]], b=[[1.0], [1.0]], noise_std=0.1)
+    prediction = predict(problem, fh.FedHSA(0.5, 20))
+    assert not prediction.stable
+    assert prediction.spectral_radius == pytest.approx(1.039, abs=1e-3)
+    assert prediction.floor == np.inf
+    assert prediction.reach(1e-3).rounds == np.inf
+    assert prediction.max_local_steps == 19
+    assert 0.4 < prediction.max_step_size < 0.5
+
+
+def test_a_method_stable_in_the_mean_but_not_in_the_mean_square_is_not_called_stable():
+    A, P = np.array([0.1, 5.0]).reshape(1, 2, 1, 1), np.full((1, 2, 2), 0.5)
+    problem = fh.problems.finite_sum.from_arrays(A, np.array([[[1.0], [1.0]]]), P).iid()
+    prediction = predict(problem, fh.SynchronisedSA(0.6))
+    assert prediction.spectral_radius < 1 < prediction.mean_square_radius
+    assert not prediction.stable
+
+
+@pytest.mark.parametrize("algorithm", [fh.LocalSA(0.1, 6), fh.LocalSA(5.0, 60)], ids=["stable", "diverging"])
+def test_predictions_are_json(algorithm):
+    values = json.loads(json.dumps(predict(CASES["td"]().problem, algorithm).to_dict(), allow_nan=False))
+    assert values["algorithm"] == "LocalSA"
+    assert values["stable"] == (algorithm.step_size < 1)
+    assert len(values["markov_bias"]) == 4
+
+
+def test_a_schedule_has_no_prediction():
+    with pytest.raises(TypeError, match="need a constant step size, got a schedule"):
+        predict(CASES["td"]().problem, fh.FedHSA(fh.Polynomial(1.0), 2))
+
+
+class Unknown(fh.AbstractSource):
+    """A source that keeps the law of another to itself."""
+
+    source: fh.AbstractSource
+
+    def init(self, key, /):
+        return self.source.init(key)
+
+    def step(self, key, state, /):
+        return self.source.step(key, state)
+
+
+@pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
+def test_a_problem_known_only_by_samples_is_predicted_within_its_interval(method):
+    """The floor to first order from samples, against the same from the kernels; the interval is at 95 %."""
+    problem, algorithm = td.random(3, 4, 2, laziness=0.5, key=2), method(0.002, 5)
+    hidden = eqx.tree_at(lambda p: p.agents.source, problem, Unknown(problem.agents.source))
+    prediction, truth = predict(hidden, algorithm, samples=5000), predict(problem, algorithm)
+    assert prediction.basis == "samples"
+    low, high = prediction.interval
+    assert low < prediction.floor < high
+    spread = (high - low) / 2
+    assert abs(prediction.floor - truth.floor) < 2 * spread
+    assert spread < 0.1 * truth.floor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("M", [1, 16])
+def test_nonlinear_problems_are_predicted_too(M):
+    """Logistic regression, 400 seeds: floor within 3 % or 3 standard errors, mean within 4 standard errors."""
+    problem, algorithm = fh.problems.logistic.random(M, 6, 3, laziness=0.7, key=4), fh.FedHSA(0.02, 10)
+    prediction = predict(problem, algorithm)
+    start = problem.theta_star + prediction.bias
+    run = fh.simulate(problem, algorithm, rounds=1200, seeds=400, theta=start, record=("theta",), key=1)
+    errors = run.records["theta"][:, 300:] - problem.theta_star
+    squares, means = (errors**2).sum(-1).mean(1), errors.mean(1)
+    tolerance = max(0.03 * prediction.floor, 3 * squares.std(ddof=1) / 20)
+    assert abs(squares.mean() - prediction.floor) < tolerance
+    assert (abs(means.mean(0) - prediction.bias) < 4 * means.std(0, ddof=1) / 20).all()
