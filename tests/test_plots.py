@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+import fedhsa
 from fedhsa import plots
-from fedhsa.engine import Cost, Result
+from fedhsa.algorithms import Cost
+from fedhsa.engine import Result
+from fedhsa.theory import Prediction
 
 
 def make(error, failed=None, every=1) -> Result:
@@ -145,6 +150,12 @@ def test_theory_is_dashed_and_in_the_legend(values):
     assert "theory" in labels(figure)
 
 
+def test_the_legend_can_say_that_theory_is_exact():
+    figure = plots.curves({"FedHSA": make(falling())}, theory={"FedHSA": 0.5}, theory_label="exact law")
+    assert "exact law" in labels(figure)
+    assert "theory" not in labels(figure)
+
+
 def test_theory_of_another_length_is_refused():
     with pytest.raises(ValueError, match=r"`theory\['FedHSA'\]`.*6.*51.*got \(7,\)"):
         plots.curves({"FedHSA": make(falling(records=6), every=10)}, theory={"FedHSA": np.ones(7)})
@@ -180,3 +191,98 @@ def test_save_writes_png_and_pdf_and_the_same_bytes_each_time(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.1.pdf", "a.1.png", "b.1.pdf", "b.1.png"]
     for suffix in (".png", ".pdf"):
         assert (tmp_path / f"a.1{suffix}").read_bytes() == (tmp_path / f"b.1{suffix}").read_bytes()
+
+
+def quadratic(**options) -> fedhsa.Problem:
+    return fedhsa.problems.quadratic.random(num_agents=3, dim=2, **options)
+
+
+def predict(step: float, H: int = 4, method=fedhsa.FedHSA, problem: fedhsa.Problem | None = None) -> Prediction:
+    return fedhsa.theory.predict(problem or quadratic(), method(step, local_steps=H))
+
+
+def line(axes: Axes, name: str) -> Line2D:
+    return next(line for line in axes.lines if line.get_label() == name)
+
+
+def test_the_predicted_error_falls_to_the_floor_whose_parts_are_drawn():
+    prediction = predict(0.02, method=fedhsa.LocalSA)
+    axes = plots.decay({"LocalSA": prediction}).axes[0]
+    curve = np.asarray(line(axes, "LocalSA").get_ydata())
+    root = quadratic().theta_star
+    assert curve[0] == pytest.approx(root @ root)
+    assert curve[-1] == pytest.approx(prediction.floor, rel=0.06)
+    levels = [np.asarray(line.get_ydata())[0] for line in axes.lines if len(np.asarray(line.get_ydata())) == 2]
+    bias = prediction.bias @ prediction.bias
+    np.testing.assert_allclose(levels, [prediction.floor, bias, prediction.noise_variance])
+    assert levels[0] == pytest.approx(levels[1] + levels[2])
+    assert axes.get_yscale() == "log"
+
+
+def test_more_agents_divide_the_noise_and_leave_the_bias():
+    prediction = predict(0.02, method=fedhsa.LocalSA)
+    axes = plots.speedup({"LocalSA": prediction}).axes[0]
+    curve = line(axes, "LocalSA")
+    agents, floors = np.asarray(curve.get_xdata()), np.asarray(curve.get_ydata())
+    bias = prediction.heterogeneity_bias @ prediction.heterogeneity_bias
+    np.testing.assert_allclose(floors, bias + prediction.noise_variance * 3 / agents, rtol=1e-9)
+    marks = {line.get_marker(): line for line in axes.lines if len(np.asarray(line.get_xdata())) == 1}
+    assert np.asarray(marks["o"].get_xdata()).item() == 3
+    assert np.asarray(marks["D"].get_ydata()).item() == pytest.approx(2 * bias)
+
+
+def test_floors_are_drawn_up_to_the_last_stable_value():
+    sweep = [predict(step) for step in (0.1, 0.3, 0.5)]
+    axes = plots.floors({"FedHSA": sweep}, "step_size", current={"FedHSA": sweep[1]}).axes[0]
+    np.testing.assert_array_equal(line(axes, "FedHSA").get_xdata(), [0.1, 0.3, 0.5])
+    np.testing.assert_allclose(line(axes, "FedHSA").get_ydata(), [p.floor for p in sweep])
+    verticals = [x for entry in axes.lines for x in [np.asarray(entry.get_xdata())] if len(x) == 2 and x[0] == x[1]]
+    assert [x[0] for x in verticals] == [pytest.approx(sweep[0].max_step_size)]
+
+
+def test_a_method_without_local_steps_is_a_level():
+    alone = fedhsa.theory.predict(quadratic(), fedhsa.SynchronisedSA(0.02))
+    sweeps = {"FedHSA": [predict(0.02, H) for H in (1, 2, 4)], "SynchronisedSA": [alone]}
+    axes = plots.floors(sweeps, "local_steps").axes[0]
+    assert set(np.asarray(line(axes, "SynchronisedSA").get_ydata())) == {alone.floor}
+    assert axes.get_xlabel() == "local steps $H$"
+
+
+def test_the_analysis_has_four_panels_and_one_legend_outside_them(tmp_path):
+    predictions = {"FedHSA": predict(0.02), "LocalSA": predict(0.02, method=fedhsa.LocalSA)}
+    sweeps = {
+        "step_size": {"FedHSA": [predict(step) for step in (0.01, 0.02)]},
+        "local_steps": {"FedHSA": [predict(0.02, H) for H in (1, 4)]},
+    }
+    figure = plots.analysis(predictions, sweeps, target=1e-3, title="a title")
+    wanted = ["round $t$", "number of agents $M$", "local steps $H$", r"step size $\eta$"]
+    assert [axes.get_xlabel() for axes in figure.axes] == wanted
+    assert str(line(figure.axes[0], "LocalSA").get_color()) == plots.COLOURS["LocalSA"]
+    assert {"FedHSA", "LocalSA", "floor", "target"} <= set(labels(figure))
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.x1
+    assert all(legend.y0 >= axes.get_window_extent().y1 for axes in figure.axes)
+    plots.save(figure, tmp_path / "analysis")
+    assert (tmp_path / "analysis.png").stat().st_size > 10_000
+
+
+def test_a_panel_that_was_left_out_and_a_method_that_diverges_say_so():
+    figure = plots.analysis({"FedHSA": predict(5.0)}, {}, absent="too dear")
+    texts = [axes.texts[0].get_text() for axes in figure.axes]
+    assert texts == ["every method diverges here"] * 2 + ["too dear"] * 2
+    assert "FedHSA (diverges)" in labels(figure)
+
+
+def test_without_noise_there_is_no_floor_to_draw():
+    silent = predict(0.02, problem=quadratic().noiseless())
+    figure = plots.analysis({"FedHSA": silent}, {"step_size": {"FedHSA": [silent]}})
+    assert figure.axes[0].get_ylim()[0] > 1e-20
+    figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("draw", [plots.decay, plots.speedup, plots.floors, lambda _: plots.analysis({}, {})])
+def test_no_predictions_are_refused(draw):
+    with pytest.raises(ValueError, match="is empty"):
+        draw({})

@@ -1,4 +1,4 @@
-"""The command line: `fedhsa run`, `fedhsa list`."""
+"""The command line: `fedhsa run`, `fedhsa analyze`, `fedhsa list`."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ Federated stochastic approximation with Markovian data and heterogeneous agents.
 
 commands:
   run        run algorithms on a problem, many seeds at once, and draw their errors
+  analyze    predict stability, rate, bias and floor without running anything
   list       show the problems and algorithms with their arguments
 
 options:
@@ -27,11 +28,15 @@ examples:
     fedhsa run --problem td --num-agents 20 --step-size 0.05
   settings from a file, one of them replaced:
     fedhsa run --config examples/quadratic.toml --seeds 8
+  what they will do, and which settings reach an error of 1e-4:
+    fedhsa analyze quadratic --target 1e-4
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
-(JSON) to runs/PROBLEM, or to `--out`; `fedhsa run --help` explains every setting.
+(JSON) to runs/PROBLEM, or to `--out`; `fedhsa analyze` prints a page and draws
+a figure there. `fedhsa run --help` and `fedhsa analyze --help` explain every
+setting.
 """
-COMMANDS = ("run", "list")
+COMMANDS = ("run", "analyze", "list")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +62,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     from rich.console import Console
 
-    from . import listing, run
+    from . import analyze, listing, run
     from .output import FailedRunError
     from .usage import UsageError, nearest
 
@@ -66,6 +71,8 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         if command == "run":
             return run.main(rest, console)
+        if command == "analyze":
+            return analyze.main(rest, console)
         if command == "list":
             if rest:
                 raise UsageError(f"fedhsa list takes no arguments, got {rest[0]!r}.")

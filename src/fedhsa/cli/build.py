@@ -50,6 +50,13 @@ def make_algorithms(settings: AbstractSettings) -> dict[str, AbstractAlgorithm]:
     }
 
 
+def title(settings: AbstractSettings, problem: Problem) -> str:
+    """The problem and its sizes, for figures."""
+    steps = ", ".join(f"{step:g}" for step in settings.step_size)
+    sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps, r"\eta": steps}
+    return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())
+
+
 def _make(algorithm: Callable[..., AbstractAlgorithm], available: dict[str, Any]) -> AbstractAlgorithm:
     parameters = inspect.signature(algorithm).parameters
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in available]

@@ -18,6 +18,8 @@ from rich.table import Table
 
 from .. import _files, plots
 from ..engine import Result
+from ..theory import Prediction
+from . import forecast
 
 FILES = ("curves.png", "curves.pdf", "curves.csv", "curves.npz", "manifest.json")
 
@@ -51,15 +53,16 @@ def write(
     results: Mapping[str, Result],
     manifest: Mapping[str, Any],
     title: str,
-    theory: Mapping[str, np.ndarray],
+    predictions: Mapping[str, Prediction],
 ) -> None:
     """Writes all files, each whole or not at all, the manifest last: it never describes what is not there."""
     with _files.atomic(folder / "curves.npz") as file:
         np.savez(file, **_arrays(results))  # pyright: ignore[reportArgumentType]
-    _files.write_text(folder / "curves.csv", _csv(results))
-    plots.save(plots.curves(results, title=title, theory=theory), folder / "curves")
-    algorithms = {name: _summary(result) for name, result in results.items()}
-    text = json.dumps(_finite({**manifest, "algorithms": algorithms}), indent=2, allow_nan=False)
+    theory, label = forecast.curves(predictions, results)
+    _files.write_text(folder / "curves.csv", _csv(results, theory))
+    plots.save(plots.curves(results, title=title, theory=theory, theory_label=label), folder / "curves")
+    algorithms = {name: _summary(result, predictions.get(name)) for name, result in results.items()}
+    text = json.dumps(finite({**manifest, "algorithms": algorithms}), indent=2, allow_nan=False)
     _files.write_text(folder / "manifest.json", text + "\n")
 
 
@@ -121,17 +124,18 @@ def _arrays(results: Mapping[str, Result]) -> dict[str, np.ndarray]:
     }
 
 
-def _csv(results: Mapping[str, Result]) -> str:
+def _csv(results: Mapping[str, Result], theory: Mapping[str, np.ndarray]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "round", "mean", "low", "high"))
+    writer.writerow(("algorithm", "round", "mean", "low", "high", "theory"))
     for name, result in results.items():
-        columns = (result.rounds.tolist(), *(curve.tolist() for curve in plots.interval(result.error)))
+        predicted = theory[name].tolist() if name in theory else [""] * len(result.rounds)
+        columns = (result.rounds.tolist(), *(curve.tolist() for curve in plots.interval(result.error)), predicted)
         writer.writerows((name, *row) for row in zip(*columns, strict=True))
     return text.getvalue()
 
 
-def _summary(result: Result) -> dict[str, Any]:
+def _summary(result: Result, prediction: Prediction | None) -> dict[str, Any]:
     mean, low, high = (float(curve[0]) for curve in plots.interval(result.error[:, -1:]))
     return {
         "status": status(result),
@@ -139,18 +143,19 @@ def _summary(result: Result) -> dict[str, Any]:
         "rounds": int(result.rounds[-1]),
         "failed_round": {str(seed): int(r) for seed, r in enumerate(result.failed_round) if r >= 0},
         "final_error": {"mean": mean, "low": low, "high": high},
+        "prediction": None if prediction is None else prediction.to_dict(),
         "cost": result.cost._asdict(),
         "seconds": result.timings,
         "settings": result.settings,
     }
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows neither infinity nor NaN; both become null."""
     if isinstance(value, Mapping):
-        return {name: _finite(v) for name, v in value.items()}
+        return {name: finite(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -64,6 +64,7 @@ def _names(kind: type[AbstractSettings]) -> list[str]:
 
 def _parse(kind: type[S], args: Sequence[str], default: S) -> S:
     """One pass of tyro, whose framed messages become one sentence."""
+    _check_flags(kind, args)
     stderr, prog = io.StringIO(), f"fedhsa {kind.command}"
     try:
         with contextlib.redirect_stderr(stderr):
@@ -81,10 +82,24 @@ def _parse(kind: type[S], args: Sequence[str], default: S) -> S:
             raise
         raise UsageError(f"{_unframed(stderr.getvalue())} See `{prog} --help`.") from None
     if unknown:
-        flags = ["--" + name.replace("_", "-") for name in _names(kind)]
-        hint = nearest(unknown[0].partition("=")[0], flags) or f" See `{prog} --help`."
-        raise UsageError(f"{prog} does not know the argument {unknown[0]!r}.{hint}")
+        raise _unknown(kind, unknown[0])
     return settings
+
+
+def _check_flags(kind: type[AbstractSettings], args: Sequence[str]) -> None:
+    """Refuses unknown flags before tyro sees them: it would blame a missing word on the problem."""
+    names = _names(kind)
+    known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
+    for word in args:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:
+            raise _unknown(kind, word)
+
+
+def _unknown(kind: type[AbstractSettings], word: str) -> UsageError:
+    flags = ["--" + name.replace("_", "-") for name in _names(kind)]
+    hint = nearest(word.partition("=")[0], flags) or f" See `fedhsa {kind.command} --help`."
+    return UsageError(f"fedhsa {kind.command} does not know the argument {word!r}.{hint}")
 
 
 def _registry() -> ConstructorRegistry:

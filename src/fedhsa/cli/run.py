@@ -6,14 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 
 import jax
-import numpy as np
 from rich.console import Console
 
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
 from ..problems import Problem
-from ..theory import exact
-from .build import make_algorithms, make_problem
+from . import forecast
+from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
 from .output import FILES, FailedRunError, read_manifest, show, versions, writable, write
 from .parsing import parse
@@ -32,6 +31,9 @@ def main(args: Sequence[str], console: Console) -> int:
     problem, algorithms = make_problem(settings), make_algorithms(settings)
     for algorithm in algorithms.values():
         algorithm.check(problem)
+    predictions = forecast.forecast(problem, algorithms)
+    for sentence in forecast.warn(predictions, settings):
+        console.print(sentence, soft_wrap=True)
     started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
     command = shlex.join(["fedhsa", "run", *args])
     with writable(settings.folder):
@@ -50,8 +52,7 @@ def main(args: Sequence[str], console: Console) -> int:
                 "settings": settings.plain(),
                 "versions": versions(),
             }
-            theory = _exact_curves(problem, algorithms, results)
-            write(settings.folder, results, manifest, _title(settings, problem), theory)
+            write(settings.folder, results, manifest, title(settings, problem), predictions)
         if complete and checkpoints is not None:
             checkpoints.remove()
     _report(console, settings, results)
@@ -146,19 +147,3 @@ def _report(console: Console, settings: RunSettings, results: Mapping[str, Resul
                 soft_wrap=True,
             )
     console.print(f"Figure: {settings.folder / 'curves.png'}", soft_wrap=True)
-
-
-def _exact_curves(
-    problem: Problem, algorithms: Mapping[str, AbstractAlgorithm], results: Mapping[str, Result]
-) -> dict[str, np.ndarray]:
-    """What theory says the curves must be, where it says it exactly."""
-    curves = {
-        name: exact.curve(problem, algorithms[name], rounds=int(result.rounds[-1])) for name, result in results.items()
-    }
-    return {name: curve[results[name].rounds] for name, curve in curves.items() if curve is not None}
-
-
-def _title(settings: RunSettings, problem: Problem) -> str:
-    steps = ", ".join(f"{step:g}" for step in settings.step_size)
-    sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps, r"\eta": steps}
-    return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())

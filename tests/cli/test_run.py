@@ -1,4 +1,4 @@
-"""The command line: what it writes, what it prints, and what it refuses."""
+"""`fedhsa run` and `fedhsa list`: what they write, what they print, and what they refuse."""
 
 import csv
 import dataclasses
@@ -23,7 +23,7 @@ from fedhsa.cli.parsing import parse, read
 from fedhsa.cli.settings import RunSettings
 from fedhsa.cli.usage import parse_option
 
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 SMALL = [
     "--num-agents",
     "2",
@@ -83,7 +83,7 @@ def test_the_arrays_hold_every_seed(folder):
 def test_the_table_of_curves_is_the_interval_of_the_arrays(folder):
     with (folder / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["algorithm", "round", "mean", "low", "high"]
+    assert list(rows[0]) == ["algorithm", "round", "mean", "low", "high", "theory"]
     assert [row["algorithm"] for row in rows] == ["FedHSA"] * 5 + ["LocalSA"] * 5
     with np.load(folder / "curves.npz") as arrays:
         expected = plots.interval(arrays["LocalSA/error"])
@@ -225,7 +225,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
     entry = manifest(tmp_path)["algorithms"]["LocalSA"]
     assert entry["final_error"]["mean"] is None
     assert set(entry["failed_round"]) == {"0", "1", "2"}
-    assert (tmp_path / "curves.csv").read_text().splitlines()[-1] == "LocalSA,20,inf,inf,inf"
+    assert (tmp_path / "curves.csv").read_text().splitlines()[-1] == "LocalSA,20,inf,inf,inf,"
 
 
 @pytest.mark.parametrize(

@@ -1,56 +1,24 @@
 """Figures: error curves of several algorithms with intervals over seeds, and theory beside them."""
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from . import _files
-from .engine import Result
+from ..engine import Result
+from ._style import DASHES, STYLE, colours, darker, drawable, thinned
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS: dict[str, str] = {
-    "FedHSA": "#0072B2",
-    "LocalSA": "#D55E00",
-    "SynchronisedSA": "#009E73",
-    "SA": "#CC79A7",
-}
-"""Okabe and Ito's colours, which the colour-blind can tell apart; an algorithm always has the same one."""
-
-FALLBACK = ("#E69F00", "#56B4E9", "#000000", "#999999", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "#F0E442")
-"""The colours of other names, in the order of their appearance, without those already in the figure."""
-
 LEVEL = 0.95
-POINTS = 1000
-"""How many points a curve is drawn with; more cannot be seen, and would make the PDF heavy."""
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
 
 WIDTH, HEIGHT = 3.5, 2.3
 """Inches: one column of a two-column page, and the figure without its legend."""
-
-DASHES = (0, (3, 2))
-
-STYLE: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.labelsize": 9,
-    "legend.fontsize": 8,
-    "legend.title_fontsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.2,
-    "axes.axisbelow": True,
-    "pdf.fonttype": 42,  # text stays text, as journals ask for
-}
-"""What is 8 points here is 8 points in a paper that includes the figure one column wide."""
 
 
 def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,6 +58,7 @@ def curves(
     *,
     title: str | None = None,
     theory: Mapping[str, Any] | None = None,
+    theory_label: str = "theory",
     ax: "Axes | None" = None,
 ) -> "Figure":
     r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval.
@@ -101,6 +70,7 @@ def curves(
 
     - `results`: results by name; known names always have the same colour.
     - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
+    - `theory_label`: what the legend calls it.
     - `ax`: axes to draw into. Default: a new figure, one column wide.
 
     !!! example
@@ -119,41 +89,23 @@ def curves(
         own = Figure(figsize=(WIDTH, HEIGHT), layout="constrained") if ax is None else None
         ax = own.add_subplot() if own is not None else ax
         assert ax is not None
-        colours = _colours([*results, *(name for name in theory if name not in results)])
+        palette = colours([*results, *(name for name in theory if name not in results)])
         statistics = {name: interval(result.error) for name, result in results.items()}
         for name, result in results.items():
-            _draw(ax, name, result, statistics[name], colours[name])
+            _draw(ax, name, result, statistics[name], palette[name])
         for name, values in theory.items():
-            _draw_theory(ax, name, results.get(name), values, colours[name])
+            _draw_theory(ax, name, results.get(name), values, palette[name])
         _scale(ax, results, statistics)
         ax.set_xlabel(r"round $t$")
         ax.set_ylabel(r"$E_t = \|\bar\theta^{(t)} - \theta^{{\star}}\|^2$")
-        _legend(ax, results, bool(theory), title, own)
+        _legend(ax, results, theory_label if theory else None, title, own)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
-def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Writes the figure to `path` + `.png` (200 dpi) and `path` + `.pdf`, each whole or not at all."""
-    import matplotlib
-
-    # Without dates, the same figure gives the same bytes.
-    with matplotlib.rc_context(STYLE):
-        for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
-            with _files.atomic(f"{os.fspath(path)}{suffix}") as file:
-                figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata)
-
-
-def _colours(names: list[str]) -> dict[str, str]:
-    known = {name: COLOURS[name] for name in names if name in COLOURS}
-    free = [colour for colour in FALLBACK if colour not in known.values()]
-    unknown = [name for name in names if name not in COLOURS]
-    return known | {name: free[i % len(free)] for i, name in enumerate(unknown)}
-
-
 def _draw(ax: "Axes", name: str, result: Result, statistics: tuple[np.ndarray, ...], colour: str) -> None:
-    kept = _thinned(len(result.rounds))
+    kept = thinned(len(result.rounds))
     rounds = result.rounds[kept]
-    mean, low, high = (_drawable(curve[kept]) for curve in statistics)
+    mean, low, high = (drawable(curve[kept]) for curve in statistics)
     label = name + _ending(result)
     marker = "o" if np.isfinite(mean).sum() == 1 else None  # one point makes no line
     ax.plot(rounds, mean, color=colour, label=label, marker=marker, markersize=3)
@@ -164,7 +116,7 @@ def _draw(ax: "Axes", name: str, result: Result, statistics: tuple[np.ndarray, .
 def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colour: str) -> None:
     values = np.asarray(values, dtype=np.float64)
     # Darker than the simulation, so that it is seen where the two agree.
-    style: dict[str, Any] = {"color": _darker(colour), "linestyle": DASHES, "linewidth": 1.0, "zorder": 3}
+    style: dict[str, Any] = {"color": darker(colour), "linestyle": DASHES, "linewidth": 1.0, "zorder": 3}
     if values.ndim == 0:
         ax.axhline(float(values), **style)
         return
@@ -176,24 +128,24 @@ def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colo
         raise ValueError(
             f"`theory[{name!r}]` must be a number, or have one value per record{wanted}; got {values.shape}."
         )
-    kept = _thinned(len(values))
-    ax.plot(rounds[kept], _drawable(values[kept]), **style)
+    kept = thinned(len(values))
+    ax.plot(rounds[kept], drawable(values[kept]), **style)
 
 
 def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, tuple[np.ndarray, ...]]) -> None:
     """A logarithmic axis, which does not follow a diverging curve out of sight of the others."""
     rounds = max(int(result.rounds[-1]) for result in results.values())
     ax.set_xlim(0, max(1, rounds))
-    if not any((_drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
+    if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
         ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
         ax.text(0.5, 0.5, "no positive finite error", ha="center", va="center", transform=ax.transAxes)
         return
     ax.grid(axis="y", color="0.9", linewidth=0.5)
     ax.set_yscale("log", nonpositive="mask")
     if any((result.failed_round >= 0).any() for result in results.values()):
-        starts = [_drawable(mean[:1]) for mean, _, _ in statistics.values()]
+        starts = [drawable(mean[:1]) for mean, _, _ in statistics.values()]
         sound = [
-            _drawable(high if np.isfinite(high).any() else mean)
+            drawable(high if np.isfinite(high).any() else mean)
             for result, (mean, _, high) in zip(results.values(), statistics.values(), strict=True)
             if not (result.failed_round >= 0).any()
         ]
@@ -202,15 +154,17 @@ def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, t
             ax.set_ylim(top=float(top))
 
 
-def _legend(ax: "Axes", results: Mapping[str, Result], theory: bool, title: str | None, own: "Figure | None") -> None:
+def _legend(
+    ax: "Axes", results: Mapping[str, Result], theory: str | None, title: str | None, own: "Figure | None"
+) -> None:
     """Above the axes, where there are no data; the title is the legend's so that the two never collide."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles, labels = ax.get_legend_handles_labels()
-    if theory:
+    if theory is not None:
         handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-        labels.append("theory")
+        labels.append(theory)
     seeds = sorted({len(result.error) for result in results.values()})
     if seeds[-1] > 1:
         handles.append(Patch(color="0.5", alpha=0.3, linewidth=0))
@@ -237,19 +191,3 @@ def _ending(result: Result) -> str:
     if len(failed):
         return f" (diverged, round {failed.min()})"
     return " (reaches 0)" if (result.error[:, -1] == 0).all() else ""
-
-
-def _drawable(curve: np.ndarray) -> np.ndarray:
-    """NaN where a logarithmic axis has no place."""
-    return np.where(np.isfinite(curve) & (curve > 0), curve, np.nan)
-
-
-def _thinned(length: int) -> np.ndarray:
-    """Which of the records to draw: all, or `POINTS` of them evenly spaced, with the first and the last."""
-    return np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
-
-
-def _darker(colour: str) -> tuple[float, ...]:
-    from matplotlib.colors import to_rgb
-
-    return tuple(0.55 * channel for channel in to_rgb(colour))

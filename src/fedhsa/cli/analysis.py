@@ -1,0 +1,185 @@
+"""What `fedhsa analyze` finds out: constants, assumptions, predictions, a proposal; where theory ends, a sentence."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import theory
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from ..theory import Choice, Constants, Prediction
+from ..theory._finite import finite_law
+from ..theory.assumptions import Line
+from ..theory.choose import LOCAL_STEPS
+from . import effort
+from .output import finite
+from .settings import AnalyzeSettings
+
+LONGEST_CHOICE = 90.0
+"""Seconds that the search for settings may take, by estimate."""
+PER_WAY = 25
+"""Predictions that it makes for each method and number of local steps."""
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+    """All of it. A text in the place of a result says why there is none."""
+
+    settings: AnalyzeSettings
+    problem: Problem
+    constants: Constants | str
+    assumptions: tuple[Line, ...]
+    conditions: Mapping[str, tuple[Line, ...]]
+    """Those of the paper's theorems, by algorithm."""
+    predictions: Mapping[str, Prediction | str]
+    choice: Choice | str | None
+    """The settings that reach the target, or None without one."""
+
+    @property
+    def sound(self) -> dict[str, Prediction]:
+        """The predictions there are."""
+        return {name: p for name, p in self.predictions.items() if isinstance(p, Prediction)}
+
+    @property
+    def num_states(self) -> int | None:
+        """$S$, where the chains are finite."""
+        law = finite_law(self.problem.agents.source)
+        return None if law is None else law.num_states
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: `"infinity"` for what is infinite, null for what is unknown."""
+        constants, choice = self.constants, self.choice
+        if isinstance(choice, Choice):
+            chosen = choice.to_dict() | {"command": run_command(self, choice)}
+        else:
+            chosen = choice and {"unavailable": choice}
+        return _plain(
+            {
+                "settings": self.settings.plain(),
+                "problem": {
+                    "name": self.settings.problem,
+                    "num_agents": self.problem.num_agents,
+                    "dim": self.problem.dim,
+                    "num_states": self.num_states,
+                },
+                "constants": {"unavailable": constants} if isinstance(constants, str) else constants.to_dict(),
+                "assumptions": [line._asdict() for line in self.assumptions],
+                "algorithms": {name: self._algorithm(name, p) for name, p in self.predictions.items()},
+                "choice": chosen,
+            }
+        )
+
+    def _algorithm(self, name: str, prediction: Prediction | str) -> dict[str, Any]:
+        conditions = [line._asdict() for line in self.conditions.get(name, ())]
+        if isinstance(prediction, str):
+            return {"unavailable": prediction, "conditions": conditions}
+        target = self.settings.target
+        return {
+            "settings": arguments(prediction.algorithm),
+            **prediction.to_dict(),
+            "rounds_per_tenth": rounds_per_tenth(prediction),
+            "reach": None if target is None else prediction.reach(target)._asdict(),
+            "conditions": conditions,
+        }
+
+
+def analyse(
+    settings: AnalyzeSettings,
+    problem: Problem,
+    algorithms: Mapping[str, AbstractAlgorithm],
+    progress: Callable[[str], None] = lambda said: None,
+) -> Analysis:
+    """Computes everything but the figure; `progress` hears what is being computed."""
+    progress("constants and assumptions")
+    constants = attempt(lambda: theory.constants(problem, key=settings.key))
+    conditions: dict[str, tuple[Line, ...]] = {}
+    assumptions: tuple[Line, ...] = ()
+    if not isinstance(constants, str):
+        assumptions = theory.check(problem, constants=constants).lines
+        for name, algorithm in algorithms.items():
+            conditions[name] = theory.check(problem, algorithm, constants=constants).lines[len(assumptions) :]
+    predictions = {}
+    for name, algorithm in algorithms.items():
+        progress(f"prediction of {name}")
+        predictions[name] = attempt(lambda a=algorithm: _predict(settings, problem, a))
+    choice = None
+    if settings.target is not None:
+        progress(f"settings that reach {settings.target:g}")
+        choice = attempt(lambda: _choose(settings, problem, algorithms))
+    return Analysis(settings, problem, constants, assumptions, conditions, predictions, choice)
+
+
+def attempt(compute: Callable[[], T]) -> T | str:
+    """The result, or the sentence with which theory refuses."""
+    try:
+        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow, and may
+            return compute()
+    except (TypeError, ValueError) as refusal:
+        return str(refusal)
+
+
+def arguments(algorithm: AbstractAlgorithm) -> dict[str, Any]:
+    """The settings of an algorithm by name."""
+    return {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}  # pyright: ignore[reportArgumentType]
+
+
+def run_command(analysis: Analysis, choice: Choice) -> list[str]:
+    """What to type to run a proposal."""
+    settings, chosen = analysis.settings, arguments(choice.algorithm)
+    words = ["fedhsa", "run", "--problem", settings.problem]
+    for name in ("num_agents", "dim", "heterogeneity", "problem_key"):
+        if getattr(settings, name) != getattr(AnalyzeSettings, name):
+            words += ["--" + name.replace("_", "-"), str(getattr(settings, name))]
+    if settings.option:
+        words += ["--option", *(f"{name}={json.dumps(value)}" for name, value in settings.option.items())]
+    words += [f"--{name}" for name in ("noiseless", "iid") if getattr(settings, name)]
+    words += ["--algorithm", type(choice.algorithm).__name__, "--step-size", f"{chosen['step_size']:.4g}"]
+    if "local_steps" in chosen:
+        words += ["--local-steps", str(chosen["local_steps"])]
+    return [*words, "--rounds", f"{choice.reach.rounds:.0f}", "--target", f"{settings.target:g}"]
+
+
+def rounds_per_tenth(prediction: Prediction) -> float:
+    """The rounds in which the mean-square error falls to a tenth, far above the floor; infinite where it does not."""
+    rate = prediction.rate
+    if not rate > 0:
+        return 0.0
+    return math.inf if rate >= 1 else math.log(10) / (-2 * math.log(rate))
+
+
+def _predict(settings: AnalyzeSettings, problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
+    return theory.predict(problem, algorithm, samples=settings.samples, key=settings.key)
+
+
+def _choose(settings: AnalyzeSettings, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]) -> Choice:
+    assert settings.target is not None
+    wait = 0.0
+    for algorithm in algorithms.values():
+        tried = LOCAL_STEPS if hasattr(algorithm, "local_steps") else (1,)
+        one = effort.seconds(problem, algorithm) / algorithm.block_length
+        wait += PER_WAY * sum(one * H for H in tried)
+    if wait > LONGEST_CHOICE:
+        raise ValueError(
+            f"The search for settings would take about {wait / 60:.0f} minutes on this problem and was left out. "
+            "Use fewer agents, or `fedhsa.theory.choose` with a few `local_steps`."
+        )
+    return theory.choose(problem, target=settings.target, objective=settings.objective, algorithms=tuple(algorithms))
+
+
+def _plain(value: Any) -> Any:
+    """One spelling of infinity for all that theory reports; what is not a number is null."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(v) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if value == "inf" or (isinstance(value, float) and value == math.inf):
+        return "infinity"
+    return finite(value)

@@ -1,0 +1,80 @@
+"""`fedhsa analyze`: what algorithms will do on a problem, as a page or as JSON, and as a figure."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+
+from .. import plots
+from . import page
+from .analysis import Analysis, analyse
+from .build import make_algorithms, make_problem, title
+from .output import writable
+from .parsing import parse
+from .settings import AnalyzeSettings
+from .sweep import sweeps
+from .usage import UsageError
+from .words import sentences
+
+FIGURE = "analyze"
+
+
+def main(args: Sequence[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    if any(word.partition("=")[0] == "--problem" for word in args):
+        raise UsageError(
+            "fedhsa analyze takes the problem by its name alone, like `fedhsa analyze td`, not `--problem`."
+        )
+    settings = parse(AnalyzeSettings, args)
+    problem, algorithms = make_problem(settings), make_algorithms(settings)
+    for algorithm in algorithms.values():
+        algorithm.check(problem)
+    with contextlib.ExitStack() as stack:
+        if settings.plot:
+            stack.enter_context(writable(settings.folder))
+        progress = stack.enter_context(_status(settings.progress))
+        analysis = analyse(settings, problem, algorithms, progress)
+        drawn = bool(analysis.sound) and settings.plot
+        absent = _draw(analysis, progress) if drawn else None
+    figure = settings.folder / f"{FIGURE}.png" if drawn else None
+    if settings.json:
+        said = {"sentences": sentences(analysis), "figure": None if figure is None else str(figure)}
+        print(json.dumps(analysis.to_dict() | said, indent=2, allow_nan=False))
+        return 0
+    page.show(console, analysis)
+    if absent:
+        console.print(absent)
+    if figure is not None:
+        console.print(f"Figure: {figure}", soft_wrap=True)
+    return 0
+
+
+def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
+    """Writes the figure; says which panels were left out."""
+    found = sweeps(analysis, progress)
+    progress("figure")
+    missing = [words for words in ("local_steps", "step_size") if words not in found]
+    figure = plots.analysis(
+        analysis.sound,
+        found,
+        target=analysis.settings.target,
+        title=title(analysis.settings, analysis.problem),
+        absent="left out: it would take\ntoo long on this problem",
+    )
+    plots.save(figure, analysis.settings.folder / FIGURE)
+    if not missing:
+        return None
+    panels = " and ".join(name.replace("_", " ") for name in missing)
+    return f"The figure leaves out other values of {panels}: they would take too long on this problem."
+
+
+@contextlib.contextmanager
+def _status(show: bool) -> Iterator[Callable[[str], None]]:
+    """Gives a function that shows on stderr what is being computed; silent where nobody watches."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda said: None
+        return
+    with Console(stderr=True).status("...") as status:
+        yield lambda said: status.update(f"{said} ...")

@@ -1,0 +1,204 @@
+"""The page that `fedhsa analyze` prints: constants, assumptions, a column per algorithm, and sentences."""
+
+import math
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..algorithms import FedHSA
+from ..theory import Choice, Constants, Prediction
+from .analysis import Analysis, arguments, rounds_per_tenth, run_command
+from .words import negligible, percent, rough, sentences
+
+
+def show(console: Console, analysis: Analysis) -> None:
+    """Prints the page, without the line about the figure."""
+    _heading(console, analysis)
+    _constants(console, analysis.constants)
+    if analysis.assumptions:
+        _lines(console, "The paper's assumptions", analysis.assumptions)
+    for name, p in analysis.predictions.items():
+        covered = isinstance(p, Prediction) and isinstance(p.algorithm, FedHSA)
+        if covered and analysis.conditions.get(name):
+            _lines(console, f"Conditions of its theorems, {name}", analysis.conditions[name])
+    _predictions(console, analysis)
+    if said := sentences(analysis):
+        _title(console, "In words")
+        table = _table("", "")
+        for sentence in said:
+            table.add_row("-", sentence)
+        console.print(table)
+    if analysis.choice is not None:
+        _choice(console, analysis, analysis.choice)
+    console.print()
+
+
+def _heading(console: Console, analysis: Analysis) -> None:
+    sizes = [f"M = {analysis.problem.num_agents} agents", f"d = {analysis.problem.dim} parameters"]
+    if analysis.num_states is not None:
+        sizes.append(f"S = {analysis.num_states} states")
+    if isinstance(analysis.constants, Constants):
+        words = {"none": "no noise", "markov": "Markov sampling", "independent": "independent sampling"}
+        sizes.append(words.get(analysis.constants.sampling, f"{analysis.constants.sampling} sampling"))
+    console.print(f"{analysis.settings.problem}: {', '.join(sizes)}")
+
+
+def _constants(console: Console, constants: Constants | str) -> None:
+    _title(console, "Constants")
+    if isinstance(constants, str):
+        console.print(constants)
+        return
+    table = _table("", "", "")
+    for symbol, value, meaning in constants.rows()[1:]:  # M stands in the heading
+        if value != "nan":  # the notes say why
+            table.add_row(symbol, *(text.replace("inf to inf", "infinite") for text in (value, meaning)))
+    if constants.noise is not None:
+        radius = constants.noise.spectral_radius
+        table.add_row("|Q_i|", f"{radius.max():.4g}", f"memory of the noise, slowest agent {int(np.argmax(radius))}")
+    console.print(table)
+    for note in constants.notes:
+        console.print(f"({note})")
+
+
+def _lines(console: Console, title: str, lines: Iterable[tuple[str, str, str]]) -> None:
+    _title(console, title)
+    table = _table("", "", "")
+    for name, verdict, reason in lines:
+        table.add_row(name, verdict, reason)
+    console.print(table)
+
+
+def _predictions(console: Console, analysis: Analysis) -> None:
+    _title(console, "Predictions")
+    for name, p in analysis.predictions.items():
+        if isinstance(p, str):
+            console.print(f"{name}: {p}")
+    found = analysis.sound
+    if not found:
+        return
+    table = _table("", *found, justify="right")
+    for label, value in _rows(analysis):
+        values = [value(p) for p in found.values()]
+        if any(values):
+            table.add_row(label, *values)
+    console.print(table)
+    if any(p.basis == "expansion" for p in found.values()):
+        console.print("(expansion: to second order in the noise)")
+
+
+def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
+    """The rows of the table; one that is empty for every algorithm is not shown."""
+    rows: list[tuple[str, Callable[[Prediction], str]]] = [
+        ("step size", lambda p: f"{arguments(p.algorithm)['step_size']:g}"),
+        ("local steps H", lambda p: str(arguments(p.algorithm).get("local_steps", ""))),
+        ("stable", lambda p: "yes" if p.stable else "NO"),
+        ("spectral radius of a round", lambda p: f"{p.spectral_radius:.4g}"),
+        ("largest stable step at this H", lambda p: _number(p.max_step_size, "any")),
+        ("largest stable H at this step", _most_local_steps),
+        ("factor of the r.m.s. error per round", lambda p: f"{p.rate:.4g}"),
+        ("rounds to a tenth of the error", lambda p: _number(rounds_per_tenth(p), "never")),
+        ("bias from heterogeneity", lambda p: _norm(p.heterogeneity_bias, p)),
+        ("bias from Markov sampling", lambda p: _norm(p.markov_bias, p)),
+        ("bias from curvature", lambda p: "" if p.problem.affine else _norm(p.curvature_bias, p)),
+        ("variance from noise", lambda p: _square(p.noise_variance, p)),
+        ("floor: bias squared + variance", lambda p: _square(p.floor, p)),
+        ("   95 % interval", lambda p: "" if p.interval is None else f"[{p.interval[0]:.2e}, {p.interval[1]:.2e}]"),
+        ("   of which bias", _bias_part),
+        ("known by", lambda p: "exact law" if p.basis == "exact" else p.basis),
+        ("agents at which more stop helping", _saturation),
+    ]
+    target = analysis.settings.target
+    if target is not None:
+        rows += [
+            (f"rounds to {target:g}", lambda p: _count(p.reach(target).rounds)),
+            ("   observations, all agents", lambda p: _count(p.reach(target).samples)),
+            ("   traffic, all agents", lambda p: _bytes(p.reach(target).bytes)),
+        ]
+    return rows
+
+
+def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
+    target, objective = analysis.settings.target, analysis.settings.objective
+    _title(console, f"Settings that reach {target:g} with the fewest {objective}")
+    if isinstance(choice, str):
+        console.print(choice)
+        return
+    console.print(f"{_count(choice.reach.rounds)} rounds and {_bytes(choice.reach.bytes)} in all:")
+    console.print("  " + shlex.join(run_command(analysis, choice)), soft_wrap=True)
+    console.print("What no other way beats in rounds, observations and bytes alike:")
+    table = _table("algorithm", "step size", "local steps", "rounds", "observations", "traffic", "ends at")
+    for algorithm, p, reach, _ in choice.frontier:
+        given = arguments(algorithm)
+        table.add_row(
+            type(algorithm).__name__,
+            f"{given['step_size']:.3g}",
+            str(given.get("local_steps", "-")),
+            _count(reach.rounds),
+            _count(reach.samples),
+            _bytes(reach.bytes),
+            f"{p.floor:.2e}",
+        )
+    console.print(table)
+
+
+def _title(console: Console, title: str) -> None:
+    console.print(f"\n{title}", style="bold")
+
+
+def _table(*columns: str, justify: Literal["left", "right"] = "left") -> Table:
+    """A table without lines; the last column, or with numbers on the right the first one, may wrap."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(columns))
+    wrapping = 0 if justify == "right" else len(columns) - 1
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else justify, no_wrap=position != wrapping)
+    return table
+
+
+def _most_local_steps(p: Prediction) -> str:
+    return "" if p.max_local_steps is None else _number(p.max_local_steps, "any")
+
+
+def _bias_part(p: Prediction) -> str:
+    return "-" if not p.stable or negligible(p.floor, p) else percent(float(p.bias @ p.bias) / p.floor)
+
+
+def _saturation(p: Prediction) -> str:
+    if not p.stable or negligible(p.noise_variance, p):
+        return "-"
+    return "never" if math.isinf(p.saturation_agents) else rough(p.saturation_agents)
+
+
+def _norm(bias: np.ndarray, p: Prediction) -> str:
+    return _square(float(bias @ bias), p, root=True)
+
+
+def _square(value: float, p: Prediction, *, root: bool = False) -> str:
+    if not p.stable:
+        return "-"
+    if negligible(value, p):
+        return "0"
+    return f"{math.sqrt(value) if root else value:.2e}"
+
+
+def _number(value: float, infinite: str) -> str:
+    if math.isinf(value):
+        return infinite
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _count(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    if math.isinf(value):
+        return "never"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"

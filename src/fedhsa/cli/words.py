@@ -1,0 +1,85 @@
+"""What an analysis means, in plain sentences."""
+
+import math
+
+from ..theory import Prediction
+from . import forecast
+from .analysis import Analysis
+
+
+def sentences(analysis: Analysis) -> list[str]:
+    """What the numbers mean, in plain words."""
+    said = []
+    for name, p in analysis.sound.items():
+        if not p.stable:
+            said.append(forecast.divergence(name, p))
+            continue
+        said += [_stability(name, p), *_stopping(name, p)]
+        if analysis.settings.target is not None:
+            said.append(_reaching(name, p, analysis.settings.target))
+    return said
+
+
+def _stability(name: str, p: Prediction) -> str:
+    if math.isinf(p.max_step_size):
+        return f"{name}: stable at every step."
+    if p.max_local_steps is None:
+        return f"{name}: stable up to step {p.max_step_size:.3g}."
+    most = "any number of" if math.isinf(p.max_local_steps) else f"up to {p.max_local_steps:,.0f}"
+    step = p.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
+    H = p.algorithm.block_length
+    return f"{name}: stable up to step {p.max_step_size:.3g} at H = {H}, and at step {step:g} with {most} local steps."
+
+
+def _stopping(name: str, p: Prediction) -> list[str]:
+    """Where it stops and why, and whether more agents would help."""
+    if negligible(p.floor, p):
+        return [f"{name} goes all the way to the root: there is neither noise nor bias."]
+    bias = float(p.bias @ p.bias) / p.floor
+    if bias > 0.5:
+        parts = {"heterogeneity": p.heterogeneity_bias, "Markov": p.markov_bias, "curvature": p.curvature_bias}
+        cause = max(parts, key=lambda kind: float(parts[kind] @ parts[kind]))
+        mostly = "" if float(parts[cause] @ parts[cause]) > 0.8 * bias * p.floor else "bias, most of it "
+        why = f"{percent(bias)} of that is {mostly}{cause} bias. A smaller step or fewer local steps reduce it."
+    else:
+        why = f"{percent(1 - bias)} of that is noise, which a smaller step or more agents reduce."
+    said = [f"{name} will not get below {p.floor:.2g} with these settings: {why}"]
+    agents, M = p.saturation_agents, p.problem.num_agents
+    if negligible(p.noise_variance, p):
+        said.append(f"{name}: there is no noise that more agents could average out.")
+    elif math.isinf(agents):
+        said.append(f"{name}: every further agent helps, the floor goes like 1/M.")
+    elif agents > 100 * M:
+        said.append(f"{name}: further agents help, up to about {rough(agents)}.")
+    elif agents < M:
+        said.append(f"{name}: more than about {rough(agents)} agents do not help; there are {M}, and bias is left.")
+    else:
+        said.append(f"{name}: more than about {rough(agents)} agents will not help at this step: what is left is bias.")
+    return said
+
+
+def _reaching(name: str, p: Prediction, target: float) -> str:
+    rounds = p.reach(target).rounds
+    if math.isinf(rounds):
+        return f"{name} cannot reach {target:g} with these settings: its error stops at {p.floor:.3g}."
+    return f"{name} reaches {target:g} after {rounds:,.0f} rounds."
+
+
+def negligible(square: float, p: Prediction) -> bool:
+    """Whether a squared error is nothing but rounding."""
+    root = p.problem.theta_star
+    return square <= 1e-24 * (1 + float(root @ root))
+
+
+def percent(share: float) -> str:
+    """A share in words that never claims all or nothing by rounding."""
+    whole = 100 * min(max(share, 0.0), 1.0)
+    return "> 99 %" if 99.5 < whole < 100 else "< 1 %" if 0 < whole < 0.5 else f"{whole:.0f} %"
+
+
+def rough(agents: float) -> str:
+    """A number of agents in two digits, as more would not be true."""
+    if agents < 1:
+        return "1"
+    digits = max(0, math.floor(math.log10(agents)) - 1)
+    return f"{round(agents / 10**digits) * 10**digits:,.0f}"

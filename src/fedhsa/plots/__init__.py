@@ -1,0 +1,11 @@
+"""Figures: error curves with intervals over seeds, and what theory predicts."""
+
+from ._curves import curves as curves
+from ._curves import interval as interval
+from ._style import COLOURS as COLOURS
+from ._style import POINTS as POINTS
+from ._style import save as save
+from ._theory import analysis as analysis
+from ._theory import decay as decay
+from ._theory import floors as floors
+from ._theory import speedup as speedup

@@ -1,0 +1,278 @@
+"""What theory predicts, drawn: error against rounds, and floors against agents, local steps and step size."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..theory import Prediction
+from ._style import DASHES, STYLE, colours, darker, drawable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DOTS, DASH_DOTS = (0, (1, 1.5)), (0, (6, 2, 1, 2))
+GRID = 160
+"""How many points a predicted curve is drawn with."""
+DECADES = 14
+"""How far below its start an error is followed that has no floor."""
+THIN: dict[str, Any] = {"linewidth": 0.8, "zorder": 1}
+LABELS = {"step_size": r"step size $\eta$", "local_steps": "local steps $H$"}
+
+
+def decay(
+    predictions: Mapping[str, Prediction],
+    *,
+    rounds: int | None = None,
+    target: float | None = None,
+    ax: "Axes | None" = None,
+) -> "Figure":
+    r"""The predicted mean-square error against rounds, with the floor (dashed) and its parts.
+
+    Dotted is the squared bias, dash-dotted the variance of the noise. Methods that diverge have no curve.
+
+    **Arguments:**
+
+    - `rounds`: how far. Default: until all are at their floors.
+    - `target`: an error to mark.
+    - `ax`: axes to draw into. Default: a new figure.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> prediction = fedhsa.theory.predict(problem, fedhsa.LocalSA(0.02, local_steps=5))
+        >>> decay({"LocalSA": prediction}).axes[0].get_xlabel()
+        'round $t$'
+    """
+    figure, ax = _axes(predictions, ax)
+    stable = {name: p for name, p in predictions.items() if p.stable}
+    rounds = max([10, *(_settled(p) for p in stable.values())]) if rounds is None else rounds
+    at, palette = np.unique(np.linspace(0, rounds, GRID).round().astype(int)), colours([*predictions])
+    lowest = []
+    for name, p in stable.items():
+        error = drawable(np.array([p.error_after(int(t)) for t in at]))
+        ax.plot(at, error, color=palette[name], label=name)
+        bias, colour = float(p.bias @ p.bias), darker(palette[name])
+        for value, style in ((p.floor, DASHES), (bias, DOTS), (p.noise_variance, DASH_DOTS)):
+            if value > 0:
+                ax.axhline(value, color=colour, linestyle=style, **THIN)
+        seen = bias / 2 if bias > p.floor / 1000 else math.inf
+        lowest.append(max(min(p.floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
+    ax.set_xlim(0, rounds)
+    _finish(ax, predictions, target, bottom=min(lowest, default=None), log_x=False)
+    ax.set_xlabel("round $t$")
+    ax.set_ylabel(r"mean-square error $E_t$")
+    return figure
+
+
+def speedup(
+    predictions: Mapping[str, Prediction], *, target: float | None = None, ax: "Axes | None" = None
+) -> "Figure":
+    r"""The predicted floor against the number of agents like these.
+
+    A dot is the problem's own number of agents, a diamond the number at which the variance has sunk to the bias that
+    stays: beyond it more agents no longer help.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> prediction = fedhsa.theory.predict(problem, fedhsa.LocalSA(0.02, local_steps=5))
+        >>> speedup({"LocalSA": prediction}).axes[0].get_xscale()
+        'log'
+    """
+    figure, ax = _axes(predictions, ax)
+    palette = colours([*predictions])
+    own = max((p.problem.num_agents for p in predictions.values()), default=1)
+    ends = [10 * p.saturation_agents for p in predictions.values() if p.saturation_agents < 1e4 * own]
+    agents = np.geomspace(1, max([100 * own, *ends]), GRID)
+    for name, p in predictions.items():
+        if not p.stable:
+            continue
+        ax.plot(agents, drawable(np.array([p.floor_at(M) for M in agents])), color=palette[name], label=name)
+        _mark(ax, p.problem.num_agents, p.floor, palette[name])
+        if 1 <= p.saturation_agents <= agents[-1]:
+            _mark(ax, p.saturation_agents, p.floor_at(p.saturation_agents), palette[name], "D")
+    _finish(ax, predictions, target)
+    ax.set_xlabel("number of agents $M$")
+    ax.set_ylabel("floor")
+    return figure
+
+
+def floors(
+    sweeps: Mapping[str, Sequence[Prediction]],
+    setting: str = "step_size",
+    *,
+    current: Mapping[str, Prediction] | None = None,
+    target: float | None = None,
+    ax: "Axes | None" = None,
+) -> "Figure":
+    r"""The predicted floor against a setting of the algorithms.
+
+    A vertical line is the last stable value. A method that does not have the setting is a horizontal line.
+
+    **Arguments:**
+
+    - `sweeps`: for each name, predictions of one algorithm at several values of the setting.
+    - `setting`: `"step_size"` or `"local_steps"`, or any other field of the algorithms that is a number.
+    - `current`: for each name, a prediction to mark with a dot.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> steps = [fedhsa.FedHSA(step, local_steps=5) for step in (0.01, 0.03, 0.1)]
+        >>> figure = floors({"FedHSA": [fedhsa.theory.predict(problem, step) for step in steps]}, "step_size")
+        >>> figure.axes[0].lines[0].get_xdata().tolist()
+        [0.01, 0.03, 0.1]
+    """
+    figure, ax = _axes(sweeps, ax)
+    palette, current = colours([*sweeps]), current or {}
+    for name, sweep in sweeps.items():
+        sound = [p for p in sweep if p.stable]
+        if not sound:
+            continue
+        if not hasattr(sound[0].algorithm, setting):
+            ax.axhline(sound[0].floor, color=palette[name], label=name)
+            continue
+        at = np.array([float(getattr(p.algorithm, setting)) for p in sound])
+        ax.plot(at, drawable(np.array([p.floor for p in sound])), color=palette[name], label=name, marker=".", ms=3)
+        if name in current and current[name].stable:
+            _mark(ax, float(getattr(current[name].algorithm, setting)), current[name].floor, palette[name])
+    _finish(ax, sweeps, target)
+    _last_stable(ax, {name: sweep[0] for name, sweep in sweeps.items() if sweep} | {**current}, setting)
+    ax.set_xlabel(LABELS.get(setting, setting.replace("_", " ")))
+    ax.set_ylabel("floor")
+    return figure
+
+
+def analysis(
+    predictions: Mapping[str, Prediction],
+    sweeps: Mapping[str, Mapping[str, Sequence[Prediction]]],
+    *,
+    target: float | None = None,
+    title: str | None = None,
+    absent: str = "not computed",
+) -> "Figure":
+    """Four panels: error against rounds, and the floor against agents, local steps and step size.
+
+    **Arguments:**
+
+    - `predictions`: for each name, the prediction at the settings of interest.
+    - `sweeps`: by `"local_steps"` and `"step_size"`, what `floors` takes; a panel without one says `absent`.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> prediction = fedhsa.theory.predict(problem, fedhsa.FedHSA(0.02, local_steps=5))
+        >>> figure = analysis({"FedHSA": prediction}, {"step_size": {"FedHSA": [prediction]}})
+        >>> [axes.get_xlabel() for axes in figure.axes]
+        ['round $t$', 'number of agents $M$', 'local steps $H$', 'step size $\\\\eta$']
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not predictions:
+        raise ValueError("`predictions` is empty: there is nothing to draw.")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 5.6), layout="constrained")
+        (first, second), (third, fourth) = figure.subplots(2, 2)
+        decay(predictions, target=target, ax=first)
+        speedup(predictions, target=target, ax=second)
+        for ax, setting in ((third, "local_steps"), (fourth, "step_size")):
+            if sweeps.get(setting):
+                floors(sweeps[setting], setting, current=predictions, target=target, ax=ax)
+            else:
+                _say(ax, absent)
+                ax.set_xlabel(LABELS[setting])
+                ax.set_ylabel("floor")
+        _legend(figure, predictions, target, title)
+    return figure
+
+
+def _axes(predictions: Mapping[str, Any], ax: "Axes | None") -> tuple["Figure", "Axes"]:
+    """The given axes, or those of a new figure with a legend to come."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not predictions:
+        raise ValueError("There is no prediction to draw: the first argument is empty.")
+    if ax is not None:
+        return ax.get_figure(root=True), ax  # pyright: ignore[reportReturnType]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(3.5, 2.6), layout="constrained")
+        return figure, figure.add_subplot()
+
+
+def _settled(prediction: Prediction) -> int:
+    """The rounds until the error is at its floor, and a little more."""
+    start = prediction.error_after(0)
+    level = max(1.05 * prediction.floor, start * 10.0**-DECADES)
+    return math.ceil(1.3 * prediction.reach(level).rounds) if level < start else 10
+
+
+def _finish(
+    ax: "Axes", names: Mapping[str, Any], target: float | None, *, bottom: float | None = None, log_x: bool = True
+) -> None:
+    """Logarithmic axes, the target, and a legend where the figure is the panel's own."""
+    from matplotlib.ticker import NullFormatter
+
+    if target is not None:
+        ax.axhline(target, color="0.4", linestyle="solid", **THIN)
+    if not ax.get_legend_handles_labels()[0]:
+        _say(ax, "every method diverges here")
+        return
+    values = np.concatenate([np.atleast_1d(np.asarray(line.get_ydata(), dtype=float)) for line in ax.lines])
+    if not (drawable(values) > 0).any():
+        _say(ax, "no floor: the error goes to 0")
+        return
+    ax.set_yscale("log", nonpositive="mask")
+    if log_x:
+        ax.set_xscale("log")
+    if bottom:
+        ax.set_ylim(bottom=bottom)
+    low, high = ax.get_ylim()
+    if high > 10 * low:  # there is a power of ten to read off: labels between them would only crowd
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.grid(axis="y", color="0.9", linewidth=0.5)
+    if len(ax.figure.axes) == 1:
+        ax.legend(frameon=False)
+
+
+def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o") -> None:
+    if y > 0:
+        ax.plot([x], [y], marker=marker, color=colour, markersize=4.5, markeredgecolor="white", markeredgewidth=0.6)
+
+
+def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str) -> None:
+    """A vertical line where a method stops being stable, if that is in sight."""
+    palette, right = colours([*predictions]), ax.get_xlim()[1]
+    for name, p in predictions.items():
+        last = {"step_size": p.max_step_size, "local_steps": p.max_local_steps}.get(setting)
+        if last is not None and 0 < last <= 3 * right:
+            ax.axvline(last, color=palette[name], linestyle=DASHES, **THIN)
+
+
+def _say(ax: "Axes", words: str) -> None:
+    ax.set_yticks([])
+    ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, color="0.3", wrap=True)
+
+
+def _legend(figure: "Figure", predictions: Mapping[str, Prediction], target: float | None, title: str | None) -> None:
+    """One legend for all panels, above them: the methods, then what lines and marks mean."""
+    from matplotlib.lines import Line2D
+
+    palette = colours([*predictions])
+    entries = [
+        (name + ("" if p.stable else " (diverges)"), Line2D([], [], color=palette[name]))
+        for name, p in predictions.items()
+    ]
+    grey: dict[str, Any] = {"color": "0.2", "linewidth": 0.8}
+    entries += [
+        ("floor", Line2D([], [], linestyle=DASHES, **grey)),
+        ("its part from bias", Line2D([], [], linestyle=DOTS, **grey)),
+        ("its part from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
+        ("these settings", Line2D([], [], linestyle="none", marker="o", color="0.2", markersize=4)),
+        ("more agents stop helping", Line2D([], [], linestyle="none", marker="D", color="0.2", markersize=4)),
+    ]
+    entries.append(("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)))
+    if target is not None:
+        entries.append(("target", Line2D([], [], color="0.4", linewidth=0.8)))
+    labels, handles = zip(*entries, strict=True)
+    figure.legend(handles, labels, title=title, ncols=4, loc="outside upper center", frameon=False, columnspacing=1.4)

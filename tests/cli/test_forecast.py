@@ -1,0 +1,145 @@
+"""What `fedhsa run` says before it runs, and the predictions it lays beside the simulation."""
+
+import csv
+import json
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedhsa
+from fedhsa import theory
+from fedhsa.cli import forecast, main
+from fedhsa.cli import output as output_module
+from fedhsa.cli.settings import RunSettings
+
+SMALL = ["--num-agents", "2", "--dim", "2", "--rounds", "20", "--every", "5", "--seeds", "3", "--local-steps", "4"]
+
+
+@pytest.fixture
+def nothing_drawn(monkeypatch):
+    """Without the figure, which takes longer than all the rest."""
+    drawn = {}
+    monkeypatch.setattr(output_module.plots, "save", lambda *_: None)
+    monkeypatch.setattr(output_module.plots, "curves", lambda *_, **options: drawn.update(options))
+    return drawn
+
+
+def theory_column(folder, name: str) -> list[str]:
+    with (folder / "curves.csv").open() as file:
+        return [line["theory"] for line in csv.DictReader(file) if line["algorithm"] == name]
+
+
+def test_the_exact_law_stands_in_the_table_beside_the_simulation(tmp_path, nothing_drawn):
+    assert main(["run", *SMALL, "--out", str(tmp_path)]) == 0
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    for name in ("FedHSA", "LocalSA"):
+        algorithm = fedhsa.ALGORITHMS[name](0.01, local_steps=4)
+        law = theory.exact.mean_square_error(problem, algorithm, rounds=20)[::5]
+        np.testing.assert_allclose([float(value) for value in theory_column(tmp_path, name)], law, rtol=1e-12)
+        np.testing.assert_allclose(nothing_drawn["theory"][name], law, rtol=1e-12)
+    assert nothing_drawn["theory_label"] == "exact law"
+
+
+def test_the_manifest_keeps_the_prediction(tmp_path, nothing_drawn):
+    assert main(["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path)]) == 0
+    entry = json.loads((tmp_path / "manifest.json").read_text())["algorithms"]["FedHSA"]["prediction"]
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    assert entry["floor"] == pytest.approx(theory.predict(problem, fedhsa.FedHSA(0.01, local_steps=4)).floor)
+    assert entry["basis"] == "exact"
+
+
+def test_markov_chains_get_a_predicted_curve_too(tmp_path, nothing_drawn):
+    arguments = ["--problem", "td", *SMALL, "--option", "num_states=3", "--algorithm", "FedHSA"]
+    assert main(["run", *arguments, "--step-size", "0.1", "--out", str(tmp_path)]) == 0
+    prediction = theory.predict(fedhsa.problems.td.random(2, 3, 2), fedhsa.FedHSA(0.1, local_steps=4))
+    np.testing.assert_allclose(nothing_drawn["theory"]["FedHSA"], prediction.error(20)[::5], rtol=1e-12)
+    assert nothing_drawn["theory_label"] == "theory"
+
+
+def test_a_method_that_will_diverge_is_announced_with_a_remedy(tmp_path, capsys, nothing_drawn):
+    assert main(["run", *SMALL, "--step-size", "3", "0.01", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    largest = theory.max_step_size(problem, fedhsa.FedHSA(3.0, local_steps=4))
+    assert len(lines) == 1
+    assert lines[0].startswith("Warning: FedHSA will diverge at step 3 and 4 local steps: its spectral radius is")
+    assert f"Use a step below {largest:.3g}" in lines[0]
+    assert theory_column(tmp_path, "FedHSA") == [""] * 5
+    assert "theory" not in theory_column(tmp_path, "LocalSA")
+
+
+def test_the_remedy_for_too_many_local_steps_is_fewer_of_them():
+    problem = fedhsa.problems.quadratic.from_arrays(np.array([0.1, 1.0]).reshape(2, 1, 1), b=np.zeros((2, 1)))
+    prediction = theory.predict(problem, fedhsa.FedHSA(0.5, local_steps=25))
+    with pytest.warns(UserWarning, match="or at most 19 local steps"):
+        forecast.warn({"FedHSA": prediction}, RunSettings())
+
+
+def test_noise_that_makes_only_the_mean_square_grow_is_named():
+    problem = fedhsa.problems.finite_sum.from_arrays(
+        A=[[[[3.0]], [[-1.0]]]], b=[[[1.0], [-1.0]]], P=[[[0.5, 0.5], [0.5, 0.5]]]
+    ).iid()
+    # G = -a theta + b with a = 3 or -1: (1 - eta a)^2 has the mean 1 - 2 eta + 5 eta^2, above 1 from eta = 0.4 on,
+    # while the mean, 1 - eta, converges up to 2.
+    prediction = theory.predict(problem, fedhsa.SynchronisedSA(0.5))
+    with pytest.warns(UserWarning, match="its mean converges, but noise in the operators makes the mean-square error"):
+        forecast.warn({"SynchronisedSA": prediction}, RunSettings())
+
+
+def test_a_target_is_answered_with_rounds_or_with_a_warning(tmp_path, capsys, nothing_drawn):
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    prediction = theory.predict(problem, fedhsa.FedHSA(0.01, local_steps=4))
+    start = float(problem.theta_star @ problem.theta_star)
+    easy, far, never = 0.5 * start, 1.5 * prediction.floor, 0.5 * prediction.floor
+    arguments = ["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path), "--target"]
+    assert main([*arguments, str(easy)]) == 0
+    captured = capsys.readouterr()
+    assert f"FedHSA should reach {easy:g} after {prediction.reach(easy).rounds:,} rounds." in captured.out
+    assert not captured.err
+    assert main([*arguments, str(far)]) == 0
+    rounds = prediction.reach(far).rounds
+    assert rounds > 20
+    assert f"Warning: FedHSA needs about {rounds:,} rounds to reach `target` {far:g}" in capsys.readouterr().err
+    assert main([*arguments, str(never)]) == 0
+    said = capsys.readouterr().err
+    assert f"Warning: FedHSA cannot reach `target` {never:g} with these settings" in said
+    assert "`fedhsa analyze --target" in said
+
+
+def test_the_target_changes_no_numbers():
+    assert RunSettings(target=0.1).numbers() == RunSettings().numbers()
+
+
+def test_what_takes_long_to_predict_is_left_out_in_silence(tmp_path, capsys, monkeypatch, nothing_drawn):
+    monkeypatch.setattr(forecast.effort, "total", lambda *_: 1e9)
+    monkeypatch.setattr(forecast, "predict", lambda *_: pytest.fail("it predicted"))
+    assert main(["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path)]) == 0
+    assert not capsys.readouterr().err
+    assert theory_column(tmp_path, "FedHSA") == [""] * 5
+    assert main(["run", *SMALL, "--algorithm", "FedHSA", "--out", str(tmp_path), "--target", "1"]) == 0
+    assert "takes too long to predict here; `fedhsa analyze` does it" in capsys.readouterr().out
+
+
+def test_what_could_only_be_sampled_is_not_predicted():
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    recorded = problem.replay(np.zeros((2, 40, 2)))
+    assert forecast.forecast(recorded, {"FedHSA": fedhsa.FedHSA(0.01, local_steps=4)}) == {}
+
+
+def test_what_theory_refuses_does_not_stop_a_run():
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    schedule = fedhsa.FedHSA(fedhsa.Polynomial(0.1, offset=5.0), local_steps=4)
+    found = forecast.forecast(problem, {"changing": schedule, "constant": fedhsa.FedHSA(0.1, local_steps=4)})
+    assert list(found) == ["constant"]
+
+
+def test_long_runs_of_slow_laws_are_followed_by_powers():
+    problem = fedhsa.problems.finite_sum.random(2, 2, 2).iid()
+    algorithm = fedhsa.FedHSA(0.001, local_steps=4)
+    prediction = theory.predict(problem, algorithm)
+    result: Any = types.SimpleNamespace(rounds=np.arange(0, 4001, 1000))
+    found, label = forecast.curves({"FedHSA": prediction}, {"FedHSA": result})
+    assert label == "theory"
+    np.testing.assert_allclose(found["FedHSA"], [prediction.error_after(t) for t in range(0, 4001, 1000)])
