@@ -19,8 +19,8 @@ def show(console: Console) -> None:
     console.print()
     _print(console, "algorithm", ALGORITHMS, lambda algorithm: algorithm.__doc__)
     console.print(
-        "\nnum_agents, dim, heterogeneity, step_size, local_steps and server_step are flags of `fedhsa run`, "
-        "key is `--problem-key`;\nany other argument of a problem goes after `--option`, as in "
+        "\nnum_agents, dim, heterogeneity, step_size, local_steps and server_step are flags of `fedhsa run` "
+        "and `fedhsa analyze`, key is `--problem-key`;\nany other argument of a problem goes after `--option`, as in "
         "`--option noise_std=0.2`."
     )
 

@@ -55,7 +55,8 @@ def _constants(console: Console, constants: Constants | str) -> None:
     table = _table("", "", "")
     for symbol, value, meaning in constants.rows()[1:]:  # M stands in the heading
         if value != "nan":  # the notes say why
-            table.add_row(symbol, *(text.replace("inf to inf", "infinite") for text in (value, meaning)))
+            value = "infinite" if value == "inf" else value
+            table.add_row(symbol, value, meaning.replace("inf to inf", "infinite"))
     if constants.noise is not None:
         radius = constants.noise.spectral_radius
         table.add_row("|Q_i|", f"{radius.max():.4g}", f"memory of the noise, slowest agent {int(np.argmax(radius))}")

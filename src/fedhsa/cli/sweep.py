@@ -71,7 +71,8 @@ def _local_steps(analysis: Analysis) -> dict[str, list[float]]:
     if not any(hasattr(p.algorithm, "local_steps") for p in analysis.sound.values()):
         return {}
     left, grids = SECONDS["local_steps"], {name: set[float]() for name in analysis.sound}
-    for H in LOCAL_STEPS:
+    edges = {p.max_local_steps for p in analysis.sound.values() if not p.stable} - {None, math.inf, 0}
+    for H in sorted({*LOCAL_STEPS, *(int(last) for last in edges if last)}):
         for name, p in analysis.sound.items():
             own = getattr(p.algorithm, "local_steps", None)
             if own is None or p.max_local_steps is None or min(p.max_local_steps, max(10 * own, 50)) < H:

@@ -52,7 +52,7 @@ def _stopping(name: str, p: Prediction) -> list[str]:
     elif agents > 100 * M:
         said.append(f"{name}: further agents help, up to about {rough(agents)}.")
     elif agents < M:
-        said.append(f"{name}: more than about {rough(agents)} agents do not help; there are {M}, and bias is left.")
+        said.append(f"{name}: more agents will not help: from about {rough(agents)} on, bias is what is left.")
     else:
         said.append(f"{name}: more than about {rough(agents)} agents will not help at this step: what is left is bias.")
     return said

@@ -211,8 +211,6 @@ def _finish(
     ax: "Axes", names: Mapping[str, Any], target: float | None, *, bottom: float | None = None, log_x: bool = True
 ) -> None:
     """Logarithmic axes, the target, and a legend where the figure is the panel's own."""
-    from matplotlib.ticker import NullFormatter
-
     if target is not None:
         ax.axhline(target, color="0.4", linestyle="solid", **THIN)
     if not ax.get_legend_handles_labels()[0]:
@@ -227,12 +225,25 @@ def _finish(
         ax.set_xscale("log")
     if bottom:
         ax.set_ylim(bottom=bottom)
-    low, high = ax.get_ylim()
-    if high > 10 * low:  # there is a power of ten to read off: labels between them would only crowd
-        ax.yaxis.set_minor_formatter(NullFormatter())
+    _ticks(ax)
     ax.grid(axis="y", color="0.9", linewidth=0.5)
     if len(ax.figure.axes) == 1:
         ax.legend(frameon=False)
+
+
+def _ticks(ax: "Axes") -> None:
+    """At least a decade, so that small differences look small, and at least two numbers to read off."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    low, high = ax.get_ylim()
+    if high < 10 * low:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(10), middle * math.sqrt(10)
+        ax.set_ylim(low, high)
+    if high < 100 * low:
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o") -> None:
@@ -259,20 +270,25 @@ def _legend(figure: "Figure", predictions: Mapping[str, Prediction], target: flo
     from matplotlib.lines import Line2D
 
     palette = colours([*predictions])
-    entries = [
+    methods = [
         (name + ("" if p.stable else " (diverges)"), Line2D([], [], color=palette[name]))
         for name, p in predictions.items()
     ]
     grey: dict[str, Any] = {"color": "0.2", "linewidth": 0.8}
-    entries += [
+    dot: dict[str, Any] = {"color": "0.2", "linestyle": "none", "markersize": 4}
+    meanings = [
         ("floor", Line2D([], [], linestyle=DASHES, **grey)),
         ("its part from bias", Line2D([], [], linestyle=DOTS, **grey)),
         ("its part from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
-        ("these settings", Line2D([], [], linestyle="none", marker="o", color="0.2", markersize=4)),
-        ("more agents stop helping", Line2D([], [], linestyle="none", marker="D", color="0.2", markersize=4)),
+        ("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)),
+        ("these settings", Line2D([], [], marker="o", **dot)),
+        ("more agents stop helping", Line2D([], [], marker="D", **dot)),
     ]
-    entries.append(("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)))
     if target is not None:
-        entries.append(("target", Line2D([], [], color="0.4", linewidth=0.8)))
-    labels, handles = zip(*entries, strict=True)
-    figure.legend(handles, labels, title=title, ncols=4, loc="outside upper center", frameon=False, columnspacing=1.4)
+        meanings.append(("target", Line2D([], [], color="0.4", linewidth=0.8)))
+    # Legends fill column by column: the methods have the first to themselves.
+    rows = max(len(methods), -(-len(meanings) // 3))
+    blank = [("", Line2D([], [], linestyle="none"))]
+    labels, handles = zip(*methods, *blank * (rows - len(methods)), *meanings, strict=True)
+    style: dict[str, Any] = {"frameon": False, "columnspacing": 1.4, "ncols": 1 + -(-len(meanings) // rows)}
+    figure.legend(handles, labels, title=title, loc="outside upper center", **style)
