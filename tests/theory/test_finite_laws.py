@@ -41,9 +41,7 @@ def enumerated(problem, algorithm, independent):
 
     def trajectories(i):
         if independent:
-            each = [
-                ((s, t), pi[i, s] * (P[i, s, t] if pairs else 1)) for s in (0, 1) for t in ((0, 1) if pairs else (0,))
-            ]
+            each = [((s, None), pi[i, s]) for s in (0, 1)]
             for steps in itertools.product(each, repeat=length):
                 yield [o for o, _ in steps], np.prod([p for _, p in steps])
         else:

@@ -99,6 +99,7 @@ def test_a_method_stable_in_the_mean_but_not_in_the_mean_square_is_not_called_st
     A, P = np.array([0.1, 5.0]).reshape(1, 2, 1, 1), np.full((1, 2, 2), 0.5)
     problem = fh.problems.finite_sum.from_arrays(A, np.array([[[1.0], [1.0]]]), P).iid()
     prediction = predict(problem, fh.SynchronisedSA(0.6))
+    assert prediction.mean_square_radius is not None
     assert prediction.spectral_radius < 1 < prediction.mean_square_radius
     assert not prediction.stable
 
@@ -135,6 +136,7 @@ def test_a_problem_known_only_by_samples_is_predicted_within_its_interval(method
     hidden = eqx.tree_at(lambda p: p.agents.source, problem, Unknown(problem.agents.source))
     prediction, truth = predict(hidden, algorithm, samples=5000), predict(problem, algorithm)
     assert prediction.basis == "samples"
+    assert prediction.interval is not None
     low, high = prediction.interval
     assert low < prediction.floor < high
     spread = (high - low) / 2

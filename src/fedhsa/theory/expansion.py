@@ -19,6 +19,9 @@ from ._rule import require_rule
 from .rounds import check_reach, check_stable
 
 ROOM = 128
+CORRECTIONS = 20
+CLOSE = 1e-3
+"""When a correction of the bias is small enough to be the last, as a part of it."""
 
 
 class Expansion(NamedTuple):
@@ -45,7 +48,8 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
 
     where $\delta_{i,\ell} = \theta_{i,\ell} - x_{i,\ell}$ is the local error. Without the last term this gives the
     covariance; the mean of the last term, with $\delta$ to first order, gives the bias. Both are sums over each agent's
-    kernel alone, at any $\eta H$ (`docs/theory.md` derives them), and exact for additive noise.
+    kernel alone, at any $\eta H$ (`docs/theory.md` derives them), and exact for additive noise. The part of the bias
+    that stays at any number of agents is exact for infinitely many.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=8, num_states=6, dim=3, laziness=0.5)
@@ -74,10 +78,14 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
         moving = rule.local_steps > 1 and not rule.correction
         room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
         kind = Kind(room, law.pairs, law.independent, moving)
-        sums = _all_agents(tree.to_device(shared, "float64"), inputs, kind)
-        driven, push, lasting = tree.to_host(sums)
-    gain = np.linalg.inv(np.eye(d) - Phi)
-    return Expansion(heterogeneity, gain @ push, gain @ lasting, solve_discrete_lyapunov(Phi, driven + driven.T))
+        on_device = tree.to_device(shared, "float64")
+        driven, push, lasting = tree.to_host(_all_agents(on_device, inputs, kind))
+        gain = np.linalg.inv(np.eye(d) - Phi)
+        others, lasting = gain @ (push - lasting), gain @ lasting
+        if not law.independent:
+            lasting = _many_agents(on_device, inputs, kind, gain, lasting)
+    covariance = solve_discrete_lyapunov(Phi, driven + driven.T)
+    return Expansion(heterogeneity, lasting + others, lasting, covariance)
 
 
 class _Shared(NamedTuple):
@@ -93,6 +101,19 @@ class _Shared(NamedTuple):
     kappa: Any
     share: Any
     """$1/M$."""
+
+
+def _many_agents(shared, inputs, kind: "Kind", gain: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Where infinitely many agents like these stand still, found from the expansion by Newton's method.
+
+    Averages over so many are certain, and each agent's local steps depend on its own chain alone: their mean is exact.
+    """
+    for _ in range(CORRECTIONS):
+        change = gain @ np.asarray(_mean_moves(shared, inputs, tree.to_device(bias, "float64"), kind))
+        bias = bias + change
+        if np.linalg.norm(change) <= CLOSE * np.linalg.norm(bias):
+            break
+    return bias
 
 
 class Kind(NamedTuple):
@@ -172,6 +193,31 @@ def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
     return driven, bias[0], bias[1]
 
 
+@eqx.filter_jit
+def _mean_moves(shared: _Shared, inputs, bias, kind: Kind):
+    """How far the server moves in a round from `bias` beside the limit without noise, averaged over the noise."""
+    theta, eta = shared.start + bias, shared.eta
+    mean = jnp.mean(jax.vmap(lambda agent: agent.mean_operator(theta))(inputs[0]), axis=0)
+
+    def one(inputs):
+        agent, chain, _ = inputs
+        P, pi = chain.transition, chain.stationary
+        noise = noise_at(agent, chain, theta, kind)
+        leaving = noise.leaving + jnp.outer(agent.mean_operator(theta), pi)
+        correction = jnp.outer(mean, pi) - leaving
+
+        def step(step, carry):
+            U, R = carry  # the displacement, and the correction, on the event of each state
+            R = jnp.where(step == 0, R, R @ P)
+            pushed = multiplied_and_moved(agent, chain, theta, U, kind)
+            return U @ P + eta * (pushed + leaving + shared.kappa * R), R
+
+        U, _ = jax.lax.fori_loop(0, shared.local_steps, step, (jnp.zeros_like(leaving), correction))
+        return shared.server_step * jnp.sum(U, axis=1)
+
+    return jnp.mean(jax.lax.map(one, inputs), axis=0)
+
+
 def noise_at(agent: AbstractAgent, chain, x, kind: Kind) -> Noise:
     """The noise of an agent at the point `x`."""
     P, pi = chain.transition, chain.stationary
@@ -210,6 +256,27 @@ def multiplied(agent: AbstractAgent, chain, x, D, kind: Kind):
         return jax.jvp(lambda theta: given(theta, s), (x,), (direction,))[1]
 
     return jax.vmap(lambda D: jnp.sum(jax.vmap(along, in_axes=(0, 1))(states, D), axis=0))(D)
+
+
+def multiplied_and_moved(agent: AbstractAgent, chain, x, U, kind: Kind):
+    r"""$E[A(o)\, u]$ on the event of the state after, for $u$ whose mean on the event of the state before is `U`."""
+    P = chain.transition
+    states = jnp.arange(P.shape[0])
+
+    def along(s, direction):
+        return jax.jvp(lambda theta: agent.operator(theta, s), (x,), (direction,))[1]
+
+    def along_each(s, direction):
+        # The directions do not depend on the parameter of an affine operator, its coefficients are affine in it.
+        (_, directions), (values, _) = jax.jvp(
+            lambda theta: agent.transition_operators(theta, s, states), (x,), (direction,)
+        )
+        return values, directions
+
+    if not kind.pairs:
+        return jax.vmap(along, in_axes=(0, 1))(states, U).T @ P
+    values, directions = jax.vmap(along_each, in_axes=(0, 1))(states, U)
+    return jnp.einsum("st,stk,ska->at", P, values, directions)
 
 
 def _sum_of_powers(left, right, C):
