@@ -2,6 +2,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
@@ -15,7 +16,16 @@ def own_problem(printed: str, folder: pathlib.Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"own_problem.png", "own_problem.pdf"}
 
 
-CHECKS = {"own_problem.py": own_problem}
+def one_slow_agent(printed: str, folder: pathlib.Path) -> None:
+    """The floor grows with the average agent, the bound with the slowest; and there is a figure of it."""
+    *floors, last = printed.splitlines()
+    predicted, simulated = (np.array([float(line.split()[-i].strip(",")) for line in floors]) for i in (3, 1))
+    np.testing.assert_allclose(simulated, predicted, rtol=0.15)
+    assert float(last.split()[6].strip(",")) < 10 < 1000 < float(last.split()[-1])
+    assert {path.name for path in folder.iterdir()} == {"one_slow_agent.png", "one_slow_agent.pdf"}
+
+
+CHECKS = {"one_slow_agent.py": one_slow_agent, "own_problem.py": own_problem}
 """What a script must have done besides running, by its name."""
 
 

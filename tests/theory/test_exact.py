@@ -93,7 +93,26 @@ def test_simulation_agrees_with_the_law_on_the_papers_quadratic(method):
     assert abs(standard_errors(problem, method(0.01, 10), 400, [1, 10, 100, 400])).max() < 4
 
 
-@pytest.mark.parametrize("M", [1, 5, 20, 100])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("M", "H", "step_size", "server_step"),
+    [(1, 10, 0.02, 1.0), (5, 1, 0.1, 1.0), (5, 20, 0.03, 0.5), (20, 5, 0.05, 1.3)],
+)
+@pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
+def test_simulation_agrees_with_the_law_at_many_settings(method, M, H, step_size, server_step):
+    """1000 seeds, 50 rounds of them: within 4 standard errors."""
+    problem, at = quadratic.random(M, 4, key=6), list(range(2, 102, 2))
+    assert abs(standard_errors(problem, method(step_size, H, server_step), 100, at, seeds=1000)).max() < 4
+
+
+@pytest.mark.parametrize("algorithm", [fh.FedHSA(0.05, 4, 0.7), fh.LocalSA(0.05, 4)], ids=str)
+def test_the_stationary_solve_is_the_limit_of_the_iterated_law(algorithm):
+    problem = quadratic.random(5, 3, key=2)
+    law = exact.mean_square_error(problem, algorithm, rounds=1500)
+    assert exact.floor(problem, algorithm) == pytest.approx(law[-1], rel=1e-10)
+
+
+@pytest.mark.parametrize("M", [1, 20, pytest.param(100, marks=pytest.mark.slow)])
 def test_floors_over_nested_problems_agree_with_the_law(M):
     """200 seeds at the floor of FedHSA, reached from the root: within 4 standard errors at each number of agents."""
     problem, algorithm = quadratic.random(M, 5, key=2), fh.FedHSA(0.01, 10)

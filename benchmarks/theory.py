@@ -1,0 +1,71 @@
+"""What theory costs: seconds and peak memory of constants and predictions, each in a fresh process."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from machine import RESULTS, load, machine
+
+SCRIPT = """
+import json, resource, time
+import fedhsa as fh
+
+def timed(function):
+    began = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - began
+
+problem, build = timed(lambda: fh.problems.td.random({M}, {S}, {d}))
+_, constants = timed(lambda: fh.theory.constants(problem))
+seconds = {{"build": build, "constants": constants}}
+for method in (fh.FedHSA, fh.LocalSA):
+    prediction, first = timed(lambda: fh.theory.predict(problem, method(0.01, 10)))
+    _, limits = timed(lambda: (prediction.max_step_size, prediction.max_local_steps))
+    _, again = timed(lambda: fh.theory.predict(problem, method(0.02, 10)))
+    name = method.__name__
+    seconds |= {{f"{{name}}": first, f"{{name}}, stability limits": limits, f"{{name}}, another step": again}}
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps({{"seconds": seconds, "peak_gib": peak}}))
+"""
+SIZES = {"the paper's TD problem": (200, 100, 50), "a thousand agents": (1000, 200, 50)}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times `theory.constants` and `theory.predict` on TD problems and writes theory.json."""
+
+    quick: bool = False
+    """the first size only"""
+    out: Path = RESULTS
+    """the folder to write to"""
+
+
+def measure(M: int, S: int, d: int) -> dict:
+    """Seconds per part and the peak memory of one fresh process."""
+    script = SCRIPT.format(M=M, S=S, d=d)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def main(settings: Settings) -> None:
+    console, where = Console(), machine()
+    sizes = dict(list(SIZES.items())[:1]) if settings.quick else SIZES
+    report = {name: measure(*size) for name, size in sizes.items()}
+    table = Table("seconds", *(f"{name} {sizes[name]}" for name in report))
+    for part in next(iter(report.values()))["seconds"]:
+        table.add_row(part, *(f"{found['seconds'][part]:.2f}" for found in report.values()))
+    table.add_row("peak memory, GiB", *(f"{found['peak_gib']:.2f}" for found in report.values()))
+    console.print(table)
+    out = settings.out / "quick" if settings.quick else settings.out
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "theory.json").write_text(json.dumps({"machine": where | {"load_at_end": load()}} | report, indent=2))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
