@@ -19,7 +19,6 @@ from ._rule import require_rule
 from .rounds import check_reach, check_stable
 
 ROOM = 128
-CORRECTIONS = 20
 CLOSE = 1e-3
 """When a correction of the bias is small enough to be the last, as a part of it."""
 
@@ -108,12 +107,15 @@ def _many_agents(shared, inputs, kind: "Kind", gain: np.ndarray, bias: np.ndarra
 
     Averages over so many are certain, and each agent's local steps depend on its own chain alone: their mean is exact.
     """
-    for _ in range(CORRECTIONS):
-        change = gain @ np.asarray(_mean_moves(shared, inputs, tree.to_device(bias, "float64"), kind))
-        bias = bias + change
-        if np.linalg.norm(change) <= CLOSE * np.linalg.norm(bias):
-            break
-    return bias
+    found, before = bias, np.inf
+    while True:
+        change = gain @ np.asarray(_mean_moves(shared, inputs, tree.to_device(found, "float64"), kind))
+        found, size = found + change, np.linalg.norm(change)
+        if not size < before:  # too far from the root of the matter: second order is the best there is
+            return bias
+        if size <= CLOSE * np.linalg.norm(found):
+            return found
+        before = size
 
 
 class Kind(NamedTuple):
