@@ -11,7 +11,7 @@ import pytest
 import fedhsa
 from fedhsa import theory
 from fedhsa.cli import analyze as analyze_module
-from fedhsa.cli import main
+from fedhsa.cli import effort, main
 from fedhsa.cli import sweep as sweep_module
 from fedhsa.cli.parsing import parse, read
 from fedhsa.cli.settings import AnalyzeSettings, RunSettings
@@ -237,6 +237,21 @@ def test_panels_that_would_take_long_are_left_out_and_it_says_so(said, tmp_path,
     page = said("quadratic", *SMALL, "--algorithm", "FedHSA", "--target", "1e-3", "--out", str(tmp_path))
     assert "The figure leaves out other values of local steps and step size" in page
     assert "The search for settings would take about" in page
+
+
+def test_a_long_analysis_is_announced(capsys, monkeypatch):
+    monkeypatch.setattr(analyze_module.effort, "stability", lambda *_: 300.0)
+    assert main(["analyze", "quadratic", *QUIET, "--algorithm", "FedHSA"]) == 0
+    assert capsys.readouterr().err.startswith("Warning: This problem is large: its analysis takes about 5 minutes.")
+
+
+def test_the_estimate_grows_with_the_problem():
+    algorithm, small = fedhsa.FedHSA(0.1, local_steps=4), fedhsa.problems.td.random(2, 3, 2)
+    large = fedhsa.problems.td.random(20, 30, 10)
+    for estimate in (effort.seconds, lambda problem, _: effort.stability(problem)):
+        assert estimate(small, algorithm) < estimate(large, algorithm)
+    assert effort.seconds(large.iid(), algorithm) > effort.seconds(small.iid(), algorithm)
+    assert effort.total(small, [algorithm] * 2) == 2 * effort.seconds(small, algorithm)
 
 
 def test_a_folder_that_cannot_be_written_is_noticed_before_the_computation(tmp_path, capsys, monkeypatch):

@@ -3,12 +3,13 @@
 import contextlib
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
 from .. import plots
-from . import page
+from . import effort, page
 from .analysis import Analysis, analyse
 from .build import make_algorithms, make_problem, title
 from .output import writable
@@ -19,6 +20,8 @@ from .usage import UsageError
 from .words import sentences
 
 FIGURE = "analyze"
+LONG = 90.0
+"""From so many seconds on, by estimate, the user is told what to expect."""
 
 
 def main(args: Sequence[str], console: Console) -> int:
@@ -31,6 +34,13 @@ def main(args: Sequence[str], console: Console) -> int:
     problem, algorithms = make_problem(settings), make_algorithms(settings)
     for algorithm in algorithms.values():
         algorithm.check(problem)
+    wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)
+    if wait > LONG:
+        warnings.warn(
+            f"This problem is large: its analysis takes about {wait / 60:.0f} minutes. It is faster with fewer agents, "
+            "`--num-agents`, or parameters, `--dim`.",
+            stacklevel=2,
+        )
     with contextlib.ExitStack() as stack:
         if settings.plot:
             stack.enter_context(writable(settings.folder))

@@ -5,18 +5,34 @@ from collections.abc import Iterable
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..theory._finite import finite_law
+from ..theory.independent import LARGEST
 
 START, PER_UNIT = 0.02, 1.5e-9
 """Seconds, fitted to two cores: what a prediction takes at least, and per multiplication."""
 
 
+PER_TRIAL = 2e-7
+"""Seconds per agent and cubed dimension of the search for stable settings, which tries a hundred of them."""
+SWEEPS = 100
+"""How often the exact law of independent sampling goes through a round until its moments are still."""
+
+
 def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     """The time of one prediction, once its program is compiled: it grows like $M H d (S + d)^2$."""
-    law = finite_law(problem.agents.source)
-    size = problem.dim + (0 if law is None else law.num_states)
-    return START + PER_UNIT * problem.num_agents * algorithm.block_length * problem.dim * size**2
+    law, d = finite_law(problem.agents.source), problem.dim
+    each = d * (d + (0 if law is None else law.num_states)) ** 2 * algorithm.block_length
+    if law is not None and law.independent and problem.affine:
+        outcomes = law.num_outcomes
+        if problem.num_agents * max(d**4, outcomes * d**2) <= LARGEST:
+            each = d**4 * (outcomes + SWEEPS * algorithm.block_length)
+    return START + PER_UNIT * problem.num_agents * each
 
 
 def total(problem: Problem, algorithms: Iterable[AbstractAlgorithm]) -> float:
     """The time of one prediction for each."""
     return sum(seconds(problem, algorithm) for algorithm in algorithms)
+
+
+def stability(problem: Problem) -> float:
+    """The time of the search for the largest stable step and number of local steps of one algorithm."""
+    return PER_TRIAL * problem.num_agents * problem.dim**3
