@@ -60,7 +60,12 @@ def test_every_public_name_is_documented():
         fedhsa.sources,
         fedhsa.algorithms,
         fedhsa.engine,
+        fedhsa.theory,
+        fedhsa.theory.bounds,
         fedhsa.theory.exact,
+        fedhsa.theory.measure,
+        fedhsa.theory.mixing,
+        fedhsa.plots,
     ):
         for name, value in vars(module).items():
             if not name.startswith("_") and getattr(value, "__module__", "").startswith("fedhsa"):

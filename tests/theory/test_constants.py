@@ -269,7 +269,7 @@ def test_constants_print_and_become_json(case):
 
 def test_what_has_no_number_is_null_or_inf_in_json():
     back = json.loads(json.dumps(of("quadratic").to_dict(), allow_nan=False))
-    assert back["sigma"] == "inf"
+    assert back["sigma"] == "infinity"
     assert back["rho"] is None
 
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _check
+from .._json import plain
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ._linearise import linearised
 from .predict import predict
-from .prediction import Prediction, Reach, plain, spent
+from .prediction import Prediction, Reach, spent
 from .rounds import start_error
 from .stability import max_step_size
 
@@ -223,7 +224,6 @@ def _beats(one: Candidate, other: Candidate) -> bool:
 
 
 def _as_dict(candidate: Candidate) -> dict[str, Any]:
-    settings = {name: plain(value) for name, value in vars(candidate.algorithm).items()}
-    reach = {name: plain(value) for name, value in candidate.reach._asdict().items()}
-    name = type(candidate.algorithm).__name__
-    return {"algorithm": name, **settings, **reach, "error": candidate.error, "floor": candidate.prediction.floor}
+    name, found = type(candidate.algorithm).__name__, candidate.prediction
+    costs = candidate.reach._asdict() | {"error": candidate.error, "floor": found.floor}
+    return plain({"algorithm": name, **vars(candidate.algorithm), **costs})

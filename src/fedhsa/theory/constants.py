@@ -1,12 +1,12 @@
 """The constants of the paper's assumptions for a given problem: computed where possible, estimated elsewhere."""
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _check
+from .._json import plain
 from .._types import SeedLike
 from ..problems import Problem
 from ..problems.base import _affine_roots
@@ -112,7 +112,7 @@ class Constants:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: lists for arrays, null for NaN, and the string "inf" for infinity."""
+        """Plain JSON values: lists for arrays, null for NaN, and the word "infinity" for what is infinite."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         noise = values.pop("noise")
         values["noise"] = None if noise is None else {"spectral_radius": noise.spectral_radius}
@@ -164,17 +164,6 @@ def constants(problem: Problem, *, points: int = 64, key: SeedLike = 0) -> Const
         noise=noise,
         notes=tuple(notes),
     )
-
-
-def plain(value: Any) -> Any:
-    """The value in JSON's own types: null for NaN, the string "inf" or "-inf" for an infinity."""
-    if isinstance(value, dict):
-        return {name: plain(v) for name, v in value.items()}
-    if isinstance(value, np.ndarray | tuple | list):
-        return [plain(v) for v in (value.tolist() if isinstance(value, np.ndarray) else value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
 
 
 class _Slopes(NamedTuple):

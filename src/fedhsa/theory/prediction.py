@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check
+from .._json import plain
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ._moments import AbstractLaw
@@ -168,12 +169,14 @@ class Prediction:
         return rounds + 1
 
     def _after(self, left: np.ndarray, start: np.ndarray) -> float:
-        """The error when the transitions so far are `left`."""
+        """The error when the transitions so far are `left`; that of the mean, where the method diverges."""
+        if not self.stable:
+            return float((left @ start) @ (left @ start))
         mean = self.bias + left @ (start - self.bias)
         return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as JSON values; what is infinite becomes the word `"infinity"`."""
+        """The numbers as JSON values; what is infinite becomes the word "infinity"."""
         names = ("basis", "stable", "spectral_radius", "mean_square_radius", "max_step_size")
         names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "saturation_agents", "interval")
@@ -184,12 +187,3 @@ def spent(rounds: float, cost: Cost, num_agents: int) -> Reach:
     """What so many rounds take, of all agents together."""
     floats = cost.floats_up + cost.floats_down
     return Reach(rounds, rounds * num_agents * cost.samples, rounds * num_agents * FLOAT_BYTES * floats)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it: lists for arrays, the word "infinity" for what is infinite."""
-    if isinstance(value, np.ndarray | tuple | list):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "infinity"
-    return value.item() if isinstance(value, np.generic) else value
