@@ -70,6 +70,15 @@ def test_a_method_that_will_diverge_is_announced_with_a_remedy(tmp_path, capsys,
     assert "theory" not in theory_column(tmp_path, "LocalSA")
 
 
+@pytest.mark.parametrize("name", ["td", "logistic"])
+def test_divergence_is_announced_before_the_prediction_is_there(name, monkeypatch):
+    monkeypatch.setattr(forecast, "_predict", lambda *_: None)
+    sizes = {"td": (2, 3, 2), "logistic": (2, 4, 2)}[name]
+    problem, algorithm = fedhsa.PROBLEMS[name](*sizes), fedhsa.FedHSA(50.0, local_steps=4)
+    with pytest.warns(UserWarning, match=r"FedHSA will diverge at step 50 and 4 local steps.*Use a step below"):
+        assert forecast.Forecast(problem, {"FedHSA": algorithm}).announce(RunSettings()) == []
+
+
 def test_the_remedy_for_too_many_local_steps_is_fewer_of_them():
     problem = fedhsa.problems.quadratic.from_arrays(np.array([0.1, 1.0]).reshape(2, 1, 1), b=np.zeros((2, 1)))
     prediction = theory.predict(problem, fedhsa.FedHSA(0.5, local_steps=25))
@@ -125,14 +134,14 @@ def test_what_takes_long_to_predict_is_left_out_in_silence(tmp_path, capsys, mon
 def test_what_could_only_be_sampled_is_not_predicted():
     problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
     recorded = problem.replay(np.zeros((2, 40, 2)))
-    assert forecast.forecast(recorded, {"FedHSA": fedhsa.FedHSA(0.01, local_steps=4)}) == {}
+    assert forecast.Forecast(recorded, {"FedHSA": fedhsa.FedHSA(0.01, local_steps=4)}).predictions() == {}
 
 
 def test_what_theory_refuses_does_not_stop_a_run():
     problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
     schedule = fedhsa.FedHSA(fedhsa.Polynomial(0.1, offset=5.0), local_steps=4)
-    found = forecast.forecast(problem, {"changing": schedule, "constant": fedhsa.FedHSA(0.1, local_steps=4)})
-    assert list(found) == ["constant"]
+    found = forecast.Forecast(problem, {"changing": schedule, "constant": fedhsa.FedHSA(0.1, local_steps=4)})
+    assert list(found.predictions()) == ["constant"]
 
 
 def test_long_runs_of_slow_laws_are_followed_by_powers():

@@ -173,13 +173,13 @@ def _choose(settings: AnalyzeSettings, problem: Problem, algorithms: Mapping[str
 
 
 def _plain(value: Any) -> Any:
-    """One spelling of infinity for all that theory reports; what is not a number is null."""
+    """Theory's spelling of infinity for all numbers; what is not a number is null."""
     if isinstance(value, Mapping):
         return {str(name): _plain(v) for name, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist())
-    if value == "inf" or (isinstance(value, float) and value == math.inf):
+    if isinstance(value, float) and value == math.inf:
         return "infinity"
     return finite(value)

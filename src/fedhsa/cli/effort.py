@@ -7,7 +7,7 @@ from ..problems import Problem
 from ..theory._finite import finite_law
 from ..theory.independent import LARGEST
 
-START, PER_UNIT = 0.02, 1.5e-9
+START, PER_UNIT = 0.02, 3e-9
 """Seconds, fitted to two cores: what a prediction takes at least, and per multiplication."""
 
 

@@ -11,8 +11,12 @@ from ..algorithms import AbstractAlgorithm
 from ..engine import Result
 from ..problems import Problem
 from ..theory import Prediction, predict
+from ..theory._finite import finite_law
+from ..theory._rule import local_rule, require_rule
 from ..theory.first_order import known
 from ..theory.independent import IndependentLaw
+from ..theory.rounds import radius
+from ..theory.stability import largest_local_steps, largest_step
 from . import effort
 from .settings import RunSettings
 
@@ -22,21 +26,51 @@ PER_ROUND = 2e-4
 """Seconds per round and local step of the exact law of independent sampling, the slowest to follow."""
 
 
-def forecast(problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]) -> dict[str, Prediction]:
-    """Predictions by name, of what can be predicted without sampling and without a wait."""
-    if not known(problem) or effort.total(problem, algorithms.values()) > PATIENCE:
-        return {}
+class Forecast:
+    """Predictions of what can be predicted without sampling and without a wait.
 
-    def one(algorithm: AbstractAlgorithm) -> Prediction | None:
-        try:
-            with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow, and may
-                return predict(problem, algorithm)
-        except (TypeError, ValueError):  # theory has nothing to say: the run goes on without it
-            return None
+    Those that take a compilation are made in the background while the simulation runs; what will diverge is known
+    before, from the Jacobians alone.
+    """
 
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # most of the time is compilation, which runs in parallel
-        found = dict(zip(algorithms, pool.map(one, algorithms.values()), strict=True))
-    return {name: prediction for name, prediction in found.items() if prediction is not None}
+    def __init__(self, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]):
+        self.problem, self.algorithms = problem, algorithms
+        self.slow = not _has_quick_law(problem)
+        self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
+        if known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
+            pool = concurrent.futures.ThreadPoolExecutor(1)
+            self.futures = {name: pool.submit(_predict, problem, a) for name, a in algorithms.items()}
+            pool.shutdown(wait=False)
+
+    def predictions(self) -> dict[str, Prediction]:
+        """The predictions by name, once they are all there."""
+        found = {name: future.result() for name, future in self.futures.items()}
+        return {name: prediction for name, prediction in found.items() if prediction is not None}
+
+    def announce(self, settings: RunSettings) -> list[str]:
+        """Warns of what will diverge or miss the target; gives sentences on how long the rest will take."""
+        if settings.target is not None or not self.slow:
+            return warn(self.predictions(), settings)
+        A = self.problem.jacobians(self.problem.theta_star) if self.futures else None
+        for name, algorithm in self.algorithms.items():
+            rule = local_rule(algorithm)
+            if A is not None and rule is not None and not (growth := radius(rule.transition(A))) < 1:
+                warnings.warn(divergence(name, algorithm, growth, A), stacklevel=2)
+        return []
+
+
+def _predict(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction | None:
+    try:
+        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow, and may
+            return predict(problem, algorithm)
+    except (TypeError, ValueError):  # theory has nothing to say: the run goes on without it
+        return None
+
+
+def _has_quick_law(problem: Problem) -> bool:
+    """Whether predictions come from an exact law, which compiles next to nothing."""
+    finite = finite_law(problem.agents.source)
+    return problem.affine and (finite is None or finite.independent)
 
 
 def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[str]:
@@ -44,7 +78,7 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
     said = []
     for name, prediction in predictions.items():
         if not prediction.stable:
-            warnings.warn(divergence(name, prediction), stacklevel=2)
+            warnings.warn(explained(name, prediction), stacklevel=2)
         elif settings.target is not None:
             rounds = prediction.reach(settings.target).rounds
             if math.isinf(rounds):
@@ -62,23 +96,26 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
     return said
 
 
-def divergence(name: str, prediction: Prediction) -> str:
-    """That a method diverges, and what to change."""
-    algorithm, radius, local = prediction.algorithm, prediction.spectral_radius, prediction.max_local_steps
-    at = f"step {algorithm.step_size:g}"  # pyright: ignore[reportAttributeAccessIssue]
-    at += f" and {algorithm.block_length} local steps" if local is not None else ""
-    if radius < 1:
+def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians: np.ndarray) -> str:
+    """That a method with this spectral radius diverges, and what to change."""
+    rule, H = require_rule(algorithm), algorithm.block_length
+    local = largest_local_steps(jacobians, rule) if hasattr(algorithm, "local_steps") else None
+    at = f"step {rule.step_size:g}" + (f" and {H} local steps" if local is not None else "")
+    if growth < 1:
         return (
             f"{name} will diverge at {at}: its mean converges, but noise in the operators makes the mean-square error "
             "grow. Use a smaller step."
         )
-    if not prediction.max_step_size > 0:
-        return f"{name} will diverge at {at}: no step is stable on this problem (spectral radius {radius:.4g})."
-    fewer = f", or at most {local:.0f} local steps" if local and local < algorithm.block_length else ""
-    return (
-        f"{name} will diverge at {at}: its spectral radius is {radius:.4g}. "
-        f"Use a step below {prediction.max_step_size:.3g}{fewer}."
-    )
+    largest = largest_step(jacobians, rule)
+    if not largest > 0:
+        return f"{name} will diverge at {at}: no step is stable on this problem (spectral radius {growth:.4g})."
+    fewer = f", or at most {local:.0f} local steps" if local and local < H else ""
+    return f"{name} will diverge at {at}: its spectral radius is {growth:.4g}. Use a step below {largest:.3g}{fewer}."
+
+
+def explained(name: str, prediction: Prediction) -> str:
+    """`divergence` of a prediction."""
+    return divergence(name, prediction.algorithm, prediction.spectral_radius, prediction.jacobians)
 
 
 def out_of_reach(name: str, prediction: Prediction, target: float) -> str:

@@ -31,8 +31,8 @@ def main(args: Sequence[str], console: Console) -> int:
     problem, algorithms = make_problem(settings), make_algorithms(settings)
     for algorithm in algorithms.values():
         algorithm.check(problem)
-    predictions = forecast.forecast(problem, algorithms)
-    for sentence in forecast.warn(predictions, settings):
+    coming = forecast.Forecast(problem, algorithms)
+    for sentence in coming.announce(settings):
         console.print(sentence, soft_wrap=True)
     started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
     command = shlex.join(["fedhsa", "run", *args])
@@ -52,7 +52,7 @@ def main(args: Sequence[str], console: Console) -> int:
                 "settings": settings.plain(),
                 "versions": versions(),
             }
-            write(settings.folder, results, manifest, title(settings, problem), predictions)
+            write(settings.folder, results, manifest, title(settings, problem), coming.predictions())
         if complete and checkpoints is not None:
             checkpoints.remove()
     _report(console, settings, results)

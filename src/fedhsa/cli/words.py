@@ -12,7 +12,7 @@ def sentences(analysis: Analysis) -> list[str]:
     said = []
     for name, p in analysis.sound.items():
         if not p.stable:
-            said.append(forecast.divergence(name, p))
+            said.append(forecast.explained(name, p))
             continue
         said += [_stability(name, p), *_stopping(name, p)]
         if analysis.settings.target is not None:
