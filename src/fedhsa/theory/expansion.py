@@ -1,6 +1,9 @@
 """Markov sampling at any size: covariance and bias of the error to second order in the noise."""
 
+import itertools
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,7 +23,9 @@ from .rounds import check_reach, check_stable
 
 ROOM = 128
 CLOSE = 1e-3
-"""When a correction of the bias is small enough to be the last, as a part of it."""
+"""How well the lasting bias is found, as a part of it."""
+PARALLEL = 10**8
+"""From how much work on the agents are shared out among the cores."""
 
 
 class Expansion(NamedTuple):
@@ -72,19 +77,17 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     numbers = map(np.float64, (rule.step_size, rule.server_step, rule.correction, 1 / M))
     steps = np.int64(rule.local_steps)
     shared = _Shared(Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, steps, *numbers)
-    with precision():
-        inputs = tree.to_device((problem.flat_agents, law.chain, A), "float64")
-        moving = rule.local_steps > 1 and not rule.correction
-        room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
-        kind = Kind(room, law.pairs, law.independent, moving)
-        on_device = tree.to_device(shared, "float64")
-        driven, push, lasting = tree.to_host(_all_agents(on_device, inputs, kind))
+    room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
+    kind = Kind(room, law.pairs, law.independent, moving=rule.local_steps > 1 and not rule.correction)
+    work = M * law.num_states**2 * d * rule.local_steps
+    with precision(), _Workers((problem.flat_agents, law.chain, A), M, many=work > PARALLEL) as sum_over_agents:
+        driven, push = sum_over_agents(_one_agent, tree.to_device(shared, "float64"), kind)
         gain = np.linalg.inv(np.eye(d) - Phi)
-        others, lasting = gain @ (push - lasting), gain @ lasting
+        lasting = np.zeros(d)
         if not law.independent:
-            lasting = _many_agents(on_device, inputs, kind, gain, lasting)
+            lasting = _stand_still(sum_over_agents, shared, kind, gain, problem.mean_operator)
     covariance = solve_discrete_lyapunov(Phi, driven + driven.T)
-    return Expansion(heterogeneity, lasting + others, lasting, covariance)
+    return Expansion(heterogeneity, lasting + gain @ push, lasting, covariance)
 
 
 class _Shared(NamedTuple):
@@ -102,20 +105,60 @@ class _Shared(NamedTuple):
     """$1/M$."""
 
 
-def _many_agents(shared, inputs, kind: "Kind", gain: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Where infinitely many agents like these stand still, found from the expansion by Newton's method.
+def _stand_still(sum_over_agents, shared: _Shared, kind: "Kind", gain: np.ndarray, mean_operator) -> np.ndarray:
+    """Where infinitely many agents like these stand still, beside the limit without noise.
 
-    Averages over so many are certain, and each agent's local steps depend on its own chain alone: their mean is exact.
+    Averages over so many are certain, and each agent's local steps depend on its own chain alone, so that their mean is
+    exact. Newton's method with the derivative of the round without noise; one step where that does not converge.
     """
-    found, before = bias, np.inf
+    bias, before = np.zeros_like(shared.start), np.inf
     while True:
-        change = gain @ np.asarray(_mean_moves(shared, inputs, tree.to_device(found, "float64"), kind))
-        found, size = found + change, np.linalg.norm(change)
-        if not size < before:  # too far from the root of the matter: second order is the best there is
+        theta = shared.start + bias
+        at = _MeanField(theta, mean_operator(theta), shared.eta, shared.local_steps, shared.server_step, shared.kappa)
+        (moved,) = sum_over_agents(_mean_move, tree.to_device(at, "float64"), kind)
+        change = gain @ moved * shared.share
+        size = np.linalg.norm(change)
+        if not size < before:
             return bias
-        if size <= CLOSE * np.linalg.norm(found):
-            return found
+        bias = bias + change
+        if np.isfinite(before) and size * size / before <= CLOSE * np.linalg.norm(bias):  # about the next change
+            return bias
         before = size
+
+
+class _Workers:
+    """Sums over agents, one after the other: it bounds the memory, and products of single matrices are the fastest.
+
+    Large problems are shared out among the cores.
+    """
+
+    def __init__(self, inputs: tuple, num_agents: int, *, many: bool):
+        parts = min(num_agents, os.cpu_count() or 1) if many else 1
+        bounds = np.linspace(0, num_agents, parts + 1).astype(int)
+        self.parts = [tree.to_device(tree.take(inputs, slice(*ends)), "float64") for ends in itertools.pairwise(bounds)]
+
+    def __enter__(self):
+        self.pool = ThreadPoolExecutor(len(self.parts))
+        return self.sum
+
+    def __exit__(self, *_):
+        self.pool.shutdown()
+
+    def sum(self, of_one_agent, shared, kind: "Kind") -> tuple[np.ndarray, ...]:
+        """The sum over all agents of what `of_one_agent(shared, inputs, kind)` gives."""
+
+        def part(inputs):
+            with precision():  # which every thread has to ask for itself
+                return tree.to_host(_sum(of_one_agent, shared, inputs, kind))
+
+        sums = list(self.pool.map(part, self.parts))
+        return tuple(np.sum(column, axis=0) for column in zip(*sums, strict=True))
+
+
+@eqx.filter_jit
+def _sum(of_one_agent, shared, inputs, kind):
+    each = jax.lax.map(lambda one: of_one_agent(shared, one, kind), inputs)
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
 
 
 class Kind(NamedTuple):
@@ -140,21 +183,15 @@ class Noise(NamedTuple):
     """Its covariance, `(d, d)`."""
 
 
-@eqx.filter_jit
-def _all_agents(shared, inputs, kind):
-    # One after the other: it bounds the memory, and products of single matrices are the fastest.
-    each = jax.lax.map(lambda one: _one_agent(shared, one, kind), inputs)
-    return jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
-
-
 def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
-    """An agent's share of the covariance that a round adds (half of it), of the bias, and of the lasting bias."""
+    """An agent's share of the covariance that a round adds (half of it), and of the bias that shrinks with $M$."""
     agent, chain, A = inputs
     H, eta, kappa, P, d = shared.local_steps, shared.eta, shared.kappa, chain.transition, A.shape[0]
     start, zero = shared.start, jnp.zeros((d, P.shape[0]))
     F, scale = jnp.eye(d) + eta * A, shared.server_step * eta * shared.share
-    _, powers = jax.lax.scan(lambda power, _: (F @ power, power), jnp.eye(d), length=kind.room)
-    total = jnp.tensordot((jnp.arange(kind.room) < H).astype(F.dtype), powers, axes=1)
+    powers = jnp.zeros((kind.room, d, d)).at[0].set(jnp.eye(d))
+    powers = jax.lax.fori_loop(1, H, lambda k, powers: powers.at[k].set(F @ powers[k - 1]), powers)
+    total = jnp.sum(powers, axis=0)
     at_start = noise_at(agent, chain, start, kind)
     pull = agent.mean_operator(start)
 
@@ -174,50 +211,49 @@ def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
     added, _, _ = jax.lax.fori_loop(0, H, respond, (zero, start, at_start))
     X = _sum_of_powers(shared.Phi, _power(P - chain.stationary[None, :], H), added)
 
-    # Two local errors at once: with what earlier rounds and the shared operator bring of the agent's own noise, and
-    # without. In the first step it enters the correction R, which is then only carried along.
-    both = jnp.array([1.0, 0.0])[:, None, None]
-    R = both * ((shared.A_bar - A) @ X)[None]
-
     def step(step, carry):
+        # D is the local error, and R the correction, that earlier rounds and the shared operator bring of the agent's
+        # own noise, on the event of each state. What the agent's own local steps bring is in `_mean_move`.
         T, D, R, driven, bias, x, noise = carry
         K = response(step)
         driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
-        bias = bias + multiplied(agent, chain, start, D, kind) @ K.T
-        leaving = noise.leaving[None]
-        R = R @ P + jnp.where(step == 0, 1.0, 0.0) * (both * shared.share - 1) * leaving
-        D = F @ D @ P + eta * leaving + eta * kappa * R
+        bias = bias + K @ multiplied(agent, chain, start, D[None], kind)[0]
+        R = R @ P + jnp.where(step == 0, shared.share, 0.0) * noise.leaving
+        D = F @ D @ P + eta * kappa * R
         return T @ P + K @ noise.leaving, D, R, driven, bias, *advance(x)
 
-    nothing = jnp.zeros((d, d)), jnp.zeros((2, d))
-    carry = (shared.Phi @ X, both * X[None], R, *nothing, start, at_start)
+    R = (shared.A_bar - A) @ X
+    carry = (shared.Phi @ X, X, R, jnp.zeros((d, d)), jnp.zeros(d), start, at_start)
     _, _, _, driven, bias, _, _ = jax.lax.fori_loop(0, H, step, carry)
-    return driven, bias[0], bias[1]
+    return driven, bias
 
 
-@eqx.filter_jit
-def _mean_moves(shared: _Shared, inputs, bias, kind: Kind):
-    """How far the server moves in a round from `bias` beside the limit without noise, averaged over the noise."""
-    theta, eta = shared.start + bias, shared.eta
-    mean = jnp.mean(jax.vmap(lambda agent: agent.mean_operator(theta))(inputs[0]), axis=0)
+class _MeanField(NamedTuple):
+    """Where agents start a round, and what the average of their operators is there: certain, for very many of them."""
 
-    def one(inputs):
-        agent, chain, _ = inputs
-        P, pi = chain.transition, chain.stationary
-        noise = noise_at(agent, chain, theta, kind)
-        leaving = noise.leaving + jnp.outer(agent.mean_operator(theta), pi)
-        correction = jnp.outer(mean, pi) - leaving
+    theta: Any
+    g_bar: Any
+    eta: Any
+    local_steps: Any
+    server_step: Any
+    kappa: Any
 
-        def step(step, carry):
-            U, R = carry  # the displacement, and the correction, on the event of each state
-            R = jnp.where(step == 0, R, R @ P)
-            pushed = multiplied_and_moved(agent, chain, theta, U, kind)
-            return U @ P + eta * (pushed + leaving + shared.kappa * R), R
 
-        U, _ = jax.lax.fori_loop(0, shared.local_steps, step, (jnp.zeros_like(leaving), correction))
-        return shared.server_step * jnp.sum(U, axis=1)
+def _mean_move(at: _MeanField, inputs: tuple, kind: Kind):
+    """How far one agent moves in a round, averaged over its noise."""
+    agent, chain, _ = inputs
+    P, pi, theta = chain.transition, chain.stationary, at.theta
+    leaving = noise_at(agent, chain, theta, kind).leaving + jnp.outer(agent.mean_operator(theta), pi)
 
-    return jnp.mean(jax.lax.map(one, inputs), axis=0)
+    def step(step, carry):
+        U, R = carry  # the displacement, and the correction, on the event of each state
+        R = jnp.where(step == 0, R, R @ P)
+        pushed = multiplied_and_moved(agent, chain, theta, U, kind)
+        return U @ P + at.eta * (pushed + leaving + at.kappa * R), R
+
+    carry = jnp.zeros_like(leaving), jnp.outer(at.g_bar, pi) - leaving
+    U, _ = jax.lax.fori_loop(0, at.local_steps, step, carry)
+    return (at.server_step * jnp.sum(U, axis=1),)
 
 
 def noise_at(agent: AbstractAgent, chain, x, kind: Kind) -> Noise:
