@@ -223,7 +223,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
     assert "all diverged" in out
     assert "LocalSA diverged in every seed, first in round" in out
     entry = manifest(tmp_path)["algorithms"]["LocalSA"]
-    assert entry["final_error"]["mean"] is None
+    assert entry["final_error"]["mean"] == "infinity"
     assert set(entry["failed_round"]) == {"0", "1", "2"}
     assert (tmp_path / "curves.csv").read_text().splitlines()[-1] == "LocalSA,20,inf,inf,inf,"
 

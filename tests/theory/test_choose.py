@@ -58,6 +58,40 @@ def test_what_cannot_be_chosen_is_explained():
         choose(problem, target=1e-5, budget=1, algorithms=("SynchronisedSA",))
 
 
+def test_a_budget_is_never_spent_on_an_unstable_step():
+    """Strong noise in the matrices: the mean is stable up to far larger steps than the mean square."""
+    A = np.array([-20.0, 22.0]).reshape(1, 2, 1, 1)
+    problem = finite_sum.from_arrays(A, np.full((1, 2, 1), 3.0), np.full((1, 2, 2), 0.5)).iid()
+    choice = choose(problem, budget=1000, algorithms=("SA",))
+    assert choice.prediction.stable
+    assert np.isfinite(choice.best.error)
+
+
+def test_for_a_budget_the_best_way_is_on_the_frontier():
+    choice = choose(quadratic.random(3, 2, key=1), budget=3, theta=np.full(2, 100.0), local_steps=(1, 5, 20))
+    assert choice.best in choice.frontier
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 0.5}, "`budget` 0.5 does not buy one round of any of these ways, in rounds"),
+        ({"target": 1e-3, "algorithms": ()}, "`algorithms` must be a list of names"),
+        ({"target": 1e-3, "algorithms": "FedHSA"}, "`algorithms` must be a list of names"),
+        ({"target": 1e-3, "local_steps": ()}, "`local_steps` must be a list of numbers"),
+    ],
+)
+def test_choices_without_anything_to_choose_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        choose(quadratic.random(3, 2, key=1), **arguments)
+
+
+def test_a_problem_known_only_by_samples_is_refused_with_what_can_be_done():
+    problem = quadratic.random(3, 2, key=1)
+    with pytest.raises(TypeError, match=r"needs noise that is known, got QuadraticAgent observing Replay.*`predict`"):
+        choose(problem.replay(np.zeros((3, 10, 2))), target=1e-3)
+
+
 RANDOM = [
     *((quadratic.random(8, 4, key=k), 3e-4) for k in range(4)),
     *((td.random(8, 6, 3, key=k, laziness=0.4), 1e-2) for k in range(3)),

@@ -82,6 +82,11 @@ def test_a_target_below_the_floor_is_never_reached_and_one_above_the_start_at_on
     assert prediction.reach(1e6) == (0, 0, 0)
     with pytest.raises(ValueError, match="`target` must be greater than 0"):
         prediction.reach(-1.0)
+    with pytest.raises(ValueError, match="`num_agents` must be greater than 0"):
+        prediction.floor_at(0)
+    with pytest.raises(ValueError, match="`rounds` must be at least 0"):
+        prediction.error_after(-1)
+    assert prediction.error(0) == prediction.error_after(0)
 
 
 def test_a_method_that_diverges_is_said_to():
@@ -102,6 +107,63 @@ def test_a_method_stable_in_the_mean_but_not_in_the_mean_square_is_not_called_st
     assert prediction.mean_square_radius is not None
     assert prediction.spectral_radius < 1 < prediction.mean_square_radius
     assert not prediction.stable
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_step_far_beyond_the_stable_ones_diverges_and_nothing_overflows_aloud(case):
+    prediction = predict(CASES[case]().problem, fh.LocalSA(1e60, 40))
+    assert not prediction.stable
+    assert prediction.spectral_radius == np.inf
+    assert prediction.floor_at(7) == np.inf
+
+
+def test_the_error_of_a_diverging_method_is_that_of_its_mean():
+    problem, algorithm = CASES["finite-sum"]().problem, fh.LocalSA(1.5, 3)
+    run = fh.simulate(problem.noiseless(), algorithm, rounds=3, theta=problem.theta_star)
+    prediction = predict(problem, algorithm)
+    np.testing.assert_allclose(prediction.error(3, problem.theta_star)[1:], run.error[0, 1:], rtol=1e-6)
+    assert prediction.error_after(3, problem.theta_star) == pytest.approx(run.error[0, -1], rel=1e-6)
+
+
+def test_reach_follows_the_exact_law_where_there_is_one():
+    """Strongly correlated noise that starts at zero: the error first falls below its floor, then rises to it."""
+    problem = quadratic.from_arrays(A=[[[1.0]]], b=[[3.0]], Q=[[[0.99]]], noise_std=0.1)
+    law = exact.mean_square_error(problem, fh.SA(0.5), rounds=50)
+    prediction = predict(problem, fh.SA(0.5))
+    assert prediction.floor > 0.25
+    assert prediction.reach(0.25).rounds == np.argmax(law <= 0.25)
+
+
+def test_the_mean_square_radius_is_that_of_the_map_of_second_moments():
+    """One agent, one step a round: E[(I + eta A) x (I + eta A)] as a Kronecker product, also where it oscillates."""
+    rng = np.random.default_rng(1)
+    A = np.array([[[1.0, -3.0], [3.0, 1.0]], [[1.5, -2.0], [2.5, 0.5]]])
+    problem = fh.problems.finite_sum.from_arrays(A[None], rng.normal(size=(1, 2, 2)), np.full((1, 2, 2), 0.5)).iid()
+    F = np.eye(2) - 0.01 * A
+    expected = abs(np.linalg.eigvals(sum(np.kron(f, f) for f in F) / 2)).max()
+    assert predict(problem, fh.SA(0.01)).mean_square_radius == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_mean_square_radius_of_larger_problems_is_at_least_the_squared_spectral_radius():
+    prediction = predict(td.random(4, 8, 6, laziness=0.5).iid(), fh.FedHSA(0.0005, 2))
+    assert prediction.mean_square_radius is not None
+    assert prediction.spectral_radius**2 <= prediction.mean_square_radius * (1 + 1e-9) < 1
+
+
+def test_a_nonlinear_problem_without_noise_is_predicted_by_its_linearisation():
+    problem, algorithm = CASES["logistic"]().problem.noiseless(), fh.LocalSA(0.05, 5)
+    prediction = predict(problem, algorithm)
+    run = fh.simulate(problem, algorithm, rounds=1000)
+    assert prediction.basis == "expansion"
+    assert prediction.floor == pytest.approx(run.error[0, -1], rel=0.2)
+    assert predict(problem, fh.FedHSA(0.5, 5)).floor == 0
+
+
+def test_a_record_is_predicted_from_its_pieces():
+    problem = td.random(2, 3, 2, key=1)
+    states = np.random.default_rng(0).integers(3, size=(2, 4001))
+    record = problem.replay(fh.sources.Transition(states[:, :-1], states[:, 1:]))
+    assert predict(record, fh.FedHSA(0.01, 3)).basis == "samples"
 
 
 @pytest.mark.parametrize("algorithm", [fh.LocalSA(0.1, 6), fh.LocalSA(5.0, 60)], ids=["stable", "diverging"])

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import theory
+from .._json import plain
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..theory import Choice, Constants, Prediction
@@ -16,7 +17,6 @@ from ..theory._finite import finite_law
 from ..theory.assumptions import Line
 from ..theory.choose import LOCAL_STEPS
 from . import effort
-from .output import finite
 from .settings import AnalyzeSettings
 
 LONGEST_CHOICE = 90.0
@@ -59,7 +59,7 @@ class Analysis:
             chosen = choice.to_dict() | {"command": run_command(self, choice)}
         else:
             chosen = choice and {"unavailable": choice}
-        return _plain(
+        return plain(
             {
                 "settings": self.settings.plain(),
                 "problem": {
@@ -170,16 +170,3 @@ def _choose(settings: AnalyzeSettings, problem: Problem, algorithms: Mapping[str
             "Use fewer agents, or `fedhsa.theory.choose` with a few `local_steps`."
         )
     return theory.choose(problem, target=settings.target, objective=settings.objective, algorithms=tuple(algorithms))
-
-
-def _plain(value: Any) -> Any:
-    """Theory's spelling of infinity for all numbers; what is not a number is null."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(v) for name, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, float) and value == math.inf:
-        return "infinity"
-    return finite(value)

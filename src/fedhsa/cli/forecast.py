@@ -92,7 +92,9 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
             else:
                 said.append(f"{name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
     if settings.target is not None and not predictions:
-        said.append("Whether the target can be reached takes too long to predict here; `fedhsa analyze` does it.")
+        said.append(
+            "Whether the target can be reached is not known, or takes long to predict: `fedhsa analyze` says which."
+        )
     return said
 
 

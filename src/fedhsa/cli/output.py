@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import _files, plots
+from .._json import plain
 from ..engine import Result
 from ..theory import Prediction
 from . import forecast
@@ -62,7 +63,7 @@ def write(
     _files.write_text(folder / "curves.csv", _csv(results, theory))
     plots.save(plots.curves(results, title=title, theory=theory, theory_label=label), folder / "curves")
     algorithms = {name: _summary(result, predictions.get(name)) for name, result in results.items()}
-    text = json.dumps(finite({**manifest, "algorithms": algorithms}), indent=2, allow_nan=False)
+    text = json.dumps(plain({**manifest, "algorithms": algorithms}), indent=2, allow_nan=False)
     _files.write_text(folder / "manifest.json", text + "\n")
 
 
@@ -148,15 +149,6 @@ def _summary(result: Result, prediction: Prediction | None) -> dict[str, Any]:
         "seconds": result.timings,
         "settings": result.settings,
     }
-
-
-def finite(value: Any) -> Any:
-    """JSON knows neither infinity nor NaN; both become null."""
-    if isinstance(value, Mapping):
-        return {name: finite(v) for name, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def versions() -> dict[str, str]:

@@ -50,15 +50,20 @@ class LocalRule(NamedTuple):
             corrected = self.step_size * sums.mean(0) @ A.mean(0)
             return identity + self.server_step * (kappa * corrected + (1 - kappa) * (powers.mean(0) - identity))
 
-    def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        r"""Where the error goes without noise: $(I - \Phi)^{-1} (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
+    def offset(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        r"""What a round without noise adds at the root, $c = (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
 
         `residuals` are $r_i = \bar G_i(\theta^\star)$. It is zero for FedHSA, and for $H = 1$.
         """
         if self.correction == 1 or self.local_steps == 1:
             return np.zeros(A.shape[-1])
-        pulled = (self.sums(A) @ residuals[..., None])[..., 0].mean(0)
-        c = (1 - self.correction) * self.server_step * self.step_size * pulled
+        with np.errstate(over="ignore", invalid="ignore"):
+            pulled = (self.sums(A) @ residuals[..., None])[..., 0].mean(0)
+            return (1 - self.correction) * self.server_step * self.step_size * pulled
+
+    def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
+        c = self.offset(A, residuals)
         return np.linalg.solve(np.eye(len(c)) - self.transition(A), c)
 
     def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
@@ -72,8 +77,7 @@ class LocalRule(NamedTuple):
             powers.append(powers[-1] + self.step_size * A @ powers[-1])
         K = scale * np.stack(powers[::-1], axis=1)
         K[:, 0] += scale * self.correction * (S.mean(0) - S)
-        offset = (1 - self.correction) * scale * np.einsum("iab,ib->a", S, residuals)
-        return RoundMap(self.transition(A), offset, K)
+        return RoundMap(self.transition(A), self.offset(A, residuals), K)
 
 
 def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:

@@ -13,6 +13,7 @@ from .._json import plain
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ._linearise import linearised
+from .first_order import known
 from .predict import predict
 from .prediction import Prediction, Reach, spent
 from .rounds import start_error
@@ -43,7 +44,7 @@ class Choice(NamedTuple):
 
     best: Candidate
     frontier: tuple[Candidate, ...]
-    """Every way that no other beats in rounds, samples and bytes alike, the fewest rounds first."""
+    """Every way that no other beats in rounds, samples, bytes and, for a budget, error; the fewest rounds first."""
     objective: str
 
     @property
@@ -101,6 +102,15 @@ def choose(
         >>> bool(runs.error[:, -1].mean() < 1e-3)
         True
     """
+    if not known(problem):
+        raise TypeError(
+            f"`choose` tries many settings and needs noise that is known, got {type(problem.agents).__name__} "
+            f"observing {type(problem.agents.source).__name__}. `predict` estimates it, one setting at a time."
+        )
+    if isinstance(algorithms, str) or not algorithms:
+        raise ValueError(f"`algorithms` must be a list of names such as {METHODS}, got {algorithms!r}.")
+    if not local_steps:
+        raise ValueError("`local_steps` must be a list of numbers to choose from, got none.")
     if target is None and budget is None:
         raise ValueError("Give `target`, the error to reach, or `budget`, what may be spent, or both.")
     for name, value in (("target", target), ("budget", budget)):
@@ -149,7 +159,7 @@ def _best_step(problem: Problem, make: Callable[..., AbstractAlgorithm], aim: _A
         return tried[log_step]
 
     def reaches(log_step: float) -> bool:
-        return aim.target is None or look(log_step).prediction.floor < aim.target
+        return look(log_step).prediction.floor < (aim.target or math.inf)
 
     low, high = math.log(SMALLEST * largest), math.log(0.99 * largest)
     high = _last(reaches, low, high)
@@ -185,7 +195,9 @@ def _evaluate(prediction: Prediction, each: Cost, aim: _Aim) -> Candidate:
     else:
         assert aim.budget is not None
         rounds = aim.budget // getattr(spent(1, each, M), aim.objective)
-    error = prediction.error_after(int(rounds), aim.theta) if math.isfinite(rounds) else prediction.floor
+    if not rounds:  # the budget does not buy a single one
+        rounds = math.inf
+    error = prediction.error_after(int(rounds), aim.theta) if math.isfinite(rounds) else math.inf
     return Candidate(prediction.algorithm, prediction, spent(rounds, each, M), error)
 
 
@@ -205,22 +217,26 @@ def _chosen(candidates: list[Candidate], aim: _Aim) -> Choice:
     if aim.target is not None and not math.isfinite(spent):
         least = min(candidates, key=lambda candidate: candidate.prediction.floor)
         raise ValueError(
-            f"No step brings the error down to `target` {aim.target:g}: the lowest floor found is "
+            f"No step brings the error down to `target` {aim.target:g} with its `margin`: the lowest floor found is "
             f"{least.prediction.floor:.3g}, of {least.algorithm}. Use more agents, or a larger target."
         )
+    if aim.target is None and not math.isfinite(best.error):
+        raise ValueError(f"`budget` {aim.budget:g} does not buy one round of any of these ways, in {aim.objective}.")
     if aim.target is not None and aim.budget is not None and spent > aim.budget:
         raise ValueError(
             f"`target` {aim.target:g} takes at least {spent:.0f} {aim.objective}, more than the `budget` of "
             f"{aim.budget:.0f}. Without a target, `choose` finds the least error for a budget."
         )
     frontier = [candidate for candidate in candidates if np.isfinite(candidate.reach.rounds)]
-    frontier = [c for c in frontier if not any(_beats(other, c) for other in frontier)]
+    frontier = [c for c in frontier if not any(_beats(other, c, aim) for other in frontier)]
     return Choice(best, tuple(sorted(frontier, key=lambda c: c.reach.rounds)), aim.objective)
 
 
-def _beats(one: Candidate, other: Candidate) -> bool:
-    """Whether `one` costs no more in any respect, and less in some."""
-    return one.reach != other.reach and all(x <= y for x, y in zip(one.reach, other.reach, strict=True))
+def _beats(one: Candidate, other: Candidate, aim: _Aim) -> bool:
+    """Whether `one` is no worse in any respect and better in some; without a target the error is one of them."""
+    errors = ((one.error,), (other.error,)) if aim.target is None else ((), ())
+    a, b = (*one.reach, *errors[0]), (*other.reach, *errors[1])
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
 
 def _as_dict(candidate: Candidate) -> dict[str, Any]:

@@ -30,18 +30,16 @@ class GaussianLaw(AbstractLaw):
         assert self.map.noise is not None
         K, (Q, variance, self.covariance, self.start) = self.map.noise, _noise(problem.agents.source)
         M, H, d, _ = K.shape
-        powers = [np.broadcast_to(np.eye(d), (M, d, d))]
-        for _ in range(H):
-            powers.append(powers[-1] @ Q)
-        self.QH = powers[H]
-        self.Psi = sum((K[:, step] @ powers[step] for step in range(H)), np.zeros((M, d, d)))
-        self.fresh, self.fresh_cross, self.fresh_own = (np.zeros(shape) for shape in ((d, d), (M, d, d), (M, d, d)))
-        for k in range(H):  # the noise eps_k enters z_step for step > k as Q^(step-1-k) eps_k
-            J = sum((K[:, step] @ powers[step - 1 - k] for step in range(k + 1, H)), np.zeros((M, d, d)))
-            out = powers[H - 1 - k]
+        power = np.broadcast_to(np.eye(d), (M, d, d))
+        J = np.zeros((M, d, d))
+        self.fresh, self.fresh_cross, self.fresh_own = np.zeros((d, d)), np.zeros((M, d, d)), np.zeros((M, d, d))
+        for k in range(H - 1, -1, -1):
+            # J is the response to the noise eps_k, which is Q^(l-1-k) eps_k in z_l for l > k; `power` its part in z_H.
             self.fresh += (J @ variance @ transpose(J)).sum(0)
-            self.fresh_cross += J @ variance @ transpose(out)
-            self.fresh_own += out @ variance @ transpose(out)
+            self.fresh_cross += J @ variance @ transpose(power)
+            self.fresh_own += power @ variance @ transpose(power)
+            J, power = K[:, k] + J @ Q, power @ Q
+        self.Psi, self.QH = J, power
 
     def path(self, start, rounds):
         Phi, Z = self.map.transition, self.start

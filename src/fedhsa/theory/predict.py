@@ -10,7 +10,7 @@ from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from . import exact
 from ._finite import finite_law
-from ._linearise import curvature, linearised
+from ._linearise import LinearisedAgent, curvature, linearised
 from ._moments import AbstractLaw
 from ._rule import LocalRule, require_rule
 from .estimate import Estimates, estimate
@@ -24,7 +24,7 @@ def predict(
     problem: Problem,
     algorithm: AbstractAlgorithm,
     *,
-    samples: int = 20_000,
+    samples: int | None = None,
     key: SeedLike = 0,
 ) -> Prediction:
     r"""What `algorithm` will do on `problem`.
@@ -35,7 +35,7 @@ def predict(
 
     **Arguments:**
 
-    - `samples`, `key`: how many observations, and which, where the sources can only be sampled.
+    - `samples`, `key`: how many observations, and which, where the sources can only be sampled. See `estimate`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=20, num_states=10, dim=4, laziness=0.5)
@@ -50,10 +50,11 @@ def predict(
     algorithm.check(problem)
     rule = require_rule(algorithm)
     if known(problem):
-        A, parts, law = _from_knowledge(problem, algorithm, rule)
-        basis = "expansion" if law is None else "exact"
+        A, residuals, parts, law = _from_knowledge(problem, algorithm, rule)
+        basis = "exact" if law is not None and problem.affine else "expansion"
     else:
-        A, parts = _from_samples(problem, rule, estimate(problem, samples=samples, key=key))
+        estimates = estimate(problem, samples=samples, key=key)
+        A, residuals, parts = estimates.jacobians, estimates.residuals, _from_samples(problem, rule, estimates)
         basis, law = "samples", None
     stable = parts is not None
     if parts is None:
@@ -63,6 +64,7 @@ def predict(
         basis=basis,
         stable=stable,
         transition=rule.transition(A),
+        offset=rule.offset(A, residuals),
         jacobians=A,
         problem=problem,
         algorithm=algorithm,
@@ -84,27 +86,30 @@ class _Parts(NamedTuple):
 
 def _from_knowledge(
     problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule
-) -> tuple[np.ndarray, _Parts | None, AbstractLaw | None]:
+) -> tuple[np.ndarray, np.ndarray, _Parts | None, AbstractLaw | None]:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.theta_star - b
-    law = _law(problem, algorithm, rule, A, residuals)
     if not radius(rule.transition(A)) < 1:
-        return A, None, law
+        return A, residuals, None, None
+    law = _law(model, algorithm, rule, A, residuals)
     if law is not None:
-        return A, _from_law(law, rule.limit_error(A, residuals)), law
+        return A, residuals, _from_law(law, rule.limit_error(A, residuals)), law
     found = expansion(model, algorithm)
     curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
     lasting = found.heterogeneity_bias + found.lasting_bias
-    return A, _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting), None
+    parts = _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting)
+    return A, residuals, parts, None
 
 
 def _law(
     problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule, A: np.ndarray, residuals: np.ndarray
 ) -> AbstractLaw | None:
-    """The exact law, where it has one that is quick at any size; products of chains are not."""
+    """The exact law of affine agents, where it has one that is quick at any size; products of chains are not."""
     finite = finite_law(problem.agents.source)
-    if not problem.affine or (finite is not None and not finite.independent):
+    if isinstance(problem.agents, LinearisedAgent) and finite is not None:
+        return None  # the expansion knows what curvature adds
+    if finite is not None and not finite.independent:
         return None
     with contextlib.suppress(TypeError):  # too large
         return exact.law(problem, algorithm, rule.round_map(A, residuals))
@@ -120,7 +125,7 @@ def _from_law(law: AbstractLaw, heterogeneity: np.ndarray) -> _Parts | None:
     return _Parts(heterogeneity, mean - heterogeneity, nothing, covariance, heterogeneity)
 
 
-def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> tuple[np.ndarray, _Parts | None]:
+def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> _Parts | None:
     def parts(estimates: Estimates) -> _Parts:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
         residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
@@ -136,6 +141,6 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> tu
         return float(bias @ bias + np.trace(found.covariance))
 
     if not radius(rule.transition(estimates.jacobians)) < 1:
-        return estimates.jacobians, None
+        return None
     _, low, high = estimates.interval(floor)
-    return estimates.jacobians, parts(estimates)._replace(interval=(max(float(low), 0.0), float(high)))
+    return parts(estimates)._replace(interval=(max(float(low), 0.0), float(high)))

@@ -18,6 +18,8 @@ from .rounds import radius, start_error
 from .stability import largest_local_steps, largest_step
 
 FLOAT_BYTES = 8
+WALK = 2000
+"""How many rounds of an exact law are gone through to find the one that reaches a target."""
 NEVER = 1e12
 """From so many agents on a speed-up is said to have no end."""
 
@@ -57,7 +59,9 @@ class Prediction:
     interval: tuple[float, float] | None
     """A 95 % interval of the floor, where it is estimated from samples."""
     transition: np.ndarray = dataclasses.field(repr=False)
-    """The round map of the error."""
+    """The round map of the error, $\\Phi$."""
+    offset: np.ndarray = dataclasses.field(repr=False)
+    """What a round without noise adds at the root, $c$."""
     jacobians: np.ndarray = dataclasses.field(repr=False)
     problem: Problem = dataclasses.field(repr=False)
     algorithm: AbstractAlgorithm = dataclasses.field(repr=False)
@@ -100,7 +104,7 @@ class Prediction:
     @property
     def noise_variance(self) -> float:
         """The trace of the covariance."""
-        return float(np.trace(self.covariance))
+        return max(float(np.trace(self.covariance)), 0.0)  # no noise may come out as a little less than none
 
     @property
     def floor(self) -> float:
@@ -109,7 +113,10 @@ class Prediction:
 
     @property
     def saturation_agents(self) -> float:
-        """The number of agents at which the variance has sunk to the squared bias that more agents do not remove."""
+        """The number of agents at which the variance has sunk to the squared bias that more agents do not remove.
+
+        Infinite where there is no such bias, 0 where there is no variance.
+        """
         lasting = float(self.lasting_bias @ self.lasting_bias)
         agents = self.problem.num_agents * self.noise_variance / lasting if 0 < lasting < math.inf else math.inf
         return agents if agents < NEVER else math.inf
@@ -121,6 +128,9 @@ class Prediction:
 
     def floor_at(self, num_agents: float) -> float:
         """The floor with another number of agents like these: the variance and part of the bias go with its inverse."""
+        _check.number("num_agents", num_agents, above=0.0)
+        if not self.stable:
+            return math.inf
         share = self.problem.num_agents / num_agents
         bias = self.lasting_bias + share * (self.bias - self.lasting_bias)
         return float(bias @ bias + share * self.noise_variance)
@@ -132,46 +142,65 @@ class Prediction:
         """
         start = start_error(self.problem, theta)
         if self.law is not None:
-            return np.array([moments.square for moments in self.law.path(start, _check.count("rounds", rounds))])
-        left, errors = np.eye(len(start)), []
-        for _ in range(_check.count("rounds", rounds) + 1):
-            errors.append(self._after(left, start))
-            left = self.transition @ left
+            path = self.law.path(start, _check.count("rounds", rounds, least=0))
+            return np.array([moments.square for moments in path])
+        left, errors = np.eye(len(start) + 1), []
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(_check.count("rounds", rounds, least=0) + 1):
+                errors.append(self._after(left, start))
+                left = self._augmented @ left
         return np.array(errors)
 
     def error_after(self, rounds: int, theta: Any = None) -> float:
         r"""The predicted mean-square error after `rounds`, without going through them one by one.
 
         $|m + \Phi^t (e_0 - m)|^2 + \mathrm{tr}(\Sigma - \Phi^t \Sigma (\Phi^t)^T)$ with the mean $m$ and the covariance
-        $\Sigma$ of the long run; it leaves out that noise in the operators' matrices is larger far from the root.
+        $\Sigma$ of the long run. It leaves out that noise in the operators' matrices is larger far from the root, and
+        how correlated noise builds up in the first rounds. Where the method diverges, the error of its mean.
         """
-        return self._after(np.linalg.matrix_power(self.transition, rounds), start_error(self.problem, theta))
+        _check.count("rounds", rounds, least=0)
+        return self._after(np.linalg.matrix_power(self._augmented, rounds), start_error(self.problem, theta))
 
     def reach(self, target: float, theta: Any = None) -> Reach:
         """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
-        return spent(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
+        rounds = self.rounds_to(target, theta)
+        if self.law is not None and not WALK < rounds < math.inf:
+            path = self.law.path(start_error(self.problem, theta), WALK)
+            rounds = next((t for t, moments in enumerate(path) if moments.square <= target), rounds)
+        return spent(rounds, self.cost, self.problem.num_agents)
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
-        """The rounds until `error_after` is at most `target`; infinite where the floor is above it."""
+        """The rounds until `error_after` is at most `target`; infinite where the floor is above it.
+
+        By doubling and bisection: of an error that falls and rises again, one of the crossings.
+        """
         _check.number("target", target, above=0.0)
         start = start_error(self.problem, theta)
         if start @ start <= target:
             return 0
         if not self.floor < target:
             return math.inf
-        powers = [self.transition]  # after 1, 2, 4, ... rounds
+        powers = [self._augmented]  # after 1, 2, 4, ... rounds
         while self._after(powers[-1], start) > target:
             powers.append(powers[-1] @ powers[-1])
-        rounds, left = 0, np.eye(len(start))
+        rounds, left = 0, np.eye(len(start) + 1)
         for k in range(len(powers) - 2, -1, -1):  # the last round above the target, digit by digit
             if self._after(further := powers[k] @ left, start) > target:
                 rounds, left = rounds + 2**k, further
         return rounds + 1
 
-    def _after(self, left: np.ndarray, start: np.ndarray) -> float:
-        """The error when the transitions so far are `left`; that of the mean, where the method diverges."""
+    @functools.cached_property
+    def _augmented(self) -> np.ndarray:
+        """The round map on $(e, 1)$."""
+        top = np.concatenate([self.transition, self.offset[:, None]], axis=1)
+        return np.concatenate([top, np.eye(len(top) + 1)[-1:]])
+
+    def _after(self, rounds: np.ndarray, start: np.ndarray) -> float:
+        """The error after some rounds, given the power of the augmented map that they are."""
+        left, added = rounds[:-1, :-1], rounds[:-1, -1]
         if not self.stable:
-            return float((left @ start) @ (left @ start))
+            mean = left @ start + added
+            return float(mean @ mean)
         mean = self.bias + left @ (start - self.bias)
         return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
 

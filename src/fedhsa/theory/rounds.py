@@ -109,7 +109,9 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
 
 
 def radius(matrix: np.ndarray) -> float:
-    """The largest modulus of an eigenvalue."""
+    """The largest modulus of an eigenvalue; infinite where entries overflowed."""
+    if not np.isfinite(matrix).all():
+        return float("inf")
     return float(abs(np.linalg.eigvals(matrix)).max())
 
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy.optimize import brentq
 
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
+from ._linear import transpose
 from ._rule import LocalRule, local_rule
 from .rounds import check_reach, radius, round_map
 
@@ -48,7 +49,7 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | N
     r"""The number of local steps before the first at which the spectral radius reaches 1; infinite where none does.
 
     0 where not even one is stable, and None for methods without local steps or with another rule than FedHSA's and
-    Local SA's. Every number up to 32 is tried, then every doubling.
+    Local SA's. Every number up to 32 is tried, then every doubling up to 5e8.
 
     !!! example
         >>> A = np.array([0.1, 1.0]).reshape(2, 1, 1)
@@ -63,28 +64,43 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | N
 
 def largest_step(A: np.ndarray, rule: LocalRule) -> float:
     """`max_step_size` of a local rule on operators with the Jacobians `A`."""
-    return _first_crossing(lambda step: _excess(rule._replace(step_size=step).transition(A)), A, rule.local_steps)
+    transition = _transitions(A)
+    return _first_crossing(lambda step: _excess(transition(rule._replace(step_size=step))), A, rule.local_steps)
 
 
 def largest_local_steps(A: np.ndarray, rule: LocalRule) -> float:
     """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
+    low, before, transition = 0, -1.0, _transitions(A)
+    for H, Phi in _growing(A, rule, transition):
+        if (now := _excess(Phi)) >= 0:
+            return float(_last_stable(lambda H: _excess(transition(rule._replace(local_steps=H))), low, H, before, now))
+        low, before = H, now
+    return math.inf
+
+
+def _growing(
+    A: np.ndarray, rule: LocalRule, transition: Callable[[LocalRule], np.ndarray]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Numbers of local steps and their round maps: one by one, then by doubling, until more of them change nothing."""
+    numbers = [*range(1, ONE_BY_ONE + 1), *(ONE_BY_ONE * 2**k for k in range(1, MOST_DOUBLINGS + 1))]
+    if _symmetric(A):
+        slowest = np.abs(1 + rule.step_size * np.linalg.eigvalsh(A)).max()
+        for H in numbers:
+            yield H, transition(rule._replace(local_steps=H))
+            if slowest**H < 1e-12:
+                break
+        return
     identity = np.broadcast_to(np.eye(A.shape[-1]), A.shape)
     F, powers, sums = identity + rule.step_size * A, identity, np.zeros_like(A)
-    with np.errstate(over="ignore", invalid="ignore"):
-        before = -1.0
-        for H in range(1, ONE_BY_ONE + 1):
-            powers, sums = F @ powers, identity + F @ sums
-            if (excess := _excess(rule.assemble(A, powers, sums))) >= 0:
-                return float(H - 1)
-            before = excess
-        for doubling in range(MOST_DOUBLINGS):
-            powers, sums = powers @ powers, sums + powers @ sums
-            if (excess := _excess(rule.assemble(A, powers, sums))) >= 0:
-                return float(_last_stable(rule, A, ONE_BY_ONE * 2**doubling, before, excess))
-            if np.abs(powers).max() < 1e-12:
-                break  # the local steps have converged, and more of them change nothing
-            before = excess
-    return math.inf
+    for H in numbers:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if H <= ONE_BY_ONE:
+                powers, sums = F @ powers, identity + F @ sums
+            else:
+                powers, sums = powers @ powers, sums + powers @ sums
+        yield H, rule.assemble(A, powers, sums)
+        if np.abs(powers).max() < 1e-12:
+            return
 
 
 def _first_crossing(excess: Callable[[float], float], A: np.ndarray, H: int) -> float:
@@ -101,22 +117,50 @@ def _first_crossing(excess: Callable[[float], float], A: np.ndarray, H: int) -> 
     return float(brentq(excess, step, step * GROWTH, xtol=1e-14 * step, rtol=1e-10))  # pyright: ignore[reportArgumentType]
 
 
+def _transitions(A: np.ndarray) -> Callable[[LocalRule], np.ndarray]:
+    """Round maps of many rules on the same operators; for symmetric ones the powers share an eigenbasis."""
+    if not _symmetric(A):
+        return lambda rule: rule.transition(A)
+    values, vectors = np.linalg.eigh(A)
+    M, d = values.shape
+    left = np.moveaxis(vectors, 0, 1).reshape(d, M * d)
+    A_bar, identity = A.mean(0), np.eye(d)
+
+    def average(functions: np.ndarray) -> np.ndarray:
+        return (left * functions.ravel()) @ left.T / M
+
+    def transition(rule: LocalRule) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            z = rule.step_size * values
+            powers = (1 + z) ** rule.local_steps
+            sums = np.where(z == 0, rule.local_steps, (powers - 1) / np.where(z == 0, 1, z))
+            corrected = rule.step_size * average(sums) @ A_bar
+            moved = rule.correction * corrected + (1 - rule.correction) * (average(powers) - identity)
+            return identity + rule.server_step * moved
+
+    return transition
+
+
+def _symmetric(A: np.ndarray) -> bool:
+    return np.array_equal(A, transpose(A))
+
+
 def _excess(Phi: np.ndarray) -> float:
     """By how much the spectral radius exceeds 1; powers that overflowed are simply unstable."""
     return radius(Phi) - 1 if np.abs(Phi).max() < 1e100 else 1e100
 
 
-def _last_stable(rule: LocalRule, A: np.ndarray, low: int, below: float, above: float) -> int:
-    """The last stable number of local steps between `low` and its double, where the excesses are `below` and `above`.
+def _last_stable(excess: Callable[[int], float], low: int, high: int, below: float, above: float) -> int:
+    """The last stable number of local steps from `low`, where the excess is `below`, to `high`, where it is `above`.
 
     By turns where a line between them crosses zero, and in the middle.
     """
-    high, by_line = 2 * low, True
+    by_line = True
     while high - low > 1:
         share = -below / (above - below) if by_line else 0.5
         middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
-        excess = _excess(rule._replace(local_steps=middle).transition(A))
-        low, high = (middle, high) if excess < 0 else (low, middle)
-        below, above = (excess, above) if excess < 0 else (below, excess)
+        now = excess(middle)
+        low, high = (middle, high) if now < 0 else (low, middle)
+        below, above = (now, above) if now < 0 else (below, now)
         by_line = not by_line
     return low
