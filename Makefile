@@ -18,10 +18,10 @@ reproduce: .venv/ready  ## run the main job: the paper's quadratic figure, into 
 	$(BIN)/fedhsa run --config examples/quadratic.toml --out results
 
 test: .venv/ready  ## run the tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
 test-slow: .venv/ready  ## run the long tests too
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py

@@ -12,7 +12,7 @@ import fedhsa as fh
 from fedhsa import plots, theory
 
 AGENTS, STATES, STEP, LOCAL_STEPS = 20, 4, 0.005, 5
-ROUNDS, SEEDS = 600, 100
+ROUNDS, SEEDS = 500, 60
 
 
 def problem_with(stay: float) -> fh.Problem:

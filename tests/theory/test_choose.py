@@ -18,7 +18,9 @@ def reached(problem, algorithm, rounds):
     return run.error.mean(0), run.error.std(0, ddof=1) / np.sqrt(SEEDS)
 
 
-@pytest.mark.parametrize("objective", ["rounds", "samples", "bytes"])
+@pytest.mark.parametrize(
+    "objective", ["rounds", *(pytest.param(o, marks=pytest.mark.slow) for o in ("samples", "bytes"))]
+)
 def test_the_choice_is_the_cheapest_of_the_frontier_and_reaches_its_target(objective):
     problem, target = quadratic.random(6, 3, key=1), 1e-3
     choice = choose(problem, target=target, objective=objective, local_steps=(1, 5, 20))

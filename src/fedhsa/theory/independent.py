@@ -18,6 +18,8 @@ LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""
 TOLERANCE = 1e-14
 SWEEPS = 10_000
+PATIENCE = 50
+"""After how many sweeps it is asked whether they converge at all."""
 DENSE = 5
 """Up to which dimension eigenvalues of the map of second moments are computed from its matrix."""
 
@@ -68,13 +70,15 @@ class IndependentLaw(AbstractLaw):
     def stationary(self):
         r"""Sweeps of $E = \Phi E \Phi^T + R(E)$, which converge exactly where the method is mean-square stable."""
         mean = limit_error(self.map, self.algorithm)
-        E, Phi, change, size = np.outer(mean, mean), self.map.transition, 0.0, 0.0
-        for _ in range(SWEEPS):
+        E, Phi = np.outer(mean, mean), self.map.transition
+        for sweep in range(SWEEPS):
             before, E = E, solve_discrete_lyapunov(Phi, self._next(mean, E)[1] - Phi @ E @ Phi.T)
             change, size = np.abs(E - before).max(), np.abs(E).max()
-            if not size < 1e100 or change <= TOLERANCE * size:
+            if change <= TOLERANCE * size:
+                return Moments(mean, E - np.outer(mean, mean))
+            if not size < 1e100 or (sweep == PATIENCE and self.growth() >= 1):
                 break
-        if size < 1e100 and (change <= TOLERANCE * size or self.growth() < 1):
+        else:
             return Moments(mean, E - np.outer(mean, mean))
         raise ValueError(
             f"{type(self.algorithm).__name__} converges in the mean here, but its mean-square error grows without "
