@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import tree
 from .._types import Observation, precision
-from ..problems import Problem
+from ..problems import AbstractAgent, Problem
 from ..sources import IID, AbstractSource, FiniteChain, Transition, Transitions
 
 
@@ -51,6 +51,13 @@ def finite_law(source: AbstractSource) -> FiniteLaw | None:
     pairs = isinstance(inner, Transitions)
     chain = inner.chain if isinstance(inner, Transitions) else inner
     return FiniteLaw(chain, pairs, independent) if isinstance(chain, FiniteChain) else None
+
+
+def chain_of(agent: AbstractAgent) -> FiniteChain:
+    """The chain behind one agent's observations."""
+    law = finite_law(agent.source)
+    assert law is not None
+    return law.chain
 
 
 class Outcomes(NamedTuple):

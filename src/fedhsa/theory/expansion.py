@@ -16,7 +16,7 @@ from .. import tree
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..problems import AbstractAgent, Problem
-from ._finite import finite_law
+from ._finite import chain_of, finite_law
 from ._linear import DOUBLINGS
 from ._rule import require_rule
 from .rounds import check_reach, check_stable
@@ -24,6 +24,8 @@ from .rounds import check_reach, check_stable
 ROOM = 128
 CLOSE = 1e-3
 """How well the lasting bias is found, as a part of it."""
+PART_BYTES = 2**27
+"""How much of the agents' arrays is on the device at a time, for each core."""
 PARALLEL = 10**8
 """From how much work on the agents are shared out among the cores."""
 
@@ -80,7 +82,7 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
     kind = Kind(room, law.pairs, law.independent, moving=rule.local_steps > 1 and not rule.correction)
     work = M * law.num_states**2 * d * rule.local_steps
-    with precision(), _Workers((problem.flat_agents, law.chain, A), M, many=work > PARALLEL) as sum_over_agents:
+    with precision(), _Workers((problem.flat_agents, A), M, many=work > PARALLEL) as sum_over_agents:
         driven, push = sum_over_agents(_one_agent, tree.to_device(shared, "float64"), kind)
         gain = np.linalg.inv(np.eye(d) - Phi)
         lasting = np.zeros(d)
@@ -133,12 +135,13 @@ class _Workers:
     """
 
     def __init__(self, inputs: tuple, num_agents: int, *, many: bool):
-        parts = min(num_agents, os.cpu_count() or 1) if many else 1
-        bounds = np.linspace(0, num_agents, parts + 1).astype(int)
-        self.parts = [tree.to_device(tree.take(inputs, slice(*ends)), "float64") for ends in itertools.pairwise(bounds)]
+        self.inputs, self.cores = inputs, (os.cpu_count() or 1) if many else 1
+        size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(inputs))
+        parts = min(num_agents, self.cores * math.ceil(size / (self.cores * PART_BYTES)))
+        self.parts = [slice(*ends) for ends in itertools.pairwise(np.linspace(0, num_agents, parts + 1).astype(int))]
 
     def __enter__(self):
-        self.pool = ThreadPoolExecutor(len(self.parts))
+        self.pool = ThreadPoolExecutor(self.cores)
         return self.sum
 
     def __exit__(self, *_):
@@ -147,8 +150,9 @@ class _Workers:
     def sum(self, of_one_agent, shared, kind: "Kind") -> tuple[np.ndarray, ...]:
         """The sum over all agents of what `of_one_agent(shared, inputs, kind)` gives."""
 
-        def part(inputs):
+        def part(agents: slice):
             with precision():  # which every thread has to ask for itself
+                inputs = tree.to_device(tree.take(self.inputs, agents), "float64")
                 return tree.to_host(_sum(of_one_agent, shared, inputs, kind))
 
         sums = list(self.pool.map(part, self.parts))
@@ -185,7 +189,8 @@ class Noise(NamedTuple):
 
 def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
     """An agent's share of the covariance that a round adds (half of it), and of the bias that shrinks with $M$."""
-    agent, chain, A = inputs
+    agent, A = inputs
+    chain: Any = chain_of(agent)
     H, eta, kappa, P, d = shared.local_steps, shared.eta, shared.kappa, chain.transition, A.shape[0]
     start, zero = shared.start, jnp.zeros((d, P.shape[0]))
     F, scale = jnp.eye(d) + eta * A, shared.server_step * eta * shared.share
@@ -241,7 +246,8 @@ class _MeanField(NamedTuple):
 
 def _mean_move(at: _MeanField, inputs: tuple, kind: Kind):
     """How far one agent moves in a round, averaged over its noise."""
-    agent, chain, _ = inputs
+    agent, _ = inputs
+    chain: Any = chain_of(agent)
     P, pi, theta = chain.transition, chain.stationary, at.theta
     leaving = noise_at(agent, chain, theta, kind).leaving + jnp.outer(agent.mean_operator(theta), pi)
 
