@@ -27,6 +27,7 @@ bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/first_figure.py
+	$(BIN)/python benchmarks/theory.py
 
 lint: .venv/ready  ## check style, types and import layers
 	$(BIN)/ruff check .
