@@ -15,7 +15,7 @@ from .gaussian import GaussianLaw
 from .independent import IndependentLaw
 from .product import ProductLaw
 from .rounds import RoundMap as RoundMap
-from .rounds import check_reach, limit_error, radius, start_error
+from .rounds import check_reach, limit_error, start_error
 from .rounds import limit as limit
 from .rounds import noiseless_error as noiseless_error
 from .rounds import round_map as round_map
@@ -86,13 +86,3 @@ def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds:
 def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     """The limit of `mean_square_error`, by solving the stationary equations."""
     return law(problem, algorithm).stationary().square
-
-
-def curve(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray | None:
-    """The exact mean-square error per round where there is a law for it, and None elsewhere or where it diverges."""
-    try:
-        if radius(round_map(problem, algorithm).transition) > 1:
-            return None
-        return mean_square_error(problem, algorithm, rounds=rounds, theta=theta)
-    except TypeError:
-        return None
