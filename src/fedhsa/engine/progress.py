@@ -4,17 +4,24 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+ShowProgress: TypeAlias = bool | Callable[[int], None] | None
+"""A bar or none, a function of one's own, or by default a bar on a terminal."""
 
 PATIENCE = 2.0
 """Seconds before the bar appears."""
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, total: int, show: bool | None) -> Iterator[Callable[[int], None]]:
+def progress_bar(label: str, total: int, show: ShowProgress) -> Iterator[Callable[[int], None]]:
     """Gives a function to call with the number of rounds done."""
+    if callable(show):
+        yield show
+        return
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda done: None
         return

@@ -22,7 +22,7 @@ from ..algorithms import AbstractAlgorithm, cost
 from ..problems import Problem
 from . import checkpoint as checkpoints
 from . import placement
-from .progress import progress_bar
+from .progress import ShowProgress, progress_bar
 from .record import resolve
 from .result import Result
 from .run import Run
@@ -47,7 +47,7 @@ def simulate(
     resume: bool = False,
     chunk: int | None = None,
     devices: Sequence[Device] | None = None,
-    progress: bool | None = None,
+    progress: ShowProgress = None,
     debug: bool = False,
 ) -> Result:
     r"""Runs `algorithm` on `problem`, many seeds at once.
@@ -69,7 +69,8 @@ def simulate(
 
     - `checkpoint`, `checkpoint_every`: a file to save the whole state to, after every so many rounds (default: about
       twenty times a run). With `resume=True` the same call continues from it, bit for bit; it may ask for more rounds.
-    - `progress`: True or False for a progress bar; by default on a terminal only. Ctrl-C gives back what there is, with
+    - `progress`: True or False for a progress bar; by default on a terminal only. Or a function, called about twice a
+      second with the number of rounds done; an exception it raises ends the run. Ctrl-C gives back what there is, with
       `result.complete` False.
 
     **You probably do not need these:**
@@ -119,7 +120,7 @@ def simulate(
         return run.result(settings, cost(problem, algorithm), complete)
 
 
-def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: bool | None) -> bool:
+def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: ShowProgress) -> bool:
     """Advances in segments until the end; gives False when interrupted on the way."""
     save_every = rounds
     if checkpoint is not None:

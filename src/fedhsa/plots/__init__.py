@@ -1,5 +1,6 @@
 """Figures: error curves with intervals over seeds, and what theory predicts."""
 
+from ._curves import Curve as Curve
 from ._curves import curves as curves
 from ._curves import interval as interval
 from ._style import COLOURS as COLOURS

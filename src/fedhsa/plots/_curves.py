@@ -1,7 +1,7 @@
 """Figures: error curves of several algorithms with intervals over seeds, and theory beside them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
@@ -14,6 +14,19 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who
     from matplotlib.figure import Figure
 
 LEVEL = 0.95
+
+
+class Curve(NamedTuple):
+    """What a curve is drawn from; a `Result` has the same fields and serves as well."""
+
+    error: np.ndarray
+    """`(seeds, records)`."""
+    rounds: np.ndarray
+    """`(records,)`."""
+    failed_round: np.ndarray
+    """Per seed the round in which it diverged, or -1."""
+
+
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
 
@@ -54,11 +67,12 @@ def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def curves(
-    results: Mapping[str, Result],
+    results: Mapping[str, Result | Curve],
     *,
     title: str | None = None,
     theory: Mapping[str, Any] | None = None,
     theory_label: str = "theory",
+    palette: Mapping[str, str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Figure":
     r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval.
@@ -71,6 +85,7 @@ def curves(
     - `results`: results by name; known names always have the same colour.
     - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
     - `theory_label`: what the legend calls it.
+    - `palette`: colours by name. Default: those of the algorithms, and others for other names.
     - `ax`: axes to draw into. Default: a new figure, one column wide.
 
     !!! example
@@ -89,7 +104,7 @@ def curves(
         own = Figure(figsize=(WIDTH, HEIGHT), layout="constrained") if ax is None else None
         ax = own.add_subplot() if own is not None else ax
         assert ax is not None
-        palette = colours([*results, *(name for name in theory if name not in results)])
+        palette = palette or colours([*results, *(name for name in theory if name not in results)])
         statistics = {name: interval(result.error) for name, result in results.items()}
         for name, result in results.items():
             _draw(ax, name, result, statistics[name], palette[name])
@@ -102,7 +117,7 @@ def curves(
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
-def _draw(ax: "Axes", name: str, result: Result, statistics: tuple[np.ndarray, ...], colour: str) -> None:
+def _draw(ax: "Axes", name: str, result: Result | Curve, statistics: tuple[np.ndarray, ...], colour: str) -> None:
     kept = thinned(len(result.rounds))
     rounds = result.rounds[kept]
     mean, low, high = (drawable(curve[kept]) for curve in statistics)
@@ -113,7 +128,7 @@ def _draw(ax: "Axes", name: str, result: Result, statistics: tuple[np.ndarray, .
         ax.fill_between(rounds, low, high, color=colour, alpha=0.25, linewidth=0)
 
 
-def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colour: str) -> None:
+def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: Any, colour: str) -> None:
     values = np.asarray(values, dtype=np.float64)
     # Darker than the simulation, so that it is seen where the two agree.
     style: dict[str, Any] = {"color": darker(colour), "linestyle": DASHES, "linewidth": 1.0, "zorder": 3}
@@ -132,7 +147,7 @@ def _draw_theory(ax: "Axes", name: str, result: Result | None, values: Any, colo
     ax.plot(rounds[kept], drawable(values[kept]), **style)
 
 
-def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, tuple[np.ndarray, ...]]) -> None:
+def _scale(ax: "Axes", results: Mapping[str, Result | Curve], statistics: Mapping[str, tuple[np.ndarray, ...]]) -> None:
     """A logarithmic axis, which does not follow a diverging curve out of sight of the others."""
     rounds = max(int(result.rounds[-1]) for result in results.values())
     ax.set_xlim(0, max(1, rounds))
@@ -155,7 +170,7 @@ def _scale(ax: "Axes", results: Mapping[str, Result], statistics: Mapping[str, t
 
 
 def _legend(
-    ax: "Axes", results: Mapping[str, Result], theory: str | None, title: str | None, own: "Figure | None"
+    ax: "Axes", results: Mapping[str, Result | Curve], theory: str | None, title: str | None, own: "Figure | None"
 ) -> None:
     """Above the axes, where there are no data; the title is the legend's so that the two never collide."""
     from matplotlib.lines import Line2D
@@ -185,7 +200,7 @@ def _legend(
         ax.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), borderaxespad=0.3, **style)
 
 
-def _ending(result: Result) -> str:
+def _ending(result: Result | Curve) -> str:
     """What the legend says about a curve that ends early."""
     failed = result.failed_round[result.failed_round >= 0]
     if len(failed):

@@ -1,6 +1,7 @@
 """What all figures have in common: colours, sizes, dashes, and how they are written."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,15 +44,16 @@ STYLE: dict[Any, Any] = {
 """What is 8 points here is 8 points in a paper that includes the figure one column wide."""
 
 
-def save(figure: "Figure", path: str | os.PathLike[str]) -> None:
-    """Writes the figure to `path` + `.png` (200 dpi) and `path` + `.pdf`, each whole or not at all."""
+def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str] = (".png", ".pdf")) -> None:
+    """Writes the figure to `path` + `.png` (200 dpi), `.pdf` or `.svg`, each whole or not at all."""
     import matplotlib
 
-    # Without dates, the same figure gives the same bytes.
-    with matplotlib.rc_context(STYLE):
-        for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
+    # Without dates and with fixed identifiers, the same figure gives the same bytes.
+    metadata: dict[str, Any] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "fedhsa"}):
+        for suffix in suffixes:
             with _files.atomic(f"{os.fspath(path)}{suffix}") as file:
-                figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata)
+                figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata[suffix])
 
 
 def colours(names: list[str]) -> dict[str, str]:
