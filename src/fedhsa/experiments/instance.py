@@ -2,10 +2,24 @@
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from ..algorithms import AbstractAlgorithm
 from ..problems import PROBLEMS, Problem
+from ..theory import exact
+
+TRIES = 20
+"""How many random problems are looked at for one on which every method is stable."""
+
+
+class Cost(NamedTuple):
+    """Seconds on two cores, roughly."""
+
+    build: float
+    prediction: float
+    step: float
+    """Of all agents, one local step each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,3 +54,34 @@ class Instance:
         if name in ("num_agents", "key"):
             return dataclasses.replace(self, **{name: value})
         return dataclasses.replace(self, arguments={**self.arguments, name: value})
+
+    def cost(self) -> Cost:
+        """How long building, predicting and stepping it takes."""
+        M, settings = self.num_agents, self.settings()
+        d = settings["dim"]
+        if self.family == "finite-sum":
+            return Cost(1e-4 * M * d, 4 + 1.5e-8 * M * d**3, 2e-10 * M * d**2 + 2e-8 * M)
+        if self.family == "td":
+            S = settings["num_states"]
+            return Cost(1e-5 * M * S, 2 + 2e-8 * M * d * (d + S) ** 2, 3e-9 * M * d + 2e-8 * M)
+        return Cost(0.2, 0.5, 2.5e-8 * M * d)
+
+
+def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:
+    """The first random problem, counting its key upwards, on which every method is stable; and that key.
+
+    !!! example
+        >>> problem, key = draw_stable(Instance("quadratic", 4, {"dim": 3}), [fedhsa.FedHSA(0.01, local_steps=5)])
+        >>> key
+        0
+    """
+    growth = 0.0
+    for key in range(instance.key, instance.key + TRIES):
+        problem = instance.change("key", key).build()
+        growth = max(exact.spectral_radius(problem, algorithm) for algorithm in algorithms)
+        if growth < 1:
+            return problem, key
+    raise ValueError(
+        f"On {TRIES} random problems from `key` {instance.key} on some method diverges (spectral radius {growth:.4g}). "
+        "Use a smaller `step_size` or fewer `local_steps`."
+    )

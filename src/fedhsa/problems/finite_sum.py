@@ -64,6 +64,7 @@ def random(
     *,
     heterogeneity: float = 1.0,
     eigenvalues: tuple[float, float] = (1.0, 10.0),
+    min_eigenvalue: float | None = None,
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
@@ -76,6 +77,9 @@ def random(
 
     - `num_agents`, `num_components`, `dim`: $M$, $N$ and $d$. More agents with the same key extend the problem.
     - `heterogeneity`: 0 makes all agents equal (components and kernel), 1 makes them independent draws.
+    - `eigenvalues`: the smallest and the largest of every component.
+    - `min_eigenvalue`: instead of moving eigenvalues onto an interval, shifts the Gaussian matrices to this smallest one
+      and multiplies all of an agent's by one Exp(1) number, as the authors' public scripts do.
     - `laziness`: the chance to stay at the same component.
 
     !!! example
@@ -89,8 +93,15 @@ def random(
     if low > high:
         raise ValueError(f"`eigenvalues` must be (smallest, largest), got {eigenvalues}.")
 
+    if min_eigenvalue is not None:
+        _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
+
     def draw_A(rng):
         A = rng.normal(size=(N, dim, dim))
+        if min_eigenvalue is not None:
+            A = (A + np.swapaxes(A, 1, 2)) / 2
+            shift = min_eigenvalue - np.linalg.eigvalsh(A)[:, 0]
+            return rng.exponential() * (A + shift[:, None, None] * np.eye(dim))
         values, vectors = np.linalg.eigh(A + np.swapaxes(A, 1, 2))
         spread = np.ptp(values, axis=1, keepdims=True)
         unit = (values - values[:, :1]) / np.where(spread > 0, spread, 1)

@@ -1,0 +1,253 @@
+"""Every experiment with its settings: those the paper's text states, and those of its authors' public scripts."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .. import _check
+from ..problems import PROBLEMS
+from .base import AbstractExperiment
+from .cohort import Cohort
+from .communication import Communication
+from .comparison import Comparison
+from .corollary import Corollary
+from .drift import Drift
+from .instance import Instance
+from .proposition import Proposition
+from .sampling import Sampling
+from .saturation import Saturation
+from .sweep import AgentSweep
+
+PRESETS = ("paper", "scripts")
+
+B_LEVEL = (
+    "The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy "
+    "runs, so that the agents' own minima lie far apart."
+)
+CURVATURE = (
+    "The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest eigenvalue 1; "
+    "Q_i is Gaussian, scaled to the spectral radius 1/1.2."
+)
+INDEFINITE = (
+    "The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every later "
+    "one has a direction of negative curvature, and the average over the first m agents is positive definite for every m."
+)
+TD_STEP = "The paper gives no step for TD: 0.03, as in the authors' scripts."
+TD_LAW = (
+    "Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99]. "
+    "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
+)
+SLOW = (
+    "Not in the paper: the kernels stay in place with probability 0.9, which leaves stationary laws, mean operators and "
+    "root as they are and makes the data correlated in time."
+)
+FINITE = (
+    "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "
+    "[1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic."
+)
+SMALL = "At d = 200 the sweep would take hours; it uses d = 10, as the authors' scripts do."
+SCRIPTS = "Numbers of the authors' public scripts, which differ from the paper's text."
+SCRIPT_NOISE = "The scripts use their noise variance 0.5 as the standard deviation, so does this preset."
+NO_SCRIPT = "There is no public script for the nonconvex figures: the numbers are those of the convex ones."
+SHIFTED = (
+    "The script has one component per agent: a symmetric Gaussian matrix shifted to the smallest eigenvalue 0.1, times "
+    "an exponential number."
+)
+FRESH = (
+    "The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all "
+    "numbers of agents share one problem, whose first agents they take."
+)
+
+
+def experiments(preset: str = "paper") -> dict[str, AbstractExperiment]:
+    """All experiments by name, in the order of the page.
+
+    !!! example
+        >>> experiments()["quadratic/markov"].step_size, experiments("scripts")["quadratic/markov"].step_size
+        (0.001, 0.01)
+    """
+    _check.choice("preset", preset, PRESETS)
+    figures = _paper() if preset == "paper" else _scripts()
+    studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
+    return {experiment.name: experiment for experiment in (*figures, *studies)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """What the figures of one family have in common."""
+
+    name: str
+    title: str
+    choices: tuple[str, ...]
+    start: str = "zeros"
+
+    def noiseless(self, figure: str, instance: Instance, step_size: float, rounds: int) -> Comparison:
+        settings = self._settings("noiseless", "no noise", figure, instance, step_size, rounds)
+        return Comparison(**settings, noiseless=True)
+
+    def markov(self, figure: str, instance: Instance, step_size: float, rounds: int, seeds: int = 32) -> Comparison:
+        settings = self._settings("markov", "Markov noise", figure, instance, step_size, rounds)
+        return Comparison(**settings, seeds=seeds)
+
+    def agents(self, figure: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
+        more = instance.change("num_agents", 100)
+        return AgentSweep(**self._settings("agents", "more and more agents", figure, more, step_size, rounds))
+
+    def saying(self, *choices: str) -> "_Family":
+        return dataclasses.replace(self, choices=(*self.choices, *choices))
+
+    def _settings(self, kind: str, about: str, figure: str, instance: Instance, step_size: float, rounds: int):
+        return {
+            "name": f"{self.name}/{kind}",
+            "title": f"{self.title}, {about}",
+            "source": f"Figure {figure}",
+            "instance": instance,
+            "step_size": step_size,
+            "rounds": rounds,
+            "start": self.start,
+            "choices": self.choices,
+        }
+
+
+def _paper() -> list[AbstractExperiment]:
+    quadratic, convex = _Family("quadratic", "Quadratic losses", (CURVATURE, B_LEVEL)), {"b_level": 100.0}
+    nonconvex, bent = _Family("nonconvex", "Nonconvex agents", (INDEFINITE, B_LEVEL)), {**convex, "convex": False}
+    td = _Family("td", "TD learning", (TD_STEP, TD_LAW))
+    finite, large = _Family("finite-sum", "Finite sums", (FINITE,)), Instance("finite-sum", 200)
+    slow = Comparison(
+        "td/slow",
+        "TD learning, slow chains",
+        "Beyond the paper",
+        instance=Instance("td", 200, {"laziness": 0.9}),
+        step_size=0.03,
+        rounds=1000,
+        ordered=False,
+        choices=(TD_STEP, SLOW),
+    )
+    return [
+        quadratic.noiseless("2a", Instance("quadratic", 20, convex), 0.001, 1700),
+        quadratic.markov("2b", Instance("quadratic", 20, convex), 0.001, 1500),
+        quadratic.agents("3", Instance("quadratic", 20, convex), 0.001, 2400),
+        nonconvex.noiseless("4a", Instance("quadratic", 20, bent), 0.001, 1850),
+        nonconvex.markov("4b", Instance("quadratic", 20, bent), 0.001, 1500),
+        nonconvex.agents("5", Instance("quadratic", 20, bent), 0.001, 2400),
+        td.noiseless("6a", Instance("td", 200), 0.03, 1150),
+        td.markov("6b", Instance("td", 200), 0.03, 600),
+        td.agents("7", Instance("td", 200), 0.03, 2000),
+        slow,
+        finite.noiseless("8a", large, 0.01, 60),
+        finite.markov("8b", large, 0.01, 60, seeds=16),
+        finite.saying(SMALL).agents("9", _small(large), 0.01, 400),
+    ]
+
+
+def _scripts() -> list[AbstractExperiment]:
+    quadratic = _Family("quadratic", "Quadratic losses", (SCRIPTS,), "normal")
+    nonconvex = _Family("nonconvex", "Nonconvex agents", (NO_SCRIPT, INDEFINITE), "normal")
+    td = _Family("td", "TD learning", (SCRIPTS, TD_LAW), "normal")
+    finite, large = _Family("finite-sum", "Finite sums", (SCRIPTS,), "normal"), Instance("finite-sum", 200)
+
+    def convex(**arguments: Any) -> Instance:
+        return Instance("quadratic", 20, arguments)
+
+    def bent(**arguments: Any) -> Instance:
+        return convex(**arguments, convex=False)
+
+    return [
+        quadratic.noiseless("2a", convex(min_eigenvalue=1e-6), 0.01, 600),
+        quadratic.saying(SCRIPT_NOISE).markov("2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        quadratic.saying(FRESH).agents("3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        nonconvex.noiseless("4a", bent(), 0.01, 600),
+        nonconvex.saying(SCRIPT_NOISE).markov("4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        nonconvex.saying(FRESH).agents("5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        td.noiseless("6a", Instance("td", 200), 0.03, 2000),
+        td.markov("6b", Instance("td", 200), 0.03, 2000),
+        td.saying(FRESH).agents("7", Instance("td", 200), 0.03, 2000),
+        finite.saying(SHIFTED).noiseless("8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500),
+        finite.saying(FINITE).markov("8b", large, 0.01, 60, seeds=16),
+        finite.saying(FINITE, FRESH).agents("9", _small(large), 1e-3, 4000),
+    ]
+
+
+def _small(finite: Instance) -> Instance:
+    return finite.change("dim", 10).change("num_components", 10)
+
+
+QUICK: dict[str, dict[str, Any]] = {
+    "td/noiseless": {"num_agents": 40, "num_states": 20, "dim": 10, "rounds": 800},
+    "td/markov": {"num_agents": 40, "num_states": 20, "dim": 10, "rounds": 400, "seeds": 16},
+    "td/slow": {"num_agents": 40, "num_states": 20, "dim": 10, "rounds": 600, "seeds": 16},
+    "td/agents": {"agents": (1, 5, 20), "num_states": 20, "dim": 10, "seeds": 16},
+    "finite-sum/noiseless": {"num_agents": 40, "dim": 20},
+    "finite-sum/markov": {"num_agents": 40, "dim": 20, "rounds": 200},
+    "finite-sum/agents": {"agents": (1, 5, 20), "seeds": 16},
+    "quadratic/markov": {"seeds": 16},
+    "nonconvex/markov": {"seeds": 16},
+    "quadratic/agents": {"agents": (1, 5, 20), "seeds": 16},
+    "nonconvex/agents": {"agents": (1, 5, 20), "seeds": 16},
+}
+"""What the quick version makes smaller in the figures; studies have quick settings of their own."""
+
+
+def quick(experiment: AbstractExperiment) -> AbstractExperiment:
+    """The same experiment in a few seconds."""
+    if experiment.name not in QUICK:
+        return experiment.quick()
+    for name, value in QUICK[experiment.name].items():
+        experiment = change(experiment, name, value)
+    return experiment
+
+
+def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExperiment:
+    """The experiment with one setting replaced: its own, or an argument of its problem.
+
+    !!! example
+        >>> slower = change(experiments()["td/markov"], "laziness", 0.5)
+        >>> slower.instance.arguments["laziness"]
+        0.5
+    """
+    instance = getattr(experiment, "instance", None)
+    if name in _own_settings(experiment):
+        return dataclasses.replace(experiment, **{name: _fitting(name, value, getattr(experiment, name))})
+    name = name.removeprefix("problem.")
+    if instance is not None and name in (arguments := inspect.signature(_generator(instance)).parameters):
+        default = instance.settings()[name] if name in instance.settings() else arguments[name].default
+        return dataclasses.replace(experiment, instance=instance.change(name, _fitting(name, value, default)))
+    raise ValueError(f"The experiment {experiment.name} has no setting `{name}`. It has {', '.join(names(experiment))}.")
+
+
+def names(experiment: AbstractExperiment) -> list[str]:
+    """The settings that `change` takes."""
+    instance = getattr(experiment, "instance", None)
+    own = _own_settings(experiment)
+    return own if instance is None else own + [n for n in inspect.signature(_generator(instance)).parameters if n not in own]
+
+
+def _own_settings(experiment: AbstractExperiment) -> list[str]:
+    """Fields that are settings; the rest says what the experiment is."""
+    words = ("name", "title", "source", "choices", "instance", "ordered")
+    return [field.name for field in dataclasses.fields(experiment) if field.name not in words]
+
+
+def _generator(instance: Instance) -> Callable:
+    return PROBLEMS[instance.family]
+
+
+def _fitting(name: str, value: Any, present: Any) -> Any:
+    """The value in the type of the present one, refused where it does not fit."""
+    if isinstance(present, tuple):
+        value = tuple(value) if isinstance(value, list | tuple) else (value,)
+        return tuple(_fitting(name, entry, present[0]) for entry in value) if present else value
+    if isinstance(present, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"`{name}` must be true or false, got {value!r}.")
+    elif isinstance(present, int):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
+    elif isinstance(present, float):
+        _check.number(name, value)
+        return float(value)
+    elif isinstance(present, str) and not isinstance(value, str):
+        raise ValueError(f"`{name}` must be a word, got {value!r}.")
+    return value
