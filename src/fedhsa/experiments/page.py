@@ -8,7 +8,7 @@ from typing import Any
 from .checks import FAIL, PASS
 from .claims import Claim, judge
 from .page_parts import chip, day, duration, heading, items, slug, table, words
-from .page_sections import FAMILIES, STUDIES, Section, claims_table, family, picture_of, places, section_of
+from .page_sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, places, section_of
 from .report import Report
 from .statistics import LEVEL
 
@@ -110,7 +110,7 @@ def _verdicts(claims: list[Claim]) -> str:
         title = f'<a href="#claim-{claim.number}">{escape(claim.title)}</a>'
         checks = f"{passed} of {len(claim.checks)}" if claim.checks else "none"
         rows.append((str(claim.number), heading(title), chip(claim.verdict), checks))
-    header = ("No.", "Claim", "Verdict", '<span class="wide">Checks </span>passed')
+    header = ("No.", "Claim", "Verdict", "Checks passed")
     return (
         f'<section aria-labelledby="verdicts">\n<h2 id="verdicts">Verdicts</h2>\n<p>{_summary(claims)}</p>\n'
         f"{table('The ten claims of the paper', header, rows, 'verdicts')}</section>\n"
@@ -120,11 +120,11 @@ def _verdicts(claims: list[Claim]) -> str:
 def _summary(claims: list[Claim]) -> str:
     checks = [check for claim in claims for check in claim.checks]
     good = sum(check.verdict == PASS for check in checks)
-    passed, open_ = (sum(claim.verdict == verdict for claim in claims) for verdict in (PASS, None))
-    text = f"{passed} of the {len(claims)} claims pass, by {good} of {len(checks)} checks."
-    if open_:
-        text += f" {open_} {'was' if open_ == 1 else 'were'} not checked in this run."
-    return text
+    count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in (PASS, FAIL, None)}
+    parts = [f"{count[PASS]} of the {len(claims)} claims pass"]
+    parts += [f"{count[FAIL]} {'fails' if count[FAIL] == 1 else 'fail'}"] * bool(count[FAIL])
+    parts += [f"{count[None]} {'was' if count[None] == 1 else 'were'} not checked"] * bool(count[None])
+    return f"{', '.join(parts)}. Of {len(checks)} checks {good} pass."
 
 
 def _headlines(sections: list[Section]) -> str:
@@ -133,13 +133,15 @@ def _headlines(sections: list[Section]) -> str:
     if not chosen:
         return ""
     figures = "".join(
-        f'<figure>\n{picture_of(s)}\n<figcaption><a href="#{escape(s.id)}">{words(s.entry.experiment.title)}</a>. '
-        f"{words(s.sentences[0] if s.sentences else '')}</figcaption>\n</figure>\n"
+        figure_of(
+            s, f'<a href="#{escape(s.id)}">{words(s.entry.experiment.title)}</a>. {words(" ".join(s.sentences[:1]))}'
+        )
         for s in chosen
     )
+    kind = "stacked" if any(map(is_broad, chosen)) else "pair"
     return (
         '<section aria-labelledby="pictures">\n<h2 id="pictures">In two pictures</h2>\n'
-        f'<div class="pair">\n{figures}</div>\n</section>\n'
+        f'<div class="{kind}">\n{figures}</div>\n</section>\n'
     )
 
 
@@ -186,8 +188,8 @@ something where a number is to be equal to another; the rule beside each check s
 def _joint(random: int) -> str:
     if not random:
         return ""
-    least = max(0.0, 1 - random * (1 - LEVEL))
-    return f"There are {random} of them here, and all contain the truth together with a chance of at least {least:.1%}."
+    least = f"{100 * max(0.0, 1 - random * (1 - LEVEL)):.1f}&nbsp;%"
+    return f"There are {random} of them here, and all contain the truth together with a chance of at least {least}."
 
 
 def _provenance(report: Report) -> str:
@@ -204,7 +206,7 @@ def _provenance(report: Report) -> str:
     version = str(report.versions.get("fedhsa", ""))
     return (
         '<section aria-labelledby="provenance">\n<h2 id="provenance">Versions, machine, runtime</h2>\n'
-        f"{table('What made this page', ('What', 'Which'), ((heading(n), v) for n, v in rows), 'settings')}</section>\n"
+        f"{table('What made this page', ('What', 'Which'), ((heading(n), v) for n, v in rows))}</section>\n"
         '<section aria-labelledby="cite">\n<h2 id="cite">How to cite</h2>\n'
         f"<p>The paper, and this toolkit if its numbers were of use:</p>\n"
         f"<pre>{escape(BIBTEX.format(version=version))}</pre>\n</section>\n"

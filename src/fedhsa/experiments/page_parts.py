@@ -11,7 +11,19 @@ from typing import Any
 from .checks import FAIL, PASS
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MINUS, TIMES, SPACE = "\u2212", "\u00d7", "\u00a0"
+MINUS, TIMES, SPACE, MACRON = "\u2212", "\u00d7", "\u00a0", "\u0304"
+GREEK = {
+    "alpha": "\u03b1",
+    "gamma": "\u03b3",
+    "eta": "\u03b7",
+    "theta": "\u03b8",
+    "mu": "\u03bc",
+    "rho": "\u03c1",
+    "sigma": "\u03c3",
+    "tau": "\u03c4",
+}
+GREEK_WORDS = rf"\b({'|'.join(GREEK)})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
+"""These as words, also where `_bar` or an index follows."""
 CHIPS = {
     PASS: ("good", "✓ pass"),
     FAIL: ("bad", "✗ fail"),
@@ -81,33 +93,34 @@ def duration(seconds: float) -> str:
 
 
 def plain_words(text: str) -> str:
-    """A sentence with its powers of ten and its signs set as in print.
+    """A sentence with its powers of ten, signs and Greek letters set as in print.
 
     !!! example
-        >>> plain_words("It falls to 1.5e-20 <= 1e-08.")
-        'It falls to 1.5\xa0×\xa010⁻²⁰ ≤ 10⁻⁸.'
+        >>> plain_words("It falls to 1.5e-20 <= 1e-08, by -3 %, for eta = mu/L^2.")
+        'It falls to 1.5\xa0×\xa010⁻²⁰ ≤ 10⁻⁸, by −3\xa0%, for η = μ/L².'
     """
-
-    def power(found: re.Match[str]) -> str:
-        return _scientific(found[1], int(found[2]))
-
-    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)", power, text)
-    return text.replace("<=", "≤").replace(">=", "≥")
+    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)", lambda f: number(float(f[0])), text)
+    text = re.sub(r"(?<![\w.)-])-(?=\d)", MINUS, text)
+    text = re.sub(GREEK_WORDS, lambda f: GREEK[f[1]] + (MACRON if f[2] else ""), text)
+    text = re.sub(r"(?<=[\w)])\^(\d+)", lambda f: f[1].translate(SUPERSCRIPTS), text)
+    return re.sub(r"(?<=\d) %", f"{SPACE}%", text).replace("<=", "≤").replace(">=", "≥")
 
 
 def words(text: Any) -> str:
-    """A sentence as HTML: safe, `code` between backticks, powers of ten set as in print.
+    """A sentence as HTML: safe, `code` between backticks, the rest set as in print.
 
     !!! example
-        >>> words("`a < b` & c")
-        '<code>a &lt; b</code> &amp; c'
+        >>> words("`a < b` & c_i")
+        '<code>a &lt; b</code> &amp; <i>c<sub>i</sub></i>'
     """
     parts = str(text).split("`")
     if len(parts) % 2 == 0:  # a lone backtick is a character like any other
         parts = [str(text)]
-    return "".join(
-        f"<code>{escape(part)}</code>" if i % 2 else escape(plain_words(part)) for i, part in enumerate(parts)
-    )
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _typeset(part) for i, part in enumerate(parts))
+
+
+def _typeset(text: str) -> str:
+    return re.sub(r"\b([A-Za-z\u03b1-\u03c9])_([a-z]{1,2}|\d)\b", r"<i>\1<sub>\2</sub></i>", escape(plain_words(text)))
 
 
 def setting(value: Any) -> str:
@@ -157,15 +170,21 @@ def heading(text: str) -> str:
 
 def picture(svg: str, alt: str) -> str:
     """The figure within the page, as an image: several drawings in one document would share identifiers."""
-    size = re.search(r'<svg[^>]*?\swidth="([\d.]+)pt"[^>]*?\sheight="([\d.]+)pt"', svg) or re.search(
+    size = shape(svg)
+    sides = f' width="{size[0]}" height="{size[1]}"' if size else ""  # known beforehand, the page does not jump
+    data = base64.b64encode(_compact(svg).encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}"{sides}>'
+
+
+def shape(svg: str) -> tuple[int, int] | None:
+    """Width and height on the screen."""
+    found = re.search(r'<svg[^>]*?\swidth="([\d.]+)pt"[^>]*?\sheight="([\d.]+)pt"', svg) or re.search(
         r'<svg[^>]*?\sviewBox="[\d.-]+ [\d.-]+ ([\d.]+) ([\d.]+)"', svg
     )
-    shape = ""
-    if size:  # known beforehand, the page does not jump while it loads
-        width, height = (round(float(side) * 4 / 3 * ENLARGED) for side in size.groups())
-        shape = f' width="{width}" height="{height}"'
-    data = base64.b64encode(_rounded(svg).encode()).decode()
-    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}"{shape}>'
+    if not found:
+        return None
+    width, height = (round(float(side) * 4 / 3 * ENLARGED) for side in found.groups())
+    return width, height
 
 
 def slug(name: str) -> str:
@@ -175,12 +194,16 @@ def slug(name: str) -> str:
 
 def day(moment: Any) -> str:
     """The date of an ISO time."""
-    return escape(str(moment)[:10])
+    return f"<time>{escape(str(moment)[:10])}</time>"
 
 
-def _rounded(svg: str) -> str:
-    """Paths to a hundredth of a point, which nobody sees: half the size."""
-    return re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
+def _compact(svg: str) -> str:
+    """Paths to a hundredth of a point, which nobody sees, and without white space: half the size."""
+
+    def path(found: re.Match[str]) -> str:
+        return re.sub(r"\s*([A-Za-df-z])\s*", r"\1", re.sub(r"(\.\d\d)\d+", r"\1", found[1]))
+
+    return re.sub(r'(?<= d=")([^"]*)', path, svg)
 
 
 def _split(value: float, digits: int) -> tuple[str, int]:

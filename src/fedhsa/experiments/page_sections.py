@@ -17,6 +17,7 @@ from .page_parts import (
     picture,
     plain_words,
     setting,
+    shape,
     slug,
     table,
     words,
@@ -32,6 +33,8 @@ FAMILIES = {
 }
 STUDIES = "Studies"
 FILES = {".svg": "SVG", ".png": "PNG", ".pdf": "PDF", ".csv": "CSV", ".npz": "NPZ"}
+BROAD = 600
+"""Pixels of a figure wider than a column of a journal."""
 SHOWN_ELSEWHERE = ("name", "title", "source", "choices")
 
 
@@ -63,10 +66,18 @@ def section_of(entry: Entry) -> Section:
     return Section(entry, entry.experiment.tell(entry.outcome), entry.experiment.checks(entry.outcome))
 
 
-def picture_of(section: Section) -> str:
+def figure_of(section: Section, caption: str) -> str:
     """Its figure, for those who cannot see it with what there is to see in words."""
-    sentences = " ".join([f"{section.entry.experiment.title}.", *section.sentences])
-    return picture(section.entry.svg, plain_words(sentences.replace("`", "")))
+    alt = " ".join([f"{section.entry.experiment.title}.", *section.sentences]).replace("`", "")
+    kind = "broad" if is_broad(section) else "column"
+    inner = picture(section.entry.svg, plain_words(alt))
+    return f'<figure class="{kind}">\n<div class="frame">{inner}</div>\n<figcaption>{caption}</figcaption>\n</figure>\n'
+
+
+def is_broad(section: Section) -> bool:
+    """Whether its figure has panels side by side, and is more than one column wide."""
+    size = shape(section.entry.svg)
+    return size is not None and size[0] > BROAD
 
 
 def family(name: str, group: list[Section], places: dict[str, list[str]]) -> str:
@@ -87,7 +98,7 @@ def _experiment(section: Section, places: list[str]) -> str:
     return (
         f'<article aria-labelledby="{escape(section.id)}">\n<h3 id="{escape(section.id)}">{words(experiment.title)} '
         f'<span class="source">{words(experiment.source)}</span></h3>\n'
-        f"<figure>\n{picture_of(section)}\n<figcaption>{_files(section)}</figcaption>\n</figure>\n"
+        f"{figure_of(section, _files(section))}"
         + "".join(f"<p>{words(sentence)}</p>\n" for sentence in section.sentences)
         + (f'<div class="aside">\n<p class="label">Where the paper is silent</p>\n{notes}</div>\n' if notes else "")
         + (f'<div class="checks">\n<p class="label">Checks</p>\n{checks}</div>\n' if checks else "")
@@ -115,12 +126,12 @@ def _runtime(manifest: dict[str, Any]) -> str:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    rows = [
-        (heading(f"<code>{escape(name)}</code>"), f"<code>{setting(value)}</code>")
+    rows = "".join(
+        f"<div><dt><code>{escape(name)}</code></dt> <dd><code>{setting(value)}</code></dd></div>\n"
         for name, value in settings.items()
         if name not in SHOWN_ELSEWHERE
-    ]
-    return table("Settings", ("Name", "Value"), rows, "settings") if rows else ""
+    )
+    return f'<dl class="settings">\n{rows}</dl>\n' if rows else ""
 
 
 def _assumptions(section: Section) -> str:
@@ -144,7 +155,13 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
             f"{words(check.name)}<small>{words(check.statement)}</small><small>Rule: {words(check.rule)}.</small>"
         )
         expected = words(number(check.expected))
-        return chip(check.verdict), heading(statement), number(check.measured), interval(check.interval), expected
+        return (
+            chip(check.verdict),
+            heading(statement),
+            number(check.measured),
+            interval(check.interval) or "no noise",
+            expected,
+        )
 
     header = ("Verdict", "Check", "Measured", f"{100 * LEVEL:g} % interval", "Expected")
     parts = []
@@ -165,17 +182,18 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
 def _overview(sections: list[Section]) -> str:
     """Assumptions and constants of all problems that were examined, side by side."""
     examined = [section for section in sections if _examined(section)]
-    names = list(dict.fromkeys(row[0] for section in examined for row in _examined(section)))
-    constants = list(dict.fromkeys(n for s in examined for n in s.entry.outcome.facts.get("constants") or {}))
-    rows = []
-    for section in examined:
-        verdicts = {row[0]: row[1] for row in _examined(section)}
-        values = section.entry.outcome.facts.get("constants") or {}
-        name = heading(f'<a href="#{escape(section.id)}">{escape(section.name)}</a>')
-        found = (chip(verdicts[n]) if n in verdicts else "" for n in names)
-        rows.append((name, *found, *(escape(number(values.get(n), 3)) if n in values else "" for n in constants)))
-    header = ("Problem", *(words(n) for n in names), *(words(n.replace("_", " ")) for n in constants))
-    return table("Assumptions of the theory on each problem", header, rows, "overview") if rows else ""
+    verdicts = [{name: chip(verdict) for name, verdict, _ in _examined(section)} for section in examined]
+    constants = [
+        {name: escape(number(value, 3)) for name, value in (section.entry.outcome.facts.get("constants") or {}).items()}
+        for section in examined
+    ]
+    rows = [
+        (heading(words(name.replace("_", " "))), *(column.get(name, "") for column in columns))
+        for columns in (verdicts, constants)
+        for name in dict.fromkeys(name for column in columns for name in column)
+    ]
+    links = (f'<a href="#{s.id}">{escape(s.name).replace("/", "/<wbr>")}</a>' for s in examined)
+    return table("Assumptions of the theory on each problem", ("Which", *links), rows, "overview") if rows else ""
 
 
 def places(sections: list[Section]) -> dict[str, list[str]]:
