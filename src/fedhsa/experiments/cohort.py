@@ -12,27 +12,17 @@ from ..theory import Prediction, predict
 from . import statistics
 from .base import AbstractExperiment, Outcome, Table, Watch
 from .checks import Check, equals
+from .families import LOOKS
 from .instance import Instance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SETTLED = 1e-3
+SETTLED = 0.01
 """What the mean may keep of its start before variances are measured; the variance itself then lacks the square."""
 WITHIN = 0.05
 """How far the slope of multiplicative noise may be from that of its leading part."""
-MARKERS = {"quadratic": "o", "td": "^", "finite-sum": "D"}
-
-
-def _instances() -> dict[str, Instance]:
-    return {
-        "quadratic": Instance("quadratic", 5, {"dim": 5, "start": "stationary"}),
-        "td": Instance("td", 5, {"num_states": 10, "dim": 4, "laziness": 0.5}),
-        "finite-sum": Instance(
-            "finite-sum", 5, {"num_components": 4, "dim": 5, "eigenvalues": (1.0, 4.0), "laziness": 0.5}
-        ),
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +33,22 @@ class Cohort(AbstractExperiment):
     title: str = "One cohort, repeated"
     source: str = "Linear speed-up (Theorem 2)"
     families: tuple[str, ...] = ("quadratic", "td", "finite-sum")
-    instances: dict[str, Instance] = dataclasses.field(default_factory=_instances)
-    """The cohort of each family."""
-    step_sizes: dict[str, float] = dataclasses.field(
-        default_factory=lambda: {"quadratic": 0.02, "td": 0.1, "finite-sum": 0.01}
-    )
+    num_agents: int = 5
+    """Of the cohort."""
+    dim: int = 5
+    num_states: int = 10
+    """Of TD."""
+    num_components: int = 4
+    """Of the finite sum."""
+    eigenvalues: tuple[float, float] = (1.0, 4.0)
+    """Of the finite sum's components."""
+    laziness: float = 0.5
+    """The chance of the chains of TD and of the finite sum to stay in place."""
+    problem_key: int = 0
+    """Which random problems."""
+    quadratic_step: float = 0.02
+    td_step: float = 0.1
+    finite_sum_step: float = 0.01
     local_steps: int = 5
     copies: tuple[int, ...] = (1, 4, 20)
     """How often the cohort is there."""
@@ -65,11 +66,28 @@ class Cohort(AbstractExperiment):
         work = self.seeds * self.rounds * len(self.families) * sum(self.copies)
         return 1.0 + len(self.families) * (1.2 + 1.5 * len(self.copies)) + 2e-6 * work
 
+    def cohort(self, family: str) -> Instance:
+        """The cohort of one family."""
+        own: dict[str, dict[str, Any]] = {
+            "quadratic": {"start": "stationary"},
+            "td": {"num_states": self.num_states, "laziness": self.laziness},
+            "finite-sum": {
+                "num_components": self.num_components,
+                "eigenvalues": self.eigenvalues,
+                "laziness": self.laziness,
+            },
+        }
+        return Instance(family, self.num_agents, {"dim": self.dim, **own[family]}, self.problem_key)
+
+    def step_size(self, family: str) -> float:
+        """Of one family."""
+        return getattr(self, f"{family.replace('-', '_')}_step")
+
     def run(self, watch: Watch) -> Outcome:
         arrays, facts = {}, {}
         for family in self.families:
-            cohort = self.instances[family].build()
-            algorithm = FedHSA(self.step_sizes[family], local_steps=self.local_steps)
+            cohort = self.cohort(family).build()
+            algorithm = FedHSA(self.step_size(family), local_steps=self.local_steps)
             prediction = predict(cohort, algorithm)
             problems = [cohort.take([*range(cohort.num_agents)] * copies) for copies in self.copies]
             samples = [self._variances(watch, problem, algorithm, prediction) for problem in problems]
@@ -116,16 +134,16 @@ class Cohort(AbstractExperiment):
         return figure
 
     def _draw_family(self, left: "Axes", right: "Axes", outcome: Outcome, family: str) -> None:
-        from ..plots._style import DASHES, colours, darker
+        from ..plots._style import DASHES, darker
 
-        colour = colours([*self.instances])[family]
+        look = LOOKS[family]
         facts, samples = outcome.facts[family], outcome.arrays[f"{family}/variance"]
         agents, predicted = np.array(facts["agents"]), np.array(facts["predicted"])
         found = np.array([statistics.mean(row, level=0.95) for row in samples])
         spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-        style: dict[str, Any] = {"fmt": MARKERS[family], "color": colour, "markersize": 4.5, "capsize": 2}
+        style: dict[str, Any] = {**look.style, "capsize": 2}
         left.errorbar(agents, found[:, 0], spread, **style)
-        left.plot(agents, predicted, color=darker(colour), linestyle=DASHES, linewidth=1.0, zorder=3)
+        left.plot(agents, predicted, color=darker(look.colour), linestyle=DASHES, linewidth=1.0, zorder=3)
         apart = agents * 1.06 ** (list(self.families).index(family) - (len(self.families) - 1) / 2)
         right.errorbar(apart, found[:, 0] / predicted, spread / predicted, **style)
 
@@ -223,12 +241,9 @@ def _variance(prediction: Prediction, problem: Problem) -> float:
 def _legend(figure: "Figure", study: Cohort) -> None:
     from matplotlib.lines import Line2D
 
-    from ..plots._style import DASHES, colours
+    from ..plots._style import DASHES
 
-    palette = colours([*study.instances])
-    handles = [
-        Line2D([], [], color=palette[f], linestyle="none", marker=MARKERS[f], markersize=4.5) for f in study.families
-    ]
+    handles = [LOOKS[family].handle() for family in study.families]
     handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
     labels = [*study.families, r"prediction, $\propto 1/M$"]
     title = f"FedHSA, 95 % intervals, {study.seeds} seeds"

@@ -11,6 +11,7 @@ from ..problems import Problem
 from ..theory.bounds import proposition_1
 from .base import AbstractExperiment, Outcome, Table, Watch
 from .checks import Check, at_most
+from .families import LOOKS
 from .instance import Instance
 
 if TYPE_CHECKING:
@@ -21,17 +22,8 @@ TOLERANCE = 1e-8
 """How close the limit must come to the closed form, as a part of it."""
 CONVERGED = 1e-11
 """How far the simulations are taken: what is left of the way, as a part of the bias."""
-MARKERS = {"quadratic": "o", "nonconvex": "s", "td": "^", "finite-sum": "D"}
-
-
-def _instances() -> dict[str, Instance]:
-    """One size for all families: without noise they are all matrices and vectors, and share compiled programs."""
-    return {
-        "quadratic": Instance("quadratic", 20, {"dim": 10}),
-        "nonconvex": Instance("quadratic", 20, {"dim": 10, "convex": False}),
-        "td": Instance("td", 20, {"num_states": 20, "dim": 10}),
-        "finite-sum": Instance("finite-sum", 20, {"num_components": 2, "dim": 10}),
-    }
+GENERATORS = {"nonconvex": "quadratic"}
+"""Families that are not called like their generator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +35,19 @@ class Proposition(AbstractExperiment):
     source: str = "Proposition 1"
     seeds: int = 1
     """Nothing is random but the problems."""
-    instances: dict[str, Instance] = dataclasses.field(default_factory=_instances)
-    step_sizes: dict[str, float] = dataclasses.field(
-        default_factory=lambda: {"quadratic": 0.02, "nonconvex": 0.02, "td": 0.1, "finite-sum": 0.01}
-    )
+    num_agents: int = 20
+    dim: int = 10
+    """One size for all families: without noise they are all matrices and vectors, and share compiled programs."""
+    num_states: int = 20
+    """Of TD."""
+    num_components: int = 2
+    """Of the finite sum."""
+    problem_key: int = 0
+    """Which random problems."""
+    quadratic_step: float = 0.02
+    nonconvex_step: float = 0.02
+    td_step: float = 0.1
+    finite_sum_step: float = 0.01
     local_steps: tuple[int, ...] = (2, 5, 10, 20, 100, 300)
     """Each takes a compilation."""
     indefinite_steps: int = 10
@@ -54,14 +55,34 @@ class Proposition(AbstractExperiment):
     sweep: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
     """Step sizes for the quadratic problem at two local steps."""
 
+    families: ClassVar[list[str]] = ["quadratic", "nonconvex", "td", "finite-sum"]
     quick_settings: ClassVar[dict[str, Any]] = {"local_steps": (2, 20), "sweep": (0.002, 0.02, 0.2)}
 
     def seconds(self) -> float:
         return 2.0 + 1.2 * len(self.local_steps) + 0.1 * len(self.sweep)
 
+    def instances(self) -> dict[str, Instance]:
+        """The problem of each family."""
+        arguments: dict[str, dict[str, Any]] = {
+            "quadratic": {},
+            "nonconvex": {"convex": False},
+            "td": {"num_states": self.num_states},
+            "finite-sum": {"num_components": self.num_components},
+        }
+        return {
+            family: Instance(
+                GENERATORS.get(family, family), self.num_agents, {"dim": self.dim, **own}, self.problem_key
+            )
+            for family, own in arguments.items()
+        }
+
+    def step_size(self, family: str) -> float:
+        """Of one family."""
+        return getattr(self, f"{family.replace('-', '_')}_step")
+
     def run(self, watch: Watch) -> Outcome:
-        problems = {family: instance.build().noiseless() for family, instance in self.instances.items()}
-        cases = [(f, H, self.step_sizes[f]) for f in problems for H in self.local_steps if self._follows(f, H)]
+        problems = {family: instance.build().noiseless() for family, instance in self.instances().items()}
+        cases = [(f, H, self.step_size(f)) for f in problems for H in self.local_steps if self._follows(f, H)]
         cases += [("quadratic", 2, eta) for eta in self.sweep if ("quadratic", 2, eta) not in cases]
         rows, measured, predicted = [], [], []
         for family, H, eta in cases:
@@ -79,8 +100,7 @@ class Proposition(AbstractExperiment):
         return Outcome({"measured": np.stack(measured), "predicted": np.stack(predicted)}, {"rows": rows, "ends": ends})
 
     def _follows(self, family: str, H: int) -> bool:
-        definite = self.instances[family].arguments.get("convex", True)
-        return definite or H <= self.indefinite_steps
+        return family != "nonconvex" or self.indefinite_steps >= H
 
     def draw(self, outcome: Outcome) -> "Figure":
         import matplotlib
@@ -93,35 +113,35 @@ class Proposition(AbstractExperiment):
             left, right = figure.subplots(1, 2)
             self._draw_local_steps(left, outcome)
             self._draw_step_sizes(right, outcome)
-            _legend(figure, [*self.instances])
+            _legend(figure, self.families)
         return figure
 
     def _draw_local_steps(self, ax: "Axes", outcome: Outcome) -> None:
-        from ..plots._style import DASHES, colours, darker
+        from ..plots._style import DASHES, darker
 
-        palette = colours([*self.instances])
-        for family in self.instances:
-            chosen = self._rows(outcome, family, step_size=self.step_sizes[family])
+        for family in self.families:
+            look = LOOKS[family]
+            chosen = self._rows(outcome, family, step_size=self.step_size(family))
             at = [row["local_steps"] for row in chosen]
-            ax.plot(at, [row["measured"] for row in chosen], MARKERS[family], color=palette[family], markersize=4.5)
-            style: dict[str, Any] = {"color": darker(palette[family]), "linewidth": 1.0, "zorder": 3}
+            ax.plot(at, [row["measured"] for row in chosen], **look.style)
+            style: dict[str, Any] = {"color": darker(look.colour), "linewidth": 1.0, "zorder": 3}
             ax.plot(at, [row["predicted"] for row in chosen], linestyle=DASHES, **style)
             if family in outcome.facts["ends"]:
-                ax.axhline(outcome.facts["ends"][family], color=palette[family], linewidth=0.8, zorder=1)
+                ax.axhline(outcome.facts["ends"][family], color=look.colour, linewidth=0.8, zorder=1)
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_xlabel("local steps $H$")
         ax.set_ylabel(r"bias $\|\lim_t \bar\theta^{(t)} - \theta^{{\star}}\|$")
 
     def _draw_step_sizes(self, ax: "Axes", outcome: Outcome) -> None:
-        from ..plots._style import DASHES, colours, darker
+        from ..plots._style import DASHES, darker
 
-        colour = colours([*self.instances])["quadratic"]
+        look = LOOKS["quadratic"]
         chosen = sorted(self._rows(outcome, "quadratic", local_steps=2), key=lambda row: row["step_size"])
         at = np.array([row["step_size"] for row in chosen])
         predicted = np.array([row["predicted"] for row in chosen])
-        ax.plot(at, [row["measured"] for row in chosen], MARKERS["quadratic"], color=colour, markersize=4.5)
-        ax.plot(at, predicted, color=darker(colour), linestyle=DASHES, linewidth=1.0, zorder=3)
+        ax.plot(at, [row["measured"] for row in chosen], **look.style)
+        ax.plot(at, predicted, color=darker(look.colour), linestyle=DASHES, linewidth=1.0, zorder=3)
         ax.plot(at, predicted[0] / at[0] * at, color="0.6", linewidth=0.8, zorder=1)
         ax.set_xscale("log")
         ax.set_yscale("log")
@@ -131,8 +151,8 @@ class Proposition(AbstractExperiment):
     def tell(self, outcome: Outcome) -> list[str]:
         rows = outcome.facts["rows"]
         worst = max(row["off"] for row in rows)
-        (first,) = self._rows(outcome, "quadratic", local_steps=2, step_size=self.step_sizes["quadratic"])
-        last = self._rows(outcome, "quadratic", step_size=self.step_sizes["quadratic"])[-1]
+        (first,) = self._rows(outcome, "quadratic", local_steps=2, step_size=self.step_size("quadratic"))
+        last = self._rows(outcome, "quadratic", step_size=self.step_size("quadratic"))[-1]
         end = outcome.facts["ends"]["quadratic"]
         return [
             f"Without noise Local SA stops {first['measured']:.3g} from the root of the quadratic problem at H = 2 and "
@@ -146,10 +166,12 @@ class Proposition(AbstractExperiment):
 
     def checks(self, outcome: Outcome) -> list[Check]:
         found = []
-        for family in self.instances:
+        for family in self.families:
             two, every = self._rows(outcome, family, local_steps=2), self._rows(outcome, family)
             steps = ", ".join(f"{row['step_size']:g}" for row in sorted(two, key=lambda row: row["step_size"]))
-            statement = f"Local SA without noise, H = 2, eta = {steps}: its limit is theta* + eta v, relative difference"
+            statement = (
+                f"Local SA without noise, H = 2, eta = {steps}: its limit is theta* + eta v, relative difference"
+            )
             worst = max(row["off_paper"] for row in two)
             found.append(at_most(1, f"{self.name}/{family}", statement, worst, TOLERANCE))
             numbers = ", ".join(str(H) for H in sorted({row["local_steps"] for row in every}))
@@ -165,7 +187,7 @@ class Proposition(AbstractExperiment):
     def notes(self) -> list[str]:
         return [
             "The paper gives no example of Proposition 1: problems, sizes and steps are ours, all four families with "
-            f"{self.instances['quadratic'].num_agents} unlike agents.",
+            f"{self.num_agents} unlike agents.",
             f"Rounds: until what is left of the way is {CONVERGED:g} of the bias, by the spectral radius of a round.",
             "For H above 2 the limit is the fixed point of the averaged local steps, (I - mean F_i^H)^-1 eta mean(S_i "
             "G_i(theta*)) with F_i = I + eta A_i and S_i = I + F_i + ... + F_i^(H-1), the proof's own recursion.",
@@ -232,10 +254,9 @@ def _part(difference: np.ndarray, whole: np.ndarray) -> float:
 def _legend(figure: "Figure", families: list[str]) -> None:
     from matplotlib.lines import Line2D
 
-    from ..plots._style import DASHES, colours
+    from ..plots._style import DASHES
 
-    palette = colours(families)
-    handles = [Line2D([], [], color=palette[f], linestyle="none", marker=MARKERS[f], markersize=4.5) for f in families]
+    handles = [LOOKS[family].handle() for family in families]
     handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
     handles.append(Line2D([], [], color="0.5", linewidth=0.8))
     labels = [*families, "closed form", r"left: $H \to \infty$, right: $\propto \eta$"]
