@@ -19,6 +19,7 @@ from ..theory._lemmas import DRIFT
 from . import statistics
 from .base import AbstractExperiment, Outcome, Table, Watch
 from .checks import Check, at_most, inside
+from .families import LOOKS
 from .instance import Instance
 
 if TYPE_CHECKING:
@@ -29,18 +30,7 @@ SLOPES = (1.9, 2.1)
 """What counts as slope 2."""
 SMALL = 0.1
 r"""Up to which $\eta L H$ slopes in the step are taken."""
-MARKERS = {"quadratic": "o", "nonconvex": "s", "td": "^", "finite-sum": "D"}
 AXES = {"step": "step size", "local_steps": "local steps"}
-
-
-def _instances() -> dict[str, Instance]:
-    noise = {"dim": 4, "start": "stationary"}
-    return {
-        "quadratic": Instance("quadratic", 8, noise),
-        "nonconvex": Instance("quadratic", 8, noise | {"convex": False}),
-        "td": Instance("td", 8, {"num_states": 8, "dim": 4, "laziness": 0.5}),
-        "finite-sum": Instance("finite-sum", 8, {"num_components": 4, "dim": 4}),
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +45,17 @@ class Drift(AbstractExperiment):
     source: str = "Lemma 1"
     seeds: int = 128
     """Independent rounds."""
-    instances: dict[str, Instance] = dataclasses.field(default_factory=_instances)
-    """The problem of each family."""
+    families: tuple[str, ...] = ("quadratic", "nonconvex", "td", "finite-sum")
+    num_agents: int = 8
+    dim: int = 4
+    num_states: int = 8
+    """Of TD."""
+    num_components: int = 4
+    """Of the finite sum."""
+    laziness: float = 0.5
+    """The chance of TD's chains to stay in place."""
+    problem_key: int = 0
+    """Which random problems."""
     distances: tuple[float, ...] = (0.0, 1.0, 10.0)
     """How far from the root rounds start."""
     reaches: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -69,13 +68,24 @@ class Drift(AbstractExperiment):
 
     def seconds(self) -> float:
         work = self.seeds * len(self.distances) * len(self.reaches) * self.local_steps[-1]
-        return 2.0 + len(self.instances) * (1.0 + 1e-6 * work)
+        return 2.0 + len(self.families) * (1.0 + 1e-6 * work)
+
+    def instance(self, family: str) -> Instance:
+        """The problem of one family; Gaussian noise starts from its stationary law, as that of the chains does."""
+        own: dict[str, dict[str, Any]] = {
+            "quadratic": {"start": "stationary"},
+            "nonconvex": {"start": "stationary", "convex": False},
+            "td": {"num_states": self.num_states, "laziness": self.laziness},
+            "finite-sum": {"num_components": self.num_components},
+        }
+        generator = "quadratic" if family == "nonconvex" else family
+        return Instance(generator, self.num_agents, {"dim": self.dim} | own[family], self.problem_key)
 
     def run(self, watch: Watch) -> Outcome:
         arrays, facts = {}, {}
-        for family, instance in self.instances.items():
+        for family in self.families:
             watch.look()
-            problem = instance.build()
+            problem = self.instance(family).build()
             known = constants(problem)
             steps = np.array(self.reaches) / (known.L * self.local_steps[-1])
             found = [
@@ -112,7 +122,7 @@ class Drift(AbstractExperiment):
             figure = Figure(figsize=(7.2, 3.4), layout="constrained")
             left, right = figure.subplots(1, 2)
             reaches, H = np.array(self.reaches), np.array(self.local_steps)
-            for family in self.instances:
+            for family in self.families:
                 for start, distance in ((0, self.distances[0]), (-1, self.distances[-1])):
                     sigma = outcome.arrays[f"{family}/sigma"]
                     drift = outcome.arrays[f"{family}/drift"][start] / (distance**2 + sigma**2)
@@ -134,13 +144,13 @@ class Drift(AbstractExperiment):
     def tell(self, outcome: Outcome) -> list[str]:
         ranges = {}
         for axis in AXES:
-            found = [slope.value for family in self.instances for slope in self._slopes(outcome, family, axis)]
+            found = [slope.value for family in self.families for slope in self._slopes(outcome, family, axis)]
             ranges[axis] = f"{min(found):.3f} and {max(found):.3f}"
-        needed = {family: float(outcome.arrays[f"{family}/needed"].max()) for family in self.instances}
+        needed = {family: float(outcome.arrays[f"{family}/needed"].max()) for family in self.families}
         worst = max(needed, key=lambda family: needed[family])
         return [
             "The largest squared drift of any agent within a round of FedHSA grows with the square of the step and of "
-            f"the local steps: over all four families and {len(self.distances)} starts the slopes on logarithmic axes "
+            f"the local steps: over all families and {len(self.distances)} starts the slopes on logarithmic axes "
             f"lie between {ranges['step']} in the step, and between {ranges['local_steps']} in the local steps.",
             f"It stays below C (eta L H)^2 (|e|^2 + sigma^2) with C = {self.constant:g} in every round on every "
             f"problem up to eta L H = {max(self.reaches):g}; the most that any round needed is {needed[worst]:.2f} "
@@ -149,7 +159,7 @@ class Drift(AbstractExperiment):
 
     def checks(self, outcome: Outcome) -> list[Check]:
         found = []
-        for family in self.instances:
+        for family in self.families:
             for axis, words in AXES.items():
                 slopes = self._slopes(outcome, family, axis)
                 away = [max(abs(end - 2) for end in slope.interval) for slope in slopes]
@@ -167,7 +177,7 @@ class Drift(AbstractExperiment):
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
-        for family in self.instances:
+        for family in self.families:
             steps, sigma = outcome.facts[family]["steps"], outcome.arrays[f"{family}/sigma"]
             for (s, k, h), row in _entries(outcome.arrays[f"{family}/drift"]):
                 setting = (family, self.distances[s], steps[k], self.local_steps[h])
@@ -199,14 +209,13 @@ class Drift(AbstractExperiment):
     def _legend(self, figure: "Figure") -> None:
         from matplotlib.lines import Line2D
 
-        from ..plots._style import DASHES, colours
+        from ..plots._style import DASHES
 
-        palette, dot = colours([*self.instances]), {"linestyle": "none", "markersize": 4.5}
-        handles = [Line2D([], [], color=palette[f], marker=MARKERS[f], **dot) for f in self.instances]
-        handles += [Line2D([], [], color="0.3", marker="o", **dot)]
-        handles += [Line2D([], [], color="0.3", marker="o", markerfacecolor="white", **dot)]
+        dot: dict[str, Any] = {"color": "0.3", "marker": "o", "linestyle": "none", "markersize": 4.5}
+        handles = [LOOKS[family].handle() for family in self.families]
+        handles += [Line2D([], [], **dot), Line2D([], [], markerfacecolor="white", **dot)]
         handles += [Line2D([], [], color="0.3", linestyle=DASHES, linewidth=1.0), Line2D([], [], color="black")]
-        labels = [*self.instances, rf"start at distance {self.distances[-1]:g}", "start at the root"]
+        labels = [*self.families, rf"start at distance {self.distances[-1]:g}", "start at the root"]
         labels += ["slope 2", rf"bound, $C$ = {self.constant:g}"]
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
 
@@ -270,12 +279,12 @@ def _entries(drift: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
 
 
 def _draw_series(ax: "Axes", at: np.ndarray, samples: np.ndarray, family: str, root: bool) -> None:
-    from ..plots._style import DASHES, colours, darker
+    from ..plots._style import DASHES, darker
 
-    colour = colours([*MARKERS])[family]
+    colour, marker = LOOKS[family]
     found = np.array([statistics.mean(row, level=0.95) for row in samples])
     spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-    style: dict[str, Any] = {"fmt": MARKERS[family], "color": colour, "markersize": 4.5, "capsize": 2}
+    style: dict[str, Any] = {"fmt": marker, "color": colour, "markersize": 4.5, "capsize": 2}
     ax.errorbar(at, found[:, 0], spread, markerfacecolor="white" if root else colour, zorder=4, **style)
     guide = found[0, 0] * (at / at[0]) ** 2
     ax.plot(at, guide, color=darker(colour), linestyle=DASHES, linewidth=0.8, zorder=2)
