@@ -81,8 +81,9 @@ def test_wide_intervals_fail():
 
 def test_everything_measured_is_drawn_told_and_tabulated():
     study, outcome = made(18.5)
-    (ax,) = study.draw(outcome).axes
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "10"]
+    above, below = study.draw(outcome).axes
+    assert above.get_yscale() == "log"
+    assert [tick.get_text() for tick in below.get_xticklabels()] == ["1", "10"]
     assert study.table(outcome)["laziness"] == [0.0, 0.9]
     assert "mix 10 times slower" in study.tell(outcome)[0]
 

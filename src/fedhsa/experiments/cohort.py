@@ -52,7 +52,7 @@ class Cohort(AbstractExperiment):
     local_steps: int = 5
     copies: tuple[int, ...] = (1, 4, 20)
     """How often the cohort is there."""
-    rounds: int = 1500
+    rounds: int = 1000
     """Over how many rounds the variance is taken, after those in which the method settles."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
@@ -150,13 +150,13 @@ class Cohort(AbstractExperiment):
     def tell(self, outcome: Outcome) -> list[str]:
         agents = outcome.facts[self.families[0]]["agents"]
         slopes = {family: self._slope(outcome, family) for family in self.families}
-        said = [f"{family} {s.value:.3f} ({s.low:.3f} to {s.high:.3f})" for family, s in slopes.items()]
+        said = [f"{LOOKS[family].name} {s.value:.3f} ({s.low:.3f} to {s.high:.3f})" for family, s in slopes.items()]
         return [
             f"A cohort of {agents[0]} unlike agents is joined by copies of itself, each agent with noise of its own: "
             f"the average operator stays the same while M goes from {agents[0]} to {agents[-1]}, so that only "
             "averaging acts.",
-            f"The variance then falls as 1/M: its slope against M on logarithmic axes is {'; '.join(said)} (99.9 % "
-            "intervals).",
+            f"The variance then falls as 1/M: its slope against M on logarithmic axes is {', '.join(said)}, with "
+            "99.9 % intervals.",
             "For additive noise (quadratic) M times the variance does not depend on M at all, and the dashed line is "
             "the exact law; for multiplicative noise it is the leading part of an expansion in the noise, good to a "
             "few per cent (right).",
@@ -168,7 +168,7 @@ class Cohort(AbstractExperiment):
             facts = outcome.facts[family]
             exact = facts["basis"] == "exact"
             numbers = ", ".join(str(M) for M in facts["agents"])
-            statement = f"Slope of log variance against log M, one cohort repeated (M = {numbers})"
+            statement = f"Slope of log variance against log M, one {LOOKS[family].name} cohort repeated (M = {numbers})"
             slack = 0.0 if exact else WITHIN
             slope = self._slope(outcome, family)
             options: dict[str, Any] = {"slack": slack, "precision": 0.1, "relative": False}
@@ -177,7 +177,7 @@ class Cohort(AbstractExperiment):
                 continue
             samples = outcome.arrays[f"{family}/variance"]
             for M, predicted, row in zip(facts["agents"], facts["predicted"], samples, strict=True):
-                statement = f"M times the variance at M = {M}, additive noise, against the exact law"
+                statement = f"M times the variance at M = {M}, one cohort repeated, against the exact law"
                 measured, name = statistics.mean(M * row), f"{self.name}/{family}/{M}"
                 found.append(equals(4, name, statement, measured, M * predicted, precision=0.2))
         return found
@@ -245,6 +245,6 @@ def _legend(figure: "Figure", study: Cohort) -> None:
 
     handles = [LOOKS[family].handle() for family in study.families]
     handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-    labels = [*study.families, r"prediction, $\propto 1/M$"]
+    labels = [*(LOOKS[family].name for family in study.families), r"prediction, $\propto 1/M$"]
     title = f"FedHSA, 95 % intervals, {study.seeds} seeds"
     figure.legend(handles, labels, title=title, loc="outside upper center", ncols=len(labels), frameon=False)

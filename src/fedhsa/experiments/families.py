@@ -7,8 +7,9 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """A colour and a marker."""
+    """A name for readers, a colour and a marker."""
 
+    name: str
     colour: str
     marker: str
 
@@ -25,9 +26,9 @@ class Look(NamedTuple):
 
 
 LOOKS = {
-    "quadratic": Look("#E69F00", "o"),
-    "nonconvex": Look("#CC79A7", "s"),
-    "td": Look("#56B4E9", "^"),
-    "finite-sum": Look("#000000", "D"),
+    "quadratic": Look("quadratic", "#E69F00", "o"),
+    "nonconvex": Look("nonconvex", "#CC79A7", "s"),
+    "td": Look("TD", "#56B4E9", "^"),
+    "finite-sum": Look("finite sum", "#000000", "D"),
 }
 """Of the colours that the colour-blind can tell apart, those that FedHSA and Local SA do not have."""

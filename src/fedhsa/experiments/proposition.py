@@ -109,7 +109,7 @@ class Proposition(AbstractExperiment):
         from ..plots._style import STYLE
 
         with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+            figure = Figure(figsize=(7.2, 3.1), layout="constrained")
             left, right = figure.subplots(1, 2)
             self._draw_local_steps(left, outcome)
             self._draw_step_sizes(right, outcome)
@@ -160,8 +160,8 @@ class Proposition(AbstractExperiment):
             f"of the agents' own roots, {end:.3g} away (thin lines).",
             f"In all {len(rows)} cases the closed form (dashed) meets the simulated limit (markers) to {worst:.1g} of "
             "its size.",
-            "At two local steps the bias is proportional to the step size, with a small quadratic part (right; the "
-            "grey line is proportional): only vanishing steps remove it.",
+            "At two local steps the bias is nearly proportional to the step size (right; the grey line is exactly so): "
+            "only vanishing steps remove it.",
         ]
 
     def checks(self, outcome: Outcome) -> list[Check]:
@@ -175,7 +175,7 @@ class Proposition(AbstractExperiment):
             worst = max(row["off_paper"] for row in two)
             found.append(at_most(1, f"{self.name}/{family}", statement, worst, TOLERANCE))
             numbers = ", ".join(str(H) for H in sorted({row["local_steps"] for row in every}))
-            statement = f"The same for H = {numbers}, by the formula extended to any number of local steps"
+            statement = f"{where}, H = {numbers}: relative difference of its limit from the formula for any H"
             worst = max(row["off"] for row in every)
             found.append(at_most(1, f"{self.name}/{family}/any-steps", statement, worst, TOLERANCE))
         return found
@@ -259,5 +259,10 @@ def _legend(figure: "Figure", families: list[str]) -> None:
     handles = [LOOKS[family].handle() for family in families]
     handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
     handles.append(Line2D([], [], color="0.5", linewidth=0.8))
-    labels = [*families, "closed form", r"left: $H \to \infty$, right: $\propto \eta$"]
-    figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False, columnspacing=1.2)
+    labels = [
+        *(LOOKS[family].name for family in families),
+        "closed form",
+        r"left: $H \to \infty$, right: $\propto \eta$",
+    ]
+    style: dict[str, Any] = {"title": "Local SA without noise", "frameon": False, "columnspacing": 1.2}
+    figure.legend(handles, labels, loc="outside upper center", ncols=6, **style)
