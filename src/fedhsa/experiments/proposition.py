@@ -169,9 +169,8 @@ class Proposition(AbstractExperiment):
         for family in self.families:
             two, every = self._rows(outcome, family, local_steps=2), self._rows(outcome, family)
             steps = ", ".join(f"{row['step_size']:g}" for row in sorted(two, key=lambda row: row["step_size"]))
-            statement = (
-                f"Local SA without noise, H = 2, eta = {steps}: its limit is theta* + eta v, relative difference"
-            )
+            where = f"Local SA without noise on the {LOOKS[family].name} problem"
+            statement = f"{where}, H = 2, eta = {steps}: relative difference of its limit from theta* + eta v"
             worst = max(row["off_paper"] for row in two)
             found.append(at_most(1, f"{self.name}/{family}", statement, worst, TOLERANCE))
             numbers = ", ".join(str(H) for H in sorted({row["local_steps"] for row in every}))

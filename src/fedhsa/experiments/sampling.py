@@ -57,7 +57,7 @@ class Sampling(AbstractExperiment):
     """Over how many rounds the floor is taken, after those in which the method settles."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
-        "seeds": 8,
+        "seeds": 16,
         "families": ("finite-sum",),
         "laziness": (0.0, 0.9),
         "rounds": 2000,
