@@ -13,19 +13,20 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from .settings import COMMANDS, AbstractSettings
+from .settings import COMMANDS, AbstractFlags, AbstractSettings
 from .usage import UsageError, nearest
 
 S = TypeVar("S", bound=AbstractSettings)
+F = TypeVar("F", bound=AbstractFlags)
 
 
 def parse(kind: type[S], args: Sequence[str]) -> S:
     """The settings of a command line: flags over the file that `--config` names over the defaults."""
-    flags = _parse(kind, args, kind())
+    flags = parse_flags(kind, args, kind())
     if flags.config is None:
         return flags
     file = read(kind, flags.config)
-    settings = _parse(kind, args, file)
+    settings = parse_flags(kind, args, file)
     return dataclasses.replace(settings, option={**file.option, **settings.option})
 
 
@@ -58,11 +59,11 @@ def read(kind: type[S], path: pathlib.Path) -> S:
         raise UsageError(f"{str(path)!r}: {error}") from error
 
 
-def _names(kind: type[AbstractSettings]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+def _names(kind: type[AbstractFlags]) -> list[str]:
+    return [field.name.rstrip("_") for field in dataclasses.fields(kind)]
 
 
-def _parse(kind: type[S], args: Sequence[str], default: S) -> S:
+def parse_flags(kind: type[F], args: Sequence[str], default: F) -> F:
     """One pass of tyro, whose framed messages become one sentence."""
     _check_flags(kind, args)
     stderr, prog = io.StringIO(), f"fedhsa {kind.command}"
@@ -86,7 +87,7 @@ def _parse(kind: type[S], args: Sequence[str], default: S) -> S:
     return settings
 
 
-def _check_flags(kind: type[AbstractSettings], args: Sequence[str]) -> None:
+def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     """Refuses unknown flags before tyro sees them: it would blame a missing word on the problem."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
@@ -96,7 +97,7 @@ def _check_flags(kind: type[AbstractSettings], args: Sequence[str]) -> None:
             raise _unknown(kind, word)
 
 
-def _unknown(kind: type[AbstractSettings], word: str) -> UsageError:
+def _unknown(kind: type[AbstractFlags], word: str) -> UsageError:
     flags = ["--" + name.replace("_", "-") for name in _names(kind)]
     hint = nearest(word.partition("=")[0], flags) or f" See `fedhsa {kind.command} --help`."
     return UsageError(f"fedhsa {kind.command} does not know the argument {word!r}.{hint}")

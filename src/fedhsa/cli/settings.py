@@ -18,11 +18,16 @@ _PROBLEMS_OWN = "(default: the problem's own)"
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractSettings(abc.ABC):
-    """A problem and algorithms: what every command that computes can be told."""
+class AbstractFlags(abc.ABC):
+    """What a command can be told: every field is a flag."""
 
     command: ClassVar[str]
     description: ClassVar[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractSettings(AbstractFlags):
+    """A problem and algorithms: what the commands that compute on a problem can be told."""
 
     problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "quadratic"
     """The family of problems; `fedhsa list` shows them."""

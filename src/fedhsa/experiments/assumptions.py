@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import tree, theory
+from .. import theory, tree
 from .._random import host_generator
 from .._types import precision
 from ..algorithms import FedHSA
@@ -79,7 +79,9 @@ def condition_sentence(facts: dict[str, Any]) -> str:
     """Whether the step meets the condition of the paper's main theorem."""
     _, verdict, reason = {row[0]: row for row in facts["assumptions"]}["Theorem 2: step"]
     if facts["gaussian"]:
-        return "Theorem 2 is about finite chains and bounded noise: it does not cover the Gaussian noise of this problem."
+        return (
+            "Theorem 2 is about finite chains and bounded noise: it does not cover the Gaussian noise of this problem."
+        )
     if verdict == "holds":
         return f"The step meets Theorem 2's condition: {reason}"
     return f"The step does not meet Theorem 2's condition (constants taken as 1), so its bound is silent here: {reason}"

@@ -19,6 +19,7 @@ from .statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NAMES = {"quadratic": "quadratic", "td": "TD"}
 UNITS = ("rounds", "samples", "bytes")
 
 
@@ -75,7 +76,7 @@ class Communication(AbstractExperiment):
                         _draw(ax, outcome, f"{family} {method}", unit, COLOURS[method])
                     ax.set(xscale="log", yscale="log", xlabel=label)
                     ax.grid(axis="y", color="0.9", linewidth=0.5)
-                row[0].set_ylabel({"td": "TD"}.get(family, family) + r": $E_t$")
+                row[0].set_ylabel(f"{NAMES[family]}: $E_t$")
             handles = [Line2D([], [], color=COLOURS[method], label=method) for method in ("FedHSA", "LocalSA")]
             handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0, label="theory"))
             figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
@@ -87,8 +88,8 @@ class Communication(AbstractExperiment):
             target, between = _targets(outcome, family)
             fed, local = (_spent(outcome, f"{family} {m}", target) for m in ("FedHSA", "LocalSA"))
             sentences.append(
-                f"On {name} an error of {target:.2g}, twice Local SA's floor, takes FedHSA {fed['rounds']:.0f} rounds and "
-                f"{_bytes(fed['bytes'])}, Local SA {local['rounds']:.0f} rounds and {_bytes(local['bytes'])}: as many "
+                f"On {name} an error of {target:.2g}, twice Local SA's floor, takes FedHSA {fed['rounds']:.0f} "
+                f"rounds and {_bytes(fed['bytes'])}, Local SA {local['rounds']:.0f} rounds and {_bytes(local['bytes'])}: as many "
                 f"rounds and samples, twice the bytes. An error of {between:.2g} Local SA never reaches."
             )
         return sentences

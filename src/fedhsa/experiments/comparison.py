@@ -167,8 +167,8 @@ class Comparison(AbstractExperiment):
             return f"The prediction settles in round {rounds} only: with so few rounds the floor is not to be trusted."
         flat = traces.flatness(outcome, "FedHSA")
         return (
-            f"Floors are means over the second half of the rounds; the prediction is within 2 % of its floor from round "
-            f"{rounds} on, and FedHSA's last quarter differs from the third by {100 * (flat.value - 1):+.1f} %. "
+            f"Floors are means over the second half of the rounds; the prediction is within 2 % of its floor from "
+            f"round {rounds} on, and FedHSA's last quarter differs from the third by {100 * (flat.value - 1):+.1f} %. "
             f"Errors stay correlated over {slow['FedHSA']:.0f} (FedHSA) and {slow['LocalSA']:.0f} (Local SA) rounds."
         )
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from ..algorithms import AbstractAlgorithm
 from ..problems import PROBLEMS, Problem
-from ..theory import exact
+from ..theory._rule import require_rule
+from ..theory.rounds import radius
 
 TRIES = 20
 """How many random problems are looked at for one on which every method is stable."""
@@ -78,7 +79,8 @@ def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> 
     growth = 0.0
     for key in range(instance.key, instance.key + TRIES):
         problem = instance.change("key", key).build()
-        growth = max(exact.spectral_radius(problem, algorithm) for algorithm in algorithms)
+        A, _ = problem.affine_parts()
+        growth = max(radius(require_rule(algorithm).transition(A)) for algorithm in algorithms)
         if growth < 1:
             return problem, key
     raise ValueError(

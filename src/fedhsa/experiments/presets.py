@@ -26,12 +26,13 @@ B_LEVEL = (
     "runs, so that the agents' own minima lie far apart."
 )
 CURVATURE = (
-    "The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest eigenvalue 1; "
-    "Q_i is Gaussian, scaled to the spectral radius 1/1.2."
+    "The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest eigenvalue "
+    "1; Q_i is Gaussian, scaled to the spectral radius 1/1.2."
 )
 INDEFINITE = (
     "The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every later "
-    "one has a direction of negative curvature, and the average over the first m agents is positive definite for every m."
+    "one has a direction of negative curvature, and the average over the first m agents is positive "
+    "definite for every m."
 )
 TD_STEP = "The paper gives no step for TD: 0.03, as in the authors' scripts."
 TD_LAW = (
@@ -39,8 +40,8 @@ TD_LAW = (
     "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
 )
 SLOW = (
-    "Not in the paper: the kernels stay in place with probability 0.9, which leaves stationary laws, mean operators and "
-    "root as they are and makes the data correlated in time."
+    "Not in the paper: the kernels stay in place with probability 0.9, which leaves stationary laws, mean operators "
+    "and root as they are and makes the data correlated in time."
 )
 FINITE = (
     "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "
@@ -164,7 +165,9 @@ def _scripts() -> list[AbstractExperiment]:
         td.noiseless("6a", Instance("td", 200), 0.03, 2000),
         td.markov("6b", Instance("td", 200), 0.03, 2000),
         td.saying(FRESH).agents("7", Instance("td", 200), 0.03, 2000),
-        finite.saying(SHIFTED).noiseless("8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500),
+        finite.saying(SHIFTED).noiseless(
+            "8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
+        ),
         finite.saying(FINITE).markov("8b", large, 0.01, 60, seeds=16),
         finite.saying(FINITE, FRESH).agents("9", _small(large), 1e-3, 4000),
     ]
@@ -214,14 +217,20 @@ def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExp
     if instance is not None and name in (arguments := inspect.signature(_generator(instance)).parameters):
         default = instance.settings()[name] if name in instance.settings() else arguments[name].default
         return dataclasses.replace(experiment, instance=instance.change(name, _fitting(name, value, default)))
-    raise ValueError(f"The experiment {experiment.name} has no setting `{name}`. It has {', '.join(names(experiment))}.")
+    raise ValueError(
+        f"The experiment {experiment.name} has no setting `{name}`. It has {', '.join(names(experiment))}."
+    )
 
 
 def names(experiment: AbstractExperiment) -> list[str]:
     """The settings that `change` takes."""
     instance = getattr(experiment, "instance", None)
     own = _own_settings(experiment)
-    return own if instance is None else own + [n for n in inspect.signature(_generator(instance)).parameters if n not in own]
+    return (
+        own
+        if instance is None
+        else own + [n for n in inspect.signature(_generator(instance)).parameters if n not in own]
+    )
 
 
 def _own_settings(experiment: AbstractExperiment) -> list[str]:

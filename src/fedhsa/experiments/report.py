@@ -5,7 +5,6 @@ import datetime
 import pathlib
 import platform
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np

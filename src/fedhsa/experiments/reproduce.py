@@ -134,5 +134,3 @@ class _Clock:
         done += sum(running.values())
         pace = (now - self.began) / done if self.finished else 1.0
         return Status(len(self.finished), len(self.estimates), tuple(running), pace * (total - done))
-
-

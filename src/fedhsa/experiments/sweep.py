@@ -49,9 +49,7 @@ class AgentSweep(AbstractExperiment):
             "key": self.key,
             "theta": traces.starting_point(self.start, whole.dim, self.key),
         }
-        found = {
-            f"M = {M}": traces.follow(watch, whole.take(range(M)), algorithm, **how) for M in sorted(self.agents)
-        }
+        found = {f"M = {M}": traces.follow(watch, whole.take(range(M)), algorithm, **how) for M in sorted(self.agents)}
         return traces.gather(found, {"agents": sorted(self.agents), "problem_key": key})
 
     def draw(self, outcome: Outcome) -> "Figure":
@@ -105,9 +103,9 @@ class AgentSweep(AbstractExperiment):
         lasting = 100 * bias["predicted_bias"] / bias["predicted_floor"]
         flat = all(traces.is_flat(outcome, label) for label in curves)
         return [
-            f"The floor falls with the number of agents: slope {found.value:.3f} [{found.low:.3f}, {found.high:.3f}] on "
-            f"logarithmic axes, {predicted:.3f} predicted. It is not exactly -1 because the agents are unlike: each one "
-            f"that joins also changes the average operator, its conditioning and its root.",
+            f"The floor falls with the number of agents: slope {found.value:.3f} [{found.low:.3f}, {found.high:.3f}] "
+            f"on logarithmic axes, {predicted:.3f} predicted. It is not exactly -1 because the agents are unlike: each "
+            f"one that joins also changes the average operator, its conditioning and its root.",
             f"Of the floor with {outcome.facts['agents'][-1]} agents {lasting:.1f} % is squared bias. "
             + (
                 f"The slowest curve settles in round {settled}; floors are means over the second half of the rounds."

@@ -123,5 +123,3 @@ def starting_point(start: str, dim: int, key: int) -> np.ndarray:
     if start not in ("zeros", "normal"):
         raise ValueError(f"`start` must be zeros or normal, got {start!r}.")
     return np.zeros(dim) if start == "zeros" else host_generator(key, "start").normal(size=dim)
-
-

@@ -66,11 +66,13 @@ class LocalRule(NamedTuple):
         c = self.offset(A, residuals)
         return np.linalg.solve(np.eye(len(c)) - self.transition(A), c)
 
-    def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
-        r"""The round map in closed form.
+    def round_map(self, A: np.ndarray, residuals: np.ndarray, *, noise: bool = True) -> RoundMap:
+        r"""The round map in closed form, with its response to additive noise or without.
 
         $K_{i,\ell} = \frac{\alpha_g \eta}M [F_i^{H-1-\ell} + \kappa 1_{\ell=0} (\bar S - S_i)]$.
         """
+        if not noise:
+            return RoundMap(self.transition(A), self.offset(A, residuals), None)
         S, scale = self.sums(A), self.server_step * self.step_size / len(A)
         powers = [np.broadcast_to(np.eye(A.shape[-1]), A.shape)]
         for _ in range(self.local_steps - 1):

@@ -21,7 +21,7 @@ from ._linear import DOUBLINGS
 from ._rule import require_rule
 from .rounds import check_reach, check_stable
 
-ROOM = 128
+ROOM = 32
 CLOSE = 1e-3
 """How well the lasting bias is found, as a part of it."""
 PART_BYTES = 2**27
@@ -78,7 +78,9 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     heterogeneity = rule.limit_error(A, A @ problem.theta_star - b)
     numbers = map(np.float64, (rule.step_size, rule.server_step, rule.correction, 1 / M))
     steps = np.int64(rule.local_steps)
-    shared = _Shared(Phi, A.mean(0), total.mean(0), problem.theta_star + heterogeneity, steps, *numbers)
+    shared = _Shared(
+        Phi, _doublings(Phi), A.mean(0), total.mean(0), problem.theta_star + heterogeneity, steps, *numbers
+    )
     room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
     kind = Kind(room, law.pairs, law.independent, moving=rule.local_steps > 1 and not rule.correction)
     work = M * law.num_states**2 * d * rule.local_steps
@@ -96,6 +98,8 @@ class _Shared(NamedTuple):
     """What all agents have in common, as traced arrays: another step size compiles nothing."""
 
     Phi: Any
+    doublings: Any
+    r"""$\Phi, \Phi^2, \Phi^4, \dots$ until nothing is left of them."""
     A_bar: Any
     S_bar: Any
     start: Any
@@ -185,6 +189,15 @@ class Noise(NamedTuple):
     """Its mean on the event of the state after, `(d, S)`."""
     square: jax.Array
     """Its covariance, `(d, d)`."""
+    factor: jax.Array | None
+    """A matrix with few columns whose product with its transpose is `square`, where there is one."""
+
+    def square_through(self, K):
+        r"""$K\, \mathrm{square}\, K^T$."""
+        if self.factor is None:
+            return K @ self.square @ K.T
+        through = K @ self.factor
+        return through @ through.T
 
 
 def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
@@ -214,14 +227,14 @@ def _one_agent(shared: _Shared, inputs: tuple, kind: Kind):
         return T @ P + response(step) @ noise.leaving, *advance(x)
 
     added, _, _ = jax.lax.fori_loop(0, H, respond, (zero, start, at_start))
-    X = _sum_of_powers(shared.Phi, _power(P - chain.stationary[None, :], H), added)
+    X = _sum_of_powers(shared.doublings, _power(P - chain.stationary[None, :], H), added)
 
     def step(step, carry):
         # D is the local error, and R the correction, that earlier rounds and the shared operator bring of the agent's
         # own noise, on the event of each state. What the agent's own local steps bring is in `_mean_move`.
         T, D, R, driven, bias, x, noise = carry
         K = response(step)
-        driven = driven + T @ noise.given @ K.T + K @ noise.square @ K.T / 2
+        driven = driven + T @ (noise.given @ K.T) + noise.square_through(K) / 2
         bias = bias + K @ multiplied(agent, chain, start, D[None], kind)[0]
         R = R @ P + jnp.where(step == 0, shared.share, 0.0) * noise.leaving
         D = F @ D @ P + eta * kappa * R
@@ -273,14 +286,16 @@ def noise_at(agent: AbstractAgent, chain, x, kind: Kind) -> Noise:
         square = jnp.einsum("ska,skm,smb->ab", directions, inner, directions)
         given = jnp.einsum("st,stk,ska->sa", P, values, directions)
         leaving = jnp.einsum("stk,ska->ta", weighted, directions)
+        mean, factor = pi @ given, None
+        square = square - jnp.outer(mean, mean)
     else:
         given = jax.vmap(lambda s: agent.operator(x, s))(states)
-        square, leaving = given.T @ (pi[:, None] * given), P.T @ (pi[:, None] * given)
-    mean = pi @ given
-    square = square - jnp.outer(mean, mean)
+        leaving, mean = P.T @ (pi[:, None] * given), pi @ given
+        factor = (jnp.sqrt(pi)[:, None] * (given - mean)).T
+        square = factor @ factor.T
     if kind.independent:
-        return Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square)
-    return Noise(given - mean[None], (leaving - jnp.outer(pi, mean)).T, square)
+        return Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square, factor)
+    return Noise(given - mean[None], (leaving - jnp.outer(pi, mean)).T, square, factor)
 
 
 def multiplied(agent: AbstractAgent, chain, x, D, kind: Kind):
@@ -323,19 +338,27 @@ def multiplied_and_moved(agent: AbstractAgent, chain, x, U, kind: Kind):
     return jnp.einsum("st,stk,ska->at", P, values, directions)
 
 
-def _sum_of_powers(left, right, C):
-    r"""$\sum_k L^k C R^k$, by doubling."""
+def _doublings(Phi: np.ndarray) -> np.ndarray:
+    r"""$\Phi^{2^k}$ for $k = 0, 1, \dots$: the same for all agents, so they are made once."""
+    powers = [Phi]
+    while abs(powers[-1]).max() > 1e-30 and len(powers) < DOUBLINGS:
+        powers.append(powers[-1] @ powers[-1])
+    return np.stack(powers)
+
+
+def _sum_of_powers(doublings, right, C):
+    r"""$\sum_k L^k C R^k$, by doubling, given $L^{2^k}$."""
 
     def unfinished(carry):
-        X, _, _, added, count = carry
-        return (count < DOUBLINGS) & (jnp.max(jnp.abs(added)) > 1e-17 * jnp.max(jnp.abs(X)))
+        X, _, added, count = carry
+        return (count < len(doublings)) & (jnp.max(jnp.abs(added)) > 1e-17 * jnp.max(jnp.abs(X)))
 
     def double(carry):
-        X, left, right, _, count = carry
-        added = left @ X @ right
-        return X + added, left @ left, right @ right, added, count + 1
+        X, right, _, count = carry
+        added = doublings[count] @ X @ right
+        return X + added, right @ right, added, count + 1
 
-    return jax.lax.while_loop(unfinished, double, (C, left, right, C, 0))[0]
+    return jax.lax.while_loop(unfinished, double, (C, right, C, 0))[0]
 
 
 def _power(matrix, exponent):

@@ -8,6 +8,7 @@ import numpy as np
 from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
+from ..sources import Silent
 from . import exact
 from ._finite import finite_law
 from ._linearise import LinearisedAgent, curvature, linearised
@@ -112,7 +113,8 @@ def _law(
     if finite is not None and not finite.independent:
         return None
     with contextlib.suppress(TypeError):  # too large
-        return exact.law(problem, algorithm, rule.round_map(A, residuals))
+        noise = not isinstance(problem.agents.source, Silent)
+        return exact.law(problem, algorithm, rule.round_map(A, residuals, noise=noise))
     return None
 
 

@@ -1,0 +1,297 @@
+"""`fedhsa reproduce`: every figure of the paper, every claim, one page."""
+
+import contextlib
+import dataclasses
+import fnmatch
+import pathlib
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
+
+import jax
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from .. import _check
+from ..experiments import presets, store
+from ..experiments.base import AbstractExperiment
+from ..experiments.claims import Claim
+from ..experiments.report import Report, machine, versions
+from ..experiments.reproduce import Finished, Status, entry, run
+from .output import FailedRunError, writable
+from .parsing import parse_flags
+from .settings import AbstractFlags
+from .usage import OPTION, UsageError, check_name, nearest
+
+INTERRUPTED = 130
+FAILED = 1
+DEVICES = ("cpu", "gpu", "tpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReproduceSettings(AbstractFlags):
+    """All that `fedhsa reproduce` can be told."""
+
+    command = "reproduce"
+    description = """\
+Makes the paper's experiments anew, with many seeds and intervals, checks its
+claims by number, and writes one page.
+
+Examples:
+  fedhsa reproduce                          everything, about seven minutes
+  fedhsa reproduce --quick                  everything smaller, about a minute
+  fedhsa reproduce quadratic/markov         Figure 2b alone
+  fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
+  fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
+  fedhsa reproduce --preset scripts         the authors' public scripts' numbers
+  fedhsa reproduce --list                   the experiments and their settings
+
+The output folder gets report.html (open it in a browser; it needs no network),
+claims.json, and a folder for each experiment with the figure (SVG, PNG, PDF),
+its data (CSV, NPZ) and a manifest. What is finished is not run again unless its
+settings or the code have changed: after Ctrl-C, or a kill, the same command
+continues. The exit code is 1 when a claim fails.
+"""
+
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...")] = ()
+    """Which experiments, as `--list` shows them; `td`, or a pattern like 'td/*', takes several. Default: all."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    """The same as a flag."""
+    preset: Annotated[str, tyro.conf.arg(metavar="|".join(presets.PRESETS))] = "paper"
+    """Whose numbers: those of the paper's text, or of its authors' public scripts."""
+    quick: bool = False
+    """Fewer seeds, rounds and agents; still all ten claims."""
+    seeds: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: each experiment's own)")] = None
+    """Independent runs, at least 2."""
+    rounds: Annotated[int | None, tyro.conf.arg(metavar="T", help_behavior_hint="(default: each experiment's own)")] = (
+        None
+    )
+    """Rounds of the figures' experiments."""
+    option: Annotated[dict[str, Any], OPTION] = dataclasses.field(default_factory=dict)
+    """Any other setting of the experiments or of their problems, like step_size=0.002 (see `--list`)."""
+    out: Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")] = pathlib.Path("results")
+    """The folder for the page and the experiments."""
+    device: Annotated[str | None, tyro.conf.arg(metavar="|".join(DEVICES), help_behavior_hint="(default: JAX's)")] = (
+        None
+    )
+    """Where to simulate."""
+    again: bool = False
+    """Run also what is finished."""
+    list_: Annotated[bool, tyro.conf.arg(name="list")] = False
+    """Show the experiments with all their settings, and stop."""
+    progress: bool = True
+    """Show progress, when on a terminal."""
+
+    def __post_init__(self):
+        try:
+            check_name("preset", self.preset, presets.PRESETS)
+            if self.seeds is not None:
+                _check.count("seeds", self.seeds, least=2, remedy="Intervals need two.")
+            if self.rounds is not None:
+                _check.count("rounds", self.rounds, least=4)
+            if self.device is not None:
+                check_name("device", self.device, DEVICES)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where experiments are kept: quick ones and those of other presets beside the paper's, not over them."""
+        parts = [self.preset] if self.preset != "paper" else []
+        return self.out.joinpath(*parts, *(["quick"] if self.quick else []))
+
+    def arguments(self) -> list[str]:
+        """The flags that determine the numbers, as typed."""
+        words = [] if self.preset == "paper" else ["--preset", self.preset]
+        words += ["--quick"] if self.quick else []
+        for name in ("seeds", "rounds", "device"):
+            words += [] if getattr(self, name) is None else [f"--{name}", str(getattr(self, name))]
+        words += ["--option", *(f"{n}={_toml(v)}" for n, v in self.option.items())] if self.option else []
+        return words + ([] if self.out == pathlib.Path("results") else ["--out", str(self.out)])
+
+
+def main(args: Sequence[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    settings = parse_flags(ReproduceSettings, args, ReproduceSettings())
+    known = presets.experiments(settings.preset)
+    if settings.quick:
+        known = {name: presets.quick(experiment) for name, experiment in known.items()}
+    chosen = _changed(_choose(known, (*settings.names, *settings.only)), settings)
+    if settings.list_:
+        _list(console, chosen)
+        return 0
+    devices, began = _devices(settings.device), time.perf_counter()
+    with writable(settings.out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is unusual about a problem is said on the page
+        failures, interrupted = _run(settings, chosen, devices, console)
+        with _drawing(console, settings.progress):
+            report = _report(settings, known | chosen, chosen, shlex.join(["fedhsa", "reproduce", *args]), began)
+            report.write(settings.out)
+    _show(console, report, settings)
+    for name, error in failures.items():
+        print(f"fedhsa: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+    if interrupted:
+        console.print("Interrupted: what is finished is kept. The same command continues.", soft_wrap=True)
+        return INTERRUPTED
+    return FAILED if failures or report.failed else 0
+
+
+def _choose(known: dict[str, AbstractExperiment], wanted: Sequence[str]) -> dict[str, AbstractExperiment]:
+    """The experiments with these names, families or patterns."""
+    chosen: set[str] = set()
+    for name in wanted:
+        found = [n for n in known if n == name or n.startswith(f"{name.rstrip('/')}/") or fnmatch.fnmatch(n, name)]
+        if not found:
+            raise UsageError(
+                f"There is no experiment {name!r}.{nearest(name, known)} `fedhsa reproduce --list` shows them."
+            )
+        chosen.update(found)
+    return {name: experiment for name, experiment in known.items() if not wanted or name in chosen}
+
+
+def _changed(chosen: dict[str, AbstractExperiment], settings: ReproduceSettings) -> dict[str, AbstractExperiment]:
+    """The experiments with the settings from the command line, each where there is such a setting."""
+    given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
+    for name, value in (given | settings.option).items():
+        takers = [n for n, experiment in chosen.items() if name in presets.names(experiment)]
+        if not takers:
+            known = dict.fromkeys(n for experiment in chosen.values() for n in presets.names(experiment))
+            raise UsageError(f"None of these experiments has a setting `{name}`.{nearest(name, known)}")
+        for taker in takers:
+            chosen[taker] = presets.change(chosen[taker], name, value)
+    return chosen
+
+
+def _run(
+    settings: ReproduceSettings, chosen: dict[str, AbstractExperiment], devices: Any, console: Console
+) -> tuple[dict[str, Exception], bool]:
+    """Runs what is not finished; gives what failed and why, and whether it was interrupted."""
+    failures: dict[str, Exception] = {}
+    number, total = 0, len(chosen)
+
+    def manifest(experiment: AbstractExperiment) -> dict[str, Any]:
+        command = shlex.join(["fedhsa", "reproduce", experiment.name, *settings.arguments()])
+        about = {"command": command, "preset": settings.preset, "quick": settings.quick}
+        return about | {"versions": versions(), "machine": machine()}
+
+    try:
+        with _bar(settings.progress) as show:
+            for finished in run(
+                [*chosen.values()],
+                settings.folder,
+                manifest=manifest,
+                again=settings.again,
+                devices=devices,
+                show=show,
+            ):
+                number += 1
+                if finished.error is not None:
+                    failures[finished.experiment.name] = finished.error
+                console.print(_line(number, total, finished))
+    except KeyboardInterrupt:
+        return failures, True
+    unexpected = [error for error in failures.values() if not isinstance(error, ValueError | MemoryError)]
+    if unexpected:
+        raise unexpected[0]
+    return failures, False
+
+
+def _line(number: int, total: int, finished: Finished) -> str:
+    took = "failed" if finished.error is not None else f"{finished.seconds:.0f} s" if finished.seconds else "reused"
+    return f"{number:3d}/{total}  {finished.experiment.name:22s} {took}"
+
+
+@contextlib.contextmanager
+def _bar(show: bool) -> Iterator[Callable[[Status], None]]:
+    """Gives a function that shows where the whole job stands; silent where nobody watches."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda status: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("...", total=1.0, left="")
+        began = time.perf_counter()
+
+        def update(status: Status) -> None:
+            elapsed = time.perf_counter() - began
+            left = f"about {status.left / 60:.0f} min left" if status.left > 90 else f"about {status.left:.0f} s left"
+            running = ", ".join(status.running)
+            bar.update(task, description=running, completed=elapsed / (elapsed + status.left + 1e-9), left=left)
+
+        yield update
+
+
+@contextlib.contextmanager
+def _drawing(console: Console, show: bool) -> Iterator[None]:
+    if not (show and sys.stderr.isatty()):
+        yield
+        return
+    with Console(stderr=True).status("drawing ..."):
+        yield
+
+
+def _report(
+    settings: ReproduceSettings,
+    experiments: dict[str, AbstractExperiment],
+    chosen: dict[str, AbstractExperiment],
+    command: str,
+    began: float,
+) -> Report:
+    """The page's content: what was asked for, and whatever else is finished in the folder."""
+    found = {name: entry(experiment, settings.folder) for name, experiment in experiments.items()}
+    return Report(
+        entries=[e for e in found.values() if e is not None],
+        command=command,
+        quick=settings.quick,
+        preset=settings.preset,
+        seconds=time.perf_counter() - began,
+        unfinished=tuple(name for name in chosen if found[name] is None),
+    )
+
+
+def _show(console: Console, report: Report, settings: ReproduceSettings) -> None:
+    table = Table("claim", "", "verdict", "checks", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for claim in report.claims:
+        table.add_row(str(claim.number), claim.title, claim.verdict or "not checked", _counted(claim))
+    console.print(table)
+    for claim in report.failed:
+        for check in claim.checks:
+            if check.verdict == "fail":
+                console.print(f"Failed: {check.name}: measured {check.measured:.6g}, expected {check.expected}.")
+    console.print(f"Page: {settings.out / 'report.html'}", soft_wrap=True)
+
+
+def _counted(claim: Claim) -> str:
+    passed = sum(check.verdict == "pass" for check in claim.checks)
+    return f"{passed} of {len(claim.checks)}" if claim.checks else ""
+
+
+def _list(console: Console, chosen: dict[str, AbstractExperiment]) -> None:
+    table = Table("experiment", "what it is, and its settings", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, experiment in chosen.items():
+        values = store.settings(experiment)
+        shown = {n: values.get(n, values.get(f"problem.{n}")) for n in presets.names(experiment)}
+        listed = ", ".join(f"{n}={_toml(v)}" for n, v in shown.items())
+        table.add_row(name, f"{experiment.source}: {experiment.title} (about {experiment.seconds():.0f} s)\n{listed}")
+    console.print(table)
+    console.print("\n`--option NAME=VALUE` changes any of these settings.")
+
+
+def _devices(name: str | None) -> Any:
+    if name is None:
+        return None
+    try:
+        return jax.devices(name)
+    except RuntimeError as error:
+        raise FailedRunError(f"`device`: JAX finds no {name} here ({str(error).splitlines()[0]}).") from error
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(list(value)) if isinstance(value, tuple) else str(value)
