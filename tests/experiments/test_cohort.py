@@ -82,6 +82,11 @@ def test_everything_measured_is_drawn_told_and_tabulated(outcome):
     assert "from 2 to 6" in TINY.tell(outcome)[0]
 
 
+def test_unknown_families_are_refused():
+    with pytest.raises(ValueError, match="`families` must be one of"):
+        Cohort(families=("logistic",))
+
+
 @pytest.mark.slow
 def test_the_variance_of_a_repeated_cohort_falls_as_one_over_the_agents_in_every_family():
     study = Cohort()

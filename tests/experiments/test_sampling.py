@@ -88,6 +88,11 @@ def test_everything_measured_is_drawn_told_and_tabulated():
     assert "mix 10 times slower" in study.tell(outcome)[0]
 
 
+def test_unknown_families_are_refused():
+    with pytest.raises(ValueError, match="`families` must be one of"):
+        Sampling(families=("logistic",))
+
+
 @pytest.mark.slow
 def test_the_floor_follows_the_long_run_variance_of_the_noise():
     study = Sampling()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from .. import _check
 from ..algorithms import FedHSA
 from ..problems import Problem
 from ..theory import Prediction, predict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SETTLED = 0.01
 """What the mean may keep of its start before variances are measured; the variance itself then lacks the square."""
+FAMILIES = ("quadratic", "td", "finite-sum")
 WITHIN = 0.05
 """How far the slope of multiplicative noise may be from that of its leading part."""
 
@@ -32,7 +34,7 @@ class Cohort(AbstractExperiment):
     name: str = "speedup/cohort"
     title: str = "One cohort, repeated"
     source: str = "Linear speed-up (Theorem 2)"
-    families: tuple[str, ...] = ("quadratic", "td", "finite-sum")
+    families: tuple[str, ...] = FAMILIES
     num_agents: int = 5
     """Of the cohort."""
     dim: int = 5
@@ -61,6 +63,10 @@ class Cohort(AbstractExperiment):
         "copies": (1, 20),
         "rounds": 800,
     }
+
+    def __post_init__(self):
+        for family in self.families:
+            _check.choice("families", family, FAMILIES)
 
     def seconds(self) -> float:
         work = self.seeds * self.rounds * len(self.families) * sum(self.copies)

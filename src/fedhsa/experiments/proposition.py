@@ -49,7 +49,7 @@ class Proposition(AbstractExperiment):
     td_step: float = 0.1
     finite_sum_step: float = 0.01
     local_steps: tuple[int, ...] = (2, 5, 10, 20, 100, 300)
-    """Each takes a compilation."""
+    """Each takes a compilation; 2, the paper's, is always among them."""
     indefinite_steps: int = 10
     """Up to how many local steps agents with negative curvature are followed: alone they diverge."""
     sweep: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -82,7 +82,8 @@ class Proposition(AbstractExperiment):
 
     def run(self, watch: Watch) -> Outcome:
         problems = {family: instance.build().noiseless() for family, instance in self.instances().items()}
-        cases = [(f, H, self.step_size(f)) for f in problems for H in self.local_steps if self._follows(f, H)]
+        numbers = sorted({2, *self.local_steps})
+        cases = [(f, H, self.step_size(f)) for f in problems for H in numbers if self._follows(f, H)]
         cases += [("quadratic", 2, eta) for eta in self.sweep if ("quadratic", 2, eta) not in cases]
         rows, measured, predicted = [], [], []
         for family, H, eta in cases:
@@ -100,7 +101,7 @@ class Proposition(AbstractExperiment):
         return Outcome({"measured": np.stack(measured), "predicted": np.stack(predicted)}, {"rows": rows, "ends": ends})
 
     def _follows(self, family: str, H: int) -> bool:
-        return family != "nonconvex" or self.indefinite_steps >= H
+        return family != "nonconvex" or max(2, self.indefinite_steps) >= H
 
     def draw(self, outcome: Outcome) -> "Figure":
         import matplotlib

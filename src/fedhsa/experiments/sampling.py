@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from .. import _check
 from ..algorithms import FedHSA
 from ..problems import Problem
 from ..sources import FiniteChain, Transitions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SETTLED = 0.01
 """What a deviation may keep of itself before floors are measured; the variance then lacks the square of it."""
+FAMILIES = ("finite-sum", "td")
 WITHIN = 0.05
 """How far the expansion may be off, as a part."""
 FIRST_ORDER_WITHIN = 0.1
@@ -37,7 +39,7 @@ class Sampling(AbstractExperiment):
     name: str = "sampling"
     title: str = "Independent and Markov sampling"
     source: str = "Theorem 1 against Theorem 2"
-    families: tuple[str, ...] = ("finite-sum", "td")
+    families: tuple[str, ...] = FAMILIES
     num_agents: int = 5
     dim: int = 10
     num_components: int = 5
@@ -62,6 +64,10 @@ class Sampling(AbstractExperiment):
         "laziness": (0.0, 0.9),
         "rounds": 2000,
     }
+
+    def __post_init__(self):
+        for family in self.families:
+            _check.choice("families", family, FAMILIES)
 
     def seconds(self) -> float:
         work = self.seeds * self.rounds * len(self.families) * len(self.laziness)
