@@ -14,8 +14,8 @@ help:  ## show the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,bench]'
 	@touch $@
 
-reproduce: .venv/ready  ## run the main job: the paper's quadratic figure, into results/
-	$(BIN)/fedhsa run --config examples/quadratic.toml --out results
+reproduce: .venv/ready  ## run the main job: every figure and claim of the paper, on results/report.html
+	$(BIN)/fedhsa reproduce
 
 test: .venv/ready  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'

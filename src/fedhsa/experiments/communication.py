@@ -87,10 +87,11 @@ class Communication(AbstractExperiment):
         for family, name in (("quadratic", "the quadratic problem"), ("td", "TD")):
             target, between = _targets(outcome, family)
             fed, local = (_spent(outcome, f"{family} {m}", target) for m in ("FedHSA", "LocalSA"))
+            prices = [f"{spent['rounds']:.0f} rounds and {_bytes(spent['bytes'])}" for spent in (fed, local)]
             sentences.append(
-                f"On {name} an error of {target:.2g}, twice Local SA's floor, takes FedHSA {fed['rounds']:.0f} "
-                f"rounds and {_bytes(fed['bytes'])}, Local SA {local['rounds']:.0f} rounds and {_bytes(local['bytes'])}: as many "
-                f"rounds and samples, twice the bytes. An error of {between:.2g} Local SA never reaches."
+                f"On {name} an error of {target:.2g}, twice Local SA's floor, takes FedHSA {prices[0]}, Local SA "
+                f"{prices[1]}: about as many rounds and samples, about twice the bytes. An error of {between:.2g} Local "
+                "SA never reaches."
             )
         return sentences
 

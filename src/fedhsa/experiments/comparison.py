@@ -161,9 +161,8 @@ class Comparison(AbstractExperiment):
         ]
 
     def _flatness(self, outcome: Outcome, slow: dict[str, float]) -> str:
-        settled = max((traces.is_flat(outcome, label), label) for label in outcome.facts["curves"])
         rounds = max(curve["settled"] for curve in outcome.facts["curves"].values())
-        if not settled[0]:
+        if not all(traces.is_flat(outcome, label) for label in outcome.facts["curves"]):
             return f"The prediction settles in round {rounds} only: with so few rounds the floor is not to be trusted."
         flat = traces.flatness(outcome, "FedHSA")
         return (
