@@ -58,10 +58,10 @@ class Cohort(AbstractExperiment):
     """Over how many rounds the variance is taken, after those in which the method settles."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
-        "seeds": 8,
+        "seeds": 16,
         "families": ("quadratic", "finite-sum"),
         "copies": (1, 20),
-        "rounds": 800,
+        "rounds": 600,
     }
 
     def __post_init__(self):
@@ -70,7 +70,7 @@ class Cohort(AbstractExperiment):
 
     def seconds(self) -> float:
         work = self.seeds * self.rounds * len(self.families) * sum(self.copies)
-        return 1.0 + len(self.families) * (1.2 + 1.5 * len(self.copies)) + 2e-6 * work
+        return 1.0 + len(self.families) * (1.0 + 1.5 * len(self.copies)) + 2e-6 * work
 
     def cohort(self, family: str) -> Instance:
         """The cohort of one family."""

@@ -70,8 +70,8 @@ class Sampling(AbstractExperiment):
             _check.choice("families", family, FAMILIES)
 
     def seconds(self) -> float:
-        work = self.seeds * self.rounds * len(self.families) * len(self.laziness)
-        return 1.0 + 6.0 * len(self.families) + 1e-5 * work
+        runs = self.seeds * len(self.families) * len(self.laziness)
+        return 1.0 + 7.0 * len(self.families) + 2.5e-7 * runs * self.rounds * self.local_steps * self.num_agents
 
     def variant(self, family: str, laziness: float) -> Instance:
         """One family's problem with chains of one kind."""
