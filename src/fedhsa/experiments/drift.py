@@ -154,7 +154,7 @@ class Drift(AbstractExperiment):
             f"lie between {ranges['step']} in the step, and between {ranges['local_steps']} in the local steps.",
             f"It stays below C (eta L H)^2 (|e|^2 + sigma^2) with C = {self.constant:g} in every round on every "
             f"problem up to eta L H = {max(self.reaches):g}; the most that any round needed is {needed[worst]:.2f} "
-            f"({worst}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
+            f"({LOOKS[worst].name}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
         ]
 
     def checks(self, outcome: Outcome) -> list[Check]:
@@ -162,16 +162,15 @@ class Drift(AbstractExperiment):
         for family in self.families:
             for axis, words in AXES.items():
                 slopes = self._slopes(outcome, family, axis)
-                away = [max(abs(end - 2) for end in slope.interval) for slope in slopes]
-                worst = int(np.argmax(away))
+                worst = int(np.argmax([max(abs(end - 2) for end in slope.interval) for slope in slopes]))
                 statement = (
-                    f"Slope of log(largest squared drift) against log({words}), {family}, from the start where it is "
-                    f"farthest from 2 (distance {self.distances[worst]:g} from the root)"
+                    f"Slope of log(largest squared drift) against log({words}), {LOOKS[family].name}, from the start "
+                    f"where it is farthest from 2 (distance {self.distances[worst]:g} from the root)"
                 )
                 name = f"{self.name}/{family}/{words.replace(' ', '-')}"
                 found.append(inside(7, name, statement, slopes[worst], *SLOPES))
             needed = float(outcome.arrays[f"{family}/needed"].max())
-            statement = f"The least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2) in every round, {family}"
+            statement = f"Least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2) in every round, {LOOKS[family].name}"
             found.append(at_most(7, f"{self.name}/{family}/bound", statement, needed, self.constant))
         return found
 
@@ -215,7 +214,11 @@ class Drift(AbstractExperiment):
         handles = [LOOKS[family].handle() for family in self.families]
         handles += [Line2D([], [], **dot), Line2D([], [], markerfacecolor="white", **dot)]
         handles += [Line2D([], [], color="0.3", linestyle=DASHES, linewidth=1.0), Line2D([], [], color="black")]
-        labels = [*self.families, rf"start at distance {self.distances[-1]:g}", "start at the root"]
+        labels = [
+            *(LOOKS[family].name for family in self.families),
+            rf"start at distance {self.distances[-1]:g}",
+            "start at the root",
+        ]
         labels += ["slope 2", rf"bound, $C$ = {self.constant:g}"]
         figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
 
@@ -281,10 +284,10 @@ def _entries(drift: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
 def _draw_series(ax: "Axes", at: np.ndarray, samples: np.ndarray, family: str, root: bool) -> None:
     from ..plots._style import DASHES, darker
 
-    colour, marker = LOOKS[family]
+    look = LOOKS[family]
     found = np.array([statistics.mean(row, level=0.95) for row in samples])
     spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-    style: dict[str, Any] = {"fmt": marker, "color": colour, "markersize": 4.5, "capsize": 2}
-    ax.errorbar(at, found[:, 0], spread, markerfacecolor="white" if root else colour, zorder=4, **style)
+    face = "white" if root else look.colour
+    ax.errorbar(at, found[:, 0], spread, markerfacecolor=face, capsize=2, zorder=4, **look.style)
     guide = found[0, 0] * (at / at[0]) ** 2
-    ax.plot(at, guide, color=darker(colour), linestyle=DASHES, linewidth=0.8, zorder=2)
+    ax.plot(at, guide, color=darker(look.colour), linestyle=DASHES, linewidth=0.8, zorder=2)

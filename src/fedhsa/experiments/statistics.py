@@ -75,6 +75,31 @@ def slope(x: Any, samples: Any, level: float = LEVEL) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
+def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
+    r"""The squared norm of a mean, from one estimate of the mean per seed, `(seeds, d)`.
+
+    With the average $m$ of the $K$ seeds and their covariance $S$, $|m|^2$ is too large by $\mathrm{tr} S / K$, which
+    is taken off; its variance is about $4 m^T S m / K + 2\,\mathrm{tr}(S^2) / K^2$. It may come out negative where
+    there is no bias.
+
+    !!! example
+        >>> seeds = np.random.default_rng(0).normal([3.0, 4.0], 1.0, size=(10000, 2))
+        >>> bool(abs(squared_bias(seeds).value - 25) < 0.5), squared_bias(seeds - [3.0, 4.0]).contains(0.0)
+        (True, True)
+    """
+    K, m = len(means), means.mean(0)
+    S = np.atleast_2d(np.cov(means.T)) / K
+    value = float(m @ m - np.trace(S))
+    half = float(stdtrit(K - 1, (1 + level) / 2) * np.sqrt(4 * m @ S @ m + 2 * np.trace(S @ S)))
+    return Estimate(value, value - half, value + half)
+
+
+def squared_bias_samples(means: np.ndarray) -> np.ndarray:
+    """One number per seed whose mean is the squared bias and whose spread is, to first order, that of its estimate."""
+    m = means.mean(0)
+    return squared_bias(means).value + 2 * (means - m) @ m
+
+
 def autocorrelation_time(errors: Any) -> float:
     r"""How many successive records are worth one independent one: $1 + 2 \sum_k \rho_k$, `errors` `(seeds, records)`.
 
