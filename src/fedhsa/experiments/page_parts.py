@@ -102,7 +102,7 @@ def plain_words(text: str) -> str:
     text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)", lambda f: number(float(f[0])), text)
     text = re.sub(r"(?<![\w.)-])-(?=\d)", MINUS, text)
     text = re.sub(GREEK_WORDS, lambda f: GREEK[f[1]] + (MACRON if f[2] else ""), text)
-    text = re.sub(r"(?<=[\w)])\^(\d+)", lambda f: f[1].translate(SUPERSCRIPTS), text)
+    text = re.sub(r"(?<=[\w)|])\^(\d+)", lambda f: f[1].translate(SUPERSCRIPTS), text)
     return re.sub(r"(?<=\d) %", f"{SPACE}%", text).replace("<=", "≤").replace(">=", "≥")
 
 
@@ -110,8 +110,8 @@ def words(text: Any) -> str:
     """A sentence as HTML: safe, `code` between backticks, the rest set as in print.
 
     !!! example
-        >>> words("`a < b` & c_i")
-        '<code>a &lt; b</code> &amp; <i>c<sub>i</sub></i>'
+        >>> words("`a < b` & c_i^H")
+        '<code>a &lt; b</code> &amp; <i>c<sub>i</sub></i><sup>H</sup>'
     """
     parts = str(text).split("`")
     if len(parts) % 2 == 0:  # a lone backtick is a character like any other
@@ -120,7 +120,8 @@ def words(text: Any) -> str:
 
 
 def _typeset(text: str) -> str:
-    return re.sub(r"\b([A-Za-z\u03b1-\u03c9])_([a-z]{1,2}|\d)\b", r"<i>\1<sub>\2</sub></i>", escape(plain_words(text)))
+    text = re.sub(r"\b([A-Za-z\u03b1-\u03c9])_([a-z]{1,2}|\d)\b", r"<i>\1<sub>\2</sub></i>", escape(plain_words(text)))
+    return re.sub(r"\^(\u2212?\w{1,3}|\([^()]*\))", r"<sup>\1</sup>", text)
 
 
 def setting(value: Any) -> str:

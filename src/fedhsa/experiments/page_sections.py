@@ -89,7 +89,7 @@ def family(name: str, group: list[Section], places: dict[str, list[str]]) -> str
 def _experiment(section: Section, places: list[str]) -> str:
     experiment, manifest = section.entry.experiment, section.entry.manifest
     checks = items(
-        f'{chip(check.verdict)} <a href="#{place}">{words(check.name.removeprefix(f"{section.name}: "))}</a>'
+        f'{chip(check.verdict)} <a href="#{place}">{words(check.name.removeprefix(section.name).lstrip(":/ "))}</a>'
         f" <small>claim {check.claim}</small>"
         for check, place in zip(section.checks, places, strict=True)
     )
@@ -100,7 +100,11 @@ def _experiment(section: Section, places: list[str]) -> str:
         f'<span class="source">{words(experiment.source)}</span></h3>\n'
         f"{figure_of(section, _files(section))}"
         + "".join(f"<p>{words(sentence)}</p>\n" for sentence in section.sentences)
-        + (f'<div class="aside">\n<p class="label">Where the paper is silent</p>\n{notes}</div>\n' if notes else "")
+        + (
+            f'<div class="aside">\n<p class="label">Our choices where the paper is silent</p>\n{notes}</div>\n'
+            if notes
+            else ""
+        )
         + (f'<div class="checks">\n<p class="label">Checks</p>\n{checks}</div>\n' if checks else "")
         + _details("Settings", _settings(manifest.get("settings") or {}))
         + _details("Assumptions of the theory", _assumptions(section))
