@@ -210,7 +210,7 @@ def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExp
         >>> slower.instance.arguments["laziness"]
         0.5
     """
-    instance = getattr(experiment, "instance", None)
+    instance = _instance(experiment)
     if name in _own_settings(experiment):
         return dataclasses.replace(experiment, **{name: _fitting(name, value, getattr(experiment, name))})
     name = name.removeprefix("problem.")
@@ -224,7 +224,7 @@ def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExp
 
 def names(experiment: AbstractExperiment) -> list[str]:
     """The settings that `change` takes."""
-    instance = getattr(experiment, "instance", None)
+    instance = _instance(experiment)
     own = _own_settings(experiment)
     return (
         own
@@ -237,6 +237,11 @@ def _own_settings(experiment: AbstractExperiment) -> list[str]:
     """Fields that are settings; the rest says what the experiment is."""
     words = ("name", "title", "source", "choices", "instance", "ordered")
     return [field.name for field in dataclasses.fields(experiment) if field.name not in words]
+
+
+def _instance(experiment: AbstractExperiment) -> Instance | None:
+    found = getattr(experiment, "instance", None)
+    return found if isinstance(found, Instance) else None
 
 
 def _generator(instance: Instance) -> Callable:

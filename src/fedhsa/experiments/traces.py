@@ -51,7 +51,6 @@ def follow(
         "settled": None if settled is None else int(settled),
         "diverged": int((result.failed_round >= 0).sum()),
         "cost": result.cost._asdict(),
-        "seconds": sum(result.timings.values()),
     }
     return Trace(result.error, prediction.error(rounds, theta), result.theta, facts)
 
