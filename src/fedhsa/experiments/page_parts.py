@@ -80,8 +80,8 @@ def duration(seconds: float) -> str:
     """A time as people say it.
 
     !!! example
-        >>> duration(0.23), duration(12.4), duration(200)
-        ('0.2 s', '12 s', '3 min 20 s')
+        >>> duration(0.23), duration(12.4), duration(59.8), duration(200)
+        ('0.2 s', '12 s', '1 min', '3 min 20 s')
     """
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds))
 
 
 def plain_words(text: str) -> str:
