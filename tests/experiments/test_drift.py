@@ -54,7 +54,7 @@ def test_the_path_is_that_of_fedhsa_on_the_other_families(family):
 
 def test_a_longer_round_begins_like_a_shorter_one():
     problem = STUDY.instance("td").build()
-    long, short = (local_paths(problem, problem.theta_star, np.array([0.01, 0.1]), H, seeds=2)[0] for H in (9, 4))
+    long, short = (local_paths(problem, problem.theta_star, np.array([0.1]), H, seeds=3)[0] for H in (6, 4))
     np.testing.assert_allclose(long[..., :4], short, rtol=1e-12)
 
 

@@ -291,7 +291,7 @@ def noise_at(agent: AbstractAgent, chain, x, kind: Kind) -> Noise:
     else:
         given = jax.vmap(lambda s: agent.operator(x, s))(states)
         leaving, mean = P.T @ (pi[:, None] * given), pi @ given
-        factor = (jnp.sqrt(pi)[:, None] * (given - mean)).T
+        factor = (jnp.sqrt(pi)[:, None] * (given - mean[None])).T
         square = factor @ factor.T
     if kind.independent:
         return Noise(jnp.zeros_like(given), jnp.zeros_like(given.T), square, factor)
