@@ -79,8 +79,8 @@ def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
     r"""The squared norm of a mean, from one estimate of the mean per seed, `(seeds, d)`.
 
     With the average $m$ of the $K$ seeds and their covariance $S$, $|m|^2$ is too large by $\mathrm{tr} S / K$, which
-    is taken off. The variance of the rest is about $4 m^T S m / K - 2\,\mathrm{tr}(S^2) / K^2$, and where there is no
-    bias $2\,\mathrm{tr}(S^2) / K^2$, the least it can be. The estimate may then come out negative.
+    is taken off; the interval has the variance $4 m^T S m / K + 2\,\mathrm{tr}(S^2) / K^2$, which is generous where the
+    bias is small. Without a bias the estimate may come out negative.
 
     !!! example
         >>> seeds = np.random.default_rng(0).normal([3.0, 4.0], 1.0, size=(10000, 2))
@@ -90,8 +90,7 @@ def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
     K, m = len(means), means.mean(0)
     S = np.atleast_2d(np.cov(means.T)) / K
     value = float(m @ m - np.trace(S))
-    least = 2 * np.trace(S @ S)
-    half = float(stdtrit(K - 1, (1 + level) / 2) * np.sqrt(max(4 * m @ S @ m - least, least)))
+    half = float(stdtrit(K - 1, (1 + level) / 2) * np.sqrt(4 * m @ S @ m + 2 * np.trace(S @ S)))
     return Estimate(value, value - half, value + half)
 
 
