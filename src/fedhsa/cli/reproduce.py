@@ -176,7 +176,8 @@ def _run(
 
     def manifest(experiment: AbstractExperiment) -> dict[str, Any]:
         command = shlex.join(["fedhsa", "reproduce", experiment.name, *settings.arguments()])
-        about = {"command": command, "preset": settings.preset, "quick": settings.quick}
+        place = settings.folder.relative_to(settings.out).joinpath(experiment.name).as_posix()
+        about = {"command": command, "preset": settings.preset, "quick": settings.quick, "folder": place}
         return about | {"versions": versions(), "machine": machine()}
 
     try:

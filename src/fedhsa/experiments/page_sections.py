@@ -117,10 +117,11 @@ def _files(section: Section) -> str:
     manifest = section.entry.manifest
     names = [*(manifest.get("figures") or FIGURES), *(manifest.get("data") or ("data.csv", "data.npz"))]
     labels = {name: FILES.get(f".{name.rpartition('.')[2]}", name) for name in names} | {"manifest.json": "manifest"}
+    folder = str(manifest.get("folder") or section.name)
     links = " ".join(
-        f'<a href="{escape(quote(f"{section.name}/{name}"))}">{escape(label)}</a>' for name, label in labels.items()
+        f'<a href="{escape(quote(f"{folder}/{name}"))}">{escape(label)}</a>' for name, label in labels.items()
     )
-    return f'<span class="files">In the folder <code>{escape(section.name)}</code> beside this page: {links}</span>'
+    return f'<span class="files">In the folder <code>{escape(folder)}</code> beside this page: {links}</span>'
 
 
 def _runtime(manifest: dict[str, Any]) -> str:

@@ -40,8 +40,8 @@ TD_LAW = (
     "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
 )
 SLOW = (
-    "Not in the paper: the kernels stay in place with probability 0.9, which leaves stationary laws, mean operators "
-    "and root as they are and makes the data correlated in time."
+    "Not in the paper: the kernels stay in place with probability 0.9. That keeps their stationary laws and makes the "
+    "data correlated in time; the next state enters TD's operator, so its root moves as well."
 )
 FINITE = (
     "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "

@@ -1,6 +1,7 @@
 """Running many experiments: what is finished already is reused, and stopping loses only what is under way."""
 
 import concurrent.futures
+import datetime
 import pathlib
 import threading
 import time
@@ -81,8 +82,14 @@ def run(
         began = time.perf_counter()
         outcome = experiment.run(Watch(stopped.is_set, devices))
         seconds = time.perf_counter() - began
-        about = {"name": experiment.name, "source": experiment.source, "settings": store.settings(experiment)}
-        store.keep(experiment, outcome, about | {"seconds": seconds} | manifest(experiment), folder)
+        about = {
+            "name": experiment.name,
+            "source": experiment.source,
+            "settings": store.settings(experiment),
+            "seconds": seconds,
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+        store.keep(experiment, outcome, about | manifest(experiment), folder)
         return Finished(experiment, seconds, None)
 
     pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="experiment")

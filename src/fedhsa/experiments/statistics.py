@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 LEVEL = 0.999
-"""Of the intervals that decide claims. There are some fifty of them: all hold together with a chance of 95 %."""
+"""Of the intervals that decide claims: with some fifty of them, all hold together with a chance of about 95 %."""
 
 
 class Estimate(NamedTuple):

@@ -25,8 +25,8 @@ NUMBERS = ("*.py", "sources/*.py", "problems/*.py", "algorithms/*.py", "engine/*
 """The code that all numbers come from."""
 SHARED = ("base", "instance", "statistics", "traces", "assumptions")
 """Modules of experiments that several of them compute with."""
-PICTURES = ("plots/*.py", "experiments/*.py")
-"""The code that figures and tables come from, besides."""
+PICTURES = ("plots/*.py", "experiments/[!p]*.py", "experiments/proposition.py")
+"""The code that figures and tables come from, besides; not the page's."""
 FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 
 
