@@ -66,7 +66,7 @@ def test_sweeps_meet_in_one_point():
 
 def test_a_run_gives_what_is_kept_on_disk():
     study = Corollary(
-        seeds=3, round_sweep=(40, 80), local_step_sweep=(2,), copy_sweep=(1,), outside_rounds=8, outside_copies=(1,)
+        seeds=3, round_sweep=(40, 80), local_step_sweep=(2,), copy_sweep=(1,), outside_rounds=8, outside_copies=(1, 1)
     )
     outcome = study.run(Watch())
     assert outcome.arrays["inside/error"].shape == (2, 3)

@@ -76,7 +76,7 @@ class Saturation(AbstractExperiment):
     def seconds(self) -> float:
         points = self.points()
         steps = sum(p.M * (self._samples(p) + 250 / p.step) for p in points if p.kind != "additive")
-        return 7.0 + 1.5 * len({point[:3] for point in points}) + 4e-8 * self.seeds * steps
+        return 5.0 + 3.0 * len({point[:3] for point in points}) + 3.5e-8 * self.seeds * steps
 
     def run(self, watch: Watch) -> Outcome:
         td = self.instance.build()
