@@ -141,8 +141,8 @@ class Saturation(AbstractExperiment):
     def notes(self) -> list[str]:
         return [
             "The paper has no experiment on this term. This is a small TD problem whose chains stay in place with "
-            "chance 0.85; of 40 random ones of its size it is the one whose speed-up ends first (key 8). More agents "
-            "are copies of one cohort of 4, with independent noise.",
+            "chance 0.85, picked for the effect: of 40 random problems of each of five sizes the one whose speed-up is "
+            "predicted to end first (key 8). More agents are copies of one cohort of 4, with independent noise.",
             "The level is the squared norm of the mean of the error over seeds and rounds, less what the variance of "
             "that mean adds to it. Runs start at the root and are measured once the mean has gone all but 0.1 % of its "
             "way.",
