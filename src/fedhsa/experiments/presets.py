@@ -40,7 +40,7 @@ TD_LAW = (
     "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
 )
 SLOW = (
-    "Not in the paper: the kernels stay in place with probability 0.9. That keeps their stationary laws and makes the "
+    "Not in the paper: the kernels stay in place with probability 0.8. That keeps their stationary laws and makes the "
     "data correlated in time; the next state enters TD's operator, so its root moves as well."
 )
 FINITE = (
@@ -120,9 +120,9 @@ def _paper() -> list[AbstractExperiment]:
         "td/slow",
         "TD learning, slow chains",
         "Beyond the paper",
-        instance=Instance("td", 200, {"laziness": 0.9}),
+        instance=Instance("td", 200, {"laziness": 0.8}),
         step_size=0.03,
-        rounds=1000,
+        rounds=800,
         ordered=False,
         choices=(TD_STEP, SLOW),
     )
@@ -137,7 +137,7 @@ def _paper() -> list[AbstractExperiment]:
         td.markov("6b", Instance("td", 200), 0.03, 600),
         td.agents("7", Instance("td", 200), 0.03, 2000),
         slow,
-        finite.noiseless("8a", large, 0.01, 60),
+        finite.noiseless("8a", large, 0.01, 50),
         finite.markov("8b", large, 0.01, 60, seeds=16),
         finite.saying(SMALL).agents("9", _small(large), 0.01, 400),
     ]

@@ -78,8 +78,8 @@ def random(
     - `num_agents`, `num_components`, `dim`: $M$, $N$ and $d$. More agents with the same key extend the problem.
     - `heterogeneity`: 0 makes all agents equal (components and kernel), 1 makes them independent draws.
     - `eigenvalues`: the smallest and the largest of every component.
-    - `min_eigenvalue`: instead of moving eigenvalues onto an interval, shifts the Gaussian matrices to this smallest one
-      and multiplies all of an agent's by one Exp(1) number, as the authors' public scripts do.
+    - `min_eigenvalue`: instead of moving eigenvalues onto an interval, shifts the Gaussian matrices to this smallest
+      one and multiplies all of an agent's by one Exp(1) number, as the authors' public scripts do.
     - `laziness`: the chance to stay at the same component.
 
     !!! example

@@ -28,10 +28,11 @@ class LocalRule(NamedTuple):
 
     def sums(self, A: np.ndarray) -> np.ndarray:
         r"""$S_i = \sum_{k<H} F_i^k$, in $\log H$ products: $S_{2k} = S_k + F^k S_k$."""
-        identity = np.broadcast_to(np.eye(A.shape[-1]), A.shape)
-        F, power, S = identity + self.step_size * A, identity, np.zeros_like(A)
+        identity = np.eye(A.shape[-1])
+        F = power = identity + self.step_size * A
+        S = np.broadcast_to(identity, A.shape).copy()  # products with broadcast views are slow
         with np.errstate(over="ignore", invalid="ignore"):
-            for bit in f"{self.local_steps:b}":
+            for bit in f"{self.local_steps:b}"[1:]:
                 S, power = S + power @ S, power @ power
                 if bit == "1":
                     S, power = identity + F @ S, F @ power
@@ -64,15 +65,13 @@ class LocalRule(NamedTuple):
     def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
         c = self.offset(A, residuals)
-        return np.linalg.solve(np.eye(len(c)) - self.transition(A), c)
+        return np.linalg.solve(np.eye(len(c)) - self.transition(A), c) if c.any() else c
 
-    def round_map(self, A: np.ndarray, residuals: np.ndarray, *, noise: bool = True) -> RoundMap:
-        r"""The round map in closed form, with its response to additive noise or without.
+    def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
+        r"""The round map in closed form.
 
         $K_{i,\ell} = \frac{\alpha_g \eta}M [F_i^{H-1-\ell} + \kappa 1_{\ell=0} (\bar S - S_i)]$.
         """
-        if not noise:
-            return RoundMap(self.transition(A), self.offset(A, residuals), None)
         S, scale = self.sums(A), self.server_step * self.step_size / len(A)
         powers = [np.broadcast_to(np.eye(A.shape[-1]), A.shape)]
         for _ in range(self.local_steps - 1):

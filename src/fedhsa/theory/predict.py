@@ -18,7 +18,7 @@ from .estimate import Estimates, estimate
 from .expansion import expansion
 from .first_order import bias_of, covariance_of, known
 from .prediction import Prediction
-from .rounds import check_schedule, radius
+from .rounds import RoundMap, check_schedule, limit_error, radius
 
 
 def predict(
@@ -51,11 +51,12 @@ def predict(
     algorithm.check(problem)
     rule = require_rule(algorithm)
     if known(problem):
-        A, residuals, parts, law = _from_knowledge(problem, algorithm, rule)
+        A, map, parts, law = _from_knowledge(problem, algorithm, rule)
         basis = "exact" if law is not None and problem.affine else "expansion"
     else:
         estimates = estimate(problem, samples=samples, key=key)
-        A, residuals, parts = estimates.jacobians, estimates.residuals, _from_samples(problem, rule, estimates)
+        A, parts = estimates.jacobians, _from_samples(problem, rule, estimates)
+        map = RoundMap(rule.transition(A), rule.offset(A, estimates.residuals), None)
         basis, law = "samples", None
     stable = parts is not None
     if parts is None:
@@ -64,8 +65,8 @@ def predict(
     return Prediction(
         basis=basis,
         stable=stable,
-        transition=rule.transition(A),
-        offset=rule.offset(A, residuals),
+        transition=map.transition,
+        offset=map.offset,
         jacobians=A,
         problem=problem,
         algorithm=algorithm,
@@ -87,24 +88,30 @@ class _Parts(NamedTuple):
 
 def _from_knowledge(
     problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule
-) -> tuple[np.ndarray, np.ndarray, _Parts | None, AbstractLaw | None]:
+) -> tuple[np.ndarray, RoundMap, _Parts | None, AbstractLaw | None]:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.theta_star - b
-    if not radius(rule.transition(A)) < 1:
-        return A, residuals, None, None
-    law = _law(model, algorithm, rule, A, residuals)
+    map = RoundMap(rule.transition(A), rule.offset(A, residuals), None)
+    if not radius(map.transition) < 1:
+        return A, map, None, None
+    law = _law(model, algorithm, rule, A, residuals, map)
     if law is not None:
-        return A, residuals, _from_law(law, rule.limit_error(A, residuals)), law
+        return A, map, _from_law(law, limit_error(map, algorithm)), law
     found = expansion(model, algorithm)
     curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
     lasting = found.heterogeneity_bias + found.lasting_bias
     parts = _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting)
-    return A, residuals, parts, None
+    return A, map, parts, None
 
 
 def _law(
-    problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule, A: np.ndarray, residuals: np.ndarray
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    rule: LocalRule,
+    A: np.ndarray,
+    residuals: np.ndarray,
+    map: RoundMap,
 ) -> AbstractLaw | None:
     """The exact law of affine agents, where it has one that is quick at any size; products of chains are not."""
     finite = finite_law(problem.agents.source)
@@ -113,8 +120,8 @@ def _law(
     if finite is not None and not finite.independent:
         return None
     with contextlib.suppress(TypeError):  # too large
-        noise = not isinstance(problem.agents.source, Silent)
-        return exact.law(problem, algorithm, rule.round_map(A, residuals, noise=noise))
+        silent = isinstance(problem.agents.source, Silent)
+        return exact.law(problem, algorithm, map if silent else rule.round_map(A, residuals))
     return None
 
 
