@@ -193,6 +193,8 @@ def _run(
                 number += 1
                 if finished.error is not None:
                     failures[finished.experiment.name] = finished.error
+                else:
+                    entry(finished.experiment, settings.folder)  # draws while the next ones run
                 console.print(_line(number, total, finished))
     except KeyboardInterrupt:
         return failures, True

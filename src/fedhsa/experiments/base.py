@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -34,16 +35,22 @@ class StoppedError(Exception):
 
 
 class Watch:
-    """Through which an experiment simulates, so that whoever runs it can stop it and say where it computes.
+    """Through which an experiment simulates: whoever runs it can stop it, continue it and say where it computes.
 
     **Arguments:**
 
     - `stopped`: asked again and again while a simulation runs; True ends it with `StoppedError`.
     - `devices`: where to run. Default: all of JAX's.
+    - `folder`: where to keep finished simulations until the experiment is finished; the same experiment takes them up.
     """
 
-    def __init__(self, stopped: Callable[[], bool] = lambda: False, devices: Any = None):
-        self._stopped, self._devices = stopped, devices
+    def __init__(
+        self,
+        stopped: Callable[[], bool] = lambda: False,
+        devices: Any = None,
+        folder: pathlib.Path | None = None,
+    ):
+        self._stopped, self._devices, self._folder, self._count = stopped, devices, folder, 0
 
     def look(self) -> None:
         """Stops here when asked to."""
@@ -51,9 +58,14 @@ class Watch:
             raise StoppedError
 
     def simulate(self, problem: Problem, algorithm: AbstractAlgorithm, **settings: Any) -> Result:
-        """`fedhsa.simulate`, interruptible."""
+        """`fedhsa.simulate`, interruptible and kept."""
         self.look()
-        return simulate(problem, algorithm, devices=self._devices, progress=lambda _: self.look(), **settings)
+        settings |= {"devices": self._devices, "progress": lambda _: self.look()}
+        if self._folder is not None:
+            path = self._folder / f"{self._count}.npz"
+            settings |= {"checkpoint": path, "checkpoint_every": settings["rounds"], "resume": True}
+            self._count += 1
+        return simulate(problem, algorithm, **settings)
 
 
 @dataclasses.dataclass(frozen=True)

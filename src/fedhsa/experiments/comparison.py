@@ -168,9 +168,9 @@ class Comparison(AbstractExperiment):
             for label, curve in outcome.facts["curves"].items()
         }
         return (
-            f"The predicted floors are off by {off['FedHSA']:+.0f} % (FedHSA) and {off['LocalSA']:+.0f} % (Local SA): on "
-            "slow chains an agent repeats nearly the same step many times, more than an expansion to second order in the "
-            "noise follows. It is asked here only which of the two is lower."
+            f"The predicted floors are off by {off['FedHSA']:+.0f} % (FedHSA) and {off['LocalSA']:+.0f} % (Local SA): "
+            "on slow chains an agent repeats nearly the same step many times, more than an expansion to second order "
+            "in the noise follows. It is asked here only which of the two is lower."
         )
 
     def _flatness(self, outcome: Outcome, slow: dict[str, float]) -> str:

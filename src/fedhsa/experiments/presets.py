@@ -93,7 +93,8 @@ class _Family:
 
     def agents(self, figure: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
         more = instance.change("num_agents", 100)
-        return AgentSweep(**self._settings("agents", "more and more agents", figure, more, step_size, rounds))
+        settings = self._settings("agents", "more and more agents", figure, more, step_size, rounds)
+        return AgentSweep(**settings, seeds=16)
 
     def saying(self, *choices: str) -> "_Family":
         return dataclasses.replace(self, choices=(*self.choices, *choices))
@@ -122,7 +123,7 @@ def _paper() -> list[AbstractExperiment]:
         "Beyond the paper",
         instance=Instance("td", 200, {"laziness": 0.8}),
         step_size=0.03,
-        rounds=800,
+        rounds=600,
         ordered=False,
         choices=(TD_STEP, SLOW),
     )
@@ -134,12 +135,12 @@ def _paper() -> list[AbstractExperiment]:
         nonconvex.markov("4b", Instance("quadratic", 20, bent), 0.001, 1500),
         nonconvex.agents("5", Instance("quadratic", 20, bent), 0.001, 2400),
         td.noiseless("6a", Instance("td", 200), 0.03, 1150),
-        td.markov("6b", Instance("td", 200), 0.03, 600),
-        td.agents("7", Instance("td", 200), 0.03, 2000),
+        td.markov("6b", Instance("td", 200), 0.03, 400),
+        td.agents("7", Instance("td", 200), 0.03, 1500),
         slow,
         finite.noiseless("8a", large, 0.01, 50),
-        finite.markov("8b", large, 0.01, 60, seeds=16),
-        finite.saying(SMALL).agents("9", _small(large), 0.01, 400),
+        finite.markov("8b", large, 0.01, 30, seeds=16),
+        finite.saying(SMALL).agents("9", _small(large), 0.01, 300),
     ]
 
 

@@ -41,20 +41,21 @@ def run(
     *,
     manifest: Callable[[AbstractExperiment], dict[str, Any]] = lambda _: {},
     again: bool = False,
-    workers: int = 1,
+    workers: int = 2,
     devices: Any = None,
     show: Callable[[Status], None] = lambda _: None,
 ) -> Iterator[Finished]:
     """Runs the experiments that `folder` does not hold yet, and says of each when it is finished.
 
-    An outcome is on disk before it is announced, so whatever happens later, it is not computed twice. An exception in
-    the caller (Ctrl-C) stops the simulations under way within a second or so.
+    An outcome is on disk before it is announced, and so is every simulation of an experiment under way: whatever
+    happens, they are not computed twice. An exception in the caller (Ctrl-C) stops simulations within a second or so.
 
     **Arguments:**
 
     - `manifest`: what to write beside an outcome, besides its settings and its time.
     - `again`: whether to run also what is finished.
-    - `workers`: how many experiments run at once; each uses all cores for its simulations, not for its compilations.
+    - `workers`: how many experiments run at once: each uses all cores for its simulations, but only one of them for
+      its compilations.
     - `devices`: where to simulate. Default: all of JAX's.
     - `show`: called a few times a second.
 
@@ -80,7 +81,7 @@ def run(
     def work(experiment: AbstractExperiment) -> Finished:
         clock.start(experiment)
         began = time.perf_counter()
-        outcome = experiment.run(Watch(stopped.is_set, devices))
+        outcome = experiment.run(Watch(stopped.is_set, devices, store.parts(experiment, folder)))
         seconds = time.perf_counter() - began
         about = {
             "name": experiment.name,

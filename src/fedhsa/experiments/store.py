@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import pathlib
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -79,12 +80,19 @@ def find(experiment: AbstractExperiment, out: pathlib.Path) -> Outcome | None:
     return Outcome(arrays, header["facts"])
 
 
+def parts(experiment: AbstractExperiment, out: pathlib.Path) -> pathlib.Path:
+    """The folder for what a running experiment has finished so far."""
+    return out / experiment.name / f"parts-{fingerprint(experiment)[:16]}"
+
+
 def keep(experiment: AbstractExperiment, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> Outcome:
     """Writes what came out, in one file, and gives it back as it will be read again."""
     path = out / experiment.name / "data.npz"
     header = {"kind": KIND, "fingerprint": fingerprint(experiment), "facts": plain(outcome.facts)}
     _files.write_arrays(path, outcome.arrays, header)
     write_json(out / experiment.name / "manifest.json", manifest)
+    for folder in path.parent.glob("parts-*"):
+        shutil.rmtree(folder, ignore_errors=True)
     arrays, header = _files.read_arrays(path, KIND)
     return Outcome(arrays, header["facts"])
 
