@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 
-.PHONY: help reproduce test test-slow bench lint format constraints clean
+.PHONY: help reproduce figures test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -16,6 +16,10 @@ help:  ## show the targets
 
 reproduce: .venv/ready  ## run the main job: every figure and claim of the paper, on results/report.html
 	$(BIN)/fedhsa reproduce
+
+figures:  ## copy the README's figures from results/, where `make reproduce` has put them
+	cp results/quadratic/markov/figure.png docs/figures/quadratic.png
+	cp results/quadratic/agents/figure.png docs/figures/agents.png
 
 test: .venv/ready  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'

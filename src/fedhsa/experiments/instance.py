@@ -1,6 +1,7 @@
 """The random problem of an experiment, as settings."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -41,8 +42,8 @@ class Instance:
     """Which random problem."""
 
     def build(self) -> Problem:
-        """Draws the problem."""
-        return PROBLEMS[self.family](num_agents=self.num_agents, key=self.key, **self.arguments)
+        """Draws the problem; experiments on the same one share it."""
+        return _build(self.family, self.num_agents, self.key, tuple(sorted(self.arguments.items())))
 
     def settings(self) -> dict[str, Any]:
         """Every argument of the generator, defaults included."""
@@ -66,6 +67,11 @@ class Instance:
             S = settings["num_states"]
             return Cost(1e-5 * M * S, 2 + 2e-8 * M * d * (d + S) ** 2, 3e-9 * M * d + 2e-8 * M)
         return Cost(0.2, 0.5, 2.5e-8 * M * d)
+
+
+@functools.lru_cache(maxsize=2)
+def _build(family: str, num_agents: int, key: int, arguments: tuple[tuple[str, Any], ...]) -> Problem:
+    return PROBLEMS[family](num_agents=num_agents, key=key, **dict(arguments))
 
 
 def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:

@@ -63,7 +63,7 @@ class Saturation(AbstractExperiment):
     """At the most agents."""
     local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)
     """At the most agents; each takes a compilation."""
-    samples: int = 5000
+    samples: int = 3500
     """Local steps of every agent that count, at `step_size`; smaller steps take more of them in proportion."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
