@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-import fedhsa as fh
 from fedhsa.cli import main
 from fedhsa.experiments import base, presets
+from fedhsa.experiments.comparison import Comparison
 
 NAMES = list(presets.experiments())
 TINY = ["--option", "num_agents=3", "dim=2", "step_size=0.02", "--rounds", "150"]
@@ -117,19 +117,20 @@ def test_settings_that_diverge_fail_with_the_reason_and_the_rest_goes_on(tmp_pat
 
 
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tmp_path, monkeypatch, capsys):
-    simulate, calls = fh.simulate, []
+    original, first = Comparison.run, tmp_path / "quadratic" / "noiseless" / "data.npz"
 
-    def interrupted(problem, *args, **kwargs):
-        calls.append(problem)
-        if len(calls) > 2:  # both methods of the first experiment are through
+    def interrupted(self, watch):
+        if self.name == "nonconvex/noiseless":
+            while not first.exists():
+                time.sleep(0.01)
             raise KeyboardInterrupt
-        return simulate(problem, *args, **kwargs)
+        return original(self, watch)
 
-    monkeypatch.setattr(base, "simulate", interrupted)
+    monkeypatch.setattr(Comparison, "run", interrupted)
     names = ("quadratic/noiseless", "nonconvex/noiseless")
     assert reproduce(*names, *TINY, out=tmp_path) == 130
     assert "The same command continues" in capsys.readouterr().out
-    monkeypatch.setattr(base, "simulate", simulate)
+    monkeypatch.setattr(Comparison, "run", original)
     reproduce(*names, *TINY, out=tmp_path)
     shown = capsys.readouterr().out
     assert "quadratic/noiseless    reused" in shown

@@ -8,7 +8,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.experiments import presets, store, traces
-from fedhsa.experiments.base import Outcome, Watch
+from fedhsa.experiments.base import Outcome, StoppedError, Watch
 from fedhsa.experiments.comparison import Comparison
 from fedhsa.experiments.instance import Instance, draw_stable
 from fedhsa.experiments.sweep import AgentSweep
@@ -45,6 +45,21 @@ def test_every_check_passes_on_small_problems(noisy, quiet, sweep):
         assert set(verdicts(experiment, outcome).values()) == {"pass"}
         assert all(isinstance(sentence, str) for sentence in experiment.tell(outcome))
         assert len({len(column) for column in experiment.table(outcome).values()}) == 1
+
+
+def test_finished_simulations_of_an_interrupted_experiment_are_taken_up_and_damaged_ones_replaced(quiet, tmp_path):
+    experiment, outcome = quiet
+    looks = iter([False] * 8)
+    with pytest.raises(StoppedError):
+        experiment.run(Watch(lambda: next(looks, True), folder=tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
+    kept = next(tmp_path.iterdir())
+    again = experiment.run(Watch(folder=tmp_path))
+    kept.write_bytes(kept.read_bytes()[:100])
+    third = experiment.run(Watch(folder=tmp_path))
+    for name, values in outcome.arrays.items():
+        assert np.array_equal(again.arrays[name], values)
+        assert np.array_equal(third.arrays[name], values)
 
 
 def test_both_methods_see_the_same_noise(noisy):
@@ -128,7 +143,13 @@ def test_a_setting_that_does_not_exist_or_does_not_fit_is_refused():
         presets.change(experiment, "lazyness", 0.5)
     with pytest.raises(ValueError, match="`rounds` must be a whole number"):
         presets.change(experiment, "rounds", 1.5)
+    with pytest.raises(ValueError, match="`seeds` must be at least 2"):
+        presets.change(experiment, "seeds", 1)
     with pytest.raises(ValueError, match="`noiseless` must be true or false"):
         presets.change(experiment, "noiseless", 1)
     assert presets.change(experiment, "step_size", 1).step_size == 1.0
     assert presets.change(experiment, "problem.key", 3).instance.key == 3
+    price = presets.experiments()["communication"]
+    assert presets.change(price, "td.dim", 4).td.arguments["dim"] == 4
+    with pytest.raises(ValueError, match="no setting `quadratic`"):
+        presets.change(price, "quadratic", 4)

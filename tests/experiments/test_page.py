@@ -182,7 +182,7 @@ def test_all_ten_claims_are_listed_with_verdicts_in_words(page):
     for number, (title, statement) in CLAIMS.items():
         assert f"claim-{number}" in page.ids
         assert page.text.count(title) >= 2
-        assert statement in page.text
+        assert statement.partition(" (")[0] in page.text  # what follows is set as a formula
     assert "3 of the 10 claims pass, 1 fails, 6 were not checked. Of 12 checks 11 pass." in page.text
 
 
@@ -224,7 +224,8 @@ def test_assumptions_are_shown_with_the_experiment_and_side_by_side(page):
 
 
 def test_the_number_of_intervals_and_their_joint_chance_are_stated(page):
-    assert "There are 8 of them here, and all contain the truth together with a chance of at least 99.2 %." in page.text
+    assert "There are 8 of them here: if each has its nominal level" in page.text
+    assert "a chance of at least 99.2 %" in page.text
 
 
 def test_a_page_without_experiments_still_has_its_claims():

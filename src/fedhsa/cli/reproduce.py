@@ -135,10 +135,14 @@ def main(args: Sequence[str], console: Console) -> int:
     _show(console, report, settings)
     for name, error in failures.items():
         print(f"fedhsa: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+    unexpected = [error for error in failures.values() if not isinstance(error, ValueError | MemoryError)]
+    if unexpected:
+        raise unexpected[0]  # after the page, which has the others
     if interrupted:
         console.print("Interrupted: what is finished is kept. The same command continues.", soft_wrap=True)
         return INTERRUPTED
-    return FAILED if failures or report.failed else 0
+    asked = {check.verdict for e in report.entries if e.experiment.name in chosen for check in e.checks}
+    return FAILED if failures or "fail" in asked else 0
 
 
 def _choose(known: dict[str, AbstractExperiment], wanted: Sequence[str]) -> dict[str, AbstractExperiment]:
@@ -167,6 +171,12 @@ def _changed(chosen: dict[str, AbstractExperiment], settings: ReproduceSettings)
     return chosen
 
 
+def _given(settings: ReproduceSettings) -> list[str]:
+    """Settings that are not the preset's."""
+    given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
+    return [f"{name} = {_toml(value)}" for name, value in (given | settings.option).items()]
+
+
 def _run(
     settings: ReproduceSettings, chosen: dict[str, AbstractExperiment], devices: Any, console: Console
 ) -> tuple[dict[str, Exception], bool]:
@@ -186,7 +196,7 @@ def _run(
                 [*chosen.values()],
                 settings.folder,
                 manifest=manifest,
-                again=settings.again,
+                again=settings.again or settings.device is not None,  # another device gives other last digits
                 devices=devices,
                 show=show,
             ):
@@ -198,9 +208,6 @@ def _run(
                 console.print(_line(number, total, finished))
     except KeyboardInterrupt:
         return failures, True
-    unexpected = [error for error in failures.values() if not isinstance(error, ValueError | MemoryError)]
-    if unexpected:
-        raise unexpected[0]
     return failures, False
 
 
@@ -252,6 +259,7 @@ def _report(
         command=command,
         quick=settings.quick,
         preset=settings.preset,
+        changed=tuple(_given(settings)),
         seconds=time.perf_counter() - began,
         unfinished=tuple(name for name in chosen if found[name] is None),
     )

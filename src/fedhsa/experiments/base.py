@@ -65,6 +65,12 @@ class Watch:
             path = self._folder / f"{self._count}.npz"
             settings |= {"checkpoint": path, "checkpoint_every": settings["rounds"], "resume": True}
             self._count += 1
+            try:
+                return simulate(problem, algorithm, **settings)
+            except ValueError:
+                if not path.exists():
+                    raise
+                path.unlink()  # a part that was cut short, or is another experiment's
         return simulate(problem, algorithm, **settings)
 
 

@@ -57,7 +57,7 @@ def equals(
     expected: float,
     *,
     slack: float = 0.0,
-    precision: float = 0.5,
+    precision: float = 0.25,
     relative: bool = True,
 ) -> Check:
     """The interval contains the expected number and is short enough to mean something.
@@ -78,7 +78,8 @@ def equals(
     meets = measured.low <= expected + slack * unit and measured.high >= expected - slack * unit
     sharp = (measured.high - measured.low) / 2 <= precision * unit
     about = f", give or take {_amount(slack, relative)}" if slack else ""
-    rule = f"interval contains the expected number{about}, half-width at most {_amount(precision, relative)}"
+    needed = " (and needs it)" if slack and meets and not measured.contains(expected) else ""
+    rule = f"interval contains the expected number{about}{needed}, half-width at most {_amount(precision, relative)}"
     return Check(claim, name, statement, measured.value, expected, measured.interval, rule, _verdict(meets and sharp))
 
 

@@ -3,11 +3,13 @@
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..algorithms import AbstractAlgorithm
 from ..problems import PROBLEMS, Problem
+from ..theory import Prediction
 from ..theory._rule import require_rule
 from ..theory.rounds import radius
 
@@ -72,6 +74,21 @@ class Instance:
 @functools.lru_cache(maxsize=2)
 def _build(family: str, num_agents: int, key: int, arguments: tuple[tuple[str, Any], ...]) -> Problem:
     return PROBLEMS[family](num_agents=num_agents, key=key, **dict(arguments))
+
+
+def repeated(cohort: Problem, copies: int) -> Problem:
+    """The cohort so many times over: the average operator stays as it is, every copy has noise of its own.
+
+    !!! example
+        >>> repeated(Instance("quadratic", 4, {"dim": 3}).build(), 3).num_agents
+        12
+    """
+    return cohort.take([*range(cohort.num_agents)] * copies)
+
+
+def settling(prediction: Prediction, part: float) -> int:
+    """The rounds until a deviation of the mean has sunk to this part of itself."""
+    return math.ceil(math.log(part) / math.log(prediction.spectral_radius))
 
 
 def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:

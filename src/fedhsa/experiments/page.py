@@ -76,10 +76,17 @@ def _header(report: Report, claims: list[Claim]) -> str:
     return (
         f"<header>\n<h1>{TITLE}</h1>\n{_notices(report, claims)}"
         f'<p class="lead">Every experiment of {PAPER}, run again with many seeds, confidence intervals and the '
-        f"predictions of theory beside the measurements, and every claim of the paper checked by number. Settings are "
-        f"{numbers}. Made with fedhsa {escape(str(report.versions.get('fedhsa', '')))}, {day(report.finished)}.</p>\n"
+        f"predictions of theory beside the measurements, and its claims, with a few that follow from them, checked by "
+        f"number. Settings are "
+        f"{numbers}{_changed(report)}. Made with fedhsa {escape(str(report.versions.get('fedhsa', '')))}, "
+        f"{day(report.finished)}.</p>\n"
         "</header>\n"
     )
+
+
+def _changed(report: Report) -> str:
+    listed = ", ".join(f"<code>{escape(setting)}</code>" for setting in report.changed)
+    return f", changed to {listed} where an experiment has such a setting" if listed else ""
 
 
 def _notices(report: Report, claims: list[Claim]) -> str:
@@ -180,7 +187,7 @@ paired. Slopes are those of least squares through the logarithms of means, with 
 through.</p>
 <p>Verdicts rest on {100 * LEVEL:g}&nbsp;% intervals. {_joint(random)} An interval must also be short enough to mean
 something where a number is to be equal to another; the rule beside each check says how short. The other
-{len(checks) - random} of the {len(checks)} checks are of numbers without noise.</p>
+{len(checks) - random} of the {len(checks)} checks are of numbers that need no interval, or have none.</p>
 </section>
 """
 
@@ -189,7 +196,10 @@ def _joint(random: int) -> str:
     if not random:
         return ""
     least = f"{100 * max(0.0, 1 - random * (1 - LEVEL)):.1f}&nbsp;%"
-    return f"There are {random} of them here, and all contain the truth together with a chance of at least {least}."
+    return (
+        f"There are {random} of them here: if each has its nominal level, all contain the truth together with a chance "
+        f"of at least {least}."
+    )
 
 
 def _provenance(report: Report) -> str:

@@ -164,7 +164,7 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
             chip(check.verdict),
             heading(statement),
             number(check.measured),
-            interval(check.interval) or "no noise",
+            interval(check.interval) or "none",
             expected,
         )
 

@@ -27,7 +27,9 @@ class Report:
     """Whether this is the short version, with fewer seeds, rounds and agents."""
     preset: str
     """`paper` or `scripts`: whose numbers."""
-    seconds: float
+    changed: tuple[str, ...] = ()
+    """Settings that are not the preset's, such as `rounds = 20`."""
+    seconds: float = 0.0
     """How long it took; what was reused took none."""
     unfinished: tuple[str, ...] = ()
     """Names of experiments that were asked for and are missing."""
@@ -40,7 +42,7 @@ class Report:
     @property
     def claims(self) -> list[Claim]:
         """The ten claims with their checks."""
-        return judge(check for entry in self.entries for check in entry.experiment.checks(entry.outcome))
+        return judge(check for entry in self.entries for check in entry.checks)
 
     @property
     def failed(self) -> list[Claim]:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import datetime
 import pathlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +49,8 @@ def run(
     """Runs the experiments that `folder` does not hold yet, and says of each when it is finished.
 
     An outcome is on disk before it is announced, and so is every simulation of an experiment under way: whatever
-    happens, they are not computed twice. An exception in the caller (Ctrl-C) stops simulations within a second or so.
+    happens, they are not computed twice. An exception in the caller (Ctrl-C) stops simulations within a second, and
+    predictions when they are done.
 
     **Arguments:**
 
@@ -76,6 +78,8 @@ def run(
             yield Finished(experiment, 0.0, None)
         else:
             waiting.append(experiment)
+            if again:
+                shutil.rmtree(store.parts(experiment, folder), ignore_errors=True)
     stopped, clock = threading.Event(), _Clock(waiting)
 
     def work(experiment: AbstractExperiment) -> Finished:

@@ -13,11 +13,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+import scipy
 
 from .. import _files
 from .._json import plain
 from ..plots import save
 from .base import AbstractExperiment, Outcome
+from .checks import Check
 from .instance import Instance
 
 KIND = "experiment"
@@ -41,39 +44,45 @@ class Entry(NamedTuple):
     folder: pathlib.Path
 
     @property
+    def checks(self) -> list[Check]:
+        """What it says about the paper's claims."""
+        return self.experiment.checks(self.outcome)
+
+    @property
     def svg(self) -> str:
         """The figure."""
         return (self.folder / "figure.svg").read_text(encoding="utf-8")
 
 
 def settings(experiment: AbstractExperiment) -> dict[str, Any]:
-    """Every setting as JSON has it; those of the problem carry the prefix `problem.`."""
+    """Every setting as JSON has it; those of its problem carry the prefix `problem.`."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(experiment):
         value = getattr(experiment, field.name)
         if isinstance(value, Instance):
-            found |= {f"problem.{name}": entry for name, entry in value.settings().items()}
+            prefix = "problem" if field.name == "instance" else field.name
+            found |= {f"{prefix}.{name}": entry for name, entry in value.settings().items()}
         else:
             found[field.name] = value
     return plain(found)
 
 
 def fingerprint(experiment: AbstractExperiment) -> str:
-    """Changes with the settings, with the code behind the numbers, and with the version of JAX."""
+    """Changes with the settings, the code behind the numbers, and the libraries and backend that compute them."""
     module = sys.modules[type(experiment).__module__]
     own = [*(f"experiments/{name}.py" for name in SHARED), f"experiments/{module.__name__.rpartition('.')[2]}.py"]
-    what = [type(experiment).__name__, settings(experiment), jax.__version__, _digest((*NUMBERS, *own))]
+    versions = [jax.__version__, np.__version__, scipy.__version__, jax.default_backend()]
+    what = [type(experiment).__name__, settings(experiment), versions, _digest((*NUMBERS, *own))]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def find(experiment: AbstractExperiment, out: pathlib.Path) -> Outcome | None:
     """The outcome of an earlier run, if it is still what the experiment would give."""
     path = out / experiment.name / "data.npz"
-    if not path.exists():
-        return None
     try:
         arrays, header = _files.read_arrays(path, KIND)
-    except ValueError:  # cut short or made by something else: as good as absent
+        _read_manifest(path.parent)
+    except (OSError, ValueError):  # absent, cut short or made by something else
         return None
     if header["fingerprint"] != fingerprint(experiment):
         return None
@@ -85,22 +94,20 @@ def parts(experiment: AbstractExperiment, out: pathlib.Path) -> pathlib.Path:
     return out / experiment.name / f"parts-{fingerprint(experiment)[:16]}"
 
 
-def keep(experiment: AbstractExperiment, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> Outcome:
-    """Writes what came out, in one file, and gives it back as it will be read again."""
+def keep(experiment: AbstractExperiment, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> None:
+    """Writes what came out; the parts it was made of are no longer needed."""
     path = out / experiment.name / "data.npz"
     header = {"kind": KIND, "fingerprint": fingerprint(experiment), "facts": plain(outcome.facts)}
+    write_json(out / experiment.name / "manifest.json", manifest)  # first: the data say that all is there
     _files.write_arrays(path, outcome.arrays, header)
-    write_json(out / experiment.name / "manifest.json", manifest)
     for folder in path.parent.glob("parts-*"):
         shutil.rmtree(folder, ignore_errors=True)
-    arrays, header = _files.read_arrays(path, KIND)
-    return Outcome(arrays, header["facts"])
 
 
 def present(experiment: AbstractExperiment, outcome: Outcome, out: pathlib.Path) -> Entry:
     """Draws the figure and writes the table, unless they are there already."""
     folder = out / experiment.name
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest = _read_manifest(folder)
     wanted = [fingerprint(experiment), _digest((*NUMBERS, *PICTURES))]
     if manifest.get("drawn") != wanted or not all((folder / name).exists() for name in (*FIGURES, "data.csv")):
         save(experiment.draw(outcome), folder / "figure", suffixes=(".svg", ".png", ".pdf"))
@@ -108,6 +115,10 @@ def present(experiment: AbstractExperiment, outcome: Outcome, out: pathlib.Path)
         manifest |= {"drawn": wanted, "figures": list(FIGURES), "data": ["data.csv", "data.npz"]}
         write_json(folder / "manifest.json", manifest)
     return Entry(experiment, outcome, manifest, folder)
+
+
+def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:

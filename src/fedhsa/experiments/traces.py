@@ -8,9 +8,11 @@ from .._random import host_generator
 from ..algorithms import AbstractAlgorithm
 from ..plots import Curve, interval
 from ..problems import Problem
+from ..sources import Silent
 from ..theory import predict
 from . import statistics
 from .base import Outcome, Table, Watch
+from .checks import FAIL, Check
 from .statistics import Estimate
 
 SETTLED = 1.02
@@ -33,12 +35,15 @@ def follow(
     watch: Watch, problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, seeds: int, key: int, theta: Any
 ) -> Trace:
     """Predicts and simulates one curve."""
+    watch.look()
     prediction = predict(problem, algorithm)
     if not prediction.stable:
         raise ValueError(
             f"{type(algorithm).__name__} diverges with these settings (spectral radius "
             f"{prediction.spectral_radius:.4g}). Use a `step_size` below {prediction.max_step_size:.3g}."
         )
+    if not prediction.floor > 0 and not isinstance(problem.agents.source, Silent):
+        raise ValueError("Without noise there is no floor to look at: use the experiment without noise instead.")
     result = watch.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=key, theta=theta)
     floor = prediction.floor
     settled = prediction.rounds_to(SETTLED * floor, theta) if floor > 0 else None
@@ -47,7 +52,6 @@ def follow(
         "radius": prediction.spectral_radius,
         "predicted_floor": floor,
         "predicted_bias": float(prediction.bias @ prediction.bias),
-        "predicted_variance": prediction.noise_variance,
         "settled": None if settled is None else int(settled),
         "diverged": int((result.failed_round >= 0).sum()),
         "cost": result.cost._asdict(),
@@ -104,6 +108,15 @@ def flatness(outcome: Outcome, label: str) -> Estimate:
     flat = flat_part(outcome, label)
     middle = flat.shape[1] // 2
     return statistics.ratio(flat[:, middle:].mean(1), flat[:, :middle].mean(1))
+
+
+def refuse_unsettled(outcome: Outcome, checks: list[Check]) -> list[Check]:
+    """The checks of floors, failed where a run is too short to have one."""
+    if all(is_flat(outcome, label) for label in outcome.facts["curves"]):
+        return checks
+    return [
+        check._replace(verdict=FAIL, rule=f"{check.rule}; the run is too short to have a floor") for check in checks
+    ]
 
 
 def table(outcome: Outcome) -> Table:

@@ -190,7 +190,9 @@ def _conditions(c: Constants, algorithm: AbstractAlgorithm, rounds: int | None) 
     tau_bar = max(1.0, c.tau((H * eta) ** 2)) if not math.isnan(c.rho) else math.nan
     largest = bounds.theorem_2_step(H=H, L=L, mu=c.mu, tau_bar=tau_bar)
     step = _compare("Theorem 2: step", eta, largest, "eta", "mu/(C' tau_bar L^2 H)")
-    lines.append(step._replace(reason=f"{step.reason[:-1]}, with tau_bar = tau(alpha^2) = {tau_bar:.4g}."))
+    if not math.isnan(tau_bar):
+        step = step._replace(reason=f"{step.reason[:-1]}, with tau_bar = tau(alpha^2) = {tau_bar:.4g}.")
+    lines.append(step)
     if rounds is not None:
         lines.append(_compare("Theorem 2: rounds", 2 * tau_bar, rounds, "2 tau_bar", "T"))
         lines += _corollary(c, H, eta, rounds)
