@@ -91,4 +91,4 @@ def test_unknown_families_are_refused():
 def test_the_variance_of_a_repeated_cohort_falls_as_one_over_the_agents_in_every_family():
     study = Cohort()
     checks = study.checks(study.run(Watch()))
-    assert [check.verdict for check in checks] == ["pass"] * 6
+    assert [check.verdict for check in checks] == ["pass"] * 10

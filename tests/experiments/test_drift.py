@@ -89,10 +89,10 @@ def test_slope_2_and_a_small_constant_pass():
 @pytest.mark.parametrize(
     ("changed", "failing"),
     [
-        ({"in_step": 1.8}, "step-size"),
-        ({"in_step": 2.2}, "step-size"),
-        ({"in_local_steps": 1.8}, "local-steps"),
-        ({"in_local_steps": 2.2}, "local-steps"),
+        ({"in_step": 1.8}, "step size"),
+        ({"in_step": 2.2}, "step size"),
+        ({"in_local_steps": 1.8}, "local steps"),
+        ({"in_local_steps": 2.2}, "local steps"),
         ({"needed": 4.1}, "bound"),
     ],
 )
@@ -105,8 +105,8 @@ def test_one_start_off_is_enough_to_fail():
     outcome = made()
     outcome.arrays["td/drift"] = outcome.arrays["td/drift"].copy()
     outcome.arrays["td/drift"][1] *= (np.array(STUDY.local_steps) ** 0.3)[:, None]
-    assert verdicts(outcome)["drift/td/local-steps"] == "fail"
-    assert verdicts(outcome)["drift/finite-sum/local-steps"] == "pass"
+    assert verdicts(outcome)["drift: td, slope in the local steps"] == "fail"
+    assert verdicts(outcome)["drift: finite-sum, slope in the local steps"] == "pass"
 
 
 def test_figure_sentences_and_table_are_made_from_what_was_kept():

@@ -77,7 +77,7 @@ def test_a_limit_that_is_off_by_a_millionth_fails(outcome):
     rows[-1]["off"] = 1e-6
     doctored = Outcome(outcome.arrays, outcome.facts | {"rows": rows})
     failed = [check.name for check in TINY.checks(doctored) if check.verdict == "fail"]
-    assert failed == ["proposition/quadratic", "proposition/quadratic/any-steps"]
+    assert failed == ["proposition: quadratic, H = 2", "proposition: quadratic, any H"]
 
 
 def test_a_step_without_a_limit_is_refused():

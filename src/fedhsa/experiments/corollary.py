@@ -2,17 +2,19 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from ..algorithms import FedHSA, corollary_step
 from ..problems import Problem
 from ..theory import Constants, bounds, constants, predict
+from . import corollary_outcome as reading
 from . import statistics
 from .base import AbstractExperiment, Outcome, Table, Watch
 from .checks import Check, at_most, equals, inside
-from .instance import Instance
+from .corollary_outcome import WORDS, Point
+from .instance import Instance, repeated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,25 +30,6 @@ CURVE = 24
 """How many points the predicted curve outside the condition has."""
 MARKERS = {"T": "o", "H": "s", "M": "^", "outside": "D"}
 PALETTE = {"T": "#E69F00", "H": "#56B4E9", "M": "#009E73", "outside": "#CC79A7"}
-WORDS = {"T": "rounds", "H": "local steps", "M": "agents"}
-
-
-class Point(NamedTuple):
-    """One run: agents, local steps, rounds."""
-
-    M: int
-    H: int
-    T: int
-
-    @property
-    def samples(self) -> int:
-        """All observations of all agents."""
-        return self.M * self.H * self.T
-
-    @property
-    def scale(self) -> float:
-        """What Corollary 1 says the error falls with."""
-        return self.samples / math.log(self.samples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +54,7 @@ class Corollary(AbstractExperiment):
     local_step_sweep: tuple[int, ...] = (2, 6, 18)
     copy_sweep: tuple[int, ...] = (1, 3, 9)
     settled: float = 0.5
-    """The part of the rounds after which errors are averaged: the start then counts for $(MHT)^{-8 \\cdot 0.5}$."""
+    """The part of the rounds after which errors are averaged: by then the start counts for (MHT)^(-8 settled)."""
     outside_rounds: int = 32
     """Too few for the condition."""
     outside_copies: tuple[int, ...] = (3, 96, 768)
@@ -101,8 +84,9 @@ class Corollary(AbstractExperiment):
         known = constants(cohort)
         sweeps, outside = self._sweeps(), self._outside()
         points = sorted({point for sweep in sweeps.values() for point in sweep})
-        arrays = self._measure(watch, cohort, known, points, self.seeds, "inside")
-        arrays |= self._measure(watch, cohort, known, outside, min(self.seeds, self.outside_seeds), "outside")
+        arrays = self._measure(watch, cohort, known, points, self.seeds, "inside", 0)
+        seeds = min(self.seeds, self.outside_seeds)
+        arrays |= self._measure(watch, cohort, known, outside, seeds, "outside", len(points))
         many = np.geomspace(cohort.num_agents, outside[-1].M, CURVE)
         curve = [_predict(cohort, known, outside[0]._replace(M=round(M))) for M in many]
         arrays |= {"curve/agents": many.round(), "curve/predicted": np.array([predicted for *_, predicted in curve])}
@@ -140,53 +124,60 @@ class Corollary(AbstractExperiment):
         return figure
 
     def tell(self, outcome: Outcome) -> list[str]:
-        slopes = {axis: _slope(outcome, axis) for axis in WORDS}
-        sweeps = {axis: [getattr(p, axis) for p in _swept(outcome, axis)] for axis in WORDS}
+        slopes = {axis: reading.slope(outcome, axis) for axis in WORDS}
+        sweeps = {axis: [getattr(p, axis) for p in reading.swept(outcome, axis)] for axis in WORDS}
         said = "; ".join(
             f"{slopes[axis].value:+.3f} ({slopes[axis].low:+.3f} to {slopes[axis].high:+.3f}) in {axis} from "
             f"{sweeps[axis][0]} to {sweeps[axis][-1]}"
             for axis in WORDS
         )
-        needed, (ratio, low, high) = _asked(outcome), _departure(outcome)
-        last, few = _points(outcome, "outside")[-1], self.instance.num_agents
+        points, parts = reading.points(outcome, "outside"), reading.outside_parts(outcome)
+        outside = "; ".join(
+            f"with M = {points[k].M}, where they ask for {parts[k].max():.0f} and {parts[k].min():.0f}, the error is "
+            f"{ratio:.2f} times the plateau ({low:.2f} to {high:.2f})"
+            for k in sorted({0, len(points) - 1})
+            for ratio, low, high in [reading.over_plateau(outcome, k)]
+        )
         return [
             "Inside the condition, error times MHT / log(MHT) is flat (left): its slopes on logarithmic axes are "
             f"{said} (99.9 % intervals).",
             f"Every one of these runs has the rounds that the corollary asks for, with its constant C' taken as 1: the "
-            f"tightest has {1 / needed:.2f} times as many.",
-            f"Outside it (right, T = {last.T}, H = {last.H}) both parts of the condition fail. Too few rounds alone do "
-            f"no harm here, with M = {few} the error is predicted on the plateau; but with M = {last.M}, and MH = "
-            f"{last.M * last.H} far above T, the bias that more agents do not remove takes over, and the error is "
-            f"{ratio:.2f} times the plateau ({low:.2f} to {high:.2f}), as predicted (dashed).",
+            f"tightest has {1 / reading.asked(outcome):.2f} times as many.",
+            f"Outside it (right, T = {points[0].T}, H = {points[0].H}) both parts of the condition ask for more "
+            f"rounds: {outside}. In the end the bias that more agents do not remove takes over, as predicted (dashed).",
         ]
 
     def checks(self, outcome: Outcome) -> list[Check]:
         statement = (
             "Rounds that the condition of Corollary 1 asks for (C' = 1), over those run: the worst of all sweeps"
         )
-        found = [at_most(6, f"{self.name}/condition", statement, _asked(outcome), 1.0)]
+        found = [at_most(6, f"{self.name}: condition", statement, reading.asked(outcome), 1.0)]
+        rounds = np.array([point.T for point in reading.points(outcome, "outside")])
+        few = np.max(rounds / reading.outside_parts(outcome).min(1))
+        statement = "Outside it, rounds run over those that the lesser of its two parts asks for: the most of all runs"
+        found.append(at_most(6, f"{self.name}: condition outside", statement, float(few), 1.0))
         for axis, words in WORDS.items():
-            slope, of = _slope(outcome, axis), f"Slope of log(error MHT / log(MHT)) against log {axis} ({words})"
-            name = f"{self.name}/{words.replace(' ', '-')}"
+            slope, of = reading.slope(outcome, axis), f"Slope of log(error MHT / log(MHT)) against log {axis} ({words})"
+            name = f"{self.name}: slope in {axis}"
             found.append(inside(6, name, f"{of}: flat", slope, -FLAT, FLAT))
             options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": FLAT, "relative": False}
-            statement = f"{of}: as predicted"
-            found.append(equals(6, f"{name}/predicted", statement, slope, _predicted_slope(outcome, axis), **options))
-        last = _points(outcome, "outside")[-1]
+            statement, expected = f"{of}: as predicted", reading.predicted_slope(outcome, axis)
+            found.append(equals(6, f"{name}, predicted", statement, slope, expected, **options))
+        last = reading.points(outcome, "outside")[-1]
         where = f"Outside the condition, M = {last.M}, H = {last.H}, T = {last.T}"
         statement = f"{where}: error times MHT / log(MHT), over that of the plateau"
-        found.append(inside(6, f"{self.name}/outside", statement, _departure(outcome), 2.0, math.inf))
+        found.append(inside(6, f"{self.name}: outside", statement, reading.over_plateau(outcome, -1), 2.0, math.inf))
         measured = statistics.mean(outcome.arrays["outside/error"][-1])
         expected = float(outcome.arrays["outside/predicted"][-1])
         options = {"slack": WITHIN, "precision": 0.25}
-        name = f"{self.name}/outside/predicted"
+        name = f"{self.name}: outside, predicted"
         return [*found, equals(6, name, f"{where}: error, as predicted", measured, expected, **options)]
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
         for part in ("inside", "outside"):
             steps, asked, predicted = (outcome.arrays[f"{part}/{n}"] for n in ("step", "asked", "predicted"))
-            for k, point in enumerate(_points(outcome, part)):
+            for k, point in enumerate(reading.points(outcome, part)):
                 error = statistics.mean(outcome.arrays[f"{part}/error"][k], level=0.95)
                 rows.append((part, *point, steps[k], asked[k], *error, predicted[k], error.value * point.scale))
         names = ("condition", "agents", "local_steps", "rounds", "step_size", "rounds_asked")
@@ -194,12 +185,14 @@ class Corollary(AbstractExperiment):
         return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
     def notes(self) -> list[str]:
-        part = f"{100 * (1 - self.settled):g} %"
+        part, problem = f"{100 * (1 - self.settled):g} %", self.instance.settings()
+        low, high = problem["eigenvalues"]
         return [
             "The corollary needs a well-conditioned problem: its condition has the factor (L / mu)^2. This is a finite "
-            "sum of 2 components whose eigenvalues lie between 0.5 and 1, picked by Markov chains.",
+            f"sum of {problem['num_components']} components whose eigenvalues lie between {low:g} and {high:g}, picked "
+            f"by Markov chains that stay in place with an extra chance of {problem['laziness']:g} (laziness).",
             f"The error is averaged over the last {part} of the rounds. It is stationary there: at this step the start "
-            "has sunk by about (MHT)^-4 after half of the rounds, against errors of the order of 1 / (MHT).",
+            f"has sunk by about (MHT)^-{8 * self.settled:g} before, against errors of the order of 1 / (MHT).",
             "More agents are copies of one cohort with independent noise, so that the constant in front stays the "
             "same; every run has noise of its own.",
             "The mixing time in the condition is that at accuracy alpha^2, and at least 1; the constant C', which the "
@@ -225,14 +218,14 @@ class Corollary(AbstractExperiment):
         return Point(self.instance.num_agents * copies, H, T)
 
     def _measure(
-        self, watch: Watch, cohort: Problem, known: Constants, points: list[Point], seeds: int, part: str
+        self, watch: Watch, cohort: Problem, known: Constants, points: list[Point], seeds: int, part: str, runs: int
     ) -> dict[str, np.ndarray]:
-        """Each point's step, rounds asked for, predicted error, and the error of every seed."""
+        """Each point's step, rounds asked for, predicted error, and the error of every seed, after so many runs."""
         rows = []
         for k, point in enumerate(points):
             step, asked, predicted = _predict(cohort, known, point)
-            problem = cohort.take([*range(cohort.num_agents)] * (point.M // cohort.num_agents))
-            key = 100 * self.key + 10 * (part == "outside") + k  # every point has noise of its own
+            problem = repeated(cohort, point.M // cohort.num_agents)
+            key = 1000 * self.key + runs + k  # every point has noise of its own
             settings: dict[str, Any] = {"rounds": point.T, "seeds": seeds, "key": key}
             result = watch.simulate(problem, FedHSA(step, local_steps=point.H), **settings)
             error = result.error[:, 1 + int(self.settled * point.T) :].mean(1)
@@ -251,58 +244,16 @@ def _predict(cohort: Problem, known: Constants, point: Point) -> tuple[float, fl
     return step, asked, predict(cohort, FedHSA(step, local_steps=point.H)).floor_at(point.M)
 
 
-def _points(outcome: Outcome, part: str) -> list[Point]:
-    return [Point(*point) for point in outcome.facts[part]]
-
-
-def _swept(outcome: Outcome, axis: str) -> list[Point]:
-    points = _points(outcome, "inside")
-    return [points[k] for k in outcome.facts["sweeps"][axis]]
-
-
-def _scaled(outcome: Outcome, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one sweep: where, the scaled error of every seed, and what is predicted."""
-    rows, points = outcome.facts["sweeps"][axis], _swept(outcome, axis)
-    at, scale = np.array([[getattr(p, axis), p.scale] for p in points]).T
-    error, predicted = outcome.arrays["inside/error"][rows], outcome.arrays["inside/predicted"][rows]
-    return at, error * scale[:, None], predicted * scale
-
-
-def _slope(outcome: Outcome, axis: str) -> statistics.Estimate:
-    at, scaled, _ = _scaled(outcome, axis)
-    return statistics.slope(at, scaled)
-
-
-def _predicted_slope(outcome: Outcome, axis: str) -> float:
-    at, _, predicted = _scaled(outcome, axis)
-    return float(np.polyfit(np.log(at), np.log(predicted), 1)[0])
-
-
-def _asked(outcome: Outcome) -> float:
-    """The rounds that the condition asks for over those run, at the worst point of the sweeps."""
-    return float(max(outcome.arrays["inside/asked"] / [point.T for point in _points(outcome, "inside")]))
-
-
-def _departure(outcome: Outcome) -> statistics.Estimate:
-    """The scaled error at the last point outside, over that of the sweeps' middle, seed by seed."""
-    last = _points(outcome, "outside")[-1]
-    above = outcome.arrays["outside/error"][-1] * last.scale
-    shared = set.intersection(*(set(rows) for rows in outcome.facts["sweeps"].values()))
-    middle = shared.pop()
-    below = outcome.arrays["inside/error"][middle] * _points(outcome, "inside")[middle].scale
-    return statistics.ratio(above, below[: len(above)])
-
-
 def _draw_sweep(ax: "Axes", outcome: Outcome, axis: str, apart: float) -> None:
-    at, scaled, predicted = _scaled(outcome, axis)
+    at, scaled, predicted = reading.scaled(outcome, axis)
     label = f"{WORDS[axis]} ${axis}$ from {at[0]:.0f} to {at[-1]:.0f}"
     _draw_points(ax, at / at[0] * apart, scaled, axis, label)
     _draw_prediction(ax, at / at[0], predicted, axis)
 
 
 def _draw_outside(ax: "Axes", outcome: Outcome) -> None:
-    at, scaled, predicted = _scaled(outcome, "M")
-    one, points = _swept(outcome, "M")[0], _points(outcome, "outside")
+    at, scaled, predicted = reading.scaled(outcome, "M")
+    one, points = reading.swept(outcome, "M")[0], reading.points(outcome, "outside")
     _draw_points(ax, at, scaled, "M", f"inside: $T$ = {one.T}, $H$ = {one.H}")
     _draw_prediction(ax, at, predicted, "M")
     errors = np.array([point.scale for point in points])[:, None] * outcome.arrays["outside/error"]
@@ -332,7 +283,7 @@ def _scale(left: "Axes", right: "Axes", outcome: Outcome) -> None:
     """Logarithmic axes with plain numbers, and room below the plateau."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    factors = [_scaled(outcome, axis)[0] for axis in WORDS]
+    factors = [reading.scaled(outcome, axis)[0] for axis in WORDS]
     ticks = np.unique(np.concatenate([at / at[0] for at in factors]).round(2))
     for ax in (left, right):
         ax.set_xscale("log")

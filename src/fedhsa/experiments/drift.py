@@ -152,9 +152,9 @@ class Drift(AbstractExperiment):
             "The largest squared drift of any agent within a round of FedHSA grows with the square of the step and of "
             f"the local steps: over all families and {len(self.distances)} starts the slopes on logarithmic axes "
             f"lie between {ranges['step']} in the step, and between {ranges['local_steps']} in the local steps.",
-            f"It stays below C (eta L H)^2 (|e|^2 + sigma^2) with C = {self.constant:g} in every round on every "
-            f"problem up to eta L H = {max(self.reaches):g}; the most that any round needed is {needed[worst]:.2f} "
-            f"({LOOKS[worst].name}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
+            f"It stays below C (eta L H)^2 (|e|^2 + sigma^2) with C = {self.constant:g} in every round run, on "
+            f"every problem up to eta L H = {max(self.reaches):g}; the most that any round needed is "
+            f"{needed[worst]:.2f} ({LOOKS[worst].name}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
         ]
 
     def checks(self, outcome: Outcome) -> list[Check]:
@@ -167,11 +167,14 @@ class Drift(AbstractExperiment):
                     f"Slope of log(largest squared drift) against log({words}), {LOOKS[family].name}, from the start "
                     f"where it is farthest from 2 (distance {self.distances[worst]:g} from the root)"
                 )
-                name = f"{self.name}/{family}/{words.replace(' ', '-')}"
+                name = f"{self.name}: {family}, slope in the {words}"
                 found.append(inside(7, name, statement, slopes[worst], *SLOPES))
             needed = float(outcome.arrays[f"{family}/needed"].max())
-            statement = f"Least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2) in every round, {LOOKS[family].name}"
-            found.append(at_most(7, f"{self.name}/{family}/bound", statement, needed, self.constant))
+            statement = (
+                f"Least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2), {LOOKS[family].name}: largest over "
+                f"{self.seeds} random rounds from each of {len(self.distances)} starts at {len(self.reaches)} steps"
+            )
+            found.append(at_most(7, f"{self.name}: {family}, bound", statement, needed, self.constant))
         return found
 
     def table(self, outcome: Outcome) -> Table:

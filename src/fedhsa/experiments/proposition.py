@@ -173,11 +173,11 @@ class Proposition(AbstractExperiment):
             where = f"Local SA without noise on the {LOOKS[family].name} problem"
             statement = f"{where}, H = 2, eta = {steps}: relative difference of its limit from theta* + eta v"
             worst = max(row["off_paper"] for row in two)
-            found.append(at_most(1, f"{self.name}/{family}", statement, worst, TOLERANCE))
+            found.append(at_most(1, f"{self.name}: {family}, H = 2", statement, worst, TOLERANCE))
             numbers = ", ".join(str(H) for H in sorted({row["local_steps"] for row in every}))
             statement = f"{where}, H = {numbers}: relative difference of its limit from the formula for any H"
             worst = max(row["off"] for row in every)
-            found.append(at_most(1, f"{self.name}/{family}/any-steps", statement, worst, TOLERANCE))
+            found.append(at_most(1, f"{self.name}: {family}, any H", statement, worst, TOLERANCE))
         return found
 
     def table(self, outcome: Outcome) -> Table:

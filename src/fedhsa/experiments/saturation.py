@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..theory import Prediction, constants, predict
 from . import statistics
 from .base import AbstractExperiment, Outcome, Table, Watch
 from .checks import Check, equals, inside, near
-from .instance import Instance
+from .instance import Instance, repeated, settling
 from .saturation_figure import LOOKS, figure
 
 if TYPE_CHECKING:
@@ -26,9 +27,15 @@ CONTROLS = 0.25
 """The part of the samples that the controls take: what they show is less noisy."""
 FEWER = 4
 """How many times the samples runs with fewer agents take, which cost less."""
+SLOPE_SLACK = 0.05
+"""How far the predicted slope may be off."""
+SMALL_STEPS = (0.01, 0.02)
+"""Parts of the step at which the slope that small steps tend to is predicted."""
+UNBIASED = 0.1
+"""How well a bias of zero must be known: the half-width of its square, as a part of the floor."""
 CURVE = 40
 """How many points the predicted curve has."""
-FLATTENED = 1.5
+FLATTENED = 1.25
 """The largest growth of the level per doubling of the local steps that counts as its end."""
 
 
@@ -70,13 +77,13 @@ class Saturation(AbstractExperiment):
         "copies": (1, 32),
         "step_sweep": (0.1, 0.2),
         "local_step_sweep": (20, 80, 160),
-        "samples": 3000,
+        "samples": 8000,
     }
 
     def seconds(self) -> float:
         points = self.points()
         steps = sum(p.M * (self._samples(p) + 250 / p.step) for p in points if p.kind != "additive")
-        return 5.0 + 3.0 * len({point[:3] for point in points}) + 3.5e-8 * self.seeds * steps
+        return 7.0 + 3.0 * len({point[:3] for point in points}) + 3.5e-8 * self.seeds * steps
 
     def run(self, watch: Watch) -> Outcome:
         td = self.instance.build()
@@ -94,9 +101,11 @@ class Saturation(AbstractExperiment):
             "saturation_agents": main.saturation_agents,
             "mixing_times": constants(td).mixing_times.tolist(),
         }
+        small = [predict(td, FedHSA(part * self.step_size, local_steps=self.local_steps)) for part in SMALL_STEPS]
+        facts["small_step_slope"] = _power(SMALL_STEPS, [_level(p, self._most()) for p in small])
         for point, prediction in zip(points, predictions, strict=True):
             if point.kind != "markov":
-                many = predict(_repeated(prediction.problem, point.M), prediction.algorithm)
+                many = predict(repeated(prediction.problem, self.copies[-1]), prediction.algorithm)
                 facts[f"{point.kind}/law"] = [prediction.floor, many.floor]
         return Outcome(arrays, facts)
 
@@ -174,10 +183,10 @@ class Saturation(AbstractExperiment):
         """The mean error of every seed, the mean of its parameter minus the root, and the cohort's prediction."""
         algorithm = FedHSA(point.step, local_steps=point.H)
         prediction = predict(cohort, algorithm)
-        before = math.ceil(math.log(SETTLED) / math.log(prediction.spectral_radius))
+        before, problem = settling(prediction, SETTLED), repeated(cohort, point.M // cohort.num_agents)
         rounds = before + math.ceil(self._samples(point) / point.H)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
-        result = watch.simulate(_repeated(cohort, point.M), algorithm, rounds=rounds, record=("theta",), **settings)
+        result = watch.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
         bias = (result.records["theta"][:, before + 1 :] - cohort.theta_star).mean(1)
         return result.error[:, before + 1 :].mean(1), bias, prediction
 
@@ -199,7 +208,7 @@ class Saturation(AbstractExperiment):
 
     def _predicted_slope(self, outcome: Outcome) -> float:
         levels = [outcome.facts["levels"][k] for k in self.rows("step")]
-        return float(np.polyfit(np.log(self.step_sweep), np.log(levels), 1)[0])
+        return _power(self.step_sweep, levels)
 
     def _growth(self, outcome: Outcome) -> statistics.Estimate:
         """The level at the most local steps over that at the second most."""
@@ -210,49 +219,54 @@ class Saturation(AbstractExperiment):
         found = []
         for k in self.rows("M"):
             M, expected = self.points()[k].M, outcome.facts["floors"][k]
-            name, statement = f"{self.name}/floor/{M}", f"Floor with M = {M}, as predicted"
+            name, statement = f"{self.name}: floor, M = {M}", f"Floor with M = {M}, as predicted"
             measured = statistics.mean(outcome.arrays["error"][k])
-            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.4))
+            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.15))
         statement = f"Floor with M = {self._most()}, over what 1/M makes of that of one cohort"
-        return [*found, inside(8, f"{self.name}/excess", statement, self._excess(outcome), 2.0, math.inf)]
+        return [*found, inside(8, f"{self.name}: floor, over 1/M", statement, self._excess(outcome), 2.0, math.inf)]
 
     def _level_checks(self, outcome: Outcome) -> list[Check]:
         predicted = self._predicted_slope(outcome)
-        statement = (
-            f"Slope of log(squared bias) against log(step) at H = {self.local_steps}, M = {self._most()}: 2, but for "
-            f"what is predicted at these steps ({predicted:.3f})"
-        )
-        slack, slope = abs(predicted - 2), self._slope(outcome)
-        found = [equals(8, f"{self.name}/step", statement, slope, 2.0, slack=slack, precision=0.4, relative=False)]
+        of = f"Slope of log(squared bias) against log(step) at H = {self.local_steps}, M = {self._most()}"
+        statement, name = f"{of}: as predicted at these steps; 2 is its limit at small ones", f"{self.name}: slope"
+        options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": 0.3, "relative": False}
+        found = [equals(8, f"{name} in the step", statement, self._slope(outcome), predicted, **options)]
+        statement = f"{of}: predicted at {SMALL_STEPS[0]:g} of the step"
+        limit = outcome.facts["small_step_slope"]
+        found.append(near(8, f"{name} at small steps", statement, limit, 2.0, tolerance=0.1, relative=False))
         for k in self.rows("H"):
             H, expected = self.points()[k].H, outcome.facts["levels"][k]
             measured = statistics.squared_bias(outcome.arrays["bias"][k])
-            name, statement = f"{self.name}/level/{H}", f"Squared bias at H = {H}, M = {self._most()}, as predicted"
-            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.5))
+            statement = f"Squared bias at H = {H}, M = {self._most()}, as predicted"
+            name = f"{self.name}: bias, H = {H}"
+            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.4))
         second, first = self.local_step_sweep[-2:]
         statement = f"Squared bias at H = {first} over that at H = {second}, several mixing times: hardly any growth"
-        return [*found, inside(8, f"{self.name}/growth", statement, self._growth(outcome), -math.inf, FLATTENED)]
+        name = f"{self.name}: bias, growth in H"
+        return [*found, inside(8, name, statement, self._growth(outcome), -math.inf, FLATTENED)]
 
     def _control_checks(self, outcome: Outcome) -> list[Check]:
-        found, most, facts = [], self._most(), outcome.facts
-        for kind, tolerance in (("independent", 0.01), ("additive", 1e-9)):
+        found, most = [], self._most()
+        for kind in ("independent", "additive"):
             k = [point.kind for point in self.points()].index(kind)
-            first, last = facts[f"{kind}/law"]
-            few, many, words = self.instance.num_agents * first, most * last, LOOKS[kind].name
-            statement = f"M times the floor, exact law, M = {most} against one cohort: {words}"
-            found.append(near(8, f"{self.name}/{kind}/law", statement, many, few, tolerance=tolerance))
-            measured, statement = statistics.mean(outcome.arrays["error"][k]), f"Floor with M = {most}: {words}"
-            found.append(equals(8, f"{self.name}/{kind}/floor", statement, measured, last, precision=0.3))
-        k = [point.kind for point in self.points()].index("independent")
-        bias, level = statistics.squared_bias(outcome.arrays["bias"][k]), facts["levels"][self.rows("M")[-1]]
-        statement = (
-            f"Squared bias with M = {most}, {LOOKS['independent'].name}: below a tenth of that of Markov samples"
-        )
-        return [*found, inside(8, f"{self.name}/independent/bias", statement, bias, -math.inf, level / 10)]
+            first, last = outcome.facts[f"{kind}/law"]
+            few, many, of = self.instance.num_agents * first, most * last, f"M = {most}, {LOOKS[kind].name}"
+            if kind == "additive":
+                statement = f"M times the floor, exact law, against that of one cohort: {of}"
+                found.append(near(8, f"{self.name}: {kind}, law", statement, many, few, tolerance=1e-9))
+            measured = statistics.mean(outcome.arrays["error"][k])
+            statement = f"Floor with {of}: the exact law, {many / few:.3f} times what 1/M makes of that of one cohort"
+            found.append(equals(8, f"{self.name}: {kind}, floor", statement, measured, last, precision=0.25))
+            bias = statistics.squared_bias(outcome.arrays["bias"][k])
+            statement = f"Squared bias with {of}: none, to {UNBIASED:g} of the floor"
+            options: dict[str, Any] = {"precision": UNBIASED * last, "relative": False}
+            found.append(equals(8, f"{self.name}: {kind}, bias", statement, bias, 0.0, **options))
+        return found
 
 
-def _repeated(cohort: Problem, agents: int) -> Problem:
-    return cohort.take([*range(cohort.num_agents)] * (agents // cohort.num_agents))
+def _power(at: Sequence[float], values: Sequence[float]) -> float:
+    """The slope on logarithmic axes."""
+    return float(np.polyfit(np.log(at), np.log(values), 1)[0])
 
 
 def _level(prediction: Prediction, agents: int) -> float:
