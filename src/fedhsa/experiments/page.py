@@ -104,8 +104,8 @@ def _notices(report: Report, claims: list[Claim]) -> str:
         )
     if report.quick:
         notices.append(
-            '<p class="notice open"><strong>This is the quick version,</strong> with fewer seeds, rounds and agents '
-            "than the figures are meant to have. <code>fedhsa reproduce</code> makes the full one.</p>\n"
+            '<p class="notice open"><strong>This is the quick version,</strong> with fewer figures, seeds, rounds and '
+            "agents than the paper. <code>fedhsa reproduce</code> makes the full one.</p>\n"
         )
     return "".join(notices)
 
