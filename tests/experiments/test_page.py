@@ -198,7 +198,7 @@ def test_the_quick_version_and_what_is_missing_are_said_before_anything_else(ent
     assert "quick version" not in page.text
     told = Page(render(report(entries, quick=True, unfinished=("td/markov",), preset="scripts"))).text
     top = told[: told.index("Verdicts")]
-    assert "This is the quick version, with fewer seeds, rounds and agents" in top
+    assert "This is the quick version, with fewer figures, seeds, rounds and agents" in top
     assert "Missing: td/markov." in top
     assert "public scripts" in top
 

@@ -31,7 +31,7 @@ examples:
     fedhsa run --config examples/quadratic.toml --seeds 8
   what they will do, and which settings reach an error of 1e-4:
     fedhsa analyze quadratic --target 1e-4
-  the paper's claims, in one minute instead of seven:
+  the paper's claims, in a minute or two instead of seven:
     fedhsa reproduce --quick
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest

@@ -44,7 +44,7 @@ claims by number, and writes one page.
 
 Examples:
   fedhsa reproduce                          everything, six to seven minutes
-  fedhsa reproduce --quick                  half of it, smaller, about a minute
+  fedhsa reproduce --quick                  half of it, smaller, in a minute or two
   fedhsa reproduce quadratic/markov         Figure 2b alone
   fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
   fedhsa reproduce td/markov --option step_size=0.05 num_agents=50

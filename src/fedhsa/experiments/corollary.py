@@ -63,7 +63,7 @@ class Corollary(AbstractExperiment):
     """At most so many there."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
-        "seeds": 128,
+        "seeds": 64,
         "round_sweep": (1000, 9000),
         "local_step_sweep": (2, 18),
         "copy_sweep": (1, 9),

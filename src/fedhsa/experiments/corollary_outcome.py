@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..theory import bounds
+from ..theory._lemmas import paper_mu
 from . import statistics
 from .base import Outcome
 
@@ -72,7 +72,7 @@ def outside_parts(outcome: Outcome) -> np.ndarray:
     Only the larger was kept, but their product does not depend on the mixing time.
     """
     facts, asked = outcome.facts, outcome.arrays["outside/asked"]
-    square = (facts["L"] / bounds.paper_mu(facts["mu"])) ** 2
+    square = (facts["L"] / paper_mu(facts["mu"])) ** 2
     grown = np.array([4 * p.M * p.H * math.log(p.samples) for p in points(outcome, "outside")])
     return np.stack([asked, square**2 * (1 - facts["rho"]) * grown / asked], axis=1)
 

@@ -80,6 +80,7 @@ def run(
             waiting.append(experiment)
             if again:
                 shutil.rmtree(store.parts(experiment, folder), ignore_errors=True)
+    waiting.sort(key=lambda experiment: -experiment.seconds())  # so that no long one is left to run alone
     stopped, clock = threading.Event(), _Clock(waiting)
 
     def work(experiment: AbstractExperiment) -> Finished:
