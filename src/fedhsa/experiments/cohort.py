@@ -55,7 +55,7 @@ class Cohort(AbstractExperiment):
     local_steps: int = 5
     copies: tuple[int, ...] = (1, 4, 20)
     """How often the cohort is there."""
-    rounds: int = 700
+    rounds: int = 450
     """Over how many rounds the variance is taken, after those in which the method settles."""
 
     quick_settings: ClassVar[dict[str, Any]] = {

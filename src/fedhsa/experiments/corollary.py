@@ -43,7 +43,7 @@ class Corollary(AbstractExperiment):
     name: str = "corollary"
     title: str = "The step of Corollary 1"
     source: str = "Corollary 1"
-    seeds: int = 96
+    seeds: int = 72
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance(
             "finite-sum", 4, {"num_components": 2, "dim": 3, "eigenvalues": (0.5, 1.0), "laziness": 0.3}

@@ -148,6 +148,7 @@ def _paper() -> list[AbstractExperiment]:
         instance=Instance("td", 200, {"laziness": 0.8}),
         step_size=0.03,
         rounds=600,
+        seeds=16,
         ordered=False,
         choices=(TD_STEP, SLOW),
     )

@@ -54,7 +54,7 @@ class Sampling(AbstractExperiment):
     local_steps: int = 10
     laziness: tuple[float, ...] = (0.0, 0.5, 0.8, 0.9)
     """The chance to stay in place: chains mix 1 / (1 - laziness) times slower."""
-    rounds: int = 2000
+    rounds: int = 1500
     """Over how many rounds the floor is taken, after those in which the method settles."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
