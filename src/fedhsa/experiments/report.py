@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import os
 import pathlib
 import platform
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from .. import _files
 from .._version import __version__
 from .checks import FAIL
 from .claims import Claim, judge
@@ -51,18 +53,11 @@ class Report:
 
     def write(self, out: pathlib.Path) -> None:
         """Writes `report.html` and `claims.json`."""
-        from .page import render
+        from .page import render  # which is about reports
 
         checks = [check.to_dict() for claim in self.claims for check in claim.checks]
         write_json(out / "claims.json", checks)
-        write_page(out / "report.html", render(self))
-
-
-def write_page(path: pathlib.Path, page: str) -> None:
-    """Writes the page, whole or not at all."""
-    from .. import _files
-
-    _files.write_text(path, page)
+        _files.write_text(out / "report.html", render(self))
 
 
 def versions() -> dict[str, str]:
@@ -73,7 +68,5 @@ def versions() -> dict[str, str]:
 
 def machine() -> str:
     """The processor and where JAX computes, in a few words."""
-    import os
-
     devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, JAX on {devices}"

@@ -123,7 +123,7 @@ class AgentSweep(AbstractExperiment):
     def checks(self, outcome: Outcome) -> list[Check]:
         exact = all(curve["basis"] == "exact" for curve in outcome.facts["curves"].values())
         found, expected = self.slope(outcome), self.predicted_slope(outcome)
-        found_checks = [
+        checks = [
             inside(
                 4,
                 f"{self.name}: falls",
@@ -143,7 +143,7 @@ class AgentSweep(AbstractExperiment):
                 relative=False,
             ),
         ]
-        return traces.refuse_unsettled(outcome, found_checks)
+        return traces.refuse_unsettled(outcome, checks)
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)
