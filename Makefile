@@ -15,7 +15,7 @@ help:  ## show the targets
 	@touch $@
 
 reproduce: .venv/ready  ## run the main job: every figure and claim of the paper, on results/report.html
-	$(BIN)/fedhsa reproduce
+	OPENBLAS_NUM_THREADS=1 $(BIN)/fedhsa reproduce  # two experiments run at once, each with its own core
 
 figures:  ## copy the README's figures from results/, where `make reproduce` has put them
 	cp results/quadratic/markov/figure.png docs/figures/quadratic.png

@@ -164,7 +164,7 @@ def _paper() -> list[AbstractExperiment]:
         td.agents("7", Instance("td", 200), 0.03, 1500),
         slow,
         finite.noiseless("8a", large, 0.01, 50),
-        finite.markov("8b", large, 0.01, 24, seeds=16),
+        finite.markov("8b", large, 0.01, 20, seeds=16),
         finite.saying(SMALL).agents("9", _small(large), 0.01, 300),
     ]
 

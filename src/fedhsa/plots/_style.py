@@ -51,9 +51,13 @@ def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str]
     # Without dates and with fixed identifiers, the same figure gives the same bytes.
     metadata: dict[str, Any] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "fedhsa"}):
+        engine = figure.get_layout_engine()
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout is the same in every format: once is enough
         for suffix in suffixes:
             with _files.atomic(f"{os.fspath(path)}{suffix}") as file:
                 figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata[suffix])
+        figure.set_layout_engine(engine)
 
 
 def colours(names: list[str]) -> dict[str, str]:
