@@ -45,26 +45,6 @@ SLOW = (
     "for the better of the two, while in simulations they are about equal."
 )
 FINITE = (
-    "The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every later "
-    "one has a direction of negative curvature, and the average over the first m agents is positive "
-    "definite for every m."
-)
-TD_STEP = "The paper gives no step for TD: 0.03, as in the authors' scripts."
-TD_LAW = (
-    "Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99]. "
-    "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
-)
-SLOW = (
-    "Not in the paper: the kernels stay in place with probability 0.8. That keeps their stationary laws and makes the "
-    "data correlated in time; the next state enters TD's operator, so its root moves as well. The probability was "
-    "chosen so that the prediction can be relied on: at 0.9 it puts Local SA's variance far too high and takes FedHSA "
-    "for the better of the two, while in simulations they are about equal."
-)
-ALIKE = (
-    "Not in the paper: slow chains again, fewer agents, states and features, and agents that are nearly alike "
-    "(heterogeneity 0.2), so that Local SA has little bias to pay for its lower variance."
-)
-FINITE = (
     "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "
     "[1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic."
 )
