@@ -5,9 +5,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import fedhsa as fh
+from fedhsa import tree
 from fedhsa.sources import Transition
 from naive import chain, var1
 
@@ -85,6 +87,26 @@ CASES: dict[str, Callable[..., Case]] = {
     "finite-sum": finite_sum,
     "logistic": logistic,
 }
+
+
+def agent_key(key: int, seed: int, agent: int):
+    """The key of all that one agent draws."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(jax.random.key(key), seed), 0), agent)
+
+
+@functools.cache
+def observed(case: str, key: int, seed: int, length: int = 256) -> list:
+    """What each agent of a case sees under this key, as lists for naive loops."""
+    problem, lists = CASES[case]().problem, []
+    with jax.enable_x64(True):
+        for agent in range(problem.num_agents):
+            own = jax.random.fold_in(agent_key(key, seed, agent), 0)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(own, jax.numpy.arange(length + 1))
+            source = tree.to_device(tree.take(problem.agents.source, agent), "float64")
+            block = tree.to_host(source.draw(keys[1:], source.init(keys[0]))[1])
+            lists.append(list(zip(*block, strict=True)) if isinstance(block, Transition) else list(block))
+    return lists
+
 
 STEP = 0.02
 LOCAL_STEPS = 4

@@ -4,7 +4,16 @@ from .base import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
 from .base import (
+    Coded as Coded,
+)
+from .base import (
+    Cost as Cost,
+)
+from .base import (
     Exchange as Exchange,
+)
+from .base import (
+    PerAgent as PerAgent,
 )
 from .base import (
     Replies as Replies,
@@ -12,7 +21,6 @@ from .base import (
 from .base import (
     Round as Round,
 )
-from .cost import Cost as Cost
 from .cost import cost as cost
 from .fed_hsa import FedHSA as FedHSA
 from .local_sa import SA as SA
@@ -27,8 +35,12 @@ from .schedules import (
 from .schedules import (
     corollary_step as corollary_step,
 )
+from .wrapper import AbstractWrapper as AbstractWrapper
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
     algorithm.__name__: algorithm for algorithm in (FedHSA, LocalSA, SynchronisedSA, SA)
 }
 """Every algorithm by name."""
+
+WRAPPERS: dict[str, type[AbstractWrapper]] = {}
+"""Every wrapper by name: what composes with the algorithms."""

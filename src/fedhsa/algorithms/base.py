@@ -7,53 +7,104 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import _check
+from .._random import fold_in
 from .._types import Block, Key, Theta
 from ..problems import AbstractAgent, Problem
 from .schedules import AbstractSchedule
+
+COIN = 2**31 - 1
+"""The place in the round's key at which the coin lies that everyone sees."""
 
 
 class Round(NamedTuple):
     """What server and agents know about the round they are in, without a message.
 
-    `key` is the same for all of them, for coins that everyone must see; `agent_key` is the agent's own, and None on the
-    server. Observations have keys of their own, so using these leaves the data as they were.
+    `key` is the same for all of them, for coins that everyone must see; `agent_key` and `agent`, its number, are the
+    agent's own, and None on the server. Observations have keys of their own, so using these leaves the data as they
+    were.
     """
 
     index: Any
     key: Key
     agent_key: Key | None = None
+    agent: Any = None
+    num_agents: int = 1
+    coin: Any = None
+    """How the coin of `happens` falls, where it is not left to chance."""
+
+    def happens(self, probability: Any) -> Bool[Array, ""]:
+        """The round's coin, which falls alike for the server and for all agents."""
+        if self.coin is not None:
+            return self.coin
+        return jax.random.uniform(fold_in(self.key, COIN), dtype=jnp.result_type(probability)) < probability
 
 
 class Replies(NamedTuple):
     """What the agents sent back in one exchange: arrays with a leading axis, one entry per agent.
 
-    `weights` is None where all agents count alike.
+    `weights` is None where all agents count alike; an agent that has not answered has weight 0.
     """
 
     values: PyTree
     weights: Float[Array, " agents"] | None = None
 
     def mean(self) -> PyTree:
-        """The average over the agents."""
+        """The average over the agents that answered; zero where none did."""
         if self.weights is None:
             return jax.tree.map(lambda v: jnp.mean(v, axis=0), self.values)
-        weights = self.weights / jnp.sum(self.weights)
+        total = jnp.sum(self.weights)
+        weights = self.weights / jnp.where(total == 0, 1, total)
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), self.values)
+
+    @property
+    def share(self) -> Any:
+        """The part of the agents that answered."""
+        return 1.0 if self.weights is None else jnp.mean((self.weights != 0).astype(self.weights.dtype))
+
+
+class PerAgent(eqx.Module):
+    """The part of a message that is another for each agent: arrays with a leading axis, one entry per agent.
+
+    An agent finds its own entry in its place.
+    """
+
+    values: PyTree
+
+
+class Coded(eqx.Module):
+    """A message that travels in fewer (or more) bits than the numbers it stands for."""
+
+    values: PyTree
+    bits: float = eqx.field(static=True)
+
+
+class Cost(NamedTuple):
+    """Per round and agent; on average, where not every round or not every agent communicates."""
+
+    exchanges: float
+    floats_down: float
+    """Server to agent, in numbers of 64 bits; a coded message counts by its bits."""
+    floats_up: float
+    """Agent to server."""
+    samples: float
+    evaluations: float
+    """Operator evaluations."""
 
 
 class Exchange(NamedTuple):
     """One trip server -> agents -> server.
 
     Three pure functions that know nothing of how messages travel; the engine maps `local` over agents and seeds, a
-    network runs it on each node. Every exchange of a round sees the same block of observations.
+    network runs it on each node. Every exchange of a round sees the same block of observations. A reply says how far
+    to move or which way, never where to, so that none counts as zero.
     """
 
     name: str
     send: Callable[[Any, Round], PyTree]
-    """`(server, round) -> message`, the same for all agents."""
+    """`(server, round) -> message`, the same for all agents but for what is in a `PerAgent`."""
     local: Callable[[PyTree, Any, AbstractAgent, Block, Round], tuple[PyTree, Any]]
     """`(message, memory, agent, block, round) -> (reply, memory)`, for one agent."""
     aggregate: Callable[[Any, Replies, Round], Any]
@@ -65,6 +116,11 @@ class AbstractAlgorithm(eqx.Module):
 
     The server state has a field `theta`, the parameter the method stands at. The memory is what one agent keeps.
     """
+
+    @property
+    def exact_replies(self) -> str | None:
+        """Why every reply must arrive and count as it was sent, or None where it need not."""
+        return None
 
     @property
     @abc.abstractmethod
@@ -83,6 +139,22 @@ class AbstractAlgorithm(eqx.Module):
     def check(self, problem: Problem) -> None:
         """Refuses a problem this algorithm is not for."""
 
+    def expected(self, cost: Cost) -> Cost:
+        """The cost of a round on average, given that of one in which everything takes place."""
+        return cost
+
+
+def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
+    """What in a message is each agent's own, with a leading axis, and how to put an agent's entries back in place."""
+    leaves, structure = jax.tree.flatten(message, is_leaf=lambda x: isinstance(x, PerAgent))
+    own = [leaf.values for leaf in leaves if isinstance(leaf, PerAgent)]
+
+    def deliver(entries: list) -> PyTree:
+        left = iter(entries)
+        return structure.unflatten([next(left) if isinstance(leaf, PerAgent) else leaf for leaf in leaves])
+
+    return own, deliver
+
 
 def check_step_size(name: str, value: Any) -> None:
     """Refuses a step size that is neither a positive number nor a schedule."""
@@ -93,3 +165,10 @@ def check_step_size(name: str, value: Any) -> None:
 def check_local_steps(value: Any) -> None:
     """Refuses fewer than one local step."""
     _check.count("local_steps", value, remedy="Use `local_steps=1` to synchronise every step.")
+
+
+def check_probability(name: str, value: Any) -> None:
+    """Refuses what is not above 0 and at most 1."""
+    _check.number(name, value, above=0.0)
+    if value > 1:
+        raise ValueError(f"`{name}` is a probability, got {value}. Use a number above 0 and at most 1.")

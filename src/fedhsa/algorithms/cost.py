@@ -1,6 +1,6 @@
 """What a deployment would pay per round, read off the exchanges themselves."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,20 +9,7 @@ from .. import tree
 from .._types import precision
 from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource
-from .base import AbstractAlgorithm, Replies, Round
-
-
-class Cost(NamedTuple):
-    """Per round and agent."""
-
-    exchanges: int
-    floats_down: int
-    """Server to agent."""
-    floats_up: int
-    """Agent to server."""
-    samples: int
-    evaluations: int
-    """Operator evaluations."""
+from .base import AbstractAlgorithm, Coded, Cost, Replies, Round, split
 
 
 class _CountedAgent(AbstractAgent):
@@ -51,28 +38,46 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
         Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10)
     """
     algorithm.check(problem)
-    down, up = [], []
     with precision():
-        agent = tree.to_device(tree.take(problem.flat_agents, 0), "float64")
-        agent = _CountedAgent(agent.source, agent)
-        algorithm = tree.to_device(algorithm, "float64")
+        agents = tree.to_device(problem.flat_agents, "float64")
+        theta, key = jnp.zeros(problem.dim), jax.random.key(0)
+        settings = tree.to_device(algorithm, "float64")
+        everyone, down, up = jnp.arange(problem.num_agents), [], []
 
         def play(theta, key):
-            """One round of one agent; only traced, never run."""
-            round = Round(jnp.zeros((), int), key, key)
-            keys = jax.random.split(key, algorithm.block_length)
-            _, block = agent.source.draw(keys, agent.source.init(key))
-            server, memory = algorithm.init(theta)
-            for exchange in algorithm.exchanges:
-                message = exchange.send(server, round)
-                reply, memory = exchange.local(message, memory, agent, block, round)
-                server = exchange.aggregate(server, Replies(jax.tree.map(lambda r: r[None], reply)), round)
-                down.append(tree.size(message))
-                up.append(tree.size(reply))
+            """One round; only traced, never run."""
+            shared = Round(jnp.zeros((), int), key, num_agents=problem.num_agents)
+            server, memory = settings.init(theta)
+            memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (problem.num_agents, *x.shape)), memory)
+            for exchange in settings.exchanges:
+                own, deliver = split(exchange.send(server, shared))
+
+                def local(agent, memory, number, own, exchange=exchange, deliver=deliver):
+                    agent = _CountedAgent(agent.source, agent)
+                    keys = jax.random.split(key, settings.block_length)
+                    _, block = agent.source.draw(keys, agent.source.init(key))
+                    message, mine = deliver(own), shared._replace(agent_key=key, agent=number)
+                    reply, memory = exchange.local(message, memory, agent, block, mine)
+                    down.append(_floats(message))
+                    up.append(_floats(reply))
+                    return reply, memory
+
+                replies, memory = jax.vmap(local)(agents, memory, everyone, own)
+                server = exchange.aggregate(server, Replies(replies), shared)
             return server
 
-        evaluations = _count(jax.make_jaxpr(play)(jnp.zeros(problem.dim), jax.random.key(0)).jaxpr)
-    return Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
+        evaluations = _count(jax.make_jaxpr(play)(theta, key).jaxpr)
+    once = Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
+    return algorithm.expected(once)
+
+
+def _floats(message: Any) -> float:
+    """The numbers in a message; what is coded counts by its bits."""
+    coded, plain = [], []
+    for leaf in jax.tree.leaves(message, is_leaf=lambda x: isinstance(x, Coded)):
+        (coded if isinstance(leaf, Coded) else plain).append(leaf)
+    bits = sum(leaf.bits for leaf in coded)
+    return tree.size(plain) + (bits / 64 if bits else 0)
 
 
 def _count(jaxpr: Any) -> int:

@@ -13,6 +13,7 @@ from .. import tree
 from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Replies, Round
+from ..algorithms.base import split
 from ..problems import AbstractAgent
 from .record import Snapshot
 
@@ -83,17 +84,27 @@ def run_round(
     source, block = jax.vmap(draw)(agents, keys.source, carry.source)
     round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
     server, memory = carry.server, carry.memory
+    num_agents = tree.leading_axis(agents)
+    everyone = jnp.arange(num_agents)
+
+    def round_with(key, agent_key=None, agent=None):
+        return Round(index, key, agent_key, agent, num_agents)
+
     for exchange in algorithm.exchanges:
-        message = jax.vmap(lambda s, k, e=exchange: e.send(s, Round(index, k)))(server, round_keys)
+        message = jax.vmap(lambda s, k, e=exchange: e.send(s, round_with(k)))(server, round_keys)
+        own, _ = split(message)
+        own = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), own)
 
-        def local(agent, memory, block, agent_keys, exchange=exchange, message=message):
-            def of_seed(message, memory, block, key, agent_key):
-                return exchange.local(message, memory, agent, block, Round(index, key, agent_key))
+        def local(agent, number, memory, block, agent_keys, own, exchange=exchange, message=message):
+            def of_seed(message, memory, block, key, agent_key, own):
+                mine = round_with(key, agent_key, number)
+                return exchange.local(split(message)[1](own), memory, agent, block, mine)
 
-            return jax.vmap(of_seed, in_axes=(0, 0, 1, 0, 0))(message, memory, block, round_keys, agent_keys)
+            axes = (0, 0, 1, 0, 0, 0)
+            return jax.vmap(of_seed, in_axes=axes)(message, memory, block, round_keys, agent_keys, own)
 
-        replies, memory = _over_agents(local, (agents, memory, block, agent_keys), group)
-        server = jax.vmap(lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), Round(index, k)), in_axes=(0, 1, 0))(
+        replies, memory = _over_agents(local, (agents, everyone, memory, block, agent_keys, own), group)
+        server = jax.vmap(lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), round_with(k)), in_axes=(0, 1, 0))(
             server, replies, round_keys
         )
     return Carry(server, memory, source, carry.failed)

@@ -11,6 +11,7 @@ from .. import tree
 from .._random import fold_in
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Replies, Round
+from ..algorithms.base import split
 from ..problems import AbstractAgent
 from .record import Snapshot
 
@@ -57,14 +58,15 @@ def run_one_by_one(
                     keys = fold_in(source_keys[i], t * H + 1 + jnp.arange(H))
                     states[i], block = agent.source.draw(keys, states[i])
                     blocks.append(block)
-            shared = Round(jnp.asarray(t), fold_in(server_key, t))
+            shared = Round(jnp.asarray(t), fold_in(server_key, t), num_agents=num_agents)
             for exchange in algorithm.exchanges:
                 with _where(f"server, send of exchange {exchange.name!r}, round {t}, seed {seed}"):
-                    message = exchange.send(server, shared)
+                    own, deliver = split(exchange.send(server, shared))
                 replies = []
                 for i, agent in enumerate(one):
                     with _where(f"agent {i}, exchange {exchange.name!r}, round {t}, seed {seed}"):
-                        mine = shared._replace(agent_key=fold_in(own_keys[i], t))
+                        mine = shared._replace(agent_key=fold_in(own_keys[i], t), agent=jnp.asarray(i))
+                        message = deliver(tree.take(own, i))
                         reply, memories[i] = exchange.local(message, memories[i], agent, blocks[i], mine)
                         replies.append(reply)
                 with _where(f"server, aggregate of exchange {exchange.name!r}, round {t}, seed {seed}"):

@@ -49,8 +49,8 @@ class Result:
 
     @property
     def algorithm(self) -> str:
-        """The name of the algorithm."""
-        return self.settings["algorithm"]["name"]
+        """The name of the algorithm, with what it wraps in brackets."""
+        return _name(self.settings["algorithm"])
 
     def __repr__(self):
         exchanges = f"{self.cost.exchanges} exchange{'s' if self.cost.exchanges > 1 else ''} per round"
@@ -71,6 +71,11 @@ class Result:
             "complete": self.complete,
         }
         _files.write_arrays(path, arrays, header)
+
+
+def _name(algorithm: dict[str, Any]) -> str:
+    inner = algorithm.get("algorithm")
+    return algorithm["name"] if inner is None else f"{algorithm['name']}({_name(inner)})"
 
 
 def load(path: str | os.PathLike) -> Result:

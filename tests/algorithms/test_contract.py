@@ -1,0 +1,25 @@
+"""One table of methods, one of problems: each method on each problem against its own loop."""
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import CASES, observed
+from contract import World
+from loops import paper
+
+TABLES = (paper,)
+METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
+ROUNDS, KEY = 7, 5
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, m in METHODS.items() for case in m.cases])
+def test_a_method_equals_its_loop_on_the_observations_of_its_key(name, case):
+    method, (problem, G, _) = METHODS[name], CASES[case]()
+    algorithm, theta = method.on(problem), np.linspace(-1, 1, problem.dim)
+    result = fh.simulate(problem, algorithm, rounds=ROUNDS, seeds=2, key=KEY, theta=theta, record=("theta",))
+    assert result.status.tolist() == ["ok", "ok"]
+    assert result.cost == method.cost(problem.dim)
+    for seed in range(2):
+        path = method.loop(World(problem, G, observed(case, KEY, seed), theta, ROUNDS, KEY, seed))
+        np.testing.assert_allclose(result.records["theta"][seed], path, rtol=1e-12, atol=1e-13)
