@@ -26,6 +26,7 @@ from .fed_hsa import FedHSA as FedHSA
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA
 from .local_sa import SynchronisedSA as SynchronisedSA
+from .parse import parse as parse
 from .schedules import (
     AbstractSchedule as AbstractSchedule,
 )

@@ -31,9 +31,8 @@ def main(args: Sequence[str], console: Console) -> int:
             "fedhsa analyze takes the problem by its name alone, like `fedhsa analyze td`, not `--problem`."
         )
     settings = parse(AnalyzeSettings, args)
-    problem, algorithms = make_problem(settings), make_algorithms(settings)
-    for algorithm in algorithms.values():
-        algorithm.check(problem)
+    problem = make_problem(settings)
+    algorithms = make_algorithms(settings, problem)
     wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)
     if wait > LONG:
         warnings.warn(

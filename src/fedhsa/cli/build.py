@@ -1,10 +1,9 @@
 """From settings to a problem and algorithms: arguments are checked against the signatures they go to."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ..algorithms import ALGORITHMS, AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, parse
 from ..problems import PROBLEMS, Problem
 from .settings import AbstractSettings
 from .usage import UsageError, nearest
@@ -40,14 +39,18 @@ def make_problem(settings: AbstractSettings) -> Problem:
     return problem.noiseless() if settings.noiseless else problem
 
 
-def make_algorithms(settings: AbstractSettings) -> dict[str, AbstractAlgorithm]:
-    """The algorithms by name, each with those of the settings that it has."""
+def make_algorithms(settings: AbstractSettings, problem: Problem) -> dict[str, AbstractAlgorithm]:
+    """The algorithms by the text they were asked for with, each with those of the settings that it has."""
     sizes = settings.step_size * (len(settings.algorithm) if len(settings.step_size) == 1 else 1)
     shared = {"local_steps": settings.local_steps, "server_step": settings.server_step}
-    return {
-        name: _make(ALGORITHMS[name], {"step_size": size, **shared})
-        for name, size in zip(settings.algorithm, sizes, strict=True)
-    }
+    algorithms = {}
+    for text, size in zip(settings.algorithm, sizes, strict=True):
+        try:
+            algorithms[text] = parse(text, problem, step_size=size, **shared)
+            algorithms[text].check(problem)
+        except (TypeError, ValueError) as error:  # a wrapper that does not fit, an argument that is missing
+            raise UsageError(str(error)) from error
+    return algorithms
 
 
 def title(settings: AbstractSettings, problem: Problem) -> str:
@@ -55,15 +58,6 @@ def title(settings: AbstractSettings, problem: Problem) -> str:
     steps = ", ".join(f"{step:g}" for step in settings.step_size)
     sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps, r"\eta": steps}
     return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())
-
-
-def _make(algorithm: Callable[..., AbstractAlgorithm], available: dict[str, Any]) -> AbstractAlgorithm:
-    parameters = inspect.signature(algorithm).parameters
-    missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in available]
-    if missing:
-        name = getattr(algorithm, "__name__", algorithm)
-        raise UsageError(f"{name} needs `{missing[0]}`, for which there is no flag. Use it from Python.")
-    return algorithm(**{name: value for name, value in available.items() if name in parameters})
 
 
 def _check_kind(name: str, value: Any, default: Any) -> None:

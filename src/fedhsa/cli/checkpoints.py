@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import re
 import warnings
 
 from .. import _files
@@ -39,7 +40,7 @@ class Checkpoints:
 
     def state(self, name: str) -> pathlib.Path:
         """Where the engine saves the state of an algorithm."""
-        return self.folder / f"{name}.npz"
+        return self.folder / f"{self._file(name)}.npz"
 
     def finished(self, name: str) -> Result | None:
         """The result of an algorithm that was finished before."""
@@ -63,7 +64,12 @@ class Checkpoints:
             self.folder.rmdir()
 
     def _result(self, name: str) -> pathlib.Path:
-        return self.folder / f"{name}.result.npz"
+        return self.folder / f"{self._file(name)}.result.npz"
+
+    def _file(self, name: str) -> str:
+        """A name that any disk takes, one for each algorithm."""
+        plain = name.isidentifier()
+        return name if plain else f"{self.names.index(name)}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')[:60]}"
 
     def _check(self, label: pathlib.Path) -> None:
         try:

@@ -8,17 +8,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, WRAPPERS
 from ..problems import PROBLEMS
 
 
 def show(console: Console) -> None:
-    """Prints both tables."""
+    """Prints the tables."""
     # A problem's generator sits in the module that describes the problem.
     _print(console, "problem", PROBLEMS, lambda random: inspect.getmodule(random).__doc__)
     console.print()
     _print(console, "algorithm", ALGORITHMS, lambda algorithm: algorithm.__doc__)
+    console.print()
+    _print(console, "wrapper", WRAPPERS, lambda wrapper: wrapper.__doc__)
     console.print(
+        "\nWrappers compose with algorithms and with one another: "
+        "`--algorithm FedHSA 'Averaged(Compressed(FedHSA, TopK(0.1)))'`."
         "\nnum_agents, dim, heterogeneity, step_size, local_steps and server_step are flags of `fedhsa run` "
         "and `fedhsa analyze`, key is `--problem-key`;\nany other argument of a problem goes after `--option`, as in "
         "`--option noise_std=0.2`."

@@ -28,9 +28,8 @@ def main(args: Sequence[str], console: Console) -> int:
     if settings.resume and _already_done(settings):
         console.print(f"This run is complete already: {settings.folder / 'curves.png'}")
         return 0
-    problem, algorithms = make_problem(settings), make_algorithms(settings)
-    for algorithm in algorithms.values():
-        algorithm.check(problem)
+    problem = make_problem(settings)
+    algorithms = make_algorithms(settings, problem)
     coming = forecast.Forecast(problem, algorithms)
     for sentence in coming.announce(settings):
         console.print(sentence, soft_wrap=True)

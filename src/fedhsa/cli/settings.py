@@ -9,7 +9,7 @@ import tyro
 
 from .. import _check
 from .._types import DTYPES
-from ..algorithms import ALGORITHMS
+from ..algorithms import ALGORITHMS, WRAPPERS
 from ..problems import PROBLEMS
 from .usage import OPTION, UsageError, check_name, check_number
 
@@ -32,7 +32,7 @@ class AbstractSettings(AbstractFlags):
     problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "quadratic"
     """The family of problems; `fedhsa list` shows them."""
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA")
-    """One algorithm or several; `fedhsa list` shows them."""
+    """One algorithm or several, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M", help_behavior_hint=_PROBLEMS_OWN)] = None
     """Number of agents."""
     dim: Annotated[int | None, tyro.conf.arg(metavar="D", help_behavior_hint=_PROBLEMS_OWN)] = None
@@ -82,7 +82,8 @@ class AbstractSettings(AbstractFlags):
             raise UsageError(f"`algorithm` must name at least one of {', '.join(ALGORITHMS)}.")
         check_name("problem", self.problem, PROBLEMS)
         for name in self.algorithm:
-            check_name("algorithm", name, ALGORITHMS)
+            if not isinstance(name, str) or name.isidentifier():  # what has arguments is read once there is a problem
+                check_name("algorithm", name, {**ALGORITHMS, **WRAPPERS})
             if self.algorithm.count(name) > 1:
                 raise UsageError(f"`algorithm` names {name} twice. Run it again into another `out` folder.")
         for name in ("num_agents", "dim", "local_steps"):
