@@ -49,6 +49,7 @@ Examples:
   fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
   fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
   fedhsa reproduce --preset scripts         the authors' public scripts' numbers
+  fedhsa reproduce field                    beyond the paper: what the field claims
   fedhsa reproduce --list                   the experiments and their settings
 
 The output folder gets report.html (open it in a browser; it needs no network),
@@ -59,7 +60,7 @@ continues. The exit code is 1 when a claim fails.
 """
 
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Which experiments, as `--list` shows them; `td`, or a pattern like 'td/*', takes several. Default: all."""
+    """Which experiments, as `--list` shows them; `td`, or 'td/*', takes several. Default: all but `field`."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """The same as a flag."""
     preset: Annotated[str, tyro.conf.arg(metavar="|".join(presets.PRESETS))] = "paper"
@@ -122,11 +123,12 @@ def main(args: Sequence[str], console: Console) -> int:
     if settings.quick:
         known = {name: presets.quick(experiment) for name, experiment in known.items()}
     chosen = _changed(_choose(known, (*settings.names, *settings.only)), settings)
-    if settings.quick and not (settings.names or settings.only):
-        chosen = {name: experiment for name, experiment in chosen.items() if name not in presets.LEFT_OUT}
     if settings.list_:
         _list(console, chosen)
         return 0
+    if not (settings.names or settings.only):
+        left_out = presets.LEFT_OUT if settings.quick else ()
+        chosen = {n: e for n, e in chosen.items() if n not in left_out and not n.startswith(presets.BEYOND)}
     devices, began = _devices(settings.device), time.perf_counter()
     with writable(settings.out), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is unusual about a problem is said on the page

@@ -11,7 +11,7 @@ class Check(NamedTuple):
     """One row of the table of claims."""
 
     claim: int
-    """Which of the ten claims it belongs to."""
+    """Which of the claims it belongs to."""
     name: str
     statement: str
     measured: float

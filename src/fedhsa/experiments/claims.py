@@ -1,4 +1,4 @@
-"""The paper's claims that are checked by number, and the verdict on each."""
+"""The claims that are checked by number, the paper's and those of the field, and the verdict on each."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from .checks import FAIL, PASS, Check
 
 
 class Claim(NamedTuple):
-    """One of the ten claims, with everything that was checked for it."""
+    """A claim with everything that was checked for it."""
 
     number: int
     title: str
@@ -69,17 +69,49 @@ CLAIMS: dict[int, tuple[str, str]] = {
         "FedHSA pays two exchanges per round, and reaches errors that Local SA does not reach at any price.",
     ),
 }
+"""Those of the paper."""
+
+FIELD_CLAIMS: dict[int, tuple[str, str]] = {
+    11: (
+        "SCAFFLSA on Garnet",
+        "Between unlike environments federated TD stops at its predicted bias, SCAFFLSA and FedHSA do not, however "
+        "many local steps there are.",
+    ),
+    12: ("SCAFFLSA's speed-up", "At stationarity SCAFFLSA's error falls as one over the number of agents."),
+    13: (
+        "Local fixed points",
+        "Local steps on exact operators converge to a neighbourhood that grows with their number, whether averaging "
+        "comes after fixed gaps, irregular ones or by chance.",
+    ),
+    14: (
+        "Scaffnew",
+        "With the largest step, communicating with probability about one over the square root of the condition "
+        "number costs the fewest exchanges.",
+    ),
+    15: (
+        "SCAFFOLD's two quadratics",
+        "Local SGD slows down as the gradients' dissimilarity and the local steps grow, SCAFFOLD does not.",
+    ),
+    16: ("Delays", "Stale updates enlarge the error; skipping those that are too stale makes up for part of it."),
+    17: (
+        "How many rounds",
+        "Moving once per round on a whole batch reaches the error of many short rounds in logarithmically many.",
+    ),
+    18: ("Too many local steps", "FedHSA diverges exactly where the spectral radius of its round map passes one."),
+    19: ("Table 1, measured", "What the paper's Table 1 says of other systems with a tick, as numbers."),
+}
+"""Those of other papers, and questions that the paper leaves open."""
 
 
 def judge(checks: Iterable[Check]) -> list[Claim]:
-    """The ten claims with the checks that belong to each.
+    """The paper's claims, and those of the field that were examined, with the checks that belong to each.
 
     !!! example
         >>> [claim.verdict for claim in judge([])][:2]
         [None, None]
     """
-    checks = list(checks)
-    return [
-        Claim(number, *texts, tuple(check for check in checks if check.claim == number))
-        for number, texts in CLAIMS.items()
-    ]
+    by_number: dict[int, list[Check]] = {number: [] for number in CLAIMS}
+    for check in checks:
+        by_number.setdefault(check.claim, []).append(check)
+    known = CLAIMS | FIELD_CLAIMS
+    return [Claim(number, *known[number], tuple(found)) for number, found in sorted(by_number.items())]

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from .checks import FAIL, PASS
-from .claims import Claim, judge
+from .claims import CLAIMS, Claim, judge
 from .page_parts import chip, day, duration, heading, items, slug, table, words
 from .page_sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, places, section_of
 from .report import Report
@@ -118,9 +118,12 @@ def _verdicts(claims: list[Claim]) -> str:
         checks = f"{passed} of {len(claim.checks)}" if claim.checks else "none"
         rows.append((str(claim.number), heading(title), chip(claim.verdict), checks))
     header = ("No.", "Claim", "Verdict", "Checks passed")
+    caption = (
+        "The ten claims of the paper" if len(claims) == len(CLAIMS) else "The claims of the paper, and the field's"
+    )
     return (
         f'<section aria-labelledby="verdicts">\n<h2 id="verdicts">Verdicts</h2>\n<p>{_summary(claims)}</p>\n'
-        f"{table('The ten claims of the paper', header, rows, 'verdicts')}</section>\n"
+        f"{table(caption, header, rows, 'verdicts')}</section>\n"
     )
 
 

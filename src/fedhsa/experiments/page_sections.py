@@ -30,6 +30,7 @@ FAMILIES = {
     "nonconvex": "Nonconvex agents",
     "td": "TD learning",
     "finite-sum": "Finite sums",
+    "field": "The field",
 }
 STUDIES = "Studies"
 FILES = {".svg": "SVG", ".png": "PNG", ".pdf": "PDF", ".csv": "CSV", ".npz": "NPZ"}

@@ -12,6 +12,7 @@ from .communication import Communication
 from .comparison import Comparison
 from .corollary import Corollary
 from .drift import Drift
+from .field import FIELD
 from .instance import Instance
 from .proposition import Proposition
 from .sampling import Sampling
@@ -75,7 +76,8 @@ def experiments(preset: str = "paper") -> dict[str, AbstractExperiment]:
     _check.choice("preset", preset, PRESETS)
     figures = _paper() if preset == "paper" else _scripts()
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
-    return {experiment.name: experiment for experiment in (*figures, *studies)}
+    field = [experiment() for experiment in FIELD]  # pyright: ignore[reportCallIssue]
+    return {experiment.name: experiment for experiment in (*figures, *studies, *field)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +204,8 @@ LEFT_OUT = (
     *("finite-sum/noiseless", "finite-sum/markov", "finite-sum/agents", "speedup/cohort"),
 )
 """What the quick version does not run unless it is named: the rest suffices for all ten claims."""
+BEYOND = "field/"
+"""How names of experiments begin that are not about the paper, and run only when they are named."""
 LEAST = {"seeds": 2, "rounds": 4}
 """Intervals need two seeds, and floors a few rounds."""
 

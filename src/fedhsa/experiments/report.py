@@ -43,7 +43,7 @@ class Report:
 
     @property
     def claims(self) -> list[Claim]:
-        """The ten claims with their checks."""
+        """The claims with their checks."""
         return judge(check for entry in self.entries for check in entry.checks)
 
     @property
