@@ -119,7 +119,7 @@ def _verdicts(claims: list[Claim]) -> str:
         rows.append((str(claim.number), heading(title), chip(claim.verdict), checks))
     header = ("No.", "Claim", "Verdict", "Checks passed")
     caption = (
-        "The ten claims of the paper" if len(claims) == len(CLAIMS) else "The claims of the paper, and the field's"
+        "The ten claims of the paper" if len(claims) == len(CLAIMS) else "The claims of the paper and of the field"
     )
     return (
         f'<section aria-labelledby="verdicts">\n<h2 id="verdicts">Verdicts</h2>\n<p>{_summary(claims)}</p>\n'
