@@ -1,0 +1,63 @@
+"""DisSACC: many observations, one move."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+class DisSACC(AbstractAlgorithm):
+    r"""A batch of observations at one parameter, then one move: no local drift, hence no bias from heterogeneity.
+
+    $$\bar\theta \leftarrow \bar\theta + \alpha\, \frac1M \sum_i \frac1H \sum_{\ell<H} G_i(\bar\theta, o_{i,\ell})$$
+
+    The step $\alpha$ is that of a whole round and is not divided by $H$. With $R$ observations per agent,
+    $T = O(\log MR)$ rounds of $H = R / T$ observations suffice for independent ones, says the paper.
+
+    **Arguments:**
+
+    - `step_size`: $\alpha$, a number or a schedule.
+    - `local_steps`: $H$, the observations each agent averages over per round.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> result = fedhsa.simulate(problem.noiseless(), DisSACC(0.1, local_steps=5), rounds=500)
+        >>> bool(result.error[0, -1] < 1e-20)
+        True
+
+    !!! cite "Zhu, Mitra, Heath (2025), DisSACC"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+
+    @property
+    def block_length(self):
+        return self.local_steps
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        return (Exchange("operator", self._send_theta, self._mean_operator, self._step),)
+
+    def _send_theta(self, server, round):
+        return server.theta
+
+    def _mean_operator(self, theta, memory, agent, block, round):
+        def add(total, o):
+            return total + agent.operator(theta, o), None
+
+        total, _ = jax.lax.scan(add, jnp.zeros_like(theta), block, length=self.local_steps)
+        return total / self.local_steps, memory
+
+    def _step(self, server, replies, round):
+        return Server(server.theta + step_at(self.step_size, round.index) * replies.mean())

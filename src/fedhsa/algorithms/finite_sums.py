@@ -1,0 +1,210 @@
+"""Variance reduction for finite sums: S-Local-SVRG and MC-SAG."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _check
+from .._types import Theta
+from ..sources import IID, FiniteChain
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_probability, check_step_size
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+class SVRGServer(NamedTuple):
+    """The parameter, and the average of the mean operators at the reference."""
+
+    theta: Theta
+    g_bar: Theta
+
+
+class SVRGMemory(NamedTuple):
+    """Where an agent starts the round, and the reference."""
+
+    theta: Theta
+    reference: Theta
+
+
+class LocalSVRG(AbstractAlgorithm):
+    r"""Local steps that vary as little as their distance from a reference $y$, where the average operator is known.
+
+    $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - G_i(y, o_{i,\ell}) + \bar G(y)\bigr), \qquad
+      \bar G(y) = \tfrac1M \sum_i \bar G_i(y)$$
+
+    A coin of the given probability (and the first round) moves $y$ to the current parameter; then the agents send
+    their exact mean operators there, in an exchange before that of the displacements. Noise and drift both vanish at
+    $\theta^\star$, so it converges to the root itself, at a constant step and with correlated observations.
+
+    The paper's S-Local-SVRG also averages at random times (with probability $p$ after every step); here it is after
+    every `local_steps` steps, and $y$ can change at those times only. Its listing was not at hand: the direction is
+    its shifted estimator with the shifts written out.
+
+    Needs the agents' mean operators, which finite sums have. An exact mean operator does not count as an evaluation;
+    for a sum of $N$ components it costs $N$ of them at each refresh.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `local_steps`: $H$, the observations each agent uses per round.
+    - `probability`: the chance that a round refreshes the reference.
+
+    !!! example
+        >>> problem = fedhsa.problems.finite_sum.random(num_agents=4, num_components=3, dim=2)
+        >>> result = fedhsa.simulate(problem, LocalSVRG(0.02, local_steps=5, probability=0.5), rounds=500)
+        >>> bool(result.error[0, -1] < 1e-18)   # with all its noise
+        True
+
+    !!! cite "Gorbunov, Hanzely, Richtárik (2021), arXiv:2011.02828, S-Local-SVRG"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+    probability: float
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+        check_probability("probability", self.probability)
+
+    @property
+    def block_length(self):
+        return self.local_steps
+
+    def init(self, theta):
+        return SVRGServer(theta, jnp.zeros_like(theta)), SVRGMemory(theta, theta)
+
+    @property
+    def exchanges(self):
+        return (
+            Exchange("reference", self._send_theta, self._mean_operator, self._average_operator),
+            Exchange("delta", self._send_operator, self._local_steps, self._move),
+        )
+
+    def expected(self, cost):
+        # Without a refresh the first exchange falls away: the agents have the reference's operator and get theta alone.
+        part = (1 + self.probability) / 2
+        exchanges, down, up = (part * count for count in (cost.exchanges, cost.floats_down, cost.floats_up))
+        return cost._replace(exchanges=exchanges, floats_down=down, floats_up=up)
+
+    def _refreshes(self, round):
+        return round.happens(self.probability) | (round.index == 0)
+
+    def _send_theta(self, server, round):
+        return server.theta
+
+    def _mean_operator(self, theta_bar, memory, agent, block, round):
+        refreshes = self._refreshes(round)
+        g = jnp.where(refreshes, agent.mean_operator(theta_bar), jnp.zeros_like(theta_bar))
+        return g, SVRGMemory(theta_bar, jnp.where(refreshes, theta_bar, memory.reference))
+
+    def _average_operator(self, server, replies, round):
+        return server._replace(g_bar=jnp.where(self._refreshes(round), replies.mean(), server.g_bar))
+
+    def _send_operator(self, server, round):
+        return server.g_bar
+
+    def _local_steps(self, g_bar, memory, agent, block, round):
+        eta = step_at(self.step_size, round.index)
+
+        def step(theta, o):
+            return theta + eta * (agent.operator(theta, o) - agent.operator(memory.reference, o) + g_bar), None
+
+        theta, _ = jax.lax.scan(step, memory.theta, block, length=self.local_steps)
+        return theta - memory.theta, memory
+
+    def _move(self, server, replies, round):
+        return server._replace(theta=server.theta + replies.mean())
+
+
+class SAGMemory(NamedTuple):
+    """The operator of each component where the chain last met it, and their average."""
+
+    table: Float[Array, "N d"]
+    mean: Theta
+
+
+class MCSAG(AbstractAlgorithm):
+    r"""Steps along the average of the latest operators of all components, of which each step renews one.
+
+    At component $v$ of $N$, with $h$ zero at first,
+
+    $$\bar h \leftarrow \bar h + \tfrac1N \bigl(G_i(\theta, v) - h_v\bigr), \qquad
+      \theta \leftarrow \theta + \eta\, \bar h, \qquad h_v \leftarrow G_i(\theta, v)$$
+
+    (the operator at $\theta$ before the move), so components not met yet count as zero. The average is uniform over
+    the components, however often the chain visits each: where its stationary law is not uniform, this is another root
+    than `theta_star`. It removes the noise of sampling but not the drift: unlike agents with $H > 1$ keep a bias like
+    Local SA's.
+
+    The paper's method is that of one agent. Here each agent keeps its table and the server averages the parameters
+    after every `local_steps` steps; the step is yours to choose, whereas the paper's
+    $1 / 2L(\tau_{hit} + \max_v (t - d_v))$ adapts to how long ago the components were met.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `num_components`: $N$, the states of the chain that picks the component.
+    - `local_steps`: $H$, the observations each agent uses per round.
+
+    !!! example
+        >>> problem = fedhsa.problems.finite_sum.random(num_agents=1, num_components=3, dim=2)
+        >>> result = fedhsa.simulate(problem, MCSAG(0.02, num_components=3, local_steps=5), rounds=500)
+        >>> bool(result.error[0, -1] < 1e-18)   # with all its noise
+        True
+
+    !!! cite "Even (2023), Stochastic Gradient Descent under Markovian Sampling Schemes, MC-SAG"
+    """
+
+    step_size: float | AbstractSchedule
+    num_components: int = eqx.field(static=True)
+    local_steps: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        _check.count("num_components", self.num_components)
+        check_local_steps(self.local_steps)
+
+    @property
+    def block_length(self):
+        return self.local_steps
+
+    def init(self, theta):
+        table = jnp.zeros((self.num_components, *theta.shape), theta.dtype)
+        return Server(theta), SAGMemory(table, jnp.zeros_like(theta))
+
+    @property
+    def exchanges(self):
+        return (Exchange("delta", self._send_theta, self._local_steps, self._move),)
+
+    def check(self, problem):
+        source = problem.agents.source
+        chain = source.source if isinstance(source, IID) else source
+        if not isinstance(chain, FiniteChain):
+            raise ValueError(
+                "MCSAG needs observations that are numbers of components, from a FiniteChain, got those of "
+                f"{type(chain).__name__}. Use a finite sum, `fedhsa.problems.finite_sum`."
+            )
+        if (N := chain.transition.shape[-1]) != self.num_components:
+            raise ValueError(f"`num_components` must be {N}, the components of the problem, got {self.num_components}.")
+
+    def _send_theta(self, server, round):
+        return server.theta
+
+    def _local_steps(self, theta_bar, memory, agent, block, round):
+        eta = step_at(self.step_size, round.index)
+
+        def step(carry, v):
+            theta, (table, mean) = carry
+            g = agent.operator(theta, v)
+            mean = mean + (g - table[v]) / self.num_components
+            return (theta + eta * mean, SAGMemory(table.at[v].set(g), mean)), None
+
+        (theta, memory), _ = jax.lax.scan(step, (theta_bar, memory), block, length=self.local_steps)
+        return theta - theta_bar, memory
+
+    def _move(self, server, replies, round):
+        return Server(server.theta + replies.mean())

@@ -1,0 +1,77 @@
+"""Local SA that averages after irregular gaps."""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from .. import _check, tree
+from .._types import Block, Theta
+from ..problems import AbstractAgent
+from .base import AbstractAlgorithm, Exchange, check_step_size
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+def plain_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, count: int) -> Theta:
+    r"""$\theta \leftarrow \theta + \eta\, G(\theta, o)$, `count` times."""
+    theta, _ = jax.lax.scan(lambda x, o: (x + eta * agent.operator(x, o), None), theta, block, length=count)
+    return theta
+
+
+class GappedSA(AbstractAlgorithm):
+    r"""Local SA that averages at given times: after $g_1$ steps, $g_2$ more, and so on, over and over.
+
+    With $T_i$ the local fixed-point operators and $G_i = T_i - I$ it is $x_i \leftarrow (1-\eta) x_i + \eta\, T_i(x_i)$
+    at every step, and $x_i \leftarrow \frac1M \sum_j x_j$ at the times $t_n$. One round is one pass through the gaps,
+    with an exchange at the end of each gap; equal gaps are `LocalSA`, whose bias it shares.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, the paper's relaxation $\lambda$; a number or a schedule.
+    - `gaps`: $t_1 - t_0, t_2 - t_1, \dots$, the local steps before each averaging.
+
+    !!! example
+        >>> algorithm = GappedSA(0.02, gaps=(2, 5, 3))
+        >>> fedhsa.cost(fedhsa.problems.quadratic.random(num_agents=4, dim=3), algorithm)
+        Cost(exchanges=3, floats_down=9, floats_up=9, samples=10, evaluations=10)
+
+    !!! cite "Malinovsky, Kovalev, Gasanov, Condat, Richtárik (2020), arXiv:2004.01442, Algorithm 1"
+    """
+
+    step_size: float | AbstractSchedule
+    gaps: tuple[int, ...] = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        if not isinstance(self.gaps, tuple) or not self.gaps:
+            raise ValueError(f"`gaps` must be a tuple of whole numbers, got {self.gaps!r}. Use for instance (2, 5, 3).")
+        for gap in self.gaps:
+            _check.count("gaps", gap, remedy="Each gap is a number of local steps.")
+
+    @property
+    def block_length(self):
+        return sum(self.gaps)
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        starts = itertools.accumulate(self.gaps[:-1], initial=0)
+        return tuple(self._exchange(start, gap) for start, gap in zip(starts, self.gaps, strict=True))
+
+    def _exchange(self, start, gap):
+        def local(theta_bar, memory, agent, block, round):
+            part = tree.take(block, slice(start, start + gap))
+            theta = plain_steps(agent, theta_bar, part, step_at(self.step_size, round.index), gap)
+            return theta - theta_bar, memory
+
+        return Exchange(f"delta {start}", self._send_theta, local, self._move)
+
+    def _send_theta(self, server, round):
+        return server.theta
+
+    def _move(self, server, replies, round):
+        return Server(server.theta + replies.mean())

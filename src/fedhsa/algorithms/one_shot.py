@@ -1,0 +1,68 @@
+"""Averaging once, at the end."""
+
+import equinox as eqx
+
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .gapped import plain_steps
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+class OneShotAveraging(AbstractAlgorithm):
+    r"""Agents that work alone, $\theta_i \leftarrow \theta_i + \eta\, G_i(\theta_i, o_i)$, and average at the very end.
+
+    What a run reports after each round is the average that they would form if they stopped there. Without noise it
+    goes to the mean of the local roots, $\frac1M \sum_i \theta_i^\star$, which is $\theta^\star$ for equal agents.
+    A round costs nothing; the whole run costs one message of $d$ numbers from every agent.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `local_steps`: $H$, the steps of a round; they only say how often the average is looked at.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> result = fedhsa.simulate(problem.noiseless(), OneShotAveraging(0.1, local_steps=5), rounds=500)
+        >>> bool(abs(result.theta[0] - problem.local_roots.mean(0)).max() < 1e-10)
+        True
+
+    !!! cite "Liu, Olshevsky (2023), distributed TD(0) with almost no communication"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+
+    @property
+    def exact_replies(self):
+        return (
+            "its agents send nothing before the end, so there is no message to lose or to change on the way. "
+            "Wrap LocalSA, whose agents talk after every round."
+        )
+
+    @property
+    def block_length(self):
+        return self.local_steps
+
+    def init(self, theta):
+        return Server(theta), theta
+
+    @property
+    def exchanges(self):
+        return (Exchange("delta", self._send_nothing, self._local_steps, self._keep_average),)
+
+    def expected(self, cost):
+        return cost._replace(exchanges=0, floats_down=0, floats_up=0)
+
+    def _send_nothing(self, server, round):
+        return ()
+
+    def _local_steps(self, message, theta, agent, block, round):
+        moved = plain_steps(agent, theta, block, step_at(self.step_size, round.index), self.local_steps)
+        return moved - theta, moved
+
+    def _keep_average(self, server, replies, round):
+        return Server(server.theta + replies.mean())

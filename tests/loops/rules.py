@@ -1,0 +1,146 @@
+"""Other local rules: batches, irregular gaps, no talk at all, variance reduction, momentum."""
+
+import jax
+import numpy as np
+
+import fedhsa as fh
+from contract import Method, World
+
+STEP, H = 0.03, 4
+GAPS = (2, 5, 3)
+REFRESH, BETA = 0.25, 0.3
+SAMPLES, BATCH, MAX_LEVEL = 24, 2, 2
+
+
+def dissacc(world: World):
+    theta, path = world.theta, [world.theta]
+    for t in range(world.rounds):
+        batch = range(t * H, (t + 1) * H)
+        means = [
+            np.mean([world.G(i, theta, world.observations[i][k]) for k in batch], axis=0)
+            for i in range(world.num_agents)
+        ]
+        theta = theta + STEP * np.mean(means, axis=0)
+        path.append(theta)
+    return path
+
+
+def gapped(world: World):
+    """One clock for all; an average whenever it has passed the next of the times."""
+    times = set(np.cumsum(GAPS * world.rounds))
+    iterates, path = [world.theta] * world.num_agents, [world.theta]
+    for k in range(sum(GAPS) * world.rounds):
+        iterates = [x + STEP * world.G(i, x, world.observations[i][k]) for i, x in enumerate(iterates)]
+        if k + 1 in times:
+            iterates = [np.mean(iterates, axis=0)] * world.num_agents
+        if (k + 1) % sum(GAPS) == 0:
+            path.append(iterates[0])
+    return path
+
+
+def one_shot(world: World):
+    iterates, path = [world.theta] * world.num_agents, [world.theta]
+    for k in range(H * world.rounds):
+        iterates = [x + STEP * world.G(i, x, world.observations[i][k]) for i, x in enumerate(iterates)]
+        if (k + 1) % H == 0:
+            path.append(np.mean(iterates, axis=0))
+    return path
+
+
+def local_svrg(world: World):
+    theta, path = world.theta, [world.theta]
+    y = g_bar = np.full_like(theta, np.nan)  # to be set in the first round
+    for t in range(world.rounds):
+        if t == 0 or world.coin(t, REFRESH):
+            y = theta
+            g_bar = np.mean([world.mean_operator(i, y) for i in range(world.num_agents)], axis=0)
+        ends = []
+        for i in range(world.num_agents):
+            x = theta
+            for o in world.observations[i][t * H : (t + 1) * H]:
+                x = x + STEP * (world.G(i, x, o) - world.G(i, y, o) + g_bar)
+            ends.append(x)
+        theta = np.mean(ends, axis=0)
+        path.append(theta)
+    return path
+
+
+def mc_sag(world: World):
+    """With the average of the table formed anew at every step."""
+    N = components(world.problem)
+    theta, path = world.theta, [world.theta]
+    h = np.zeros((world.num_agents, N, len(theta)))
+    for t in range(world.rounds):
+        ends = []
+        for i in range(world.num_agents):
+            x = theta
+            for v in world.observations[i][t * H : (t + 1) * H]:
+                h[i, v] = world.G(i, x, v)
+                x = x + STEP * h[i].sum(0) / N
+            ends.append(x)
+        theta = np.mean(ends, axis=0)
+        path.append(theta)
+    return path
+
+
+def multilevel(world: World):
+    theta, path = world.theta, [world.theta]
+    for t in range(world.rounds):
+        ends = []
+        for i in range(world.num_agents):
+            words = np.asarray(jax.random.bits(world.agent_key(i, t), (SAMPLES,), dtype="uint32"))
+            x, at, block = theta, 0, world.observations[i][t * SAMPLES : (t + 1) * SAMPLES]
+            while at < SAMPLES:
+                J = 33 - int(words[at]).bit_length()  # leading zeros of a 32-bit word, plus one
+                fits = J <= MAX_LEVEL and at + 2**J * BATCH <= SAMPLES
+
+                def g(j, x=x, at=at, i=i, block=block):
+                    return np.mean([world.G(i, x, o) for o in block[at : at + 2**j * BATCH]], axis=0)
+
+                x = x + STEP * (g(0) + 2**J * (g(J) - g(J - 1)) if fits else g(0))
+                at += 2**J * BATCH if fits else BATCH
+            ends.append(x)
+        theta = np.mean(ends, axis=0)
+        path.append(theta)
+    return path
+
+
+def momentum(world: World):
+    theta, before, u, path = world.theta, world.theta, np.zeros_like(world.theta), [world.theta]
+    for t in range(world.rounds):
+        beta, ends = 1.0 if t == 0 else BETA, []
+        for i in range(world.num_agents):
+            x = theta
+            for o in world.observations[i][t * H : (t + 1) * H]:
+                g = world.G(i, x, o)
+                x = x + STEP * (beta * g + (1 - beta) * (u + g - world.G(i, before, o)))
+            ends.append(x)
+        before, theta = theta, np.mean(ends, axis=0)
+        u = (theta - before) / (STEP * H)
+        path.append(theta)
+    return path
+
+
+def components(problem: fh.Problem) -> int:
+    return problem.agents.source.transition.shape[-1]
+
+
+def mc_sag_for(problem: fh.Problem) -> fh.AbstractAlgorithm:
+    return fh.MCSAG(STEP, components(problem), H)
+
+
+METHODS = {
+    "DisSACC": Method(fh.DisSACC(STEP, H), dissacc, lambda d: fh.Cost(1, d, d, H, H)),
+    "GappedSA": Method(fh.GappedSA(STEP, GAPS), gapped, lambda d: fh.Cost(3, 3 * d, 3 * d, 10, 10)),
+    "OneShotAveraging": Method(fh.OneShotAveraging(STEP, H), one_shot, lambda d: fh.Cost(0, 0, 0, H, H)),
+    "LocalSVRG": Method(
+        fh.LocalSVRG(STEP, H, REFRESH),
+        local_svrg,
+        lambda d: fh.Cost(1 + REFRESH, (1 + REFRESH) * d, (1 + REFRESH) * d, H, 2 * H),
+    ),
+    "MCSAG": Method(mc_sag_for, mc_sag, lambda d: fh.Cost(1, d, d, H, H), ("finite-sum", "logistic")),
+    "MultilevelSA": Method(
+        fh.MultilevelSA(STEP, SAMPLES, BATCH, MAX_LEVEL), multilevel, lambda d: fh.Cost(1, d, d, SAMPLES, SAMPLES)
+    ),
+    "MomentumSA": Method(fh.MomentumSA(STEP, H, BETA), momentum, lambda d: fh.Cost(1, 2 * d, d, H, 2 * H)),
+}
