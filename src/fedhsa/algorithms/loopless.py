@@ -1,0 +1,149 @@
+"""Methods without rounds of fixed length: after every step a coin that all agents see decides whether they average."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from .. import tree
+from .._types import Theta
+from .base import AbstractAlgorithm, Exchange, check_probability, check_step_size
+from .local_sa import Server
+from .scafflsa import previous_step
+from .schedules import AbstractSchedule, step_at
+from .shifted import move, send_theta
+
+
+class Memory(NamedTuple):
+    """Where the agent stands, and its shift."""
+
+    theta: Theta
+    shift: Theta
+
+
+class AbstractLoopless(AbstractAlgorithm):
+    """One round is one step of every agent; the coin at its start says whether they take the average first.
+
+    The server's parameter is the average of the agents' at all times, whether or not they learn it: it follows their
+    displacements, which a deployment sends added up, when the coin says so.
+    """
+
+    step_size: eqx.AbstractVar[float | AbstractSchedule]
+    probability: eqx.AbstractVar[float]
+
+    @property
+    def block_length(self):
+        return 1
+
+    def init(self, theta):
+        return Server(theta), Memory(theta, jnp.zeros_like(theta))
+
+    @property
+    def exchanges(self):
+        return (Exchange("step", send_theta, self._step, move),)
+
+    def expected(self, cost):
+        p = self.probability
+        return cost._replace(
+            exchanges=p * cost.exchanges, floats_down=p * cost.floats_down, floats_up=p * cost.floats_up
+        )
+
+    def _step(self, theta_bar, memory, agent, block, round):
+        theta = jnp.where(round.happens(self.probability), theta_bar, memory.theta)
+        shift = self._learn(memory.shift, theta - memory.theta, round.index)
+        step = step_at(self.step_size, round.index) * (agent.operator(theta, tree.take(block, 0)) + shift)
+        # Relative to the average where it was taken: there the agents' mean is the server's to the last digit.
+        return step, Memory(theta + step, shift)
+
+    @abc.abstractmethod
+    def _learn(self, shift: Theta, jump: Theta, round_index: Any) -> Theta:
+        """The shift after the averaging moved the agent by `jump`, zero where there was none."""
+
+
+class LooplessSA(AbstractLoopless):
+    r"""Local SA that averages after each step with probability $p$, in place of after every $H$-th.
+
+    $$\hat\theta_i = \theta_i + \eta\, G_i(\theta_i, o_i), \qquad
+      \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i$$
+
+    A round is one step. On average $p$ exchanges and $p d$ numbers each way; $1/p$ plays the part of $H$. Like Local SA
+    it is biased where agents differ: without noise it does not settle at all, but keeps moving near a biased point as
+    the gaps between averages vary. `theta` is the average of the agents at all times, also between exchanges.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule; $\lambda$ for operators $G_i = T_i - \mathrm{Id}$.
+    - `probability`: $p$, of averaging after a step.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> fedhsa.cost(problem, LooplessSA(0.02, probability=0.25))
+        Cost(exchanges=0.25, floats_down=0.75, floats_up=0.75, samples=1, evaluations=1)
+
+    !!! cite "Malinovsky et al. (2020), arXiv:2004.01442, Algorithm 2"
+    """
+
+    step_size: float | AbstractSchedule
+    probability: float
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_probability("probability", self.probability)
+
+    @property
+    def exact_replies(self):
+        return (
+            "its agents communicate only when the coin says so, and what the server adds up in between is exact. "
+            "Use LocalSA, whose replies are sent in every round."
+        )
+
+    def _learn(self, shift, jump, round_index):
+        return shift
+
+
+class Scaffnew(AbstractLoopless):
+    r"""Local steps with learned shifts that average after each step with probability $p$ (ProxSkip).
+
+    $$\hat\theta_i = \theta_i + \gamma\,\bigl(G_i(\theta_i, o_i) + h_i\bigr), \qquad
+      \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i, \qquad
+      h_i \leftarrow h_i + \tfrac p\gamma (\theta_i - \hat\theta_i)$$
+
+    A round is one step. On average $p$ exchanges and $p d$ numbers each way, $d$ kept by each agent. Without noise it
+    converges to $\theta^\star$, with $h_i \to -\bar G_i(\theta^\star)$; averaging after every $H$-th step with
+    $p = 1/H$ in place of the coin makes it SCAFFLSA. For strongly convex functions $\gamma = 1/L$ and
+    $p = 1/\sqrt\kappa$ are best. The paper's $h_i$ stands with gradients, so it is minus ours.
+
+    All agents must see the same coin. $\sum_i h_i = 0$ must hold at all times, so all replies must arrive. With a
+    schedule, the drift is divided by the step before the average.
+
+    **Arguments:**
+
+    - `step_size`: $\gamma$, a number or a schedule.
+    - `probability`: $p$, of averaging after a step.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> result = fedhsa.simulate(problem.noiseless(), Scaffnew(0.02, probability=0.2), rounds=2500, every=100)
+        >>> bool(result.error[0, -1] < 1e-20)
+        True
+
+    !!! cite "Mishchenko et al. (2022), arXiv:2202.09357, Algorithm 2"
+    """
+
+    step_size: float | AbstractSchedule
+    probability: float
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_probability("probability", self.probability)
+
+    @property
+    def exact_replies(self):
+        return (
+            "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
+            "Use SCAFFOLD(option=2), which keeps a control variate at the server."
+        )
+
+    def _learn(self, shift, jump, round_index):
+        return shift + self.probability / previous_step(self.step_size, round_index) * jump

@@ -1,0 +1,99 @@
+"""Local steps along an operator plus a constant shift, and the best shift there is: that of an oracle."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check, tree
+from .._types import Block, Theta, precision
+from ..problems import AbstractAgent
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+def shifted_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, shift: Theta, length: int) -> Theta:
+    r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`."""
+
+    def step(theta, o):
+        return theta + eta * (agent.operator(theta, o) + shift), None
+
+    return jax.lax.scan(step, theta, block, length=length)[0]
+
+
+class OracleShift(AbstractAlgorithm):
+    r"""Local steps with the best constant correction, known to an oracle only (S*-Local-SGD).
+
+    $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - \bar G_i(\theta^\star)\bigr),
+      \quad \ell = 0, \dots, H-1$$
+
+    and the server averages. Every agent's corrected mean operator vanishes at $\theta^\star$, so that is the limit
+    without noise, for every $H$ at which the agents' own steps contract on average. A yardstick: what SCAFFLSA,
+    SCAFFOLD and Scaffnew learn along the way is given here from the start. One exchange, $d$ numbers each way.
+
+    The shift removes the drift of the means and nothing else: noise acts as it does in Local SA.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `local_steps`: $H$, the observations each agent uses per round.
+    - `theta_star`: $\theta^\star$, flat; another point $\theta$ makes another limit, unless
+      $\sum_i \bar G_i(\theta) = 0$.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> oracle = OracleShift(0.02, local_steps=5, theta_star=problem.theta_star)
+        >>> bool(fedhsa.simulate(problem.noiseless(), oracle, rounds=500).error[0, -1] < 1e-20)
+        True
+
+    !!! cite "Gorbunov, Hanzely, Richtarik (2021), arXiv:2011.02828, the shift of S*-Local-SGD; here with fixed rounds"
+    """
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+    theta_star: np.ndarray
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+        _check.array("theta_star", self.theta_star, ("d",))
+
+    @property
+    def block_length(self):
+        return self.local_steps
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        return (Exchange("delta", send_theta, self._local_steps, move),)
+
+    def check(self, problem):
+        _check.array("theta_star", self.theta_star, (problem.dim,))
+        with precision():
+            agent, root = tree.to_device((tree.take(problem.flat_agents, 0), np.asarray(self.theta_star)), "float64")
+            try:
+                jax.eval_shape(lambda agent, theta: agent.mean_operator(theta), agent, root)
+            except TypeError as error:
+                raise TypeError(
+                    f"OracleShift needs the mean operator of each agent, and {type(problem.agents).__name__} has none: "
+                    f"{error} SCAFFLSA learns the shift instead."
+                ) from error
+
+    def _local_steps(self, theta_bar, memory, agent, block, round):
+        eta, shift = step_at(self.step_size, round.index), -agent.mean_operator(jnp.asarray(self.theta_star))
+        return shifted_steps(agent, theta_bar, block, eta, shift, self.local_steps) - theta_bar, memory
+
+
+def send_theta(server, round):
+    """The server's parameter, from which the agents start."""
+    return server.theta
+
+
+def move(server, replies, round):
+    """The parameter moved by the mean displacement."""
+    return server._replace(theta=server.theta + replies.mean())
