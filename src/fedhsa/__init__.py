@@ -20,8 +20,13 @@ from .algorithms import (
     ALGORITHMS as ALGORITHMS,
 )
 from .algorithms import (
+    MCSAG as MCSAG,
+)
+from .algorithms import (
     SA as SA,
 )
+from .algorithms import SCAFFLSA as SCAFFLSA
+from .algorithms import SCAFFOLD as SCAFFOLD
 from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
@@ -29,14 +34,36 @@ from .algorithms import (
     Cost as Cost,
 )
 from .algorithms import (
+    DisSACC as DisSACC,
+)
+from .algorithms import (
     Exchange as Exchange,
 )
 from .algorithms import (
     FedHSA as FedHSA,
 )
+from .algorithms import FedLin as FedLin
+from .algorithms import (
+    GappedSA as GappedSA,
+)
 from .algorithms import (
     LocalSA as LocalSA,
 )
+from .algorithms import (
+    LocalSVRG as LocalSVRG,
+)
+from .algorithms import LooplessSA as LooplessSA
+from .algorithms import (
+    MomentumSA as MomentumSA,
+)
+from .algorithms import (
+    MultilevelSA as MultilevelSA,
+)
+from .algorithms import OneExchangeFedHSA as OneExchangeFedHSA
+from .algorithms import (
+    OneShotAveraging as OneShotAveraging,
+)
+from .algorithms import OracleShift as OracleShift
 from .algorithms import (
     Polynomial as Polynomial,
 )
@@ -46,6 +73,8 @@ from .algorithms import (
 from .algorithms import (
     Round as Round,
 )
+from .algorithms import Scaffnew as Scaffnew
+from .algorithms import SSLocalSGD as SSLocalSGD
 from .algorithms import (
     SynchronisedSA as SynchronisedSA,
 )

@@ -22,11 +22,25 @@ from .base import (
     Round as Round,
 )
 from .cost import cost as cost
+from .dissacc import DisSACC as DisSACC
 from .fed_hsa import FedHSA as FedHSA
+from .fed_lin import FedLin as FedLin
+from .fed_lin import SSLocalSGD as SSLocalSGD
+from .finite_sums import MCSAG as MCSAG
+from .finite_sums import LocalSVRG as LocalSVRG
+from .gapped import GappedSA as GappedSA
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA
 from .local_sa import SynchronisedSA as SynchronisedSA
+from .loopless import LooplessSA as LooplessSA
+from .loopless import Scaffnew as Scaffnew
+from .momentum import MomentumSA as MomentumSA
+from .multilevel import MultilevelSA as MultilevelSA
+from .one_shot import OneShotAveraging as OneShotAveraging
 from .parse import parse as parse
+from .scafflsa import SCAFFLSA as SCAFFLSA
+from .scaffold import SCAFFOLD as SCAFFOLD
+from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA
 from .schedules import (
     AbstractSchedule as AbstractSchedule,
 )
@@ -36,10 +50,32 @@ from .schedules import (
 from .schedules import (
     corollary_step as corollary_step,
 )
+from .shifted import OracleShift as OracleShift
 from .wrapper import AbstractWrapper as AbstractWrapper
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
-    algorithm.__name__: algorithm for algorithm in (FedHSA, LocalSA, SynchronisedSA, SA)
+    algorithm.__name__: algorithm
+    for algorithm in (
+        FedHSA,
+        LocalSA,
+        SynchronisedSA,
+        SA,
+        DisSACC,
+        GappedSA,
+        OneShotAveraging,
+        LocalSVRG,
+        MCSAG,
+        MultilevelSA,
+        MomentumSA,
+        FedLin,
+        SSLocalSGD,
+        LooplessSA,
+        Scaffnew,
+        SCAFFLSA,
+        SCAFFOLD,
+        OneExchangeFedHSA,
+        OracleShift,
+    )
 }
 """Every algorithm by name."""
 
