@@ -6,9 +6,9 @@ import pytest
 import fedhsa as fh
 from cases import CASES, observed
 from contract import World
-from loops import paper
+from loops import corrected, paper
 
-TABLES = (paper,)
+TABLES = (paper, corrected)
 METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
 ROUNDS, KEY = 7, 5
 
