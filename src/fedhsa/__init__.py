@@ -30,6 +30,8 @@ from .algorithms import SCAFFOLD as SCAFFOLD
 from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
+from .algorithms import Averaged as Averaged
+from .algorithms import Complete as Complete
 from .algorithms import (
     Cost as Cost,
 )
@@ -46,6 +48,9 @@ from .algorithms import FedLin as FedLin
 from .algorithms import (
     GappedSA as GappedSA,
 )
+from .algorithms import GeometricAverage as GeometricAverage
+from .algorithms import Gossip as Gossip
+from .algorithms import Grid as Grid
 from .algorithms import (
     LocalSA as LocalSA,
 )
@@ -53,6 +58,7 @@ from .algorithms import (
     LocalSVRG as LocalSVRG,
 )
 from .algorithms import LooplessSA as LooplessSA
+from .algorithms import Mixing as Mixing
 from .algorithms import (
     MomentumSA as MomentumSA,
 )
@@ -67,25 +73,34 @@ from .algorithms import OracleShift as OracleShift
 from .algorithms import (
     Polynomial as Polynomial,
 )
+from .algorithms import Projected as Projected
+from .algorithms import RandomGraph as RandomGraph
 from .algorithms import (
     Replies as Replies,
 )
+from .algorithms import RichardsonRomberg as RichardsonRomberg
+from .algorithms import Ring as Ring
 from .algorithms import (
     Round as Round,
 )
 from .algorithms import Scaffnew as Scaffnew
+from .algorithms import ServerMomentum as ServerMomentum
 from .algorithms import SSLocalSGD as SSLocalSGD
 from .algorithms import (
     SynchronisedSA as SynchronisedSA,
 )
+from .algorithms import Thinned as Thinned
+from .algorithms import Weighted as Weighted
 from .algorithms import (
     corollary_step as corollary_step,
 )
 from .algorithms import (
     cost as cost,
 )
+from .engine import Confidence as Confidence
 from .engine import Result as Result
 from .engine import Snapshot as Snapshot
+from .engine import confidence as confidence
 from .engine import load as load
 from .engine import simulate as simulate
 from .problems import PROBLEMS as PROBLEMS

@@ -29,6 +29,13 @@ from .fed_lin import SSLocalSGD as SSLocalSGD
 from .finite_sums import MCSAG as MCSAG
 from .finite_sums import LocalSVRG as LocalSVRG
 from .gapped import GappedSA as GappedSA
+from .gossip import Gossip as Gossip
+from .graphs import AbstractGraph as AbstractGraph
+from .graphs import Complete as Complete
+from .graphs import Grid as Grid
+from .graphs import Mixing as Mixing
+from .graphs import RandomGraph as RandomGraph
+from .graphs import Ring as Ring
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA
 from .local_sa import SynchronisedSA as SynchronisedSA
@@ -37,6 +44,10 @@ from .loopless import Scaffnew as Scaffnew
 from .momentum import MomentumSA as MomentumSA
 from .multilevel import MultilevelSA as MultilevelSA
 from .one_shot import OneShotAveraging as OneShotAveraging
+from .output import Averaged as Averaged
+from .output import GeometricAverage as GeometricAverage
+from .output import RichardsonRomberg as RichardsonRomberg
+from .output import scaled as scaled
 from .parse import parse as parse
 from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
@@ -50,7 +61,11 @@ from .schedules import (
 from .schedules import (
     corollary_step as corollary_step,
 )
+from .server import Projected as Projected
+from .server import ServerMomentum as ServerMomentum
+from .server import Weighted as Weighted
 from .shifted import OracleShift as OracleShift
+from .thinning import Thinned as Thinned
 from .wrapper import AbstractWrapper as AbstractWrapper
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
@@ -79,5 +94,17 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
 }
 """Every algorithm by name."""
 
-WRAPPERS: dict[str, type[AbstractWrapper]] = {}
+WRAPPERS: dict[str, type[AbstractWrapper]] = {
+    wrapper.__name__: wrapper
+    for wrapper in (
+        Weighted,
+        Projected,
+        ServerMomentum,
+        Gossip,
+        Thinned,
+        Averaged,
+        GeometricAverage,
+        RichardsonRomberg,
+    )
+}
 """Every wrapper by name: what composes with the algorithms."""

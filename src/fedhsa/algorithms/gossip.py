@@ -1,0 +1,143 @@
+"""Graph mixing instead of a server: every agent is its own server and averages over its neighbours."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import _check, tree
+from .._types import Theta
+from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, split
+from .graphs import AbstractGraph
+from .server import AbstractReport, Projected, ServerMomentum, place
+from .thinning import Thinned
+from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
+
+
+class GossipServer(NamedTuple):
+    """The average of the agents' parameters, and what each agent keeps as its own server."""
+
+    theta: Theta
+    servers: Any
+    """Arrays with a leading axis, one entry per agent."""
+
+
+class _FromNeighbours(Replies):
+    """What one agent hears: everyone it asked has answered, and the weights need no dividing by their sum."""
+
+    def mean(self):
+        return jax.tree.map(lambda v: jnp.tensordot(self.weights, v, axes=1), self.values)
+
+    @property
+    def share(self):
+        return 1.0
+
+
+class Gossip(AbstractReport):
+    r"""No server: agents send to their neighbours on a graph, and each averages what it hears with weights $W_{ij}$.
+
+    Every agent plays the method's server for itself. At the end of a round its parameter is
+
+    $$\theta_i \leftarrow \sum_j W_{ij}\,(\theta_j + \Delta_j) \quad \text{(combine last)}, \qquad
+      \theta_i \leftarrow \sum_j W_{ij}\,\theta_j + \Delta_i \quad \text{(combine first)},$$
+
+    $\Delta_j$ agent $j$'s own reply, found at its own $\theta_j$. Replies of earlier exchanges (FedHSA's operators) are
+    averaged with $W$. Reported is the average of all $\theta_i$. On a complete graph, "last" is the method itself.
+
+    At a constant step agents disagree in proportion to it, which moves the average away from the root, FedHSA's too:
+    a consensus bias of the order of the step, added to the method's own. A step that goes to zero removes it.
+
+    Cost: no message goes down; what an agent would send to a server goes to each of its neighbours, on average
+    `graph.degree` of them. (The parameter needs no message of its own: the last reply is sent with it added.)
+
+    The weights of neighbours apply to parameters as they are, so what loses or codes replies is refused, inside and
+    outside; so are methods whose shifts must add to zero.
+
+    **Arguments:**
+
+    - `algorithm`: the method; it may be `Thinned`, `Projected` or have `ServerMomentum`, for each agent on its own.
+    - `graph`: `Ring`, `Grid`, `Complete`, `RandomGraph` or `Mixing`.
+    - `combine`: `"last"` (after the step) or `"first"` (before it).
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3).noiseless()
+        >>> graph = fedhsa.Ring(4)
+        >>> result = fedhsa.simulate(problem, Gossip(fedhsa.FedHSA(0.01, local_steps=5), graph), rounds=200)
+        >>> result.cost.floats_up           # two exchanges of 3 floats, each to 2 neighbours
+        12.0
+
+    !!! cite "Doan, Maguluri, Romberg (2019) and Zeng, Doan, Romberg (2022), arXiv:2010.15088: one step, combine first"
+        Doan et al. also project, let all agents see one state and average over time: `Projected`, `Averaged`. Zeng et
+        al.'s update is given here from a summary, unverified against the paper's text.
+    """
+
+    algorithm: AbstractAlgorithm
+    graph: AbstractGraph
+    combine: str = eqx.field(static=True, default="last")
+
+    def __check_init__(self):
+        check_algorithm(self)
+        refuse_if_exact(self)
+        self._refuse_wrappers()
+        if not isinstance(self.graph, AbstractGraph):
+            raise ValueError(f"`graph` must be a graph, got {self.graph!r}. For instance `Ring(10)`.")
+        _check.choice("combine", self.combine, ("last", "first"))
+
+    def _refuse_wrappers(self):
+        inner = self.algorithm
+        while isinstance(inner, AbstractWrapper):
+            if not isinstance(inner, Projected | ServerMomentum | Thinned):
+                raise TypeError(
+                    f"Gossip cannot wrap {type(inner).__name__}: neighbours average their parameters as they are. "
+                    "Inside may be Projected, ServerMomentum or Thinned; what changes the output goes outside."
+                )
+            inner = inner.algorithm
+
+    @property
+    def exact_replies(self):
+        return "neighbours average whole parameters, of which a reply is only the change."
+
+    def init(self, theta):
+        server, memory = self.algorithm.init(theta)
+        M = self.graph.num_agents
+        return GossipServer(theta, jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), server)), memory
+
+    @property
+    def exchanges(self):
+        *early, last = self.algorithm.exchanges
+        return *(self._between_agents(exchange) for exchange in early), self._between_agents(last, mix=True)
+
+    def _between_agents(self, exchange: Exchange, mix: bool = False) -> Exchange:
+        def to_itself(server, agent, round):
+            own, deliver = split(exchange.send(server, round))
+            return deliver(tree.take(own, agent))
+
+        def send(server, round):
+            everyone = jnp.arange(self.graph.num_agents)
+            return PerAgent(jax.vmap(lambda s, i: to_itself(s, i, round))(server.servers, everyone))
+
+        def aggregate(server, replies, round):
+            weights, servers = self.graph.weights(round), server.servers
+            if mix:
+                servers = jax.vmap(place)(servers, weights @ servers.theta)
+                weights = weights if self.combine == "last" else jnp.eye(len(weights), dtype=weights.dtype)
+            if replies.weights is not None:
+                weights = weights * (replies.weights / jnp.mean(replies.weights))[None]
+            servers = jax.vmap(lambda s, w: exchange.aggregate(s, _FromNeighbours(replies.values, w), round))(
+                servers, weights
+            )
+            return GossipServer(jnp.mean(servers.theta, axis=0), servers)
+
+        return exchange._replace(send=send, aggregate=aggregate)
+
+    def check(self, problem):
+        self.algorithm.check(problem)
+        if self.graph.num_agents != problem.num_agents:
+            raise ValueError(
+                f"`graph` has {self.graph.num_agents} agents and the problem {problem.num_agents}. Make them agree."
+            )
+
+    def expected(self, cost):
+        cost = self.algorithm.expected(cost)
+        return cost._replace(floats_down=0, floats_up=self.graph.degree * cost.floats_up)

@@ -1,0 +1,236 @@
+"""Who talks to whom where there is no server: graphs, and the weights with which neighbours are averaged."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _check
+from .._random import fold_in, host_generator
+from .._types import SeedLike
+from .base import Round, check_probability
+
+EDGES = 2**31 - 20
+"""The place in the round's key from which a graph that changes from round to round is drawn."""
+
+
+class AbstractGraph(eqx.Module):
+    """A graph of agents with symmetric weights, of which each agent's add up to one."""
+
+    num_agents: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def weights(self, round: Round) -> Float[Array, "agents agents"]:
+        """How much each agent (row) makes of each other's parameter (column) in this round."""
+
+    @property
+    @abc.abstractmethod
+    def degree(self) -> float:
+        """How many neighbours an agent has, on average over agents and rounds."""
+
+
+def metropolis(edges: Any) -> Any:
+    r"""The weights $W_{ij} = 1 / (1 + \max(d_i, d_j))$ of neighbours, $d_i$ how many $i$ has; $W_{ii}$ the rest.
+
+    Symmetric, and rows and columns add up to one, on any graph. `edges` is a symmetric matrix of zeros and ones.
+
+    !!! cite "Xiao, Boyd (2004)"
+    """
+    xp = jnp if isinstance(edges, jax.Array) else np
+    degree = edges.sum(axis=0)
+    W = edges / (1 + xp.maximum(degree[:, None], degree[None, :]))
+    return W + xp.diag(1 - W.sum(axis=1))
+
+
+class AbstractFixedGraph(AbstractGraph):
+    """A graph that stays as it is."""
+
+    @abc.abstractmethod
+    def edges(self) -> Float[np.ndarray, "agents agents"]:
+        """1 for neighbours, 0 for all other pairs."""
+
+    def weights(self, round):
+        return jnp.asarray(metropolis(self.edges()))
+
+    @property
+    def degree(self):
+        return float(self.edges().sum() / self.num_agents)
+
+
+class Ring(AbstractFixedGraph):
+    """Each agent talks to the one before and the one after it.
+
+    **Arguments:**
+
+    - `num_agents`: how many there are.
+
+    !!! example
+        >>> Ring(4).edges()
+        array([[0., 1., 0., 1.],
+               [1., 0., 1., 0.],
+               [0., 1., 0., 1.],
+               [1., 0., 1., 0.]])
+    """
+
+    num_agents: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check.count("num_agents", self.num_agents)
+
+    def edges(self):
+        after = np.roll(np.eye(self.num_agents), 1, axis=1)
+        return np.maximum(after, after.T) * (1 - np.eye(self.num_agents))
+
+
+class Grid(AbstractFixedGraph):
+    """Agents in rows and columns; each talks to those beside, above and below it. One row is a path.
+
+    **Arguments:**
+
+    - `rows`, `columns`: how many there are; agents are numbered row by row.
+
+    !!! example
+        >>> Grid(2, 3).num_agents, round(Grid(2, 3).degree, 2)
+        (6, 2.33)
+    """
+
+    rows: int = eqx.field(static=True)
+    columns: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check.count("rows", self.rows)
+        _check.count("columns", self.columns)
+
+    @property
+    def num_agents(self):
+        return self.rows * self.columns
+
+    def edges(self):
+        row, column = np.divmod(np.arange(self.num_agents), self.columns)
+        distance = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
+        return (distance == 1).astype(np.float64)
+
+
+class Complete(AbstractFixedGraph):
+    """Everyone talks to everyone: what a server does, at more cost.
+
+    **Arguments:**
+
+    - `num_agents`: how many there are.
+
+    !!! example
+        >>> Complete(5).degree
+        4.0
+    """
+
+    num_agents: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check.count("num_agents", self.num_agents)
+
+    def edges(self):
+        return 1 - np.eye(self.num_agents)
+
+
+class RandomGraph(AbstractGraph):
+    """Each pair of agents is linked with the same probability, on its own (Erdős and Rényi).
+
+    **Arguments:**
+
+    - `num_agents`: how many there are.
+    - `probability`: that of a link.
+    - `varying`: whether every round has a graph of its own, drawn from the round's key. One of them may be in pieces,
+      and an agent without neighbours then goes on alone. Otherwise one graph is drawn once, and must be connected.
+    - `key`: of the graph that does not vary.
+
+    !!! example
+        >>> RandomGraph(11, 0.3).degree
+        3.0
+        >>> RandomGraph(11, 0.05, varying=False)
+        Traceback (most recent call last):
+        ValueError: The graph of `key=0` is not connected. Use another key or a larger `probability`, got 0.05.
+    """
+
+    num_agents: int = eqx.field(static=True)
+    probability: float = eqx.field(static=True)
+    varying: bool = eqx.field(static=True, default=True)
+    key: SeedLike = eqx.field(static=True, default=0)
+
+    def __check_init__(self):
+        _check.count("num_agents", self.num_agents)
+        check_probability("probability", self.probability)
+        if not self.varying and not _connected(self._drawn()):
+            raise ValueError(
+                f"The graph of `key={self.key}` is not connected. "
+                f"Use another key or a larger `probability`, got {self.probability}."
+            )
+
+    def weights(self, round):
+        if not self.varying:
+            return jnp.asarray(metropolis(self._drawn()))
+        upper = jnp.triu(jax.random.uniform(fold_in(round.key, EDGES), self._shape) < self.probability, k=1)
+        return metropolis((upper | upper.T).astype(float))
+
+    @property
+    def _shape(self):
+        return self.num_agents, self.num_agents
+
+    def _drawn(self):
+        """The links of the graph that does not vary."""
+        upper = np.triu(host_generator(self.key, "graph").uniform(size=self._shape) < self.probability, k=1)
+        return (upper | upper.T).astype(np.float64)
+
+    @property
+    def degree(self):
+        if not self.varying:
+            return float(self._drawn().sum() / self.num_agents)
+        return float(self.probability * (self.num_agents - 1))
+
+
+class Mixing(AbstractGraph):
+    """Weights of your own.
+
+    **Arguments:**
+
+    - `matrix`: row by row what each agent makes of each other's parameter. No entry is negative, and rows and columns
+      add up to one; otherwise some agents would count more than others in the long run.
+
+    !!! example
+        >>> Mixing([[0.5, 0.5], [0.5, 0.5]]).degree
+        1.0
+        >>> Mixing([[0.5, 0.5], [0.0, 1.0]])
+        Traceback (most recent call last):
+        ValueError: `matrix` must have columns that add up to 1, got sums [0.5 1.5].
+    """
+
+    matrix: np.ndarray = eqx.field(converter=lambda matrix: _check.array("matrix", matrix, ("agents", "agents")))
+
+    def __check_init__(self):
+        _check.number("matrix", self.matrix, least=0.0)
+        for axis, name in ((1, "rows"), (0, "columns")):
+            sums = np.sum(self.matrix, axis=axis)
+            if not np.allclose(sums, 1, rtol=0, atol=1e-10):
+                raise ValueError(f"`matrix` must have {name} that add up to 1, got sums {sums}.")
+
+    @property
+    def num_agents(self):
+        return len(self.matrix)
+
+    def weights(self, round):
+        return jnp.asarray(self.matrix)
+
+    @property
+    def degree(self):
+        return float(np.count_nonzero(self.matrix - np.diag(np.diag(self.matrix))) / self.num_agents)
+
+
+def _connected(edges: np.ndarray) -> bool:
+    """Whether every agent can be reached from the first one."""
+    reached = np.eye(len(edges))[0]
+    for _ in edges:
+        reached = reached + edges @ reached > 0
+    return bool(reached.all())

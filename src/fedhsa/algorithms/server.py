@@ -1,0 +1,252 @@
+"""What the server does with what it gets: weights, projection, momentum."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from .._types import Theta
+from .base import AbstractAlgorithm, Exchange, Replies
+from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
+
+
+class AbstractReport(AbstractWrapper):
+    """A wrapper whose `theta` is made from what it wraps and not where that stands: moving it would move nothing."""
+
+
+def layers(algorithm: AbstractAlgorithm) -> Iterator[AbstractAlgorithm]:
+    """The algorithm, what it wraps, and so on."""
+    while isinstance(algorithm, AbstractWrapper):
+        yield algorithm
+        algorithm = algorithm.algorithm
+    yield algorithm
+
+
+def refuse_if_report(wrapper: AbstractWrapper) -> None:
+    """Refuses to move a parameter that is only reported."""
+    for layer in layers(wrapper.algorithm):
+        if isinstance(layer, AbstractReport):
+            this, that = type(wrapper).__name__, type(layer).__name__
+            raise TypeError(
+                f"{this} cannot wrap {that}: it would change what is reported, not where the method stands. "
+                f"Turn them round, `{that}({this}(...))`."
+            )
+
+
+def place(server: Any, theta: Theta) -> Any:
+    """The server's state with another parameter, in every layer of wrappers."""
+    within = {name: value for name, value in server._asdict().items() if hasattr(value, "theta")}
+    # A layer may keep old states too, with an axis more; those are past.
+    moved = {name: place(value, theta) for name, value in within.items() if value.theta.shape == theta.shape}
+    return server._replace(**moved, **({"theta": theta} if "theta" in server._fields else {}))
+
+
+def beside(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:
+    """The exchanges of an algorithm whose server's state is the part `inner` of a wrapper's.
+
+    `finish(server, inner, round)` makes the wrapper's state at the end of the round.
+    """
+
+    def lift(exchange: Exchange, finish: Callable) -> Exchange:
+        def send(server, round):
+            return exchange.send(server.inner, round)
+
+        def aggregate(server, replies, round):
+            return finish(server, exchange.aggregate(server.inner, replies, round), round)
+
+        return exchange._replace(send=send, aggregate=aggregate)
+
+    *early, last = exchanges
+    return *(lift(e, lambda server, inner, _: server._replace(inner=inner)) for e in early), lift(last, finish)
+
+
+class Weighted(AbstractWrapper):
+    r"""Agents that count unequally: every average over agents is taken with weights, which are made to add up to one.
+
+    The method then looks for the root of $\sum_i w_i \bar G_i$, which is another point unless all agents agree. The
+    error is still measured to the problem's `theta_star`; to measure it to the weighted root, say so to the problem:
+    `problem.take(range(M), theta_star=...)`.
+
+    Methods whose shifts must add to zero keep their promise: with $\bar\theta = \sum_i w_i \theta_i$ it is the weighted
+    sum that stays zero, and where they rest the weighted operator is zero. Channels and what else the server does go
+    inside, `Weighted(Compressed(...), ...)`.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `weights`: one positive number per agent.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2).noiseless()
+        >>> A, b = problem.affine_parts()
+        >>> weights = np.array([0.5, 0.3, 0.2])
+        >>> root = np.linalg.solve(np.tensordot(weights, A, 1), weights @ b)
+        >>> result = fedhsa.simulate(problem, Weighted(fedhsa.FedHSA(0.02, local_steps=5), weights), rounds=500)
+        >>> bool(np.allclose(result.theta[0], root))
+        True
+
+    !!! cite "McMahan et al. (2017): weights in proportion to the agents' data"
+    """
+
+    algorithm: AbstractAlgorithm
+    weights: np.ndarray = eqx.field(converter=lambda weights: _check.array("weights", weights, ("agents",)))
+
+    def __check_init__(self):
+        check_algorithm(self)
+        _check.number("weights", self.weights, above=0.0, remedy="An agent that shall not count: `problem.take(...)`.")
+
+    @property
+    def exact_replies(self):
+        inner = self.algorithm.exact_replies
+        return inner or "its weights are for replies as the server gets them. Put Weighted outside."
+
+    @property
+    def exchanges(self):
+        return tuple(self._weigh(exchange) for exchange in self.algorithm.exchanges)
+
+    def _weigh(self, exchange: Exchange) -> Exchange:
+        def aggregate(server, replies, round):
+            weights = self.weights if replies.weights is None else self.weights * replies.weights
+            return exchange.aggregate(server, Replies(replies.values, weights), round)
+
+        return exchange._replace(aggregate=aggregate)
+
+    def check(self, problem):
+        self.algorithm.check(problem)
+        if len(self.weights) != problem.num_agents:
+            raise ValueError(f"`weights` must have one entry per agent, {problem.num_agents}, got {len(self.weights)}.")
+
+
+class Projected(AbstractWrapper):
+    r"""The server moves its parameter to the nearest point of a ball around 0 or of a box, at the end of each round.
+
+    With `LocalSA` this is FedTD of Wang et al. Where the root is outside the set, the method ends elsewhere.
+
+    Methods whose shifts must add to zero are refused: their agents add $\bar\theta - \theta_i$ to the shifts, which no
+    longer sums to zero when $\bar\theta$ is not the mean.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `radius`: that of the ball, in the Euclidean norm.
+    - `box`: instead of it, `(low, high)`, numbers or one for each coordinate.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> result = fedhsa.simulate(problem, Projected(fedhsa.LocalSA(0.02, local_steps=5), radius=0.1), rounds=50)
+        >>> bool(np.linalg.norm(result.theta) <= 0.1 + 1e-12)
+        True
+
+    !!! cite "Wang et al. (2023), arXiv:2302.02212"
+        The form of the projection is ours, from a summary; it is unverified against the paper's text.
+    """
+
+    algorithm: AbstractAlgorithm
+    radius: float | None = None
+    box: np.ndarray | None = eqx.field(converter=lambda box: None if box is None else _as_box(box), default=None)
+
+    def __check_init__(self):
+        check_algorithm(self)
+        refuse_if_exact(self)
+        refuse_if_report(self)
+        if (self.radius is None) == (self.box is None):
+            raise ValueError(
+                f"Give either `radius` or `box`, got radius={self.radius} and box={self.box}. "
+                "For instance `radius=10.0`, or `box=(-1.0, 1.0)`."
+            )
+        if self.radius is not None:
+            _check.number("radius", self.radius, above=0.0)
+        if self.box is not None and not (self.box[0] < self.box[1]).all():
+            raise ValueError(f"`box` must be `(low, high)` with low below high, got {self.box.tolist()}.")
+
+    def check(self, problem):
+        self.algorithm.check(problem)
+        if self.box is not None and self.box.shape not in ((2,), (2, problem.dim)):
+            raise ValueError(f"`box` must have one entry per coordinate, {problem.dim}, got {self.box.shape[1]}.")
+
+    @property
+    def exchanges(self):
+        *early, last = self.algorithm.exchanges
+
+        def aggregate(server, replies, round):
+            server = last.aggregate(server, replies, round)
+            return place(server, self._project(server.theta))
+
+        return *early, last._replace(aggregate=aggregate)
+
+    def _project(self, theta: Theta) -> Theta:
+        if self.box is not None:
+            low, high = (jnp.broadcast_to(bound, theta.shape) for bound in self.box)
+            return jnp.clip(theta, low, high)
+        norm = jnp.linalg.norm(theta)
+        return theta * jnp.where(norm > self.radius, self.radius / norm, 1)
+
+
+def _as_box(box: Any) -> np.ndarray:
+    try:
+        low, high = np.broadcast_arrays(*(np.asarray(bound, dtype=np.float64) for bound in box))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`box` must be `(low, high)`, numbers or vectors of one length, got {box!r}.") from error
+    return _check.array("box", np.stack([low, high]), (2,) if low.ndim == 0 else (2, "d"))
+
+
+class MomentumServer(NamedTuple):
+    """The parameter at the end of the last round, the method's own state, and how fast the parameter moves."""
+
+    theta: Theta
+    inner: Any
+    velocity: Theta
+
+
+class ServerMomentum(AbstractWrapper):
+    r"""Heavy ball on the server: a round moves the parameter by what the method asks for and part of the last move.
+
+    $$v_{t+1} = \beta v_t + (\theta^+_{t+1} - \theta_t), \qquad \theta_{t+1} = \theta_t + v_{t+1}$$
+
+    where $\theta^+_{t+1}$ is the parameter to which the method would go. In the long run every displacement counts
+    $1 / (1 - \beta)$ times: compare with the method alone at a step that much larger. The point of rest is the
+    method's own, with its bias.
+
+    Methods whose shifts must add to zero are refused: they would sum to $\beta$ times the way from the start.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `beta`: $\beta$, at least 0 and below 1.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> algorithm = ServerMomentum(fedhsa.FedHSA(0.005, local_steps=5), beta=0.75)   # moves as FedHSA(0.02)
+        >>> fedhsa.simulate(problem, algorithm, rounds=100).status.tolist()
+        ['ok']
+
+    !!! cite "Hsu, Qi, Brown (2019), FedAvgM; Reddi et al. (2021)"
+        Of FedAvgM we take the server's rule; the form here is ours, unverified against the papers' text.
+    """
+
+    algorithm: AbstractAlgorithm
+    beta: float
+
+    def __check_init__(self):
+        check_algorithm(self)
+        refuse_if_exact(self)
+        refuse_if_report(self)
+        _check.number("beta", self.beta, least=0.0)
+        if not self.beta < 1:
+            raise ValueError(f"`beta` must be below 1, got {self.beta}. At 1 no move is ever forgotten.")
+
+    def init(self, theta):
+        inner, memory = self.algorithm.init(theta)
+        return MomentumServer(theta, inner, jnp.zeros_like(theta)), memory
+
+    @property
+    def exchanges(self):
+        return beside(self.algorithm.exchanges, self._roll)
+
+    def _roll(self, server, inner, round):
+        velocity = self.beta * server.velocity + (inner.theta - server.theta)
+        theta = server.theta + velocity
+        return MomentumServer(theta, place(inner, theta), velocity)

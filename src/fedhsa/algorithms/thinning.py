@@ -1,0 +1,49 @@
+"""Thinning: of every few observations one is used, so that those used are less alike."""
+
+import equinox as eqx
+
+from .. import _check, tree
+from .base import AbstractAlgorithm, Exchange
+from .wrapper import AbstractWrapper, check_algorithm
+
+
+class Thinned(AbstractWrapper):
+    r"""The method sees every $q$-th observation of each agent: $o_{i, (tH + \ell) q}$ in place of $o_{i, tH + \ell}$.
+
+    With $q$ near the mixing time these are almost independent. All $q H$ observations of a round are counted, the
+    operator is evaluated at those used. `problem.iid()` is what this tends to as $q$ grows, without the cost.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `every`: $q$.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> cost = fedhsa.cost(problem, Thinned(fedhsa.FedHSA(0.02, local_steps=5), every=4))
+        >>> cost.samples, cost.evaluations
+        (20, 5)
+
+    !!! cite "Mangold et al. (2024), arXiv:2402.04114: the variant of FedLSA for Markov data"
+    """
+
+    algorithm: AbstractAlgorithm
+    every: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_algorithm(self)
+        _check.count("every", self.every, remedy="Use `every=1` to use all observations.")
+
+    @property
+    def block_length(self):
+        return self.every * self.algorithm.block_length
+
+    @property
+    def exchanges(self):
+        return tuple(self._thin(exchange) for exchange in self.algorithm.exchanges)
+
+    def _thin(self, exchange: Exchange) -> Exchange:
+        def local(message, memory, agent, block, round):
+            return exchange.local(message, memory, agent, tree.take(block, slice(None, None, self.every)), round)
+
+        return exchange._replace(local=local)
