@@ -53,7 +53,7 @@ def local_svrg(world: World):
     for t in range(world.rounds):
         if t == 0 or world.coin(t, REFRESH):
             y = theta
-            g_bar = np.mean([world.mean_operator(i, y) for i in range(world.num_agents)], axis=0)
+            g_bar = np.mean([mean_operator(world, i, y) for i in range(world.num_agents)], axis=0)
         ends = []
         for i in range(world.num_agents):
             x = theta
@@ -119,6 +119,13 @@ def momentum(world: World):
         u = (theta - before) / (STEP * H)
         path.append(theta)
     return path
+
+
+def mean_operator(world: World, i: int, theta: np.ndarray) -> np.ndarray:
+    if world.problem.affine:
+        return world.mean_operator(i, theta)
+    law = world.problem.agents.source.stationary[i]
+    return np.sum([p * world.G(i, theta, v) for v, p in enumerate(law)], axis=0)
 
 
 def components(problem: fh.Problem) -> int:

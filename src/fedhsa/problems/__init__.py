@@ -6,6 +6,9 @@ from . import (
     finite_sum as finite_sum,
 )
 from . import (
+    garnet as garnet,
+)
+from . import (
     logistic as logistic,
 )
 from . import (
@@ -20,6 +23,7 @@ from .base import Problem as Problem
 PROBLEMS: dict[str, Callable[..., Problem]] = {
     "quadratic": quadratic.random,
     "td": td.random,
+    "garnet": garnet.random,
     "finite-sum": finite_sum.random,
     "logistic": logistic.random,
 }
