@@ -1,4 +1,4 @@
-"""The command line: `fedhsa run`, `fedhsa analyze`, `fedhsa reproduce`, `fedhsa list`."""
+"""The command line: `fedhsa run`, `fedhsa compare`, `fedhsa analyze`, `fedhsa reproduce`, `fedhsa list`."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ Federated stochastic approximation with Markovian data and heterogeneous agents.
 
 commands:
   run        run algorithms on a problem, many seeds at once, and draw their errors
+  compare    tune algorithms with equal effort, run them on fresh seeds, rank them
   analyze    predict stability, rate, bias and floor without running anything
   reproduce  make every figure of the paper and check its claims, on one page
   list       show the problems and algorithms with their arguments
@@ -29,17 +30,19 @@ examples:
     fedhsa run --problem td --num-agents 20 --step-size 0.05
   settings from a file, one of them replaced:
     fedhsa run --config examples/quadratic.toml --seeds 8
+  which is best for temporal-difference learning, and by how much:
+    fedhsa compare --problem td --algorithm FedHSA LocalSA SynchronisedSA
   what they will do, and which settings reach an error of 1e-4:
     fedhsa analyze quadratic --target 1e-4
   the paper's claims, in a minute or two instead of seven:
     fedhsa reproduce --quick
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
-(JSON) to runs/PROBLEM, or to `--out`; `fedhsa analyze` prints a page and draws
-a figure there; `fedhsa reproduce` leaves results/report.html. Every command
-explains its settings with `--help`.
+(JSON) to runs/PROBLEM, or to `--out`, `fedhsa compare` to runs/PROBLEM/compare;
+`fedhsa analyze` prints a page and draws a figure; `fedhsa reproduce` leaves
+results/report.html. Every command explains its settings with `--help`.
 """
-COMMANDS = ("run", "analyze", "reproduce", "list")
+COMMANDS = ("run", "compare", "analyze", "reproduce", "list")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +68,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     from rich.console import Console
 
-    from . import analyze, listing, reproduce, run
+    from . import analyze, compare, listing, reproduce, run
     from .output import FailedRunError
     from .usage import UsageError, nearest
 
@@ -74,6 +77,8 @@ def _dispatch(arguments: list[str]) -> int:
     try:
         if command == "run":
             return run.main(rest, console)
+        if command == "compare":
+            return compare.main(rest, console)
         if command == "analyze":
             return analyze.main(rest, console)
         if command == "reproduce":

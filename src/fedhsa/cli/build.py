@@ -42,20 +42,26 @@ def make_problem(settings: AbstractSettings) -> Problem:
 def make_algorithms(settings: AbstractSettings, problem: Problem) -> dict[str, AbstractAlgorithm]:
     """The algorithms by the text they were asked for with, each with those of the settings that it has."""
     sizes = settings.step_size * (len(settings.algorithm) if len(settings.step_size) == 1 else 1)
+    return {
+        text: make_algorithm(settings, problem, text, size)
+        for text, size in zip(settings.algorithm, sizes, strict=True)
+    }
+
+
+def make_algorithm(settings: AbstractSettings, problem: Problem, text: str, step_size: float) -> AbstractAlgorithm:
+    """The algorithm of this text, with the step size given where the text has none."""
     shared = {"local_steps": settings.local_steps, "server_step": settings.server_step}
-    algorithms = {}
-    for text, size in zip(settings.algorithm, sizes, strict=True):
-        try:
-            algorithms[text] = parse(text, problem, step_size=size, **shared)
-            algorithms[text].check(problem)
-        except (TypeError, ValueError) as error:  # a wrapper that does not fit, an argument that is missing
-            raise UsageError(str(error)) from error
-    return algorithms
+    try:
+        algorithm = parse(text, problem, step_size=step_size, **shared)
+        algorithm.check(problem)
+    except (TypeError, ValueError) as error:  # a wrapper that does not fit, an argument that is missing
+        raise UsageError(str(error)) from error
+    return algorithm
 
 
 def title(settings: AbstractSettings, problem: Problem) -> str:
     """The problem and its sizes, for figures."""
-    steps = ", ".join(f"{step:g}" for step in settings.step_size)
+    steps = ", ".join(f"{step:g}" for step in settings.step_size) or r"\mathrm{tuned}"
     sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps, r"\eta": steps}
     return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())
 

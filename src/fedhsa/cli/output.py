@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -47,6 +48,22 @@ def writable(folder: pathlib.Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             for new in made:
                 new.rmdir()  # refuses a folder with something in it
+
+
+@contextlib.contextmanager
+def fits_in_memory(what: str) -> Iterator[None]:
+    """Turns a lack of memory, the host's or the device's, into a sentence about `what`."""
+    try:
+        yield
+    except MemoryError as error:
+        reason = f"{error}."
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+    else:
+        return
+    raise FailedRunError(f"{what} does not fit in memory: {reason} Use fewer agents, seeds or parameters.")
 
 
 def write(

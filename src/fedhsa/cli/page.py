@@ -117,7 +117,7 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
         rows += [
             (f"rounds to {target:g}", lambda p: _count(p.reach(target).rounds)),
             ("   observations, all agents", lambda p: _count(p.reach(target).samples)),
-            ("   traffic, all agents", lambda p: _bytes(p.reach(target).bytes)),
+            ("   traffic, all agents", lambda p: in_bytes(p.reach(target).bytes)),
         ]
     return rows
 
@@ -128,7 +128,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
     if isinstance(choice, str):
         console.print(choice)
         return
-    console.print(f"{_count(choice.reach.rounds)} rounds and {_bytes(choice.reach.bytes)} in all:")
+    console.print(f"{_count(choice.reach.rounds)} rounds and {in_bytes(choice.reach.bytes)} in all:")
     console.print("  " + shlex.join(run_command(analysis, choice)), soft_wrap=True)
     console.print("What no other way beats in rounds, observations and bytes alike:")
     table = _table("algorithm", "step size", "local steps", "rounds", "observations", "traffic", "ends at")
@@ -140,7 +140,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
             str(given.get("local_steps", "-")),
             _count(reach.rounds),
             _count(reach.samples),
-            _bytes(reach.bytes),
+            in_bytes(reach.bytes),
             f"{p.floor:.2e}",
         )
     console.print(table)
@@ -195,7 +195,8 @@ def _count(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:,.0f}"
 
 
-def _bytes(value: float) -> str:
+def in_bytes(value: float) -> str:
+    """Traffic in a unit that keeps the number short."""
     if math.isinf(value):
         return "never"
     for unit in ("B", "kB", "MB", "GB"):

@@ -5,7 +5,6 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-import jax
 from rich.console import Console
 
 from ..algorithms import AbstractAlgorithm
@@ -14,7 +13,7 @@ from ..problems import Problem
 from . import forecast
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
-from .output import FILES, FailedRunError, read_manifest, show, versions, writable, write
+from .output import FILES, FailedRunError, fits_in_memory, read_manifest, show, versions, writable, write
 from .parsing import parse
 from .settings import RunSettings
 
@@ -97,29 +96,19 @@ def _simulate_one(
     state = checkpoints.state(name) if checkpoints else None
     resuming = state is not None and state.exists()
     try:
-        return simulate(
-            problem,
-            algorithm,
-            rounds=settings.rounds,
-            seeds=settings.seeds,
-            key=settings.key,
-            every=settings.every,
-            dtype=settings.dtype,
-            checkpoint=state,
-            resume=resuming,
-            progress=None if settings.progress else False,
-        )
-    except MemoryError as error:
-        raise FailedRunError(
-            f"{name} does not fit in memory: {error}. Use fewer agents, seeds or parameters."
-        ) from error
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        reason = str(error).splitlines()[0]
-        raise FailedRunError(
-            f"{name} does not fit in memory: {reason} Use fewer agents, seeds or parameters."
-        ) from error
+        with fits_in_memory(name):
+            return simulate(
+                problem,
+                algorithm,
+                rounds=settings.rounds,
+                seeds=settings.seeds,
+                key=settings.key,
+                every=settings.every,
+                dtype=settings.dtype,
+                checkpoint=state,
+                resume=resuming,
+                progress=None if settings.progress else False,
+            )
     except ValueError as error:
         if resuming:  # everything else was checked before
             raise FailedRunError(str(error)) from error

@@ -29,6 +29,9 @@ class AbstractFlags(abc.ABC):
 class AbstractSettings(AbstractFlags):
     """A problem and algorithms: what the commands that compute on a problem can be told."""
 
+    steps_optional: ClassVar[bool] = False
+    """Whether the command finds step sizes by itself."""
+
     problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "quadratic"
     """The family of problems; `fedhsa list` shows them."""
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA")
@@ -102,14 +105,18 @@ class AbstractSettings(AbstractFlags):
                 _check.number(name, value, above=0.0)
         if self.heterogeneity is not None:
             check_number("heterogeneity", self.heterogeneity)
+        if not self.steps_optional or self.step_size:
+            self._check_steps()
+        for field in dataclasses.fields(self):
+            if field.type is bool and not isinstance(getattr(self, field.name), bool):
+                raise UsageError(f"`{field.name}` must be true or false, got {getattr(self, field.name)!r}.")
+
+    def _check_steps(self) -> None:
         if len(self.step_size) not in (1, len(self.algorithm)):
             raise UsageError(
                 f"`step_size` must be one number, or one for each of the {len(self.algorithm)} algorithms, "
                 f"got {len(self.step_size)}."
             )
-        for field in dataclasses.fields(self):
-            if field.type is bool and not isinstance(getattr(self, field.name), bool):
-                raise UsageError(f"`{field.name}` must be true or false, got {getattr(self, field.name)!r}.")
 
     @property
     def folder(self) -> pathlib.Path:
@@ -211,7 +218,76 @@ A TOML file for `fedhsa run` serves here too.
         _check.count("samples", self.samples)
 
 
-COMMANDS = (RunSettings, AnalyzeSettings)
+@dataclasses.dataclass(frozen=True)
+class CompareSettings(AbstractSettings):
+    """All that `fedhsa compare` can be told."""
+
+    command = "compare"
+    steps_optional = True
+    description = """\
+Compares algorithms on equal terms: tunes each, runs it on fresh seeds, ranks all.
+
+Examples:
+  fedhsa compare
+  fedhsa compare --problem td --num-agents 100 --algorithm FedHSA LocalSA
+  fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
+  fedhsa compare --target 1e-3 --objective bytes
+  fedhsa compare --step-size 0.01                      (no tuning)
+
+Equal terms: the same problem and start, the same observations seed by seed, and
+`--samples` observations of each agent, whatever a method makes a round of.
+Each method tries `--grid` step sizes, `--tuning-seeds` runs each, all as long as
+the runs that count. Half of the steps are a factor of 4 apart; the rest go beyond
+an edge where the best is, or between the best and its neighbours. The best step
+then runs on `--seeds` fresh seeds. A step written into an algorithm, as in
+'FedHSA(0.1, 10)', is left as it is.
+
+What counts is the mean error over the last tenth of the run or, with `--target`,
+what it takes to get there. Differences are tested in pairs, seed by seed, and
+p-values are corrected for the number of pairs (Holm): methods are called
+different at 5 % for all pairs together.
+
+The output folder gets compare.png and .pdf (error against rounds, observations
+and bytes), tuning.png and .pdf (error against step size), compare.csv (mean and
+95 % interval), compare.npz (every seed) and manifest.json (settings, versions,
+every step tried, ranking, every pair). Ctrl-C keeps the methods that are done.
+"""
+
+    algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA", "SynchronisedSA")
+    """The algorithms, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
+    step_size: Annotated[
+        tuple[float, ...], tyro.conf.arg(metavar="ETA ...", help_behavior_hint="(default: tuned)")
+    ] = ()
+    """One step size for all algorithms, or one for each, instead of tuning."""
+    samples: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
+    """Observations of each agent that a run uses."""
+    seeds: int = 16
+    """Number of independent runs that count."""
+    grid: int = 8
+    """Number of step sizes that each algorithm tries."""
+    tuning_seeds: int = 4
+    """Number of independent runs for each of them."""
+    objective: Annotated[str, tyro.conf.arg(metavar="|".join(OBJECTIVES))] = "samples"
+    """With a target: what to spend least of."""
+    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
+    """A squared error to reach: the methods are tuned and ranked by what it takes."""
+    out: Annotated[
+        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/PROBLEM/compare)")
+    ] = None
+    """The folder for the results."""
+
+    def _check_own(self) -> None:
+        check_name("objective", self.objective, OBJECTIVES)
+        for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
+            _check.count(name, getattr(self, name), least=least)
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where the results go: not where `fedhsa run` has its manifest."""
+        return pathlib.Path("runs", self.problem, "compare") if self.out is None else self.out
+
+
+COMMANDS = (RunSettings, AnalyzeSettings, CompareSettings)
 
 
 def _listed(value: Any) -> Any:

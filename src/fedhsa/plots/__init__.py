@@ -1,5 +1,8 @@
-"""Figures: error curves with intervals over seeds, and what theory predicts."""
+"""Figures: error curves with intervals over seeds, methods against one another, and what theory predicts."""
 
+from ._compare import Trace as Trace
+from ._compare import compare as compare
+from ._compare import tuning as tuning
 from ._curves import Curve as Curve
 from ._curves import curves as curves
 from ._curves import interval as interval

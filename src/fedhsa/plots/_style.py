@@ -19,8 +19,14 @@ COLOURS: dict[str, str] = {
 }
 """Okabe and Ito's colours, which the colour-blind can tell apart; an algorithm always has the same one."""
 
-FALLBACK = ("#E69F00", "#56B4E9", "#000000", "#999999", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "#F0E442")
-"""The colours of other names, in the order of their appearance, without those already in the figure."""
+FALLBACK = (
+    *("#E69F00", "#56B4E9", "#000000", "#999999", "#CC79A7", "#009E73", "#D55E00", "#0072B2"),
+    *("#332288", "#882255", "#999933", "#44AA99", "#661100", "#F0E442"),
+)
+"""The colours of other names, in the order of their appearance, without those already in the figure.
+
+First Okabe and Ito's, then Tol's, and last the yellow that is hard to see on white.
+"""
 
 POINTS = 1000
 """How many points a curve is drawn with; more cannot be seen, and would make the PDF heavy."""

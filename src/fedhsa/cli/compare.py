@@ -1,0 +1,89 @@
+"""`fedhsa compare`: algorithms tuned with equal effort, run on fresh seeds, and ranked."""
+
+import contextlib
+import datetime
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import equinox as eqx
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ..experiments import contest
+from ..problems import Problem
+from . import ranking
+from .build import make_algorithm, make_algorithms, make_problem, title
+from .output import fits_in_memory, versions, writable
+from .parsing import parse
+from .run import INTERRUPTED
+from .settings import CompareSettings
+
+
+def main(args: Sequence[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    settings = parse(CompareSettings, args)
+    problem = make_problem(settings)
+    methods = _methods(settings, problem)
+    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
+    with writable(settings.folder):
+        with fits_in_memory("The comparison"), _progress(settings.progress) as tell:
+            found = contest.compare(problem, methods, _terms(settings), tell)
+        if found.entries:
+            manifest = {
+                "command": shlex.join(["fedhsa", "compare", *args]),
+                "complete": found.complete,
+                "started": started.isoformat(timespec="seconds"),
+                "seconds": time.perf_counter() - began,
+                "key": settings.key,
+                "settings": settings.plain(),
+                "versions": versions(),
+            }
+            ranking.write(settings, found, manifest, title(settings, problem))
+    if found.entries:
+        ranking.show(console, settings, found)
+    if not found.complete:
+        written = f"{len(found.entries)} of {len(methods)} methods were done, and written"
+        console.print(f"Interrupted: {written if found.entries else 'nothing was written'}.")
+        return INTERRUPTED
+    return 0
+
+
+def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.Method]:
+    """By text, an algorithm as it is where its step is given, else one for each step."""
+    if settings.step_size:
+        return dict(make_algorithms(settings, problem))
+    methods: dict[str, contest.Method] = {}
+    for text in settings.algorithm:
+
+        def make(step: float, text=text):
+            return make_algorithm(settings, problem, text, step)
+
+        fixed = eqx.tree_equal(make(0.1), make(0.2))
+        methods[text] = make(0.1) if fixed else make
+    return methods
+
+
+def _terms(settings: CompareSettings) -> contest.Terms:
+    return contest.Terms(
+        samples=settings.samples,
+        seeds=settings.seeds,
+        grid=settings.grid,
+        tuning_seeds=settings.tuning_seeds,
+        target=settings.target,
+        objective=settings.objective,
+        key=settings.key,
+    )
+
+
+@contextlib.contextmanager
+def _progress(wanted: bool) -> Iterator[contest.Tell]:
+    """One bar for the whole comparison, on a terminal."""
+    if not (wanted and sys.stderr.isatty()):
+        yield lambda what, part: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, part: bar.update(task, description=what, completed=part)

@@ -1,0 +1,164 @@
+"""What `fedhsa compare` leaves behind: figures, curves, the manifest, and the ranking on the screen."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from .. import _files, plots
+from .._json import plain
+from ..experiments.contest import Contest, Entry
+from ..experiments.ranking import Place, Ranking
+from ..experiments.statistics import Estimate
+from .page import in_bytes
+from .settings import CompareSettings
+
+CAPTION = (
+    "same as: the ranks it cannot be told apart from, at 5 % for all pairs together (paired by seed; p with Holm's "
+    "correction)."
+)
+
+
+def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any], title: str) -> None:
+    """Writes all files, each whole or not at all, the manifest last: it never describes what is not there."""
+    folder, entries = settings.folder, found.entries
+    with _files.atomic(folder / "compare.npz") as file:
+        np.savez(file, **_arrays(entries))  # pyright: ignore[reportArgumentType]
+    _files.write_text(folder / "compare.csv", _csv(entries))
+    traces = {name: plots.Trace(e.error, e.rounds, e.samples, e.bytes) for name, e in entries.items()}
+    plots.save(plots.compare(traces, title=title, target=settings.target), folder / "compare")
+    tried = {name: e.tuning for name, e in entries.items() if e.tuning is not None}
+    if tried:
+        trials = {n: ([t.step for t in tuning.trials], [t.error for t in tuning.trials]) for n, tuning in tried.items()}
+        chosen = {name: tuning.best.step for name, tuning in tried.items()}
+        plots.save(plots.tuning(trials, chosen, title=title), folder / "tuning")
+    else:  # those of an earlier comparison would not belong to this one
+        for suffix in (".png", ".pdf"):
+            (folder / f"tuning{suffix}").unlink(missing_ok=True)
+    algorithms = {name: _summary(entry) for name, entry in entries.items()}
+    everything = {**manifest, "algorithms": algorithms, "ranking": found.ranking.to_dict()}
+    text = json.dumps(plain(everything), indent=2, allow_nan=False)
+    _files.write_text(folder / "manifest.json", text + "\n")
+
+
+def show(console: Console, settings: CompareSettings, found: Contest) -> None:
+    """Prints the ranking, what to doubt about it, and where the figures are."""
+    console.print(_table(settings, found))
+    for name, entry in found.entries.items():
+        if sentence := _doubt(name, entry):
+            console.print(sentence, soft_wrap=True)
+    drawn = "compare.png and tuning.png" if any(e.tuning for e in found.entries.values()) else "compare.png"
+    console.print(f"Figures: {drawn} in {settings.folder}", soft_wrap=True)
+
+
+def _table(settings: CompareSettings, found: Contest) -> Table:
+    target = settings.target
+    score = "error" if target is None else f"{settings.objective} to {target:g}"
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption=CAPTION, caption_justify="left")
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("algorithm\nand step", overflow="fold")
+    table.add_column(f"{score}\n[95 % interval]", no_wrap=True)
+    table.add_column("times the best\n[95 % interval]", no_wrap=True)
+    table.add_column("exchanges\nand bytes", justify="right", no_wrap=True)
+    table.add_column("same as", no_wrap=True)
+    ranks = {place.name: str(place.rank) for place in found.ranking.places}
+    for place in found.ranking.places:
+        entry = found.entries[place.name]
+        table.add_row(
+            ranks[place.name],
+            f"{place.name}\n{_step(entry)}",
+            _score(place, entry, target),
+            _against_best(place, found.ranking),
+            f"{entry.result.cost.exchanges * entry.rounds[-1]:,.0f}\n{in_bytes(float(entry.bytes[-1]))}",
+            ", ".join(ranks[name] for name in place.ties) or "-",
+        )
+    return table
+
+
+def _step(entry: Entry) -> str:
+    return "step as given" if entry.tuning is None else f"step {entry.tuning.best.step:.3g}"
+
+
+def _score(place: Place, entry: Entry, target: float | None) -> str:
+    seeds = len(entry.score)
+    if place.failed:
+        verb = "diverged" if target is None else "did not reach it"
+        which = "every seed" if place.failed == seeds else f"{place.failed} of {seeds} seeds"
+        return f"{'infinite' if target is None else 'never'}\n{which} {verb}"
+    return _estimate(place.score, ".2e" if target is None else ",.4g")
+
+
+def _against_best(place: Place, ranking: Ranking) -> str:
+    best = ranking.places[0].name
+    pair = next((pair for pair in ranking.pairs if (pair.better, pair.worse) == (best, place.name)), None)
+    if pair is None:
+        return "-"
+    value, _, interval = _estimate(pair.ratio, ".3g").partition("\n")
+    return f"{value} (p {pair.adjusted:.1g})\n{interval}"
+
+
+def _estimate(estimate: Estimate, form: str) -> str:
+    return f"{estimate.value:{form}}\n[{estimate.low:{form}}, {estimate.high:{form}}]"
+
+
+def _doubt(name: str, entry: Entry) -> str | None:
+    """Why a method might do better than it did here."""
+    tuning = entry.tuning
+    if tuning is None:
+        return None
+    steps = [trial.step for trial in tuning.trials]
+    if not math.isfinite(tuning.best.error):
+        return f"{name} diverged at every step tried, down to {min(steps):.2g}. Raise `--grid` to try smaller ones."
+    if tuning.at_edge:
+        end = "smallest" if tuning.best.step == min(steps) else "largest"
+        return f"{name}: its best step is the {end} tried, and a better one may lie beyond. Raise `--grid`."
+    return None
+
+
+def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
+    found = {}
+    for name, entry in entries.items():
+        parts = {part: getattr(entry, part) for part in ("error", "rounds", "samples", "bytes", "score")}
+        for part, values in (parts | {"theta": entry.result.theta}).items():
+            found[f"{name}/{part}"] = np.ascontiguousarray(values)
+    return found
+
+
+def _csv(entries: Mapping[str, Entry]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("algorithm", "round", "samples", "bytes", "mean", "low", "high"))
+    for name, entry in entries.items():
+        spent = (entry.rounds, entry.samples, entry.bytes)
+        columns = (column.tolist() for column in (*spent, *plots.interval(entry.error)))
+        writer.writerows((name, *row) for row in zip(*columns, strict=True))
+    return text.getvalue()
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    result, tuning = entry.result, entry.tuning
+    return {
+        "algorithm": result.settings["algorithm"],
+        "tuning": None
+        if tuning is None
+        else {
+            "step_size": tuning.best.step,
+            "at_edge": tuning.at_edge,
+            "trials": [trial._asdict() for trial in tuning.trials],
+        },
+        "rounds": int(entry.rounds[-1]),
+        "samples": int(entry.samples[-1]),
+        "bytes": float(entry.bytes[-1]),
+        "cost": result.cost._asdict(),
+        "score": entry.score,
+        "reached": entry.reached,
+        "failed_round": {str(seed): int(r) for seed, r in enumerate(result.failed_round) if r >= 0},
+        "seconds": result.timings,
+        "settings": result.settings,
+    }

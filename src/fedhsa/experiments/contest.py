@@ -1,0 +1,223 @@
+"""Methods on equal terms: tuned with the same effort, then run on the same fresh observations, and ranked."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from .. import _check
+from .._random import as_key, fold_in
+from .._types import Key
+from ..algorithms import AbstractAlgorithm
+from ..engine import Result, simulate
+from ..problems import Problem
+from .ranking import Ranking, rank
+from .tuning import Trial, Tuning, search, starting_step
+
+POINTS = 200
+"""How many points a curve is recorded at, about."""
+TAIL = 0.1
+"""The part of a run, at its end, over which errors are averaged to one score."""
+TUNING = 0x74756E65
+"""Where the keys of the tuning runs branch off, far from those of any seed."""
+FLOAT = 8
+"""Bytes of a number."""
+NOTHING = 1e-24
+"""A squared error, by one plus that of the root, that is nothing but rounding."""
+
+Method: TypeAlias = AbstractAlgorithm | Callable[[float], AbstractAlgorithm]
+"""An algorithm as it is, or one for each step size, to be tuned."""
+Tell: TypeAlias = Callable[[str, float], None]
+"""Called with what is being done and how much is done."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What is the same for all methods."""
+
+    samples: int = 10_000
+    """Observations per agent."""
+    seeds: int = 16
+    """Independent runs that count."""
+    grid: int = 8
+    """Steps that each method may try."""
+    tuning_seeds: int = 4
+    """Independent runs of each step tried, none of them among those that count."""
+    target: float | None = None
+    """An error to reach. Without one, the mean error over the last tenth of the run counts."""
+    objective: str = "samples"
+    """With a target, what to spend least of: `rounds`, `samples` or `bytes`."""
+    key: int = 0
+    """Which random observations."""
+
+    def __post_init__(self):
+        for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
+            _check.count(name, getattr(self, name), least=least)
+
+
+class Entry(NamedTuple):
+    """One method with its step, and how it did; arrays have one entry per record."""
+
+    algorithm: AbstractAlgorithm
+    tuning: Tuning | None
+    """None for a method that came with its step."""
+    result: Result
+    rounds: np.ndarray
+    samples: np.ndarray
+    """Observations per agent."""
+    bytes: np.ndarray
+    """Sent by and to all agents."""
+    reached: dict[str, np.ndarray]
+    """What it took each seed to reach the target, in rounds, samples and bytes; empty without a target."""
+    score: np.ndarray
+    """Per seed what counts, less is better."""
+
+    @property
+    def error(self) -> np.ndarray:
+        """`(seeds, records)`."""
+        return self.result.error
+
+
+class Contest(NamedTuple):
+    """What came out, method by method."""
+
+    entries: dict[str, Entry]
+    ranking: Ranking
+    complete: bool
+    """False when interrupted: methods are missing."""
+
+
+def compare(
+    problem: Problem, methods: Mapping[str, Method], terms: Terms | None = None, tell: Tell = lambda what, part: None
+) -> Contest:
+    """Tunes each method, runs it on fresh seeds, and ranks them all; Ctrl-C leaves the methods that are done.
+
+    Every method gets the same number of observations of each agent, whatever it makes a round of.
+
+    **Arguments:**
+
+    - `methods`: by name, an algorithm as it is, or a function from a step size to an algorithm, which is tuned.
+    - `terms`: what is the same for all.
+    - `tell`: called with what is being done and the part of the whole that is done.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> methods = {method.__name__: lambda step, m=method: m(step, local_steps=5)
+        ...            for method in (fedhsa.FedHSA, fedhsa.LocalSA)}
+        >>> found = compare(problem, methods, Terms(samples=500, seeds=4, grid=4, tuning_seeds=2))
+        >>> sorted(place.name for place in found.ranking.places), found.entries["FedHSA"].samples[-1].item()
+        (['FedHSA', 'LocalSA'], 500)
+    """
+    terms = terms or Terms()
+    centre = starting_step(problem, terms.samples)
+    for name, method in methods.items():
+        algorithm = method if isinstance(method, AbstractAlgorithm) else method(centre)
+        if (length := algorithm.block_length) > terms.samples:
+            raise ValueError(f"`samples` must be at least {length}, what a round of {name} uses, got {terms.samples}.")
+    start = float(problem.theta_star @ problem.theta_star)
+    if terms.target is not None and terms.target >= start:
+        raise ValueError(f"`target` must be below the error at the start, {start:.3g}, got {terms.target:g}.")
+    total = sum(_work(method, terms) for method in methods.values())
+    entries: dict[str, Entry] = {}
+    behind = 0
+    try:
+        for name, method in methods.items():
+
+            def tell_mine(what: str, done: float, name=name, behind=behind) -> None:
+                tell(f"{name}: {what}", (behind + done) / total)
+
+            entries[name] = enter(problem, method, terms, centre, tell_mine)
+            behind += _work(method, terms)
+    except KeyboardInterrupt:
+        pass
+    ranking = rank({name: entry.score for name, entry in entries.items()})
+    return Contest(entries, ranking, len(entries) == len(methods))
+
+
+def _work(method: Method, terms: Terms) -> int:
+    """How many runs of one seed a method takes."""
+    return terms.seeds + (0 if isinstance(method, AbstractAlgorithm) else terms.grid * terms.tuning_seeds)
+
+
+def enter(problem: Problem, method: Method, terms: Terms, centre: float, tell: Tell) -> Entry:
+    """Tunes one method, where there is something to tune, and runs it; tells how many runs of one seed are done."""
+    done = 0
+
+    def run(algorithm: AbstractAlgorithm, seeds: int, key: int | Key, what: str) -> Entry:
+        nonlocal done
+        entry = _run(problem, algorithm, terms, seeds, key, lambda part: tell(what, done + part * seeds))
+        done += seeds
+        return entry
+
+    if isinstance(method, AbstractAlgorithm):
+        return run(method, terms.seeds, terms.key, f"{terms.seeds} seeds")
+    make, tuning_key = method, fold_in(as_key(terms.key), TUNING)
+
+    def attempt(step: float) -> Trial:
+        what = f"step {step:.2g}, {done // terms.tuning_seeds + 1} of {terms.grid}"
+        entry = run(make(step), terms.tuning_seeds, tuning_key, what)
+        error = tail(problem, entry.error, entry.samples).mean()
+        return Trial(step, float(error), 0.0 if terms.target is None else float(entry.score.mean()))
+
+    tuning = search(attempt, centre, terms.grid)
+    best = run(make(tuning.best.step), terms.seeds, terms.key, f"{terms.seeds} fresh seeds")
+    return best._replace(tuning=tuning)
+
+
+def _run(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    terms: Terms,
+    seeds: int,
+    key: int | Key,
+    progress: Callable[[float], None],
+) -> Entry:
+    """One method at one step, on as many observations as all others."""
+    length = algorithm.block_length
+    rounds = terms.samples // length
+    every = -(-rounds // POINTS)
+    rounds -= rounds % every
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Interrupted after")
+        result = simulate(
+            problem,
+            algorithm,
+            rounds=rounds,
+            seeds=seeds,
+            key=key,
+            every=every,
+            progress=lambda done: progress(done / rounds),
+        )
+    if not result.complete:
+        raise KeyboardInterrupt
+    spent = {"rounds": result.rounds, "samples": result.rounds * length, "bytes": _bytes(problem, result)}
+    if terms.target is None:
+        reached, score = {}, tail(problem, result.error, spent["samples"])
+    else:
+        reached = {name: _reached(result.error, at, terms.target) for name, at in spent.items()}
+        score = reached[terms.objective]
+    return Entry(algorithm, None, result, **spent, reached=reached, score=score)
+
+
+def tail(problem: Problem, error: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Per seed the mean error over the last tenth of the run, and at least what rounding makes of nothing."""
+    last = error[:, samples > (1 - TAIL) * samples[-1]]
+    return np.maximum(last.mean(1), NOTHING * (1 + float(problem.theta_star @ problem.theta_star)))
+
+
+def _bytes(problem: Problem, result: Result) -> np.ndarray:
+    """What has been sent when each record is made.
+
+    Where rounds cost nothing, the agents speak once, at the end: one parameter from each.
+    """
+    per_round = FLOAT * problem.num_agents * (result.cost.floats_up + result.cost.floats_down)
+    once = FLOAT * problem.num_agents * problem.dim
+    return result.rounds * per_round if per_round else np.full(len(result.rounds), once)
+
+
+def _reached(error: np.ndarray, at: np.ndarray, target: float) -> np.ndarray:
+    """Per seed the first of `at` where the error is at most the target, or infinity."""
+    there = error <= target
+    return np.where(there.any(1), at[there.argmax(1)].astype(float), np.inf)
