@@ -99,6 +99,24 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     ),
     18: ("Too many local steps", "FedHSA diverges exactly where the spectral radius of its round map passes one."),
     19: ("Table 1, measured", "What the paper's Table 1 says of other systems with a tick, as numbers."),
+    20: (
+        "FedHSA compressed",
+        "With both exchanges coded in a few bits FedHSA still goes to the root without noise when differences are "
+        "coded, and to a distance of the order of the step with error feedback.",
+    ),
+    21: (
+        "FedHSA with some of the agents",
+        "Sampling agents leaves an error of the order of the step even without noise, unless everyone answers the "
+        "exchange of operators.",
+    ),
+    22: (
+        "FedHSA extrapolated",
+        "Extrapolating two steps on the same observations removes the bias at which the speed-up ends.",
+    ),
+    23: (
+        "FedHSA with one exchange",
+        "The correction of the round before costs one exchange less and part of the stable steps.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
