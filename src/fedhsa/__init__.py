@@ -30,11 +30,17 @@ from .algorithms import SCAFFOLD as SCAFFOLD
 from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
+from .algorithms import AbstractCodec as AbstractCodec
+from .algorithms import AbstractSampling as AbstractSampling
+from .algorithms import Availability as Availability
 from .algorithms import Averaged as Averaged
+from .algorithms import Bernoulli as Bernoulli
 from .algorithms import Complete as Complete
+from .algorithms import Compressed as Compressed
 from .algorithms import (
     Cost as Cost,
 )
+from .algorithms import Delayed as Delayed
 from .algorithms import (
     DisSACC as DisSACC,
 )
@@ -58,6 +64,7 @@ from .algorithms import (
     LocalSVRG as LocalSVRG,
 )
 from .algorithms import LooplessSA as LooplessSA
+from .algorithms import Lossy as Lossy
 from .algorithms import Mixing as Mixing
 from .algorithms import (
     MomentumSA as MomentumSA,
@@ -70,10 +77,14 @@ from .algorithms import (
     OneShotAveraging as OneShotAveraging,
 )
 from .algorithms import OracleShift as OracleShift
+from .algorithms import OverTheAir as OverTheAir
+from .algorithms import Partial as Partial
 from .algorithms import (
     Polynomial as Polynomial,
 )
 from .algorithms import Projected as Projected
+from .algorithms import Quantised as Quantised
+from .algorithms import RandK as RandK
 from .algorithms import RandomGraph as RandomGraph
 from .algorithms import (
     Replies as Replies,
@@ -85,12 +96,16 @@ from .algorithms import (
 )
 from .algorithms import Scaffnew as Scaffnew
 from .algorithms import ServerMomentum as ServerMomentum
+from .algorithms import Sign as Sign
 from .algorithms import SSLocalSGD as SSLocalSGD
 from .algorithms import (
     SynchronisedSA as SynchronisedSA,
 )
 from .algorithms import Thinned as Thinned
+from .algorithms import TopK as TopK
+from .algorithms import UniformSampling as UniformSampling
 from .algorithms import Weighted as Weighted
+from .algorithms import WeightedSampling as WeightedSampling
 from .algorithms import (
     corollary_step as corollary_step,
 )

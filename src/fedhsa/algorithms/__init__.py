@@ -21,7 +21,16 @@ from .base import (
 from .base import (
     Round as Round,
 )
+from .channel import Lossy as Lossy
+from .channel import OverTheAir as OverTheAir
+from .codecs import AbstractCodec as AbstractCodec
+from .codecs import Quantised as Quantised
+from .codecs import RandK as RandK
+from .codecs import Sign as Sign
+from .codecs import TopK as TopK
+from .compression import Compressed as Compressed
 from .cost import cost as cost
+from .delay import Delayed as Delayed
 from .dissacc import DisSACC as DisSACC
 from .fed_hsa import FedHSA as FedHSA
 from .fed_lin import FedLin as FedLin
@@ -49,6 +58,12 @@ from .output import GeometricAverage as GeometricAverage
 from .output import RichardsonRomberg as RichardsonRomberg
 from .output import scaled as scaled
 from .parse import parse as parse
+from .participation import AbstractSampling as AbstractSampling
+from .participation import Availability as Availability
+from .participation import Bernoulli as Bernoulli
+from .participation import Partial as Partial
+from .participation import UniformSampling as UniformSampling
+from .participation import WeightedSampling as WeightedSampling
 from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
 from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA
@@ -105,6 +120,11 @@ WRAPPERS: dict[str, type[AbstractWrapper]] = {
         Averaged,
         GeometricAverage,
         RichardsonRomberg,
+        Compressed,
+        Delayed,
+        OverTheAir,
+        Lossy,
+        Partial,
     )
 }
 """Every wrapper by name: what composes with the algorithms."""

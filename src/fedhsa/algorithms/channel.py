@@ -1,0 +1,251 @@
+"""What happens to replies on their way to the server: they are lost, or they add up in the air."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .. import _check, tree
+from .._random import fold_in
+from .._types import Key, Theta, precision
+from ..problems import AbstractAgent
+from ..sources import Silent
+from .base import AbstractAlgorithm, Exchange, Replies, Round, split
+from .scaffold import SCAFFOLD
+from .server import layers
+from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
+
+PLACE = 2**30
+"""Where in a key the channels' random numbers begin; each stage has its own."""
+
+ORDER = "Compressed, Delayed, OverTheAir, Lossy, Partial"
+"""The stages of a reply's way from the agent to the server."""
+
+
+class AbstractChannel(AbstractWrapper):
+    """A wrapper that changes replies on their way; nested from the inside out in the order in which it happens."""
+
+    algorithm: eqx.AbstractVar[AbstractAlgorithm]
+
+    stage: ClassVar[int]
+    """The place on the way, in `ORDER`."""
+
+    @property
+    def must_arrive(self) -> str | None:
+        """Why what was sent must arrive unchanged, or None where it need not."""
+        return None
+
+
+def check_channel(wrapper: AbstractChannel) -> None:
+    """Refuses what is not an algorithm, one that needs its replies as they are, and stages in the wrong order."""
+    check_algorithm(wrapper)
+    refuse_if_exact(wrapper)
+    for inner in _channels_inside(wrapper):
+        names = type(wrapper).__name__, type(inner).__name__
+        if inner.stage >= wrapper.stage:
+            raise TypeError(f"{names[0]} cannot wrap {names[1]}: from the inside out the order is {ORDER}, each once.")
+
+
+def refuse_if_it_must_arrive(wrapper: AbstractChannel) -> None:
+    """Refuses to lose, delay or distort what the inner channel needs to arrive as it was sent."""
+    for inner in _channels_inside(wrapper):
+        if (reason := inner.must_arrive) is not None:
+            raise TypeError(f"{type(wrapper).__name__} cannot wrap {type(inner).__name__}: {reason}")
+
+
+def refuse_if_replies_add_up(wrapper: AbstractChannel, remedy: str) -> None:
+    """Refuses a method whose server adds up changes that the agents have already made in their memories.
+
+    Once a change has arrived other than it was made, server and agents disagree for good, and the limit is wrong.
+    """
+    if any(isinstance(layer, SCAFFOLD) for layer in layers(wrapper.algorithm)):
+        raise TypeError(
+            f"{type(wrapper).__name__} cannot wrap SCAFFOLD: the server's control variate is the mean of the agents' "
+            f"only if each of their changes arrives once and as it was made. {remedy}"
+        )
+
+
+def _channels_inside(wrapper: AbstractWrapper) -> Iterator[AbstractChannel]:
+    return (layer for layer in layers(wrapper.algorithm) if isinstance(layer, AbstractChannel))
+
+
+def own_key(key: Key, stage: int, exchange: int) -> Key:
+    """The key of what one stage draws in one exchange of the round that `key` belongs to."""
+    return fold_in(fold_in(key, PLACE + stage), exchange)
+
+
+class _StandIn(AbstractAgent):
+    """An agent of which only the shapes matter."""
+
+    source: Any
+
+    def operator(self, theta, o, /):
+        return theta
+
+    def mean_operator(self, theta, /):
+        return theta
+
+
+def check_replies(algorithm: AbstractAlgorithm) -> None:
+    """Refuses an algorithm whose replies `zero_replies` cannot tell."""
+    with precision():
+        zero_replies(algorithm, jnp.zeros(1))
+
+
+def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:
+    """Zeros shaped like what an agent replies in each exchange; for memories that begin empty."""
+
+    def play(theta):
+        key, replies = jax.random.key(0), []
+        server, memory = algorithm.init(theta)
+        for exchange in algorithm.exchanges:
+            shared = Round(jnp.zeros((), int), key, num_agents=1)
+            own, deliver = split(exchange.send(server, shared))
+            mine = shared._replace(agent_key=key, agent=jnp.zeros((), int))
+            block = jnp.zeros(algorithm.block_length, int)
+            reply, memory = exchange.local(deliver(tree.take(own, 0)), memory, _StandIn(Silent()), block, mine)
+            replies.append(reply)
+            server = exchange.aggregate(server, Replies(jax.tree.map(lambda x: x[None], reply)), shared)
+        return tuple(replies)
+
+    with jax.disable_jit(False):
+        try:
+            shapes = jax.eval_shape(play, theta)
+        except AttributeError as error:
+            raise TypeError(
+                f"What {type(algorithm).__name__} sends cannot be told from its settings, since it looks at more of an "
+                f"agent than its operators ({error}). Wrap a method that does not."
+            ) from error
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
+class Lossy(AbstractChannel):
+    r"""Each reply is lost with probability `loss`, on its own in every exchange; what is lost counts as zero.
+
+    $$\tfrac1M \sum_i \tfrac{b_i}{1 - \text{loss}}\, x_i, \qquad b_i \sim \text{Bernoulli}(1 - \text{loss}),$$
+
+    which is right on average. The agent does not learn that its reply is lost: its memory moves on. FedHSA loses
+    anchors and displacements, so that without noise it comes only near the root, within a distance that shrinks with
+    the step.
+
+    **Arguments:**
+
+    - `algorithm`: the algorithm whose replies are lost.
+    - `loss`: the probability.
+    - `rescale`: whether to divide by $1 - \text{loss}$. QFedTD does not, which makes its steps shorter by this factor;
+      we have this from its description, unverified against the paper's text.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> algorithm = Lossy(fedhsa.LocalSA(0.02, local_steps=1), loss=0.5)
+        >>> fedhsa.simulate(problem, algorithm, rounds=10).error.shape
+        (1, 11)
+
+    !!! cite "Dal Fabbro, Mitra, Pappas (2023), arXiv:2305.08104"
+    """
+
+    algorithm: AbstractAlgorithm
+    loss: float
+    rescale: bool = eqx.field(static=True, default=True)
+
+    stage: ClassVar[int] = 3
+
+    def __check_init__(self):
+        check_channel(self)
+        refuse_if_it_must_arrive(self)
+        refuse_if_replies_add_up(self, "Use FedHSA or FedLin.")
+        _check.number("loss", self.loss, least=0.0)
+        if self.loss >= 1:
+            raise ValueError(f"`loss` is a probability below 1, got {self.loss}: nothing would ever arrive.")
+
+    @property
+    def exchanges(self):
+        return tuple(e._replace(local=self._lose(e, number)) for number, e in enumerate(self.algorithm.exchanges))
+
+    def _lose(self, exchange: Exchange, number: int):
+        def local(message, memory, agent, block, round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            draw = jax.random.uniform(own_key(round.agent_key, self.stage, number), dtype=jnp.result_type(self.loss))
+            arrives = draw >= self.loss
+            scale = 1 / (1 - self.loss) if self.rescale else jnp.ones_like(draw)
+            return jax.tree.map(lambda x: x * jnp.where(arrives, scale, 0).astype(x.dtype), reply), memory
+
+        return local
+
+
+class OverTheAir(AbstractChannel):
+    r"""All replies at once on one frequency: they fade, add up, and come with the receiver's noise.
+
+    $$\tfrac1M \Bigl(\sum_i h_i\, x_i + w\Bigr), \qquad E\,h_i = 1, \quad w \sim N(0, \text{noise\_std}^2 I)$$
+
+    with a positive (lognormal) gain $h_i$ for each agent and exchange. The noise stays when the replies vanish, so
+    there is a floor even where nothing else is random.
+
+    OAC-FedTD is of this form around steps without local ones; the law of the gain is ours, and the form unverified
+    against the paper's text.
+
+    **Arguments:**
+
+    - `algorithm`: the algorithm whose replies fade.
+    - `gain_std`: the standard deviation of the gain; its mean is 1.
+    - `noise_std`: that of the receiver's noise, in each entry of the sum.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> algorithm = OverTheAir(fedhsa.SynchronisedSA(0.02), gain_std=0.3, noise_std=0.1)
+        >>> fedhsa.simulate(problem, algorithm, rounds=10).error.shape
+        (1, 11)
+
+    !!! cite "Dal Fabbro, Mitra, Heath, Schenato, Pappas (2025), Over-the-air federated TD learning, IEEE TWC"
+    """
+
+    algorithm: AbstractAlgorithm
+    gain_std: float
+    noise_std: float
+
+    stage: ClassVar[int] = 2
+
+    def __check_init__(self):
+        check_channel(self)
+        refuse_if_replies_add_up(self, "Use FedHSA or FedLin.")
+        _check.number("gain_std", self.gain_std, least=0.0)
+        _check.number("noise_std", self.noise_std, least=0.0)
+        for inner in _channels_inside(self):
+            if inner.stage == 0:
+                raise TypeError(
+                    "OverTheAir cannot wrap Compressed: what adds up in the air is numbers, not their codes."
+                )
+
+    @property
+    def exchanges(self):
+        return tuple(
+            e._replace(local=self._fade(e, number), aggregate=self._receive(e, number))
+            for number, e in enumerate(self.algorithm.exchanges)
+        )
+
+    def _fade(self, exchange: Exchange, number: int):
+        def local(message, memory, agent, block, round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            variance = jnp.log1p(jnp.square(self.gain_std))  # of the gain's logarithm
+            normal = jax.random.normal(own_key(round.agent_key, self.stage, number), dtype=jnp.result_type(variance))
+            gain = jnp.exp(jnp.sqrt(variance) * normal - variance / 2)
+            return jax.tree.map(lambda x: x * gain.astype(x.dtype), reply), memory
+
+        return local
+
+    def _receive(self, exchange: Exchange, number: int):
+        def aggregate(server, replies, round):
+            key = own_key(round.key, self.stage, number)
+            leaves, structure = jax.tree.flatten(replies.values)
+            # The same for every agent, so that it appears once in the average over those that sent.
+            sending = jnp.maximum(replies.share * round.num_agents, 1)
+            noisy = [
+                x + self.noise_std / sending * jax.random.normal(fold_in(key, leaf), (1, *x.shape[1:]), x.dtype)
+                for leaf, x in enumerate(leaves)
+            ]
+            return exchange.aggregate(server, Replies(structure.unflatten(noisy), replies.weights), round)
+
+        return aggregate

@@ -1,0 +1,128 @@
+"""Replies that arrive rounds after they were computed."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from .. import _check, tree
+from .._types import Theta
+from .base import AbstractAlgorithm, Coded
+from .channel import (
+    AbstractChannel,
+    check_channel,
+    check_replies,
+    own_key,
+    refuse_if_it_must_arrive,
+    refuse_if_replies_add_up,
+    zero_replies,
+)
+from .server import refuse_if_report
+
+
+class Sent(NamedTuple):
+    """A reply, the round and the parameter it was computed in; in the queue with a leading axis."""
+
+    reply: PyTree
+    round: Int[Array, ""]
+    theta: Theta | tuple[()]
+
+
+class Memory(NamedTuple):
+    """What the inner algorithm keeps, and the replies on their way: that of round t in place t mod `max_delay`."""
+
+    inner: Any
+    queue: Sent
+
+
+class Delayed(AbstractChannel):
+    r"""The reply of round $t$ is the one computed $\tau$ rounds before, at the parameter of that round.
+
+    $$\theta_{t+1} = \theta_t + \tfrac1M \sum_i \Delta_i(\theta_{t-\tau_i}), \qquad
+      \tau_i \sim U\{1, \dots, \tau_{\max}\}$$
+
+    on its own for each agent and round, or always $\tau_{\max}$. Where nothing was computed $\tau$ rounds ago, as in
+    the first ones, the reply is zero. The delay-adaptive rule counts a reply only if
+    $|\theta_t - \theta_{t-\tau}|$ is at most `threshold` (in the paper, the step size), else as zero.
+
+    The paper has one agent; a queue for each is ours. A round of two exchanges, like FedHSA's, cannot be delayed: the
+    second needs the answer to the first.
+
+    **Arguments:**
+
+    - `algorithm`: the algorithm whose replies are late; of one exchange.
+    - `max_delay`: $\tau_{\max}$.
+    - `threshold`: how far the parameter may have moved, or None to count every reply.
+    - `random`: whether delays are random.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=1, dim=3).noiseless()
+        >>> late = Delayed(fedhsa.SA(0.1), max_delay=2, random=False)
+        >>> path = fedhsa.simulate(problem, late, rounds=3, record=("theta",)).records["theta"][0]
+        >>> (np.diff(path, axis=0) != 0).any(axis=1).tolist()                # nothing arrives in rounds 0 and 1
+        [False, False, True]
+
+    !!! cite "Adibi et al. (2024), Stochastic approximation with delayed updates, AISTATS"
+    """
+
+    algorithm: AbstractAlgorithm
+    max_delay: int = eqx.field(static=True)
+    threshold: float | None = None
+    random: bool = eqx.field(static=True, default=True)
+
+    stage: ClassVar[int] = 1
+
+    def __check_init__(self):
+        check_channel(self)
+        refuse_if_it_must_arrive(self)
+        refuse_if_report(self)
+        refuse_if_replies_add_up(self, "Use LocalSA.")
+        _check.count("max_delay", self.max_delay)
+        if self.threshold is not None:
+            _check.number("threshold", self.threshold, above=0.0)
+        if len(self.algorithm.exchanges) != 1:
+            names = " and ".join(e.name for e in self.algorithm.exchanges)
+            raise TypeError(
+                f"Delayed cannot wrap {type(self.algorithm).__name__}: a round has the exchanges {names}, and the "
+                "second needs the answer to the first. Wrap a method of one exchange, like LocalSA."
+            )
+        check_replies(self.algorithm)
+
+    def init(self, theta):
+        server, inner = self.algorithm.init(theta)
+        (reply,) = zero_replies(self.algorithm, theta)
+        empty = Sent(reply, -jnp.ones((), int), () if self.threshold is None else theta)
+        queue = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.max_delay, *x.shape)), empty)
+        return server, Memory(inner, queue)
+
+    @property
+    def exchanges(self):
+        (inner,) = self.algorithm.exchanges
+
+        def send(server, round):
+            # The parameter is part of the inner message and not sent again.
+            theta = () if self.threshold is None else Coded(server.theta, 0.0)
+            return theta, inner.send(server, round)
+
+        def local(message, memory, agent, block, round):
+            theta, message = message
+            reply, kept = inner.local(message, memory.inner, agent, block, round)
+            arriving = self._arriving(memory.queue, theta, round)
+            now = Sent(reply, round.index.astype(memory.queue.round.dtype), () if theta == () else theta.values)
+            queue = jax.tree.map(lambda q, x: q.at[round.index % self.max_delay].set(x), memory.queue, now)
+            return arriving, Memory(kept, queue)
+
+        return (inner._replace(send=send, local=local),)
+
+    def _arriving(self, queue: Sent, theta: Any, round: Any) -> PyTree:
+        """What was computed `delay` rounds ago, or zero."""
+        delay = self.max_delay
+        if self.random:
+            delay = jax.random.randint(own_key(round.agent_key, self.stage, 0), (), 1, self.max_delay + 1)
+        sent = tree.take(queue, (round.index - delay) % self.max_delay)
+        counts = (sent.round == round.index - delay) & (sent.round >= 0)
+        if self.threshold is not None:
+            counts &= jnp.linalg.norm(theta.values - sent.theta) <= self.threshold
+        return jax.tree.map(lambda x: jnp.where(counts, x, 0), sent.reply)
