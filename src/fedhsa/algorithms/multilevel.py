@@ -15,11 +15,11 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Batch(NamedTuple):
-    """Where an agent stands in its current batch: the parameter, the weighted sum so far, how much is there and due."""
+    """The batch an agent is at: the parameter, the weighted sum so far, how many observations are there and needed."""
 
     theta: Theta
     total: Theta
-    count: Int[Array, ""]
+    seen: Int[Array, ""]
     size: Int[Array, ""]
 
 
@@ -91,16 +91,16 @@ class MultilevelSA(AbstractAlgorithm):
 
         def observe(state, place):
             o, due, left = place
-            begins = state.count == 0
+            begins = state.seen == 0
             size = jnp.where(begins, jnp.where(due <= left, due, self.batch), state.size)
-            count = state.count + 1
-            weight = estimator_weight(count, size, self.batch).astype(theta_bar.dtype)
+            seen = state.seen + 1
+            weight = estimator_weight(seen, size, self.batch).astype(theta_bar.dtype)
             total = state.total + weight * agent.operator(state.theta, o)
-            complete = count == size
+            complete = seen == size
             return Batch(
                 theta=jnp.where(complete, state.theta + eta * total / self.batch, state.theta),
                 total=jnp.where(complete, jnp.zeros_like(total), total),
-                count=jnp.where(complete, zero, count),
+                seen=jnp.where(complete, zero, seen),
                 size=size,
             ), None
 

@@ -102,8 +102,9 @@ def chain_of(weights: np.ndarray, policy: np.ndarray) -> np.ndarray:
 
 def _draw_mixing(rng: np.random.Generator, policy: np.ndarray, branching: int, dim: int) -> np.ndarray:
     """The first environment whose chain has one closed class, aperiodic and of at least `dim` states."""
+    num_states, num_actions = policy.shape
     for _ in range(ATTEMPTS):
-        reached = draw_successors(rng, *policy.shape, branching)
+        reached = draw_successors(rng, num_states, num_actions, branching)
         P = chain_of(reached, policy)
         try:
             check_kernel(P[None])
