@@ -154,7 +154,7 @@ class State(NamedTuple):
     velocity: Any
 
 
-def test_a_method_with_memory_is_refused_rather_than_given_a_wrong_law():
+def test_a_method_with_memory_has_no_map_of_its_parameter_alone():
     class Momentum(fh.AbstractAlgorithm):
         step_size: float
 
@@ -176,5 +176,5 @@ def test_a_method_with_memory_is_refused_rather_than_given_a_wrong_law():
 
             return (fh.Exchange("operator", lambda server, round: server.theta, local, move),)
 
-    with pytest.raises(TypeError, match=r"Momentum carries more than theta from round to round"):
-        exact.limit(CASES["quadratic"]().problem, Momentum(0.1))
+    with pytest.raises(TypeError, match=r"Momentum carries more than theta from round to round.*joint_map"):
+        exact.round_map(CASES["quadratic"]().problem, Momentum(0.1))

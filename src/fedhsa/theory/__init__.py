@@ -18,6 +18,8 @@ from .first_order import Correlations as Correlations
 from .first_order import correlations as correlations
 from .first_order import first_order_bias as first_order_bias
 from .first_order import first_order_covariance as first_order_covariance
+from .joint import JointMap as JointMap
+from .joint import joint_map as joint_map
 from .predict import predict as predict
 from .prediction import Prediction as Prediction
 from .prediction import Reach as Reach

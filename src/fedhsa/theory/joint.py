@@ -1,0 +1,384 @@
+"""Joint maps: what one round does to everything a method carries, read off the algorithm's own exchanges."""
+
+import copy
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from .. import _check, tree
+from .._random import fold_in
+from .._types import precision
+from ..algorithms import AbstractAlgorithm, AbstractSchedule, Replies, Round
+from ..algorithms.base import split
+from ..problems import Problem
+from ..problems.quadratic import QuadraticAgent
+
+ROUNDS = (1, 2, 3, 10, 1009)
+"""Rounds that must be alike for a method to have one map; the first of a run may differ."""
+SCALES = (1.0, 1e-3, 1e4)
+"""How far from the root a method is tried, to see whether it is affine."""
+ALIKE = 1e-9
+"""Up to this part of their size two results count as the same."""
+CHUNK, ROOM, ALONE = 64, 2**25, 4096
+"""How many directions are followed at a time, how many numbers they may take, and from how many on one is alone."""
+
+
+class JointMap(NamedTuple):
+    r"""One round without noise as an affine map of all that the parameter depends on later, $y' = \Phi y + c$.
+
+    $y$ is the state, server and memories, minus that before a run from the root; the error is $C y$. A run from the
+    error $e_0$ is at $y_1 = a + B e_0$ after its first round, which may differ from the others.
+    """
+
+    transition: np.ndarray
+    r"""$\Phi$, `(n, n)`."""
+    offset: np.ndarray
+    r"""$c$, `(n,)`."""
+    observe: np.ndarray
+    r"""$C$, `(d, n)`."""
+    first: np.ndarray
+    r"""$a$, `(n,)`."""
+    spread: np.ndarray
+    r"""$B$, `(n, d)`."""
+
+
+class Joint:
+    r"""The rounds of an algorithm on the mean operators of a problem, as its own exchanges play them.
+
+    Of what server and agents carry, only that is kept which the parameter depends on, now or later. Where a round has
+    a coin that everyone sees, it is averaged over: coins do not depend on the past, so that the mean of an affine
+    method's state follows the average map exactly.
+    """
+
+    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
+        check_reach(problem, algorithm)
+        algorithm.check(problem)
+        quiet = problem.noiseless()
+        self.problem, self.name, self.num_agents = problem, type(algorithm).__name__, problem.num_agents
+        self.coins, self.weights = _coins(quiet, algorithm)
+        with precision():
+            self.agents, self.algorithm = tree.to_device((quiet.agents, algorithm), "float64")
+            root = jnp.asarray(problem.theta_star, dtype="float64")
+            floats, self.rest = _floats(_begin(self.algorithm, root, self.num_agents))
+            base, self.unravel = ravel_pytree(floats)
+            self.base = np.asarray(base)
+            self.start_spread = np.asarray(jax.jacfwd(self._start)(root))
+            self.shown = np.asarray(jax.jacrev(self._parameter)(base))
+        self.on_server = len(jax.tree.leaves(floats[0]))
+        sizes = [np.size(leaf) for leaf in jax.tree.leaves(floats)]
+        self.part = np.repeat(np.arange(len(sizes)), sizes)
+        self.chunk = max(1, min(CHUNK, ROOM // len(self.base)))
+        self._probe()
+
+    def at(self, algorithm: AbstractAlgorithm) -> "Joint":
+        """The same algorithm with other numbers for settings, like a step size; it is not looked at again."""
+        other = copy.copy(self)
+        with precision():
+            other.algorithm = tree.to_device(algorithm, "float64")
+        return other
+
+    @property
+    def size(self) -> int:
+        """How many numbers are kept."""
+        return len(self.kept)
+
+    def _start(self, theta):
+        return ravel_pytree(_floats(_begin(self.algorithm, theta, self.num_agents))[0])[0]
+
+    def _parameter(self, state):
+        return _whole(self.unravel(state), self.rest)[0].theta
+
+    def play(self, states: np.ndarray, tangents: Any = 0.0, *, index: Any = 1, key: Any = 0):
+        """The states after a round, their derivatives along `tangents`, and whether a counter moved, row by row."""
+        rows = np.broadcast_arrays(np.atleast_2d(states), np.atleast_2d(tangents))
+        count = max(len(rows[0]), np.size(index), np.size(key))
+        inputs = [np.broadcast_to(x, (count, len(self.base))) for x in rows]
+        inputs += [np.broadcast_to(np.asarray(x), (count,)) for x in (index, key)]
+        chunk, found = 1 if count == 1 and len(self.base) > ALONE else self.chunk, []
+        short = -count % chunk
+        inputs = [np.concatenate([x, np.repeat(x[-1:], short, axis=0)]) if short else x for x in inputs]
+        setting = (self.agents, self.algorithm, self.rest, self.unravel, self.coins, self.weights)
+        with precision():
+            for at in range(0, count, chunk):
+                found.append(tree.to_host(_follow(*setting, *(x[at : at + chunk] for x in inputs))))
+        return tuple(np.concatenate(part)[:count] for part in zip(*found, strict=True))
+
+    def _probe(self) -> None:
+        """Finds out what the parameter depends on, and whether rounds are random, alike and affine."""
+        rng, parts = np.random.default_rng(0), np.arange(self.part.max() + 1)
+        scale = 1 + np.abs(self.problem.theta_star).max()
+        states = self.base + scale * np.array(SCALES)[:, None] * rng.standard_normal((len(SCALES), len(self.base)))
+        along = np.where(self.part == parts[:, None], rng.standard_normal(len(self.base)), 0.0)
+        _, rates, _ = self.play(states[0], np.concatenate([along, states - states[0]]))
+        self.kept = self._needed(rates[: len(parts)])
+        alone = np.repeat(states[:1], len(ROUNDS) + 2, axis=0)
+        index, key = [*ROUNDS, *[ROUNDS[0]] * (2 + len(SCALES))], [*[0] * len(ROUNDS), 1, 2, *[0] * len(SCALES)]
+        after, _, counted = self.play(np.concatenate([alone, states]), index=index, key=key)
+        after = after[:, self.kept]
+        straight = after[0] + rates[len(parts) :, self.kept]
+        near = ALIKE * (scale + np.abs(after[0]).max())
+        self.alike = bool(np.abs(after[: len(ROUNDS)] - after[0]).max() <= near and not counted.any())
+        self.affine = bool((np.abs(straight - after[-len(SCALES) :]).max(1) <= near * np.maximum(SCALES, 1.0)).all())
+        if not np.abs(after[len(ROUNDS) : len(ROUNDS) + 2] - after[0]).max() <= near:
+            raise TypeError(
+                f"{self.name} draws random numbers besides the coin that everyone sees; what its rounds do on average "
+                "cannot be read off its exchanges."
+            )
+        if len(self.coins) > 1:
+            self._check_affine()
+
+    def _needed(self, rates: np.ndarray) -> np.ndarray:
+        """Where in the state the parts stand that the parameter depends on, now or after more rounds."""
+        count = len(rates)
+        reaches = np.stack([np.abs(rates[:, self.part == k]).max(1) != 0 for k in range(count)], axis=1)
+        needed = np.array([np.abs(self.shown[:, self.part == k]).max() != 0 for k in range(count)])
+        for _ in range(count):
+            needed = needed | reaches[:, needed].any(1)
+        return np.flatnonzero(needed[self.part])
+
+    def _check_affine(self) -> None:
+        if not self.affine:
+            raise TypeError(f"A round of {self.name} is not an affine map of what it carries from round to round.")
+
+    def check(self) -> None:
+        """Refuses methods whose rounds are not one and the same affine map."""
+        self._check_affine()
+        if not self.alike:
+            raise TypeError(
+                f"The rounds of {self.name} are not alike: what they do depends on the number of the round, so there "
+                "is no one map. `theory.exact.noiseless_error` follows them one by one."
+            )
+
+    def linear(self, columns: np.ndarray) -> np.ndarray:
+        r"""$\Phi V$ for some columns `(n, k)`."""
+        tangents = np.zeros((columns.shape[1], len(self.base)))
+        tangents[:, self.kept] = columns.T
+        return self.play(self.base, tangents)[1][:, self.kept].T
+
+    def transposed(self, vector: np.ndarray) -> np.ndarray:
+        r"""$\Phi^T v$."""
+        full = np.zeros(len(self.base))
+        full[self.kept] = np.ravel(vector)
+        with precision():
+            setting = (self.agents, self.algorithm, self.rest, self.unravel, self.coins, self.weights)
+            return np.asarray(_pull_back(*setting, jnp.asarray(self.base), jnp.asarray(full)))[self.kept]
+
+    def sums(self) -> np.ndarray:
+        """What each part of the kept state adds up to over the agents, and the server's parts themselves, `(n, k)`."""
+        found = []
+        for part in np.unique(self.part[self.kept]):
+            at = np.flatnonzero(self.part[self.kept] == part)
+            times = 1 if part < self.on_server else self.num_agents
+            columns = np.zeros((self.size, len(at) // times))
+            columns[at] = np.tile(np.eye(len(at) // times), (times, 1)) / np.sqrt(times)
+            found.append(columns)
+        return np.concatenate(found, axis=1)
+
+    def ends(self) -> JointMap:
+        """The map without its matrix, which may be large."""
+        self.check()
+        after, spread, _ = self.play(self.base, self.start_spread.T, index=0)
+        offset = self.play(self.base)[0][0] - self.base
+        return JointMap(
+            np.empty((0, 0)),
+            offset[self.kept],
+            self.shown[:, self.kept],
+            (after[0] - self.base)[self.kept],
+            spread[:, self.kept].T,
+        )
+
+    def map(self) -> JointMap:
+        """The map of a round."""
+        return self.ends()._replace(transition=self.linear(np.eye(self.size)))
+
+    def noise(self) -> np.ndarray | None:
+        r"""The response of the kept state to additive noise, `(M, H, n, d)`; None where there is another noise."""
+        agents, H = self.problem.agents, self.algorithm.block_length
+        if not isinstance(agents, QuadraticAgent) or len(self.coins) > 1:
+            return None
+        with precision():
+            noisy, quiet = tree.to_device((agents, np.zeros((self.num_agents, H, self.problem.dim))), "float64")
+            state, kept = jnp.asarray(self.base), jnp.asarray(self.kept)
+            setting = (noisy, self.algorithm, self.rest, self.unravel, state, kept, quiet)
+            responses = [_response(*setting, jnp.asarray(key)) for key in (0, 1)]
+        first, second = (np.moveaxis(np.asarray(r), 0, 2) for r in responses)
+        return first if np.allclose(first, second, rtol=ALIKE, atol=0) else None
+
+    def parameters(self, rounds: int, theta: np.ndarray) -> np.ndarray:
+        """The parameter before the first round and after each of `rounds`, `(rounds + 1, d)`, from `theta`."""
+        with precision():
+            setting = (self.agents, self.algorithm, self.coins, self.weights)
+            return np.asarray(_follow_all(*setting, jnp.asarray(theta, dtype="float64"), rounds))
+
+
+def joint_map(problem: Problem, algorithm: AbstractAlgorithm) -> JointMap:
+    r"""The map of everything a method carries over one round, on average over the coin that everyone sees.
+
+    The exchanges are differentiated, not re-derived. What the parameter never depends on is left out, so that for
+    FedHSA and Local SA it is the map of the error alone; for SCAFFLSA it is that of the error and the agents' shifts.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> joint_map(problem, fedhsa.FedHSA(0.02, local_steps=5)).transition.shape
+        (3, 3)
+    """
+    return Joint(problem, algorithm).map()
+
+
+class _Told(Round):
+    """A round whose coin is a number between 0 and 1: what is likelier than that happens."""
+
+    __slots__ = ()
+
+    def happens(self, probability):
+        return jnp.asarray(self.coin < probability)
+
+
+def _coins(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
+    """A number for each way in which the coin can fall, and how likely it is; found by listening to what is asked."""
+    asked: list[Any] = []
+
+    class Listening(Round):
+        __slots__ = ()
+
+        def happens(self, probability):
+            asked.append(probability)
+            return jnp.asarray(True)
+
+    def once(theta):
+        start = _begin(algorithm, theta, problem.num_agents)
+        round = Listening(jnp.ones((), int), jax.random.key(0), num_agents=problem.num_agents)
+        return _play(problem.agents, algorithm, start, (), round)
+
+    with precision():
+        jax.eval_shape(once, jnp.asarray(problem.theta_star))
+    try:
+        edges = np.unique([0.0, 1.0, *(float(p) for p in asked)])
+    except jax.errors.ConcretizationTypeError:
+        name = type(algorithm).__name__
+        raise TypeError(f"The probability of {name}'s coin is not a constant, so it has no mean map.") from None
+    return (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+
+
+def _begin(algorithm: AbstractAlgorithm, theta: Any, num_agents: int) -> tuple[Any, Any]:
+    server, memory = algorithm.init(theta)
+    return server, jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), memory)
+
+
+def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], block: Any, shared: Round):
+    """One round of one seed, as engines play it; nothing is drawn."""
+    server, memory = state
+    everyone = jnp.arange(shared.num_agents)
+    keys = fold_in(shared.key, everyone)
+    for exchange in algorithm.exchanges:
+        own, deliver = split(exchange.send(server, shared))
+
+        def local(agent, number, key, memory, block, own, exchange=exchange, deliver=deliver):
+            mine = shared._replace(agent_key=key, agent=number)
+            return exchange.local(deliver(own), memory, agent, block, mine)
+
+        replies, memory = jax.vmap(local)(agents, everyone, keys, memory, block, own)
+        server = exchange.aggregate(server, Replies(replies), shared)
+    return server, memory
+
+
+def _floats(state: Any) -> tuple[Any, Any]:
+    return eqx.partition(state, eqx.is_inexact_array)
+
+
+def _whole(floats: Any, rest: Any) -> Any:
+    return eqx.combine(floats, rest)
+
+
+def _on_average(agents, algorithm, state, index, key, coins, weights):
+    """The state after a round, averaged over the coin."""
+
+    def fallen(coin):
+        shared = _Told(index, key, coin=coin, num_agents=tree.leading_axis(agents))
+        return _play(agents, algorithm, state, (), shared)
+
+    every = jax.vmap(fallen)(coins)
+    return jax.tree.map(lambda x: jnp.tensordot(weights, x, 1) if eqx.is_inexact_array(x) else x[0], every)
+
+
+def _stepper(agents, algorithm, rest, unravel, coins, weights, index, key):
+    """A round as a function of the flat state; beside the state it gives whether anything else changed."""
+
+    def step(state):
+        state = _whole(unravel(state), rest)
+        after = _on_average(agents, algorithm, state, index, jax.random.key(key), coins, weights)
+        floats, others = _floats(after)
+        moved = jax.tree.map(lambda x, y: jnp.any(x != y), others, rest)
+        return ravel_pytree(floats)[0], jnp.any(jnp.array([False, *jax.tree.leaves(moved)]))
+
+    return step
+
+
+@eqx.filter_jit
+def _follow(agents, algorithm, rest, unravel, coins, weights, states, tangents, index, key):
+    """States after a round and their derivatives along tangents, row by row."""
+
+    def one(state, tangent, index, key):
+        step = _stepper(agents, algorithm, rest, unravel, coins, weights, index, key)
+        return jax.jvp(step, (state,), (tangent,), has_aux=True)
+
+    return jax.vmap(one)(states, tangents, index, key)
+
+
+@eqx.filter_jit
+def _pull_back(agents, algorithm, rest, unravel, coins, weights, state, covector):
+    step = _stepper(agents, algorithm, rest, unravel, coins, weights, jnp.ones((), int), 0)
+    return jax.vjp(step, state, has_aux=True)[1](covector)[0]
+
+
+@eqx.filter_jit
+def _response(agents, algorithm, rest, unravel, state, kept, block, key):
+    """How the kept state after a round responds to noise."""
+
+    def after(block):
+        shared = Round(jnp.ones((), int), jax.random.key(key), num_agents=tree.leading_axis(agents))
+        return ravel_pytree(_floats(_play(agents, algorithm, _whole(unravel(state), rest), block, shared))[0])[0][kept]
+
+    return jax.jacrev(after)(block)
+
+
+@eqx.filter_jit
+def _follow_all(agents, algorithm, coins, weights, theta, rounds: int):
+    """The parameter of every round, from a start."""
+
+    def step(state, index):
+        state = _on_average(agents, algorithm, state, index, jax.random.key(0), coins, weights)
+        return state, state[0].theta
+
+    _, path = jax.lax.scan(step, _begin(algorithm, theta, tree.leading_axis(agents)), jnp.arange(rounds))
+    return jnp.concatenate([theta[None], path])
+
+
+def check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
+    """Refuses what has no round map: operators that are not affine, and steps that change."""
+    if not problem.affine:
+        raise TypeError(
+            f"Exact laws need operators that are affine in the parameter; {type(problem.agents).__name__} is not "
+            "marked so. Set `affine = True` on the agent class if it is."
+        )
+    check_schedule(algorithm)
+
+
+def check_schedule(algorithm: AbstractAlgorithm) -> None:
+    """Refuses steps that change, also those of an algorithm inside a wrapper."""
+
+    def changing(x: Any) -> bool:
+        return isinstance(x, AbstractSchedule)
+
+    if any(changing(x) for x in jax.tree.leaves(algorithm, is_leaf=changing)):
+        raise TypeError("Exact laws need a constant step size, got a schedule. Predict its first and its last step.")
+
+
+def start_error(problem: Problem, theta: Any) -> np.ndarray:
+    """The error a run from `theta` starts with."""
+    theta = np.zeros(problem.dim) if theta is None else tree.ravel(theta)
+    return _check.array("theta", theta, (problem.dim,)) - problem.theta_star
