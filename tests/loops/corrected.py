@@ -132,7 +132,7 @@ def ss_local_sgd(world: World):
 
 def oracle_shift(world: World):
     M = world.num_agents
-    shifts = [-world.mean_operator(i, world.problem.theta_star) for i in range(M)]
+    shifts = -world.problem.mean_operators(world.problem.theta_star)
     theta_bar, path = world.theta, [world.theta]
     for t in range(world.rounds):
         ends = []

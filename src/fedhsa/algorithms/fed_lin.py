@@ -100,8 +100,10 @@ class FedLin(AbstractAlgorithm):
             return jnp.where(number < tau, theta + eta * (agent.operator(theta, o) + correction), theta), None
 
         # The anchor's observation is that of step 0, where the operator and the anchor cancel.
-        rest = jnp.arange(1, self.block_length), tree.take(block, slice(1, None))
-        theta, _ = jax.lax.scan(step, memory.theta + eta * g_bar, rest)
+        theta = memory.theta + eta * g_bar
+        if self.block_length > 1:
+            rest = jnp.arange(1, self.block_length), tree.take(block, slice(1, None))
+            theta, _ = jax.lax.scan(step, theta, rest)
         return theta - memory.theta, memory
 
     def _own_steps(self, round: Round) -> Any:

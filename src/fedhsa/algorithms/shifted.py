@@ -21,7 +21,8 @@ def shifted_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, sh
     def step(theta, o):
         return theta + eta * (agent.operator(theta, o) + shift), None
 
-    return jax.lax.scan(step, theta, block, length=length)[0]
+    # Without compilation JAX refuses to repeat anything zero times.
+    return jax.lax.scan(step, theta, block, length=length)[0] if length else theta
 
 
 class OracleShift(AbstractAlgorithm):
