@@ -6,9 +6,9 @@ import pytest
 import fedhsa as fh
 from cases import CASES, observed
 from contract import World
-from loops import corrected, output, paper, rules
+from loops import channel, corrected, output, paper, rules
 
-TABLES = (paper, corrected, rules, output)
+TABLES = (paper, corrected, rules, output, channel)
 METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
 ROUNDS, KEY = 7, 5
 
