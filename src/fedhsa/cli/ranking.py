@@ -87,10 +87,10 @@ def _step(entry: Entry) -> str:
 
 def _score(place: Place, entry: Entry, target: float | None) -> str:
     seeds = len(entry.score)
+    if place.failed and target is None:
+        return f"infinite\n{'every seed' if place.failed == seeds else f'{place.failed} of {seeds} seeds'} diverged"
     if place.failed:
-        verb = "diverged" if target is None else "did not reach it"
-        which = "every seed" if place.failed == seeds else f"{place.failed} of {seeds} seeds"
-        return f"{'infinite' if target is None else 'never'}\n{which} {verb}"
+        return f"never\n{'no seed' if place.failed == seeds else f'{seeds - place.failed} of {seeds} seeds'} reached it"
     return _estimate(place.score, ".2e" if target is None else ",.4g")
 
 

@@ -18,6 +18,7 @@ WIDTH, HEIGHT, ROW = 7.2, 2.5, 0.17
 LETTERS, HANDLE = 120, 8
 """How many letters of the legend fit beside one another, and how many of them the line before each name takes."""
 LINES: tuple[Any, ...] = ("solid", DASHES, (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+WIDTHS = 2.0, 0.9
 ALIKE = 5
 """So many methods in a row have the same kind of line."""
 
@@ -55,9 +56,13 @@ def compare(traces: Mapping[str, Trace], *, title: str | None = None, target: fl
         figure, axes = _figure(looks, title, notes, panels=len(PANELS))
         for ax, (quantity, label) in zip(axes, PANELS.items(), strict=True):
             for name, trace in traces.items():
-                _draw(ax, getattr(trace, quantity), statistics[name], looks[name])
+                at = getattr(trace, quantity)
+                shown = (
+                    slice(None) if quantity == "samples" else at > 0
+                )  # a logarithmic axis has no place for the start
+                _draw(ax, at[shown], [curve[shown] for curve in statistics[name]], looks[name])
             if quantity != "samples":
-                ax.set_xscale("log", nonpositive="mask")
+                ax.set_xscale("log")
             ax.set_xlabel(label)
             _scale(ax, statistics.values())
             if target is not None:
@@ -90,7 +95,9 @@ def tuning(
         raise ValueError("`trials` is empty: there is nothing to draw.")
     looks = styles(trials)
     with matplotlib.rc_context(STYLE):
-        figure, (ax,) = _figure(looks, title, ["ring: chosen", "cross at the top: diverged"], panels=1)
+        lost = not all(np.isfinite(errors).all() for _, errors in trials.values())
+        notes = ["ring: chosen", "cross at the top: diverged"][: 1 + lost]
+        figure, (ax,) = _figure(looks, title, notes, panels=1)
         for name, (steps, errors) in trials.items():
             order, look = np.argsort(steps), looks[name]
             at, error = np.asarray(steps, dtype=float)[order], np.asarray(errors, dtype=float)[order]
@@ -111,10 +118,16 @@ def tuning(
 
 
 def styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and line of each name: by the time the colours of a figure come again, the lines are others."""
+    """Colour and line of each name: by the time the colours of a figure come again, the lines are others.
+
+    Every line is a little thinner than the one before, so that of equal curves all are seen.
+    """
     names = list(names)
-    palette = colours(names)
-    return {name: {"color": palette[name], "linestyle": LINES[i // ALIKE % len(LINES)]} for i, name in enumerate(names)}
+    palette, widths = colours(names), np.linspace(*WIDTHS, len(names))
+    return {
+        name: {"color": palette[name], "linestyle": LINES[i // ALIKE % len(LINES)], "linewidth": widths[i]}
+        for i, name in enumerate(names)
+    }
 
 
 def _figure(
@@ -142,7 +155,7 @@ def _wide(labels: list[str], columns: int) -> int:
     return sum(HANDLE + max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows))
 
 
-def _draw(ax: "Axes", at: np.ndarray, statistics: tuple[np.ndarray, ...], look: dict[str, Any]) -> None:
+def _draw(ax: "Axes", at: np.ndarray, statistics: Sequence[np.ndarray], look: dict[str, Any]) -> None:
     mean, low, high = (drawable(curve) for curve in statistics)
     if at[0] == at[-1]:  # everything is sent at once, at the end
         ax.plot(at[-1:], mean[-1:], marker="D", markersize=4, **look)
