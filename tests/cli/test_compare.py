@@ -61,7 +61,7 @@ def test_the_curves_are_those_of_the_library_at_the_step_that_won(folder):
 def test_the_table_of_curves_is_the_interval_of_the_arrays(folder):
     with (folder / "compare.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["algorithm"] == TWIN]
-    assert list(rows[0]) == ["algorithm", "round", "samples", "bytes", "mean", "low", "high"]
+    assert list(rows[0]) == ["algorithm", "rounds", "samples", "bytes", "mean", "low", "high"]
     with np.load(folder / "compare.npz") as arrays:
         expected = plots.interval(arrays[f"{TWIN}/error"])
     for name, curve in zip(("mean", "low", "high"), expected, strict=True):

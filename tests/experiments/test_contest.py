@@ -105,8 +105,17 @@ def test_bytes_are_those_of_all_agents_and_samples_those_of_one(found):
 
 def test_a_method_whose_rounds_cost_nothing_sends_one_parameter_at_the_end(problem, found):
     result = found.entries["LocalSA"].result
-    silent = dataclasses.replace(result, cost=result.cost._replace(floats_up=0, floats_down=0))
+    silent = dataclasses.replace(result, cost=result.cost._replace(exchanges=0, floats_up=0, floats_down=0))
     np.testing.assert_array_equal(contest._bytes(problem, silent), 8 * 2 * 2)
+    np.testing.assert_array_equal(contest._rounds(silent), 1)
+    assert found.entries["LocalSA"]._replace(result=silent).exchanges == 1
+
+
+def test_where_a_coin_decides_only_the_rounds_with_an_exchange_count(found):
+    result = found.entries["FedHSA"].result
+    np.testing.assert_array_equal(contest._rounds(result), result.rounds)  # two exchanges are one round
+    rare = dataclasses.replace(result, cost=result.cost._replace(exchanges=0.25))
+    np.testing.assert_array_equal(contest._rounds(rare), result.rounds / 4)
 
 
 def test_a_method_is_compiled_once_for_all_its_steps(problem, monkeypatch):

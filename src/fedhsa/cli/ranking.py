@@ -75,7 +75,7 @@ def _table(settings: CompareSettings, found: Contest) -> Table:
             f"{place.name}\n{_step(entry)}",
             _score(place, entry, target),
             _against_best(place, found.ranking),
-            f"{entry.result.cost.exchanges * entry.rounds[-1]:,.0f}\n{in_bytes(float(entry.bytes[-1]))}",
+            f"{entry.exchanges:,.0f}\n{in_bytes(float(entry.bytes[-1]))}",
             ", ".join(ranks[name] for name in place.ties) or "-",
         )
     return table
@@ -133,7 +133,7 @@ def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
 def _csv(entries: Mapping[str, Entry]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "round", "samples", "bytes", "mean", "low", "high"))
+    writer.writerow(("algorithm", "rounds", "samples", "bytes", "mean", "low", "high"))
     for name, entry in entries.items():
         spent = (entry.rounds, entry.samples, entry.bytes)
         columns = (column.tolist() for column in (*spent, *plots.interval(entry.error)))
@@ -152,9 +152,10 @@ def _summary(entry: Entry) -> dict[str, Any]:
             "at_edge": tuning.at_edge,
             "trials": [trial._asdict() for trial in tuning.trials],
         },
-        "rounds": int(entry.rounds[-1]),
+        "rounds": float(entry.rounds[-1]),
         "samples": int(entry.samples[-1]),
         "bytes": float(entry.bytes[-1]),
+        "exchanges": entry.exchanges,
         "cost": result.cost._asdict(),
         "score": entry.score,
         "reached": entry.reached,

@@ -65,6 +65,7 @@ class Entry(NamedTuple):
     """None for a method that came with its step."""
     result: Result
     rounds: np.ndarray
+    """In which an agent exchanged something, on average: where a coin decides, not all of the run's."""
     samples: np.ndarray
     """Observations per agent."""
     bytes: np.ndarray
@@ -78,6 +79,11 @@ class Entry(NamedTuple):
     def error(self) -> np.ndarray:
         """`(seeds, records)`."""
         return self.result.error
+
+    @property
+    def exchanges(self) -> float:
+        """How often an agent and the server exchanged something, on average."""
+        return self.result.cost.exchanges * float(self.result.rounds[-1]) or 1.0
 
 
 class Contest(NamedTuple):
@@ -192,7 +198,7 @@ def _run(
         )
     if not result.complete:
         raise KeyboardInterrupt
-    spent = {"rounds": result.rounds, "samples": result.rounds * length, "bytes": _bytes(problem, result)}
+    spent = {"rounds": _rounds(result), "samples": result.rounds * length, "bytes": _bytes(problem, result)}
     if terms.target is None:
         reached, score = {}, tail(problem, result.error, spent["samples"])
     else:
@@ -207,13 +213,18 @@ def tail(problem: Problem, error: np.ndarray, samples: np.ndarray) -> np.ndarray
     return np.maximum(last.mean(1), NOTHING * (1 + float(problem.theta_star @ problem.theta_star)))
 
 
-def _bytes(problem: Problem, result: Result) -> np.ndarray:
-    """What has been sent when each record is made.
+def _rounds(result: Result) -> np.ndarray:
+    """The rounds with an exchange; just one, the last, where rounds have none."""
+    return _spent(result, min(1, result.cost.exchanges), once=1)
 
-    Where rounds cost nothing, the agents speak once, at the end: one parameter from each.
-    """
-    per_round = FLOAT * problem.num_agents * (result.cost.floats_up + result.cost.floats_down)
-    once = FLOAT * problem.num_agents * problem.dim
+
+def _bytes(problem: Problem, result: Result) -> np.ndarray:
+    """What all agents have sent and received; one parameter from each, where it is sent once, at the end."""
+    floats = result.cost.floats_up + result.cost.floats_down
+    return _spent(result, FLOAT * problem.num_agents * floats, once=FLOAT * problem.num_agents * problem.dim)
+
+
+def _spent(result: Result, per_round: float, once: float) -> np.ndarray:
     return result.rounds * per_round if per_round else np.full(len(result.rounds), once)
 
 

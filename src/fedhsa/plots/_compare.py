@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS = {"rounds": "rounds", "samples": "observations per agent", "bytes": "bytes, all agents"}
+PANELS = {"rounds": "rounds of communication", "samples": "observations per agent", "bytes": "bytes, all agents"}
 WIDTH, HEIGHT, ROW = 7.2, 2.5, 0.17
 """Inches: a page, its panels, and a line of the legend."""
 LETTERS, HANDLE = 120, 8
@@ -36,7 +36,7 @@ class Trace(NamedTuple):
 def compare(traces: Mapping[str, Trace], *, title: str | None = None, target: float | None = None) -> "Figure":
     """The mean error of each method against rounds, observations and bytes, with 95 % intervals over seeds.
 
-    A curve ends where a first seed diverges. A method that sends everything at once is a point in the last panel.
+    A curve ends where a first seed diverges. A method that sends everything at once is a point against rounds and bytes.
 
     !!! example
         >>> error, rounds = np.array([[1.0, 0.5, 0.2], [1.0, 0.4, 0.3]]), np.array([0, 5, 10])
