@@ -77,8 +77,13 @@ def test_a_step_is_scaled_through_wrappers_and_schedules():
 class Still(fh.AbstractAlgorithm):
     """A method without a step."""
 
-    block_length = 1
-    exchanges = ()
+    @property
+    def block_length(self):
+        return 1
+
+    @property
+    def exchanges(self):
+        return ()
 
     def init(self, theta):
         return (), ()

@@ -109,7 +109,7 @@ def after_burn_in(t: int, burn_in: int = 3) -> list:
 def extrapolated(world: World, factors=(1, 2), corrected: bool = False) -> np.ndarray:
     run = naive.fed_hsa if corrected else naive.local_sa
     options = {"local_steps": H, "server_step": 1.0, "rounds": world.rounds}
-    total = 0.0
+    total = np.zeros((world.rounds + 1, len(world.theta)))
     for f in factors:
         h = np.prod([g / (g - f) for g in factors if g != f])
         total = total + h * run(world.G, world.observations, world.theta, step_size=f * STEP, **options)

@@ -27,7 +27,8 @@ class _FromNeighbours(Replies):
     """What one agent hears: everyone it asked has answered, and the weights need no dividing by their sum."""
 
     def mean(self):
-        return jax.tree.map(lambda v: jnp.tensordot(self.weights, v, axes=1), self.values)
+        weights: Any = self.weights
+        return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), self.values)
 
     @property
     def share(self):

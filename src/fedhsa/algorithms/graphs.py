@@ -21,7 +21,7 @@ EDGES = 2**31 - 20
 class AbstractGraph(eqx.Module):
     """A graph of agents with symmetric weights, of which each agent's add up to one."""
 
-    num_agents: eqx.AbstractVar[int]
+    num_agents: eqx.AbstractVar[Any]
 
     @abc.abstractmethod
     def weights(self, round: Round) -> Float[Array, "agents agents"]:

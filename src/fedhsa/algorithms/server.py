@@ -109,7 +109,7 @@ class Weighted(AbstractWrapper):
 
     def _weigh(self, exchange: Exchange) -> Exchange:
         def aggregate(server, replies, round):
-            weights = self.weights if replies.weights is None else self.weights * replies.weights
+            weights: Any = self.weights if replies.weights is None else self.weights * replies.weights
             return exchange.aggregate(server, Replies(replies.values, weights), round)
 
         return exchange._replace(aggregate=aggregate)

@@ -68,26 +68,26 @@ def confidence(iterates: Any, *, burn_in: int = 0, batches: int | None = None, l
     """
     thetas = _thetas(iterates)
     records, d = thetas.shape[-2:]
-    batches = 20 + 2 * d if batches is None else _check.count("batches", batches)
+    B = 20 + 2 * d if batches is None else _check.count("batches", batches)
     _check.count("burn_in", burn_in, least=0)
     _check.number("level", level, above=0.0)
     if level >= 1:
         raise ValueError(f"`level` is a probability below 1, got {level}.")
-    if batches <= d:
-        raise ValueError(f"`batches` must be more than the dimension {d}, got {batches}.")
-    length = (records - burn_in) // batches
+    if B <= d:
+        raise ValueError(f"`batches` must be more than the dimension {d}, got {B}.")
+    length = (records - burn_in) // B
     if length < 1:
         raise ValueError(
-            f"`burn_in={burn_in}` leaves {records - burn_in} records for {batches} `batches`. Run for more rounds."
+            f"`burn_in={burn_in}` leaves {records - burn_in} records for {B} `batches`. Run for more rounds."
         )
-    kept = thetas[..., records - batches * length :, :]  # what is left over joins the burn-in
-    means = kept.reshape(*thetas.shape[:-2], batches, length, d).mean(axis=-2)
+    kept = thetas[..., records - B * length :, :]  # what is left over joins the burn-in
+    means = kept.reshape(*thetas.shape[:-2], B, length, d).mean(axis=-2)
     centre = means.mean(axis=-2)
     away = means - centre[..., None, :]
-    covariance = np.swapaxes(away, -1, -2) @ away / (batches - 1) / batches
-    half = stats.t.ppf((1 + level) / 2, batches - 1) * np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    radius = np.sqrt(d * (batches - 1) / (batches - d) * stats.f.ppf(level, d, batches - d))
-    return Confidence(centre, covariance, centre - half, centre + half, float(radius), level, batches)
+    covariance = np.swapaxes(away, -1, -2) @ away / (B - 1) / B
+    half = stats.t.ppf((1 + level) / 2, B - 1) * np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
+    radius = np.sqrt(d * (B - 1) / (B - d) * stats.f.ppf(level, d, B - d))
+    return Confidence(centre, covariance, centre - half, centre + half, float(radius), level, B)
 
 
 def _thetas(iterates: Any) -> np.ndarray:
