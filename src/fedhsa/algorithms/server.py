@@ -218,10 +218,8 @@ class ServerMomentum(AbstractWrapper):
     - `beta`: $\beta$, at least 0 and below 1.
 
     !!! example
-        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
-        >>> algorithm = ServerMomentum(fedhsa.FedHSA(0.005, local_steps=5), beta=0.75)   # moves as FedHSA(0.02)
-        >>> fedhsa.simulate(problem, algorithm, rounds=100).status.tolist()
-        ['ok']
+        >>> ServerMomentum(fedhsa.FedHSA(0.005, local_steps=5), beta=0.75).block_length      # moves as FedHSA(0.02, 5)
+        5
 
     !!! cite "Hsu, Qi, Brown (2019), FedAvgM; Reddi et al. (2021)"
         Of FedAvgM we take the server's rule; the form here is ours, unverified against the papers' text.
