@@ -240,7 +240,8 @@ Each method tries `--grid` step sizes, `--tuning-seeds` runs each, all as long a
 the runs that count. Half of the steps are a factor of 4 apart; the rest go beyond
 an edge where the best is, or between the best and its neighbours. The best step
 then runs on `--seeds` fresh seeds. A step written into an algorithm, as in
-'FedHSA(0.1, 10)', is left as it is.
+'FedHSA(0.1, 10)', is left as it is. Nothing but the step is tuned: name other
+settings as algorithms of their own, like 'FedHSA(local_steps=50)'.
 
 What counts is the mean error over the last tenth of the run or, with `--target`,
 what it takes to get there. Differences are tested in pairs, seed by seed, and
