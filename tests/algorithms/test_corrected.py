@@ -96,6 +96,9 @@ def test_relatives_of_fed_hsa_become_fed_hsa():
     hsa = path(problem, fh.FedHSA(ETA, H))
     for algorithm in fh.FedLin(H * ETA, H), fh.FedLin(H * ETA, (H, H, H)), fh.SSLocalSGD(ETA, H, 1.0):
         equal(path(problem, algorithm), hsa)
+    once = path(problem, fh.SSLocalSGD(ETA, H, 1e-9))
+    equal(once[:, :2], hsa[:, :2])  # the first round always has anchors of its own
+    assert abs(once[:, 2:] - hsa[:, 2:]).max() > 1e-6
 
 
 def test_scaffnew_that_averages_every_few_steps_is_scafflsa():
