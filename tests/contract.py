@@ -35,8 +35,8 @@ class World(NamedTuple):
             A, b = self.problem.affine_parts()
             return A[agent] @ theta - b[agent]
         with jax.enable_x64(True):
-            one = fh.tree.take(self.problem.flat_agents, agent)
-            return np.asarray(one.mean_operator(theta))
+            one = fh.tree.to_device(fh.tree.take(self.problem.flat_agents, agent), "float64")
+            return np.asarray(one.mean_operator(jax.numpy.asarray(theta)))
 
     def round_key(self, t: int):
         """The key that server and agents share in round `t`."""

@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 
 from ..problems import Problem
+from ..sources import FiniteChain
 from .base import AbstractAlgorithm
 
 
@@ -23,7 +24,7 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
 
     !!! example
         >>> parse("FedHSA(local_steps=5)", step_size=0.1, local_steps=10)
-        FedHSA(step_size=0.1, local_steps=5, server_step=1.0)
+        FedHSA(step_size=0.1, local_steps=5)
         >>> parse("Compressed(FedHSA, TopK(0.1))", step_size=0.1, local_steps=10).algorithm.local_steps
         10
         >>> parse("FedHAS", step_size=0.1)
@@ -44,9 +45,13 @@ def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, An
     """The arguments that need not be in the text."""
     known = dict(defaults)
     if "local_steps" in known:  # as many steps between two exchanges, on average
-        known |= {"probability": 1 / known["local_steps"], "gaps": (known["local_steps"],)}
+        H = known["local_steps"]
+        known |= {"probability": 1 / H, "gaps": (H,), "samples": H}
     if problem is not None:
         known |= {"num_agents": problem.num_agents, "theta_star": problem.theta_star}
+        source = problem.agents.source
+        if isinstance(source, FiniteChain):
+            known["num_components"] = source.transition.shape[-1]
     return known | defaults
 
 
