@@ -12,7 +12,7 @@ from ..engine import Result
 from ..problems import Problem
 from ..theory import Prediction, predict
 from ..theory._finite import finite_law
-from ..theory._rule import local_rule, require_rule
+from ..theory._rule import local_rule
 from ..theory.first_order import known
 from ..theory.independent import IndependentLaw
 from ..theory.rounds import radius
@@ -89,6 +89,8 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
                     f"`rounds` {settings.rounds:,}.",
                     stacklevel=2,
                 )
+            elif prediction.basis == "mean":
+                said.append(f"The mean of {name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
             else:
                 said.append(f"{name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
     if settings.target is not None and not predictions:
@@ -100,7 +102,9 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
 
 def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians: np.ndarray) -> str:
     """That a method with this spectral radius diverges, and what to change."""
-    rule, H = require_rule(algorithm), algorithm.block_length
+    rule, H = local_rule(algorithm), algorithm.block_length
+    if rule is None:
+        return f"{name} will diverge with these settings: its spectral radius is {growth:.4g}. Use a smaller step."
     local = largest_local_steps(jacobians, rule) if hasattr(algorithm, "local_steps") else None
     at = f"step {rule.step_size:g}" + (f" and {H} local steps" if local is not None else "")
     if growth < 1:
@@ -122,6 +126,9 @@ def explained(name: str, prediction: Prediction) -> str:
 
 def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
     """That a method stops above the target, and what to change."""
+    if prediction.basis == "mean":
+        bias = float(prediction.heterogeneity_bias @ prediction.heterogeneity_bias)
+        return f"{name} cannot reach `target` {target:g} with these settings: its mean alone stops at {bias:.3g}."
     return (
         f"{name} cannot reach `target` {target:g} with these settings: its error stops at {prediction.floor:.3g}. "
         f"`fedhsa analyze --target {target:g}` proposes settings that can."
@@ -133,8 +140,8 @@ def curves(predictions: Mapping[str, Prediction], results: Mapping[str, Result])
     found, exact = {}, True
     for name, result in results.items():
         prediction = predictions.get(name)
-        if prediction is None or not prediction.stable:
-            continue
+        if prediction is None or not prediction.stable or prediction.basis == "mean":
+            continue  # the mean is not what runs show
         last, law = int(result.rounds[-1]), prediction.law
         slow = isinstance(law, IndependentLaw) and last * prediction.algorithm.block_length * PER_ROUND > PATIENCE
         exact = exact and law is not None and not slow

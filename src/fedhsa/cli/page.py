@@ -14,6 +14,8 @@ from ..theory import Choice, Constants, Prediction
 from .analysis import Analysis, arguments, rounds_per_tenth, run_command
 from .words import negligible, percent, rough, sentences
 
+UNKNOWN = "not known"
+
 
 def show(console: Console, analysis: Analysis) -> None:
     """Prints the page, without the line about the figure."""
@@ -87,6 +89,8 @@ def _predictions(console: Console, analysis: Analysis) -> None:
         if any(values):
             table.add_row(label, *values)
     console.print(table)
+    if any(p.basis == "mean" for p in found.values()):
+        console.print("(mean: without the noise around it; rounds are those of the mean)")
     if any(p.basis == "expansion" for p in found.values()):
         console.print("(expansion: to second order in the noise)")
 
@@ -94,8 +98,8 @@ def _predictions(console: Console, analysis: Analysis) -> None:
 def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
     """The rows of the table; one that is empty for every algorithm is not shown."""
     rows: list[tuple[str, Callable[[Prediction], str]]] = [
-        ("step size", lambda p: f"{arguments(p.algorithm)['step_size']:g}"),
-        ("local steps H", lambda p: str(arguments(p.algorithm).get("local_steps", ""))),
+        ("step size", lambda p: _given(p, "step_size")),
+        ("local steps H", lambda p: _given(p, "local_steps")),
         ("stable", lambda p: "yes" if p.stable else "NO"),
         ("spectral radius of a round", lambda p: f"{p.spectral_radius:.4g}"),
         ("largest stable step at this H", lambda p: _number(p.max_step_size, "any")),
@@ -159,17 +163,26 @@ def _table(*columns: str, justify: Literal["left", "right"] = "left") -> Table:
     return table
 
 
+def _given(p: Prediction, name: str) -> str:
+    value = arguments(p.algorithm).get(name)
+    return "" if value is None else f"{value:g}"
+
+
 def _most_local_steps(p: Prediction) -> str:
     return "" if p.max_local_steps is None else _number(p.max_local_steps, "any")
 
 
 def _bias_part(p: Prediction) -> str:
+    if math.isnan(p.floor):
+        return UNKNOWN
     return "-" if not p.stable or negligible(p.floor, p) else percent(float(p.bias @ p.bias) / p.floor)
 
 
 def _saturation(p: Prediction) -> str:
     if not p.stable or negligible(p.noise_variance, p):
         return "-"
+    if math.isnan(p.saturation_agents):
+        return UNKNOWN
     return "never" if math.isinf(p.saturation_agents) else rough(p.saturation_agents)
 
 
@@ -180,12 +193,16 @@ def _norm(bias: np.ndarray, p: Prediction) -> str:
 def _square(value: float, p: Prediction, *, root: bool = False) -> str:
     if not p.stable:
         return "-"
+    if math.isnan(value):
+        return UNKNOWN
     if negligible(value, p):
         return "0"
     return f"{math.sqrt(value) if root else value:.2e}"
 
 
 def _number(value: float, infinite: str) -> str:
+    if math.isnan(value):
+        return UNKNOWN
     if math.isinf(value):
         return infinite
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -50,6 +50,8 @@ def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
         return {}
     grids = {}
     for name, p in analysis.sound.items():
+        if p.basis == "mean" or not hasattr(p.algorithm, "step_size"):
+            continue  # no floor to draw, or no step to change
         step, largest = float(p.algorithm.step_size), p.max_step_size  # pyright: ignore[reportAttributeAccessIssue]
         if not largest > 0:
             continue

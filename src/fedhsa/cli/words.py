@@ -21,6 +21,8 @@ def sentences(analysis: Analysis) -> list[str]:
 
 
 def _stability(name: str, p: Prediction) -> str:
+    if math.isnan(p.max_step_size):
+        return f"{name}: stable with these settings; how large the step may be takes long to find on this problem."
     if math.isinf(p.max_step_size):
         return f"{name}: stable at every step."
     if p.max_local_steps is None:
@@ -33,6 +35,10 @@ def _stability(name: str, p: Prediction) -> str:
 
 def _stopping(name: str, p: Prediction) -> list[str]:
     """Where it stops and why, and whether more agents would help."""
+    if p.basis == "mean":
+        bias = float(p.heterogeneity_bias @ p.heterogeneity_bias)
+        where = "goes to the root" if negligible(bias, p) else f"stops {math.sqrt(bias):.2g} from the root"
+        return [f"The mean of {name} {where}; how much noise remains around it is not known for this method."]
     if negligible(p.floor, p):
         return [f"{name} goes all the way to the root: there is neither noise nor bias."]
     bias = float(p.bias @ p.bias) / p.floor
@@ -60,6 +66,9 @@ def _stopping(name: str, p: Prediction) -> list[str]:
 
 def _reaching(name: str, p: Prediction, target: float) -> str:
     rounds = p.reach(target).rounds
+    if p.basis == "mean":
+        after = "never" if math.isinf(rounds) else f"after {rounds:,.0f} rounds"
+        return f"The squared error of {name}'s mean is {target:g} {after}; noise comes on top."
     if math.isinf(rounds):
         return f"{name} cannot reach {target:g} with these settings: its error stops at {p.floor:.3g}."
     return f"{name} reaches {target:g} after {rounds:,.0f} rounds."

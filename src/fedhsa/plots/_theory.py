@@ -58,7 +58,8 @@ def decay(
             if value > 0:
                 ax.axhline(value, color=colour, linestyle=style, **THIN)
         seen = bias / 2 if bias > p.floor / 1000 else math.inf
-        lowest.append(max(min(p.floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
+        floor = p.floor if p.floor >= 0 else math.inf  # not known
+        lowest.append(max(min(floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
     ax.set_xlim(0, rounds)
     _finish(ax, predictions, target, bottom=min(lowest, default=None), log_x=False)
     ax.set_xlabel("round $t$")
@@ -86,7 +87,7 @@ def speedup(
     ends = [10 * p.saturation_agents for p in predictions.values() if p.saturation_agents < 1e4 * own]
     agents = np.geomspace(1, max([100 * own, *ends]), GRID)
     for name, p in predictions.items():
-        if not p.stable:
+        if not p.stable or math.isnan(p.floor):
             continue
         ax.plot(agents, drawable(np.array([p.floor_at(M) for M in agents])), color=palette[name], label=name)
         _mark(ax, p.problem.num_agents, p.floor, palette[name])
@@ -126,7 +127,7 @@ def floors(
     figure, ax = _axes(sweeps, ax)
     palette, current = colours([*sweeps]), current or {}
     for name, sweep in sweeps.items():
-        sound = [p for p in sweep if p.stable]
+        sound = [p for p in sweep if p.stable and not math.isnan(p.floor)]
         if not sound:
             continue
         if not hasattr(sound[0].algorithm, setting):
@@ -203,7 +204,9 @@ def _axes(predictions: Mapping[str, Any], ax: "Axes | None") -> tuple["Figure", 
 def _settled(prediction: Prediction) -> int:
     """The rounds until the error is at its floor, and a little more."""
     start = prediction.error_after(0)
-    level = max(1.05 * prediction.floor, start * 10.0**-DECADES)
+    bias = prediction.heterogeneity_bias
+    floor = float(bias @ bias) if math.isnan(prediction.floor) else prediction.floor
+    level = max(1.05 * floor, start * 10.0**-DECADES)
     return math.ceil(1.3 * prediction.reach(level).rounds) if level < start else 10
 
 
@@ -214,7 +217,8 @@ def _finish(
     if target is not None:
         ax.axhline(target, color="0.4", linestyle="solid", **THIN)
     if not ax.get_legend_handles_labels()[0]:
-        _say(ax, "every method diverges here")
+        unknown = any(isinstance(p, Prediction) and p.basis == "mean" for p in names.values())
+        _say(ax, "the floor is not known" if unknown else "every method diverges here")
         return
     values = np.concatenate([np.atleast_1d(np.asarray(line.get_ydata(), dtype=float)) for line in ax.lines])
     if not (drawable(values) > 0).any():

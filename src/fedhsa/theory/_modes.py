@@ -9,7 +9,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
 
 from .joint import Joint, JointMap
 
-DENSE, LARGEST = 400, 200_000
+DENSE, LARGEST = 600, 200_000
 """From how many numbers on no matrix is formed, and from how many on nothing is tried."""
 CONSERVED = 1e-11
 """Singular values below this part of the largest belong to what a round does not change."""
@@ -28,6 +28,8 @@ class Modes(NamedTuple):
     spread: np.ndarray
     origin: np.ndarray
     """The error $e_1$ at that state."""
+    project: np.ndarray
+    """What $x$ is of a move of the whole state, `(m, n)`."""
 
 
 def reduced(map: JointMap) -> Modes:
@@ -41,8 +43,8 @@ def reduced(map: JointMap) -> Modes:
     rows = _spanned(np.concatenate([Phi, observe]).T)  # of the rest nothing is ever seen
     Phi, observe, move, spread = rows.T @ Phi @ rows, observe @ rows, rows.T @ move, rows.T @ map.spread
     basis = _spanned(np.concatenate([Phi - np.eye(len(Phi)), _unit(spread), _unit(move[:, None])], axis=1))
-    seen = map.observe @ map.first
-    return Modes(basis.T @ Phi @ basis, basis.T @ move, observe @ basis, basis.T @ spread, seen)
+    origin, project = map.observe @ map.first, (rows @ basis).T
+    return Modes(basis.T @ Phi @ basis, basis.T @ move, observe @ basis, basis.T @ spread, origin, project)
 
 
 def _spanned(columns: np.ndarray) -> np.ndarray:
@@ -124,7 +126,7 @@ def _sparse_radius(joint: Joint) -> float:
     ends, phi = _ends(joint)
     n, count = joint.size, 2 * joint.problem.dim + 6
     move = phi(ends.first) + ends.offset - ends.first
-    modes = Modes(np.empty((0, 0)), move, ends.observe, ends.spread, ends.observe @ ends.first)
+    modes = Modes(np.empty((0, 0)), move, ends.observe, ends.spread, ends.observe @ ends.first, np.empty((0, n)))
     conserved = _conserved(joint, modes)
 
     def reachable(x: np.ndarray) -> np.ndarray:

@@ -11,8 +11,11 @@ from ..problems.quadratic import QuadraticAgent
 from ..sources import IID, VAR1, Silent
 from ._finite import finite_law
 from ._moments import AbstractLaw, Moments
+from ._rule import local_rule
+from .carried import carried_law
 from .gaussian import GaussianLaw
 from .independent import IndependentLaw
+from .joint import Joint
 from .product import ProductLaw
 from .rounds import RoundMap as RoundMap
 from .rounds import check_reach, limit_error, start_error
@@ -43,7 +46,8 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     """The exact law of the error, whichever applies.
 
     No noise, additive VAR(1) noise, independent observations of finite chains, and Markov chains whose product is
-    small. A TypeError says what is available elsewhere. `map` is the round map, where it is at hand.
+    small; of methods that carry more than the parameter, the first two. A TypeError says what is available elsewhere.
+    `map` is the round map, where it is at hand.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2)
@@ -53,6 +57,8 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     """
     check_reach(problem, algorithm)
     algorithm.check(problem)
+    if map is None and local_rule(algorithm) is None and (joint := Joint(problem, algorithm)).carries_more:
+        return carried_law(joint, algorithm)
     source = problem.agents.source
     if isinstance(source, Silent):
         return NoiselessLaw(problem, algorithm, map)

@@ -29,10 +29,10 @@ class GaussianLaw(AbstractLaw):
         self.map, self.algorithm = map or round_map(problem, algorithm), algorithm
         assert self.map.noise is not None
         K, (Q, variance, self.covariance, self.start) = self.map.noise, _noise(problem.agents.source)
-        M, H, d, _ = K.shape
+        M, H, n, d = K.shape  # a method that carries more than theta has a larger state than its noise
         power = np.broadcast_to(np.eye(d), (M, d, d))
-        J = np.zeros((M, d, d))
-        self.fresh, self.fresh_cross, self.fresh_own = np.zeros((d, d)), np.zeros((M, d, d)), np.zeros((M, d, d))
+        J = np.zeros((M, n, d))
+        self.fresh, self.fresh_cross, self.fresh_own = np.zeros((n, n)), np.zeros((M, n, d)), np.zeros((M, d, d))
         for k in range(H - 1, -1, -1):
             # J is the response to the noise eps_k, which is Q^(l-1-k) eps_k in z_l for l > k; `power` its part in z_H.
             self.fresh += (J @ variance @ transpose(J)).sum(0)
@@ -43,7 +43,7 @@ class GaussianLaw(AbstractLaw):
 
     def path(self, start, rounds):
         Phi, Z = self.map.transition, self.start
-        mean, E, X = start, np.zeros_like(Phi), np.zeros_like(Z)
+        mean, E, X = start, np.zeros_like(Phi), np.zeros_like(self.Psi)
         yield Moments(mean, E)
         for _ in range(rounds):
             E = Phi @ E @ Phi.T + self._driven(X, Z)

@@ -86,6 +86,11 @@ class Joint:
         """How many numbers are kept."""
         return len(self.kept)
 
+    @property
+    def carries_more(self) -> bool:
+        """Whether more than the parameter, or a coin, decides what a round does to it."""
+        return self.size > self.problem.dim or len(self.coins) > 1
+
     def _start(self, theta):
         return ravel_pytree(_floats(_begin(self.algorithm, theta, self.num_agents))[0])[0]
 

@@ -13,7 +13,8 @@ from . import exact
 from ._finite import finite_law
 from ._linearise import LinearisedAgent, curvature, linearised
 from ._moments import AbstractLaw
-from ._rule import LocalRule, require_rule
+from ._rule import LocalRule, local_rule
+from .carried import predict_carried
 from .estimate import Estimates, estimate
 from .expansion import expansion
 from .first_order import bias_of, covariance_of, known
@@ -34,6 +35,9 @@ def predict(
     in the noise on Markov chains with finitely many states; elsewhere from `samples` observations of every agent.
     Nonlinear operators are linearised at the root, and what their curvature does to the mean is added.
 
+    All this for FedHSA, LocalSA, SynchronisedSA and SA. Of every other method whose rounds are affine it tells
+    stability, rate and limit of the mean, and under additive VAR(1) noise, where it has no coin, everything.
+
     **Arguments:**
 
     - `samples`, `key`: how many observations, and which, where the sources can only be sampled. See `estimate`.
@@ -49,7 +53,9 @@ def predict(
     """
     check_schedule(algorithm)
     algorithm.check(problem)
-    rule = require_rule(algorithm)
+    rule = local_rule(algorithm)
+    if rule is None:
+        return predict_carried(problem, algorithm, samples=samples, key=key)
     if known(problem):
         A, map, parts, law = _from_knowledge(problem, algorithm, rule)
         basis = "exact" if law is not None and problem.affine else "expansion"

@@ -44,7 +44,10 @@ class Prediction:
     """
 
     basis: str
-    """What the numbers rest on: an `exact` law, the `expansion` to second order in the noise, or `samples`."""
+    """What the numbers rest on: an `exact` law, the `expansion` to second order in the noise, or `samples`.
+
+    Or the `mean` alone: then the rate is that of the mean, `error` its squared distance, and what noise adds is NaN.
+    """
     stable: bool
     """Whether the error stays bounded: in the mean, and where it is known, in the mean square."""
     heterogeneity_bias: np.ndarray
@@ -115,11 +118,11 @@ class Prediction:
     def saturation_agents(self) -> float:
         """The number of agents at which the variance has sunk to the squared bias that more agents do not remove.
 
-        Infinite where there is no such bias, 0 where there is no variance.
+        Infinite where there is no such bias, 0 where there is no variance, NaN where it is not known.
         """
         lasting = float(self.lasting_bias @ self.lasting_bias)
         agents = self.problem.num_agents * self.noise_variance / lasting if 0 < lasting < math.inf else math.inf
-        return agents if agents < NEVER else math.inf
+        return math.inf if agents >= NEVER else agents
 
     @functools.cached_property
     def cost(self) -> Cost:
@@ -178,12 +181,12 @@ class Prediction:
         start = start_error(self.problem, theta)
         if start @ start <= target:
             return 0
-        if not self.floor < target:
+        if self.floor >= target or not self.stable:
             return math.inf
         powers = [self._augmented]  # after 1, 2, 4, ... rounds
         while self._after(powers[-1], start) > target:
             powers.append(powers[-1] @ powers[-1])
-        rounds, left = 0, np.eye(len(start) + 1)
+        rounds, left = 0, np.eye(len(self._augmented))
         for k in range(len(powers) - 2, -1, -1):  # the last round above the target, digit by digit
             if self._after(further := powers[k] @ left, start) > target:
                 rounds, left = rounds + 2**k, further

@@ -34,12 +34,12 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
     with $F_i = I + \eta A_i$ and $S_i = \sum_{k<H} F_i^k$.
     """
     joint = Joint(problem, algorithm)
-    map = joint.map()
-    if joint.size > problem.dim:
+    if joint.carries_more:
         raise TypeError(
-            f"{type(algorithm).__name__} carries more than theta from round to round: the map of all of it is "
-            "`theory.joint_map`."
+            f"{type(algorithm).__name__} carries more than theta from round to round, or its rounds depend on a "
+            "coin: the map of all of it on average is `theory.joint_map`."
         )
+    map = joint.map()
     return RoundMap(map.transition, map.offset, joint.noise())
 
 
@@ -64,7 +64,7 @@ def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
     For methods with a coin, where their mean goes.
     """
     joint = Joint(problem, algorithm)
-    refuse_growth(radius_of(joint), algorithm)
+    refuse_growth(radius_of(joint), joint.name)
     return problem.theta_star + error_of(joint)
 
 
@@ -100,13 +100,13 @@ def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
 
 def check_stable(Phi: np.ndarray, algorithm: AbstractAlgorithm) -> None:
     """Refuses a round map that does not contract."""
-    refuse_growth(radius(Phi), algorithm)
+    refuse_growth(radius(Phi), type(algorithm).__name__)
 
 
-def refuse_growth(growth: float, algorithm: AbstractAlgorithm) -> None:
+def refuse_growth(growth: float, name: str) -> None:
     """Refuses a spectral radius of 1 and above."""
     if growth >= 1:
         raise ValueError(
-            f"{type(algorithm).__name__} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
+            f"{name} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
             "Use a smaller step or fewer local steps."
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
@@ -10,8 +11,10 @@ from scipy.optimize import brentq
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ._linear import transpose
+from ._modes import reduced, visible_radius
 from ._rule import LocalRule, local_rule
-from .rounds import check_reach, radius, round_map
+from .joint import Joint
+from .rounds import check_reach, radius
 
 GROWTH = 1.4
 """The ratio of neighbouring steps in the search for the first unstable one."""
@@ -19,12 +22,15 @@ SMALLEST = 1e-12
 ONE_BY_ONE = 32
 """Up to here every number of local steps is tried, from here on every doubling."""
 MOST_DOUBLINGS = 24
+MOST_CARRIED = 256
+"""Up to so many numbers carried from round to round the largest step is searched for, some thirty maps."""
 
 
 def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     """The first step at which the spectral radius of the round map reaches 1, all else as in `algorithm`.
 
-    0 where no step is stable. The map is examined at steps a factor 1.4 apart, so that a narrower band of instability
+    0 where no step is stable, and NaN for methods that carry so much from round to round that it would take long, or
+    that have no `step_size`. The map is examined at steps a factor 1.4 apart, so that a narrower band of instability
     would be passed over.
 
     !!! example
@@ -38,11 +44,28 @@ def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     if rule is not None:
         return largest_step(A, rule)
 
+    return largest_carried_step(Joint(problem, algorithm), algorithm, A)
+
+
+def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarray) -> float:
+    """`max_step_size` by the joint map of an algorithm, itself or inside wrappers; NaN where that would take long."""
+    joint.check()
+    if joint.size > MOST_CARRIED or _with_step(algorithm, 1.0) is None:
+        return math.nan
+
     def excess(step: float) -> float:
-        other = dataclasses.replace(algorithm, step_size=step)  # pyright: ignore[reportArgumentType]
-        return _excess(round_map(problem, other).transition)
+        map = joint.at(_with_step(algorithm, step)).map()
+        return visible_radius(reduced(map)) - 1 if np.abs(map.transition).max() < 1e100 else 1e100
 
     return _first_crossing(excess, A, algorithm.block_length)
+
+
+def _with_step(algorithm: Any, step: float) -> Any:
+    """The algorithm with another step, which may belong to the one it wraps; None where there is none."""
+    if hasattr(algorithm, "step_size"):
+        return dataclasses.replace(algorithm, step_size=step)
+    inner = _with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
+    return None if inner is None else dataclasses.replace(algorithm, algorithm=inner)
 
 
 def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | None:

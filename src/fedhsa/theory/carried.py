@@ -1,0 +1,228 @@
+"""Predictions for methods that carry more than the parameter from round to round, from their joint maps."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from .._types import SeedLike
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from ..problems.base import AffineAgent
+from ..sources import IID, VAR1, Silent
+from ._linearise import linearised
+from ._modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
+from ._moments import AbstractLaw, Moments
+from .estimate import estimate
+from .first_order import known
+from .gaussian import GaussianLaw
+from .joint import Joint, JointMap
+from .prediction import WALK, Prediction, Reach, spent
+from .rounds import RoundMap, refuse_growth
+from .stability import largest_carried_step
+
+CLOSE = 1e-10
+"""How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""
+
+
+class CarriedLaw(AbstractLaw):
+    """The mean of the error, round by round as the exchanges play it."""
+
+    def __init__(self, joint: Joint):
+        self.joint = joint
+
+    def path(self, start, rounds):
+        root, nothing = self.joint.problem.theta_star, np.zeros((len(start),) * 2)
+        for theta in self.joint.parameters(rounds, root + start):
+            yield Moments(theta - root, nothing)
+
+    def stationary(self):
+        refuse_growth(radius_of(self.joint), self.joint.name)
+        return Moments(error_of(self.joint), np.zeros((self.joint.problem.dim,) * 2))
+
+
+class CarriedGaussianLaw(AbstractLaw):
+    """The error under additive VAR(1) noise: all that is carried and the noise form a linear-Gaussian system."""
+
+    def __init__(self, joint: Joint, algorithm: AbstractAlgorithm, noise: np.ndarray):
+        problem = joint.problem
+        self.map, self.starting = joint.map(), joint.start_spread[joint.kept]
+        self.modes = reduced(self.map)
+        self.whole = GaussianLaw(problem, algorithm, RoundMap(self.map.transition, self.map.offset, noise))
+        part = RoundMap(self.modes.transition, self.modes.offset, self.modes.project @ noise)
+        self.reachable = GaussianLaw(problem, algorithm, part)
+
+    def path(self, start, rounds):
+        C = self.map.observe
+        for mean, covariance in self.whole.path(self.starting @ start, rounds):
+            yield Moments(C @ mean, C @ covariance @ C.T)
+
+    def state(self) -> Moments:
+        """Mean and covariance of what is reachable, in its own coordinates."""
+        return self.reachable.stationary()
+
+    def stationary(self):
+        C, (mean, covariance) = self.modes.observe, self.state()
+        return Moments(self.modes.origin + C @ mean, C @ covariance @ C.T)
+
+
+def gaussian_law(joint: Joint, algorithm: AbstractAlgorithm) -> CarriedGaussianLaw | None:
+    """The law under additive VAR(1) noise, where there is such noise and nothing else is random."""
+    source = joint.problem.agents.source
+    inner = source.source if isinstance(source, IID) else source
+    noise = joint.noise() if joint.size <= DENSE and isinstance(inner, VAR1) else None
+    if noise is None:
+        return None
+    law = CarriedGaussianLaw(joint, algorithm, noise)
+    return law if _first_is_like_others(joint, law.map) and _leaves_alone(law, noise) else None
+
+
+def _first_is_like_others(joint: Joint, map: JointMap) -> bool:
+    spread = map.transition @ joint.start_spread[joint.kept]
+    return np.allclose(map.first, map.offset, atol=CLOSE) and np.allclose(map.spread, spread, atol=CLOSE)
+
+
+def _leaves_alone(law: CarriedGaussianLaw, noise: np.ndarray) -> bool:
+    """Whether noise moves nothing that shows and that rounds never bring back."""
+    hidden = noise - law.modes.project.T @ (law.modes.project @ noise)
+    return float(np.abs(law.map.observe @ law.map.transition @ hidden).max()) <= CLOSE * float(np.abs(noise).max())
+
+
+@dataclasses.dataclass(frozen=True)
+class CarriedPrediction(Prediction):
+    """A prediction from the joint map: `transition` and `offset` are those of the part that a run can reach."""
+
+    joint: Joint = dataclasses.field(repr=False)
+    modes: Modes | None = dataclasses.field(repr=False)
+    growth: float = dataclasses.field(repr=False)
+
+    @property
+    def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the joint map, as far as a run excites it and the parameter shows it."""
+        return self.growth
+
+    @functools.cached_property
+    def max_step_size(self) -> float:
+        """The first step at which the spectral radius reaches 1, all else as it is; NaN where that would take long."""
+        return largest_carried_step(self.joint, self.algorithm, self.jacobians)
+
+    @property
+    def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Not known."""
+        return None
+
+    def error_after(self, rounds: int, theta: Any = None) -> float:
+        """The predicted error after `rounds`: of the mean, and with the noise where its law is known."""
+        if self.modes is None:
+            return float(self.error(rounds, theta)[-1])
+        return super().error_after(rounds, theta)
+
+    def reach(self, target: float, theta: Any = None) -> Reach:
+        """The rounds, samples and bytes until the predicted error is at most `target`, from `theta`."""
+        return spent(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
+
+    def rounds_to(self, target: float, theta: Any = None) -> float:
+        """The rounds until the predicted error is at most `target`; infinite where it stays above."""
+        _check.number("target", target, above=0.0)
+        stays = float(self.heterogeneity_bias @ self.heterogeneity_bias)
+        if self.modes is not None and stays < target:
+            return super().rounds_to(target, theta)
+        errors = self.error(WALK, theta)
+        if (errors <= target).any():
+            return int(np.argmax(errors <= target))
+        if stays >= target:
+            return math.inf
+        return WALK + math.ceil(math.log(errors[-1] / target) / (-2 * math.log(self.growth)))
+
+    @functools.cached_property
+    def _augmented(self) -> np.ndarray:
+        r"""A round on $(x, e_0, 1_{t=0}, 1)$, the first of which takes $e_0$ to where the map of the others starts."""
+        assert self.modes is not None
+        m, d = self.modes.spread.shape
+        G = np.zeros((m + d + 2,) * 2)
+        G[:m, :m], G[:m, m : m + d] = self.modes.transition, self.modes.spread
+        G[:m, -2], G[:m, -1], G[-1, -1] = -self.modes.offset, self.modes.offset, 1
+        return G
+
+    def _after(self, rounds, start):
+        assert self.modes is not None
+        m = len(self.modes.offset)
+        state = rounds @ np.concatenate([np.zeros(m), start, [1.0, 1.0]])
+        mean = self.modes.observe @ state[:m] + state[m:-2] + self.modes.origin * (state[-1] - state[-2])
+        square = float(mean @ mean)
+        if not self.stable or not isinstance(self.law, CarriedGaussianLaw):
+            return square
+        left = self.modes.observe @ rounds[:m, :m]
+        return square + self.noise_variance - float(np.trace(left @ self._state_covariance @ left.T))
+
+    @functools.cached_property
+    def _state_covariance(self) -> np.ndarray:
+        assert isinstance(self.law, CarriedGaussianLaw)
+        return self.law.state().covariance
+
+
+def predict_carried(
+    problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | None = None, key: SeedLike = 0
+) -> CarriedPrediction:
+    """What theory knows of an algorithm without a closed form: its mean, and more where its law is known."""
+    if known(problem):
+        model = linearised(problem)
+    else:
+        found = estimate(problem, samples=samples, key=key)
+        b = found.jacobians @ problem.theta_star - found.residuals + found.residuals.mean(0)
+        agents = AffineAgent(Silent(), found.jacobians, b)
+        model = Problem(agents, like=np.zeros(problem.dim), theta_star=problem.theta_star)
+    joint = Joint(model, algorithm)
+    joint.check()
+    A, modes, d = model.affine_parts()[0], None, problem.dim
+    if joint.size <= DENSE:
+        modes = reduced(joint.map())
+        growth, limit = visible_radius(modes), settled(modes)
+    else:
+        growth = radius_of(joint)
+        limit = error_of(joint) if growth < 1 else np.full(d, np.inf)
+    stable, nothing, unknown = growth < 1, np.zeros(d), np.full(d, np.nan)
+    law, covariance, markov, basis = CarriedLaw(joint), np.diag(unknown), unknown, "mean"
+    if not stable:
+        limit, covariance, markov = np.full(d, np.inf), np.diag(np.full(d, np.inf)), nothing
+    elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
+        covariance, markov, basis = np.zeros((d, d)), nothing, "exact"
+    elif problem.affine and known(problem) and (exact := gaussian_law(joint, algorithm)) is not None:
+        law, covariance, markov, basis = exact, exact.stationary().covariance, nothing, "exact"
+    return CarriedPrediction(
+        basis=basis,
+        stable=stable,
+        heterogeneity_bias=limit,
+        markov_bias=markov,
+        curvature_bias=nothing if problem.affine or not stable else unknown,
+        covariance=covariance,
+        lasting_bias=limit,
+        interval=None,
+        transition=np.empty((0, 0)) if modes is None else modes.transition,
+        offset=np.empty(0) if modes is None else modes.offset,
+        jacobians=A,
+        problem=problem,
+        algorithm=algorithm,
+        law=law,
+        joint=joint,
+        modes=modes,
+        growth=growth,
+    )
+
+
+def carried_law(joint: Joint, algorithm: AbstractAlgorithm) -> AbstractLaw:
+    """The exact law of a method that carries more than the parameter; a TypeError where there is none."""
+    joint.check()
+    if isinstance(joint.problem.agents.source, Silent) and len(joint.coins) == 1:
+        return CarriedLaw(joint)
+    law = gaussian_law(joint, algorithm)
+    if law is None:
+        raise TypeError(
+            f"The exact law of {joint.name}, which carries more than theta from round to round, is known without noise "
+            "and under additive VAR(1) noise, where it has no coin. `theory.predict` tells what its mean does on other "
+            "problems."
+        )
+    return law
