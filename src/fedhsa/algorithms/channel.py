@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from .. import _check, tree
 from .._random import fold_in
-from .._types import Key, Theta, precision
+from .._types import Key, Theta
 from ..problems import AbstractAgent
 from ..sources import Silent
 from .base import AbstractAlgorithm, Exchange, Replies, Round, split
@@ -87,12 +87,6 @@ class _StandIn(AbstractAgent):
 
     def mean_operator(self, theta, /):
         return theta
-
-
-def check_replies(algorithm: AbstractAlgorithm) -> None:
-    """Refuses an algorithm whose replies `zero_replies` cannot tell."""
-    with precision():
-        zero_replies(algorithm, jnp.zeros(1))
 
 
 def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:

@@ -53,7 +53,7 @@ class TopK(AbstractCodec):
 
     !!! example
         >>> codec = TopK(0.5)
-        >>> codec(jax.random.key(0), np.array([3.0, -4.0, 1.0, 0.5])).tolist()
+        >>> codec(jax.random.key(0), jnp.array([3.0, -4.0, 1.0, 0.5])).tolist()
         [3.0, -4.0, 0.0, 0.0]
         >>> codec.error(4), codec.bits(4)
         (0.5, 132)
@@ -128,7 +128,7 @@ class Sign(AbstractCodec):
     $|C(x) - x|^2 = |x|^2 - |x|_1^2/d$, so $c = 1 - 1/d$. One bit each, and the scale.
 
     !!! example
-        >>> Sign()(jax.random.key(0), np.array([3.0, -1.0])).tolist(), Sign().bits(100)
+        >>> Sign()(jax.random.key(0), jnp.array([3.0, -1.0])).tolist(), Sign().bits(100)
         ([2.0, -2.0], 164)
 
     !!! cite "Karimireddy, Rebjock, Stich, Jaggi (2019), Error feedback fixes SignSGD"
@@ -163,8 +163,8 @@ class Quantised(AbstractCodec):
 
     !!! example
         >>> codec = Quantised(levels=4)
-        >>> codec(jax.random.key(0), np.array([3.0, 4.0])).tolist()     # multiples of 5/4
-        [3.75, 3.75]
+        >>> codec(jax.random.key(0), jnp.array([3.0, 4.0])).tolist()     # multiples of 5/4
+        [3.75, 5.0]
         >>> codec.error(4), codec.bits(4)
         (0.25, 80)
 

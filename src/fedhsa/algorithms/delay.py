@@ -13,7 +13,6 @@ from .base import AbstractAlgorithm, Coded
 from .channel import (
     AbstractChannel,
     check_channel,
-    check_replies,
     own_key,
     refuse_if_it_must_arrive,
     refuse_if_replies_add_up,
@@ -88,7 +87,6 @@ class Delayed(AbstractChannel):
                 f"Delayed cannot wrap {type(self.algorithm).__name__}: a round has the exchanges {names}, and the "
                 "second needs the answer to the first. Wrap a method of one exchange, like LocalSA."
             )
-        check_replies(self.algorithm)
 
     def init(self, theta):
         server, inner = self.algorithm.init(theta)

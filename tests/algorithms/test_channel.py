@@ -1,0 +1,83 @@
+"""Channels: what compression leaves of the error, how stages compose, and what is refused."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import CASES
+
+HSA, LOCAL = fh.FedHSA(0.03, 4), fh.LocalSA(0.03, 4)
+
+
+@functools.cache
+def floor(algorithm: str, step: float, feedback: str) -> float:
+    """The squared error that is left without noise, averaged over the last quarter of the rounds."""
+    inner = {"FedHSA": fh.FedHSA(step, 4), "SynchronisedSA": fh.SynchronisedSA(4 * step)}[algorithm]
+    problem = CASES["quadratic"]().problem.noiseless()
+    rounds = round(30 / step)
+    result = fh.simulate(problem, fh.Compressed(inner, fh.Sign(), feedback), rounds=rounds)
+    return result.error[0, -rounds // 4 :].mean()
+
+
+@pytest.mark.parametrize("algorithm", ["FedHSA", "SynchronisedSA"])
+def test_without_memory_a_biased_codec_stalls_error_feedback_comes_near_and_differences_arrive(algorithm):
+    assert floor(algorithm, 0.02, "none") > 1e-2
+    assert 1e-8 < floor(algorithm, 0.02, "error") < floor(algorithm, 0.02, "none") / 10
+    assert floor(algorithm, 0.02, "difference") < 1e-20
+
+
+def test_the_floor_of_error_feedback_is_of_second_order_in_the_step():
+    assert 2.5 < floor("FedHSA", 0.02, "error") / floor("FedHSA", 0.01, "error") < 6
+
+
+def test_error_feedback_arrives_where_the_operators_themselves_vanish():
+    alone = CASES["quadratic"]().problem.noiseless().take([0])
+    result = fh.simulate(alone, fh.Compressed(fh.SA(0.05), fh.Sign()), rounds=2000, every=2000)
+    assert result.error[0, -1] < 1e-20
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fh.Partial(fh.Lossy(fh.Compressed(HSA, fh.TopK(0.5)), 0.2), fh.Availability(0.5, 0.3), all_answer="operator"),
+        fh.Partial(fh.Delayed(fh.Compressed(LOCAL, fh.Quantised(2)), 2, threshold=0.5), fh.UniformSampling(2, 3)),
+    ],
+    ids=["losses", "delays"],
+)
+def test_wrapped_wrappers_run_alike_in_both_engines(algorithm):
+    problem = CASES["td"]().problem
+    fast = fh.simulate(problem, algorithm, rounds=3, key=3, theta=np.ones(problem.dim), record=("theta",))
+    slow = fh.simulate(problem, algorithm, rounds=3, key=3, theta=np.ones(problem.dim), record=("theta",), debug=True)
+    assert np.diff(fast.records["theta"][0], axis=0).any()
+    np.testing.assert_allclose(fast.records["theta"], slow.records["theta"], rtol=1e-12, atol=1e-14)
+
+
+REFUSED = {
+    "order": (lambda: fh.Compressed(fh.Lossy(HSA, 0.1), fh.Sign()), "from the inside out the order is Compressed, Del"),
+    "twice": (lambda: fh.Lossy(fh.Averaged(fh.Lossy(HSA, 0.1)), 0.1), "Lossy cannot wrap Lossy: .* each once"),
+    "shifts": (lambda: fh.Lossy(fh.SCAFFLSA(0.03, 4), 0.1), "shifts add to zero"),
+    "references": (lambda: fh.Lossy(fh.Compressed(HSA, fh.Sign(), "difference"), 0.1), "keep the same references"),
+    "codes in the air": (lambda: fh.OverTheAir(fh.Compressed(HSA, fh.Sign()), 0.1, 0.1), "numbers, not their codes"),
+    "two exchanges": (lambda: fh.Delayed(HSA, 3), "exchanges operator and delta, and the second needs the answer"),
+    "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "only if each of their changes arrives once"),
+    "no sum": (lambda: fh.Compressed(fh.SCAFFOLD(0.03, 4), fh.Quantised(3)), "changes arrives once and as it was made"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_together_is_refused_with_the_reason(make, reason):
+    with pytest.raises(TypeError, match=reason):
+        make()
+
+
+def test_arguments_out_of_range_are_refused():
+    with pytest.raises(ValueError, match=r"`loss` is a probability below 1, got 1\.0"):
+        fh.Lossy(HSA, 1.0)
+    with pytest.raises(ValueError, match=r"`codec` must be a codec, got 0\.1"):
+        fh.Compressed(HSA, 0.1)
+    with pytest.raises(ValueError, match="`feedback` must be one of"):
+        fh.Compressed(HSA, fh.Sign(), "memory")
+    with pytest.raises(ValueError, match="error on 4 numbers is below 1, got 3 from RandK"):
+        fh.Compressed(HSA, fh.RandK(0.25), "error").init(np.zeros(4))

@@ -1,0 +1,56 @@
+"""Codecs keep what they promise: the mean, the error, the bits."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import fedhsa as fh
+
+CODECS = [fh.TopK(0.3), fh.RandK(0.3), fh.RandK(0.3, rescale=False), fh.Sign(), fh.Quantised(1), fh.Quantised(5)]
+SIZE, DRAWS = 10, 5000
+
+
+VECTORS = np.stack([np.random.default_rng(0).normal(size=SIZE), np.eye(SIZE)[3], np.ones(SIZE), np.zeros(SIZE)])
+
+
+@functools.cache
+def coded(codec):
+    """What arrives of each vector, for many keys."""
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(1), DRAWS)
+        of_one = jax.vmap(codec, (0, None))
+        return np.asarray(jax.jit(lambda vectors: jax.lax.map(lambda x: of_one(keys, x), vectors))(VECTORS))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_a_codec_keeps_its_promises(codec):
+    for x, arrived in zip(VECTORS, coded(codec), strict=True):
+        errors = ((arrived - x) ** 2).sum(1)
+        # Monte Carlo: four standard errors of the mean over 5000 draws.
+        assert errors.mean() <= codec.error(SIZE) * x @ x + 4 * errors.std() / np.sqrt(DRAWS) + 1e-12
+        if codec.unbiased:
+            standard_error = arrived.std(0) / np.sqrt(DRAWS)
+            assert (np.abs(arrived.mean(0) - x) <= 4 * standard_error + 1e-12).all()
+        else:
+            assert codec.error(SIZE) < 1
+    np.testing.assert_array_equal(coded(codec)[3], 0.0)
+
+
+def test_the_error_of_sparse_codecs_is_met_by_equal_entries():
+    for codec in CODECS[:3]:
+        np.testing.assert_allclose(((coded(codec)[2] - VECTORS[2]) ** 2).sum(1), codec.error(SIZE) * SIZE)
+
+
+def test_bits_are_those_of_values_places_signs_and_levels():
+    sizes = {codec: codec.bits(1000) for codec in (fh.TopK(0.1), fh.RandK(0.1), fh.Sign(), fh.Quantised(3))}
+    assert list(sizes.values()) == [100 * (64 + 10), 100 * 64, 1000 + 64, 64 + 1000 * (1 + 2)]
+    assert fh.TopK(0.01).bits(3) == 64 + 2  # at least one entry
+
+
+def test_arguments_out_of_range_are_refused():
+    with pytest.raises(ValueError, match=r"`fraction` must be at most 1\.0, got 1\.5"):
+        fh.TopK(1.5)
+    with pytest.raises(ValueError, match="`levels` must be at least 1, got 0"):
+        fh.Quantised(0)

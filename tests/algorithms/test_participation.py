@@ -1,0 +1,110 @@
+"""Who takes part, that averages stay right, and what is left of FedHSA's error."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import CASES
+
+DRAWS, ROUNDS = 5000, 4
+
+CHANCES = {
+    fh.UniformSampling(2, num_agents=3): (2 / 3, 2 / 3, 2 / 3),
+    fh.Bernoulli(0.3): (0.3, 0.3, 0.3),
+    fh.Availability(up=0.1, down=0.3): (0.25, 0.25, 0.25),
+}
+UNIFORM, _, COMING_AND_GOING = CHANCES
+
+
+def weights_of(sampling):
+    """The weights of three agents in four rounds, over many runs: `(rounds, agents, runs)`."""
+
+    def run(sampling, key):
+        states, weights = [sampling.init()] * 3, []
+        for t in range(ROUNDS):
+            shared = fh.Round(jnp.asarray(t), jax.random.fold_in(key, t), num_agents=3)
+            for i in range(3):
+                mine = shared._replace(agent_key=jax.random.fold_in(shared.key, i), agent=i)
+                weight, states[i] = sampling(mine, states[i])
+                weights.append(weight)
+        return jnp.stack(weights).reshape(ROUNDS, 3)
+
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(2), DRAWS)
+        many = jax.jit(jax.vmap(run, (None, 0), -1))
+        return np.asarray(many(fh.tree.to_device(sampling, "float64"), keys))
+
+
+def test_agents_with_equal_chances_are_there_as_often_as_they_should_be():
+    for sampling, chances in CHANCES.items():
+        there = weights_of(sampling)
+        assert sampling.share == pytest.approx(np.mean(chances))
+        standard_error = np.sqrt(sampling.share * (1 - sampling.share) / DRAWS)
+        np.testing.assert_allclose(there.mean(-1), np.tile(chances, (ROUNDS, 1)), rtol=0, atol=4 * standard_error)
+        if sampling is UNIFORM:
+            np.testing.assert_array_equal(there.sum(1), 2)
+        if sampling is COMING_AND_GOING:
+            stayed = there[3][there[2] > 0]
+            assert abs(stayed.mean() - 0.7) < 4 * np.sqrt(0.7 * 0.3 / len(stayed))
+
+
+def test_weights_make_up_for_unequal_chances():
+    p = np.array([0.2, 0.5, 0.8])
+    weights = weights_of(fh.WeightedSampling(p))
+    standard_error = np.sqrt((1 - p) / p / DRAWS)
+    assert (np.abs(weights.mean(-1) - 1) < 4 * standard_error).all()
+    assert set(np.unique(weights)) == {0.0, *(1 / p)}
+
+
+@functools.cache
+def floor(step: float, all_answer: str | None) -> float:
+    """The squared error that is left of FedHSA without noise, over the last half of the rounds of 16 runs."""
+    algorithm = fh.Partial(fh.FedHSA(step, 4), fh.UniformSampling(2, num_agents=3), all_answer)
+    rounds = round(30 / step)
+    result = fh.simulate(CASES["quadratic"]().problem.noiseless(), algorithm, rounds=rounds, seeds=16)
+    return result.error[:, -rounds // 2 :].mean()
+
+
+def test_fed_hsa_among_those_present_keeps_a_floor_of_first_order_in_the_step():
+    assert floor(0.02, None) > 1e-4
+    assert 1.6 < floor(0.02, None) / floor(0.01, None) < 2.5
+
+
+def test_fed_hsa_arrives_if_all_agents_give_their_operators():
+    assert floor(0.02, "operator") < 1e-20
+
+
+def test_scaffold_arrives_with_some_agents_only():
+    algorithm = fh.Partial(fh.SCAFFOLD(0.02, 4), fh.Bernoulli(0.5))
+    result = fh.simulate(CASES["quadratic"]().problem.noiseless(), algorithm, rounds=3000, every=3000)
+    assert result.error[0, -1] < 1e-20
+
+
+def test_weights_of_the_server_and_chances_multiply():
+    problem, weights = CASES["quadratic"]().problem, [0.5, 0.3, 0.2]
+    algorithm = fh.LocalSA(0.03, 4)
+    always = fh.Partial(algorithm, fh.WeightedSampling([1.0, 1.0, 1.0]))
+    plain, same = (fh.simulate(problem, fh.Weighted(a, weights), rounds=5).theta for a in (algorithm, always))
+    np.testing.assert_allclose(same, plain, rtol=1e-13)
+
+
+def test_what_does_not_fit_together_is_refused_with_the_reason():
+    hsa, half = fh.FedHSA(0.03, 4), fh.Bernoulli(0.5)
+    with pytest.raises(TypeError, match="shifts add to zero"):
+        fh.Partial(fh.SCAFFLSA(0.03, 4), half)
+    with pytest.raises(TypeError, match="Partial cannot wrap SCAFFOLD"):
+        fh.Partial(fh.SCAFFOLD(0.03, 4), fh.WeightedSampling([0.5, 0.6]))
+    with pytest.raises(TypeError, match="Lossy cannot wrap Partial: from the inside out"):
+        fh.Lossy(fh.Partial(hsa, half), 0.1)
+    with pytest.raises(ValueError, match="`all_answer` must be one of 'operator', 'delta', got 'anchor'"):
+        fh.Partial(hsa, half, all_answer="anchor")
+    with pytest.raises(ValueError, match="is the only exchange: everyone would take part"):
+        fh.Partial(fh.LocalSA(0.03, 4), half, all_answer="delta")
+    with pytest.raises(ValueError, match=r"`sampling` must say who takes part, got 0\.5"):
+        fh.Partial(hsa, 0.5)
+    with pytest.raises(ValueError, match="`num_agents` is for 5 agents, got a problem of 3"):
+        fh.cost(CASES["quadratic"]().problem, fh.Partial(hsa, fh.UniformSampling(2, num_agents=5)))
