@@ -58,7 +58,7 @@ def decay(
             if value > 0:
                 ax.axhline(value, color=colour, linestyle=style, **THIN)
         seen = bias / 2 if bias > p.floor / 1000 else math.inf
-        floor = p.floor if p.floor >= 0 else math.inf  # not known
+        floor = p.floor if p.floor >= 0 else 0.0  # not known
         lowest.append(max(min(floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
     ax.set_xlim(0, rounds)
     _finish(ax, predictions, target, bottom=min(lowest, default=None), log_x=False)

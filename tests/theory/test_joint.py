@@ -1,0 +1,228 @@
+"""Maps of all that a method carries: against block matrices written by hand, and against runs without noise."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import CASES
+from fedhsa import tree
+from fedhsa.problems import quadratic
+from fedhsa.theory import _modes, exact, joint_map, max_step_size, predict
+from fedhsa.theory.joint import Joint
+
+H, STEP = 4, 0.05
+
+
+def two_scalars():
+    """G_i = -a_i theta + b_i with a = (0.2, 1), b = (2, -1)."""
+    return quadratic.from_arrays(np.array([0.2, 1.0]).reshape(2, 1, 1), b=np.array([[2.0], [-1.0]]))
+
+
+def block_matrix(problem, eta, H):
+    """SCAFFLSA's map of (e, xi_1, ..., xi_M) and its offset, from the closed form of a linear round."""
+    A, b = problem.affine_parts()
+    (M, d, _), r = A.shape, A @ problem.theta_star - b
+    F = np.eye(d) + eta * A
+    powers = [np.linalg.matrix_power(F, k) for k in range(H + 1)]
+    Gamma, S = powers[H], eta * sum(powers[:H])
+    local = np.zeros((M, d, d * (M + 1)))
+    for i in range(M):
+        local[i, :, :d], local[i, :, d * (i + 1) : d * (i + 2)] = Gamma[i], S[i]
+    constant = (S @ r[..., None])[..., 0]
+    Phi, c = np.eye(d * (M + 1)), np.zeros(d * (M + 1))
+    Phi[:d], c[:d] = local.mean(0), constant.mean(0)
+    for i in range(M):
+        rows = slice(d * (i + 1), d * (i + 2))
+        Phi[rows] += (local.mean(0) - local[i]) / (eta * H)
+        c[rows] = (constant.mean(0) - constant[i]) / (eta * H)
+    return Phi, c, r
+
+
+@pytest.mark.parametrize("case", ["quadratic", "td"])
+def test_scafflsa_is_its_block_matrix_on_error_and_shifts_that_add_to_zero(case):
+    problem = CASES[case]().problem
+    Phi, c, r = block_matrix(problem, STEP, H)
+    d, M = problem.dim, problem.num_agents
+    fixed = np.concatenate([np.zeros(d), -r.ravel()])
+    np.testing.assert_allclose(Phi @ fixed + c, fixed, atol=1e-12)
+    # Shifts that add to zero: M - 1 of them are free, the last is minus their sum.
+    basis = np.zeros((d * (M + 1), d * M))
+    basis[:-d] = np.eye(d * M)
+    for i in range(1, M):
+        basis[-d:, d * i : d * (i + 1)] = -np.eye(d)
+    restricted = np.linalg.lstsq(basis, Phi @ basis, rcond=None)[0]
+    radius = np.abs(np.linalg.eigvals(restricted)).max()
+    assert np.abs(np.linalg.eigvals(Phi)).max() == pytest.approx(1)  # the sum of all shifts stays
+    assert exact.spectral_radius(problem, fh.SCAFFLSA(STEP, H)) == pytest.approx(radius, rel=1e-9)
+    np.testing.assert_allclose(exact.limit(problem, fh.SCAFFLSA(STEP, H)), problem.theta_star, atol=1e-9)
+
+
+def test_methods_with_a_coin_follow_the_average_map_written_by_hand():
+    """Loopless SA on two scalars: (x_1, x_2) before the coin; with probability p both continue from their mean."""
+    problem, eta, p = two_scalars(), 0.3, 0.4
+    a, b = np.array([0.2, 1.0]), np.array([2.0, -1.0])
+    mixing = p * np.full((2, 2), 0.5) + (1 - p) * np.eye(2)
+    Phi = (np.eye(2) - eta * np.diag(a)) @ mixing
+    fixed = np.linalg.solve(np.eye(2) - Phi, eta * b)
+    algorithm = fh.LooplessSA(eta, p)
+    assert exact.spectral_radius(problem, algorithm) == pytest.approx(np.abs(np.linalg.eigvals(Phi)).max(), rel=1e-9)
+    assert exact.limit(problem, algorithm)[0] == pytest.approx(fixed.mean(), rel=1e-9)
+    x, means = np.zeros(2), [0.0]
+    for t in range(6):
+        x = (np.eye(2) - eta * np.diag(a)) @ (mixing @ x if t else x) + eta * b
+        means.append(x.mean())
+    errors = (np.array(means) - problem.theta_star[0]) ** 2
+    np.testing.assert_allclose(exact.noiseless_error(problem, algorithm, rounds=6), errors, rtol=1e-10)
+
+
+def test_scaffnew_follows_the_average_map_written_by_hand():
+    """State (x_1, x_2, h_1, h_2) before the coin: if it falls, x becomes the mean and h learns from the jump."""
+    problem, gamma, p = two_scalars(), 0.3, 0.4
+    move = np.block([[np.eye(2) - gamma * np.diag([0.2, 1.0]), gamma * np.eye(2)], [np.zeros((2, 2)), np.eye(2)]])
+    mean, zero = np.full((2, 2), 0.5), np.zeros((2, 2))
+    fallen = np.block([[mean, zero], [p / gamma * (mean - np.eye(2)), np.eye(2)]])
+    Phi = move @ (p * fallen + (1 - p) * np.eye(4))
+    moduli = np.sort(np.abs(np.linalg.eigvals(Phi)))
+    assert moduli[-1] == pytest.approx(1)  # h_1 + h_2 stays
+    algorithm = fh.Scaffnew(gamma, p)
+    assert exact.spectral_radius(problem, algorithm) == pytest.approx(moduli[-2], rel=1e-9)
+    np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, rtol=1e-9)
+
+
+ELSEWHERE = ("SA", "LocalSVRG", "MCSAG")
+"""For one agent, and for finite sums."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in fh.ALGORITHMS if name not in ELSEWHERE])
+def test_limit_and_rate_are_those_of_a_run_without_noise(name):
+    problem = CASES["quadratic"]().problem
+    available = {"step_size": STEP, "local_steps": H, "probability": 0.25, "gaps": (1, 3), "beta": 0.3, "samples": H}
+    algorithm = fh.algorithms.parse(name, problem, **available)
+    limit, radius = exact.limit(problem, algorithm), exact.spectral_radius(problem, algorithm)
+    path = Joint(problem, algorithm).parameters(2000, np.zeros(problem.dim))
+    np.testing.assert_allclose(path[-1], limit, atol=1e-8)
+    away = np.linalg.norm(path - limit, axis=1)
+    last = int(np.argmax(away < 1e-9 * away[0]))
+    assert (away[last] / away[last // 2]) ** (1 / (last - last // 2)) == pytest.approx(radius, rel=0.01)
+    if len(Joint(problem, algorithm).coins) == 1:
+        run = fh.simulate(problem.noiseless(), algorithm, rounds=2000, every=2000)
+        np.testing.assert_allclose(run.theta[0], limit, atol=1e-8)
+
+
+class State(NamedTuple):
+    theta: Any
+    other: Any
+
+
+class Odd(fh.AbstractAlgorithm):
+    """One step a round, and something odd about it."""
+
+    step_size: float
+    kind: str = eqx.field(static=True)
+
+    @property
+    def block_length(self):
+        return 1
+
+    def init(self, theta):
+        return State(theta, theta * 0), ()
+
+    @property
+    def exchanges(self):
+        def local(theta, memory, agent, block, round):
+            return agent.operator(theta, tree.take(block, 0)), memory
+
+        def move(server, replies, round):
+            g, velocity = replies.mean(), 0.5 * server.other
+            if self.kind == "curved":
+                g = g / (1 + g @ g)
+            if self.kind == "ageing":
+                g = g / (1.0 + round.index.astype(g.dtype))
+            if self.kind == "random":
+                g = g * jax.random.uniform(round.key, dtype=g.dtype)
+            if self.kind == "unread":  # grows without end, but nobody looks at it
+                return State(server.theta + self.step_size * g, 2 * server.other + g)
+            return State(server.theta + self.step_size * (g + velocity), g + velocity)
+
+        return (fh.Exchange("operator", lambda server, round: server.theta, local, move),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("curved", "is not an affine map"), ("ageing", "are not alike"), ("random", "draws random numbers")],
+)
+def test_methods_without_one_affine_map_are_refused_with_the_reason(kind, reason):
+    with pytest.raises(TypeError, match=reason):
+        exact.spectral_radius(two_scalars(), Odd(0.1, kind))
+
+
+def test_rounds_that_differ_still_have_a_curve():
+    problem = two_scalars()
+    run = fh.simulate(problem.noiseless(), Odd(0.1, "ageing"), rounds=5)
+    np.testing.assert_allclose(exact.noiseless_error(problem, Odd(0.1, "ageing"), rounds=5), run.error[0], rtol=1e-12)
+
+
+def test_what_the_parameter_never_reads_does_not_count():
+    problem = two_scalars()
+    assert joint_map(problem, Odd(0.1, "unread")).transition.shape == (1, 1)
+    assert exact.spectral_radius(problem, Odd(0.1, "unread")) == pytest.approx(1 - 0.1 * 0.6)
+
+
+def test_large_joint_maps_are_handled_without_a_matrix(monkeypatch):
+    problem, algorithm = CASES["quadratic"]().problem, fh.SCAFFLSA(STEP, H)
+    radius = exact.spectral_radius(problem, algorithm)
+    monkeypatch.setattr(_modes, "DENSE", 10)
+    assert exact.spectral_radius(problem, algorithm) == pytest.approx(radius, rel=1e-9)
+    np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, atol=1e-8)
+
+
+def test_the_largest_step_is_where_the_spectral_radius_is_one():
+    problem = two_scalars()
+    for method in (fh.SCAFFLSA, fh.OneExchangeFedHSA):
+        largest = max_step_size(problem, method(0.1, H))
+        below, above = (exact.spectral_radius(problem, method(part * largest, H)) for part in (0.999, 1.001))
+        assert below < 1 < above
+
+
+@pytest.mark.parametrize("method", [fh.SCAFFLSA, fh.OneExchangeFedHSA, fh.DisSACC])
+def test_floors_under_additive_noise_are_exact(method):
+    """Fixed seeds; 400 of them give standard errors of about 2 %, the tolerance is four of them."""
+    problem, algorithm = CASES["quadratic"]().problem, method(STEP, H)
+    prediction = predict(problem, algorithm)
+    run = fh.simulate(problem, algorithm, rounds=300, seeds=400, every=50)
+    late = run.error[:, 3:].mean(1)
+    assert prediction.basis == "exact"
+    assert abs(late.mean() - prediction.floor) < 4 * late.std() / np.sqrt(len(late))
+    early = run.error[:, 1]
+    law = exact.mean_square_error(problem, algorithm, rounds=50)[-1]
+    assert abs(early.mean() - law) < 4 * early.std() / np.sqrt(len(early))
+    assert exact.floor(problem, algorithm) == pytest.approx(prediction.floor)
+
+
+def test_where_only_the_mean_is_known_the_prediction_says_so():
+    problem, algorithm = CASES["td"]().problem, fh.SCAFFLSA(STEP, H)
+    prediction = predict(problem, algorithm)
+    assert (prediction.basis, prediction.stable) == ("mean", True)
+    assert np.isnan(prediction.floor)
+    assert np.isnan(prediction.saturation_agents)
+    np.testing.assert_allclose(prediction.heterogeneity_bias, 0, atol=1e-9)
+    curve = exact.noiseless_error(problem, algorithm, rounds=30)
+    np.testing.assert_allclose(prediction.error(30), curve, rtol=1e-9)
+    assert prediction.error_after(30) == pytest.approx(curve[-1])
+    assert prediction.rounds_to(float(curve[20]) * 1.0001) == 20
+    assert prediction.to_dict()["floor"] is None
+    assert not predict(problem, fh.SCAFFLSA(50.0, H)).stable
+
+
+def test_a_schedule_inside_a_wrapper_is_seen():
+    class Around(fh.algorithms.AbstractWrapper):
+        algorithm: fh.AbstractAlgorithm
+
+    with pytest.raises(TypeError, match="need a constant step size, got a schedule"):
+        predict(CASES["td"]().problem, Around(fh.FedHSA(fh.Polynomial(1.0), 2)))
+    assert exact.spectral_radius(two_scalars(), Around(fh.FedHSA(0.1, 2))) < 1
