@@ -45,7 +45,8 @@ class Compressed(AbstractChannel):
     - with differences the references tend to the operators at $\theta^\star$ and the limit is $\theta^\star$ itself.
 
     The orders are observed in simulation and follow from these arguments; a theorem on FedHSA we know none of. The
-    same holds for synchronised SA with unlike agents. With noise, differences have no such advantage.
+    same holds for synchronised SA with unlike agents. With noise the references follow the noise too, and error
+    feedback may end nearer to the root: compare them.
 
     **Arguments:**
 
