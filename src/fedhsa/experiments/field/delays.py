@@ -1,0 +1,194 @@
+"""Late updates: TD(0) whose directions arrive after random delays, with and without a rule that skips stale ones."""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...algorithms import SA, AbstractAlgorithm, Delayed
+from ...problems import Problem, td
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, inside
+from ..statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {"none": "no delay", "adaptive": "delay-adaptive", "vanilla": "vanilla"}
+UNSTABLE = math.pi**2 / 2
+r"""Uniform delays up to $\tau$ make $x' = -k x$ unstable from $k \tau = \pi^2 / 2$ on."""
+RECORDS = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Delays(AbstractExperiment):
+    """One agent at one step for all: no delay, every late direction, and only those not too stale."""
+
+    name: str = "field/delays"
+    title: str = "Late updates"
+    source: str = "The experiments of Adibi et al. on delayed stochastic approximation"
+    seeds: int = 64
+    step_size: float = 0.35
+    num_states: int = 20
+    dim: int = 10
+    discount: float = 0.5
+    problem_key: int = 0
+    """Which random chain."""
+    max_delay: int = 200
+    """Of the source."""
+    max_delays: tuple[int, ...] = (25, 50, 100, 200, 400)
+    """All that are tried."""
+    rounds: int = 10_000
+
+    quick_settings: ClassVar[dict[str, Any]] = {"max_delays": (50, 200), "seeds": 48, "rounds": 6000}
+
+    def seconds(self) -> float:
+        return 4.0 + 2.5 * len(self.max_delays) + 6e-9 * self.rounds * self.seeds * sum(self.max_delays)
+
+    def problem(self) -> Problem:
+        """A random chain with orthonormal features."""
+        rng = np.random.default_rng(self.problem_key)
+        P = rng.random((self.num_states, self.num_states))
+        R, features = rng.random(self.num_states), np.linalg.qr(rng.normal(size=(self.num_states, self.dim)))[0]
+        return td.from_arrays(P[None] / P.sum(1)[None, :, None], R[None], features[None], self.discount)
+
+    def run(self, watch: Watch) -> Outcome:
+        problem, step = self.problem(), SA(self.step_size)
+        runs: dict[str, AbstractAlgorithm] = {"none": step}
+        for most in self.max_delays:
+            runs[f"adaptive {most}"] = Delayed(step, max_delay=most, threshold=self.step_size)
+            runs[f"vanilla {most}"] = Delayed(step, max_delay=most)
+        every = math.gcd(self.rounds, max(1, self.rounds // RECORDS))
+        arrays = {}
+        for label, algorithm in runs.items():
+            settings = {"rounds": self.rounds, "every": every, "seeds": self.seeds, "key": self.key}
+            arrays[label] = watch.simulate(problem, algorithm, **settings).error
+        fastest = float(abs(np.linalg.eigvals(problem.affine_parts()[0][0])).max())
+        return Outcome(arrays, {"every": every, "fastest": fastest, "start": float(arrays["none"][0, 0])})
+
+    def floor(self, outcome: Outcome, label: str) -> np.ndarray:
+        """The mean over the second half, of every seed."""
+        error = outcome.arrays[label]
+        return error[:, error.shape[1] // 2 :].mean(1)
+
+    def reached(self, outcome: Outcome, label: str) -> int | None:
+        """The first recorded round in which the mean error is half of what it was; None where there is none."""
+        below = np.flatnonzero(outcome.arrays[label].mean(0) <= outcome.facts["start"] / 2)
+        return int(below[0]) * outcome.facts["every"] if len(below) else None
+
+    def limit(self, outcome: Outcome) -> float:
+        """The largest delay up to which the mean of vanilla updates is stable, roughly."""
+        return UNSTABLE / (self.step_size * outcome.facts["fastest"])
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        most, found = self.max_delay, []
+        for above, below in ((f"adaptive {most}", "none"), (f"vanilla {most}", f"adaptive {most}")):
+            ratio = statistics.ratio(self.floor(outcome, above), self.floor(outcome, below))
+            statement = f"Delays up to {most}: error floor, {above} by {below}"
+            found.append(inside(16, f"{self.name}: {above} by {below}", statement, ratio, 1.0, math.inf))
+        for other in self.max_delays:
+            ratio = statistics.ratio(self.floor(outcome, f"adaptive {other}"), self.floor(outcome, "none"))
+            statement = f"Delays up to {other}: floor of the adaptive rule by that without delays, the step unchanged"
+            found.append(inside(16, f"{self.name}: adaptive, delays up to {other}", statement, ratio, 0.0, 2.0))
+        for other in self.max_delays:
+            if other > 1.2 * self.limit(outcome):
+                ratio = Estimate(*(x / outcome.facts["start"] for x in self._end(outcome, f"vanilla {other}")))
+                statement = (
+                    f"Delays up to {other}, beyond the stable ones: error of vanilla updates by that of the start"
+                )
+                found.append(inside(16, f"{self.name}: vanilla, delays up to {other}", statement, ratio, 1.0, math.inf))
+        return found
+
+    def _end(self, outcome: Outcome, label: str) -> Estimate:
+        finite = np.minimum(self.floor(outcome, label), 1e300)
+        return statistics.mean(finite)
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        most = self.max_delay
+        floors = {name: statistics.mean(self.floor(outcome, name)).value for name in self._labels()}
+        times = [self.reached(outcome, name) for name in self._labels()]
+        said = ["never" if t is None else f"after {t}" for t in times]
+        others = ", ".join(
+            f"{self._end(outcome, f'adaptive {m}').value:.3g} and {self._end(outcome, f'vanilla {m}').value:.3g} "
+            f"up to {m}"
+            for m in self.max_delays
+        )
+        none, adaptive, vanilla = floors.values()
+        return [
+            f"With delays up to {most} at one step for all the error stays at {none:.3g} without delays, "
+            f"{adaptive:.3g} with the delay-adaptive rule and {vanilla:.3g} with vanilla updates. It is halved "
+            f"{said[0]} rounds without delays, {said[1]} with the adaptive rule and {said[2]} with vanilla updates.",
+            f"Floors of the adaptive rule and of vanilla updates by the largest delay: {others}. The adaptive rule "
+            "keeps its ball whatever the delays are and pays in speed; vanilla updates are unstable in the mean from "
+            f"delays of about {self.limit(outcome):.0f} on at this step, and noisy well before.",
+        ]
+
+    def _labels(self) -> list[str]:
+        return ["none", f"adaptive {self.max_delay}", f"vanilla {self.max_delay}"]
+
+    def table(self, outcome: Outcome) -> Table:
+        columns: dict[str, list[Any]] = {name: [] for name in ("method", "max_delay", "floor", "low", "high", "halved")}
+        for label in outcome.arrays:
+            method, _, most = label.partition(" ")
+            floor = statistics.mean(np.minimum(self.floor(outcome, label), 1e300), level=0.95)
+            values = (method, int(most or 0), *floor, self.reached(outcome, label))
+            for column, value in zip(columns.values(), values, strict=True):
+                column.append(value)
+        return columns
+
+    def notes(self) -> list[str]:
+        return [
+            "Adibi, Dal Fabbro, Schenato, Kulkarni, Poor, Pappas, Hassani and Mitra, Stochastic approximation with "
+            "delayed updates: finite-time rates under Markovian sampling, AISTATS 2024, arXiv:2402.11800: one agent, "
+            "20 states, 10 orthonormal features, discount 0.5, delays uniform on 1 to 200, step 0.35, which is also "
+            "the distance from which the adaptive rule skips an update.",
+            "Kernel (normalised uniform rows), rewards (uniform on [0, 1]), start (0) and length are ours; the source "
+            "does not print them. A direction may arrive several times or never, since each round draws its delay.",
+            "Floors are means over the second half of the runs. The stable delays are those of the mean: a uniform "
+            "delay up to tau destabilises x' = -k x from k tau = pi^2 / 2 on, with k the step times the largest "
+            "eigenvalue; noise in the operators' matrices comes on top.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        from ...plots._style import STYLE, colours
+
+        looks = dict(zip(NAMES, colours(list(NAMES)).values(), strict=True))
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+            left, right = figure.subplots(1, 2)
+            self._draw_curves(left, outcome, looks)
+            self._draw_floors(right, outcome, looks)
+            handles = [Line2D([], [], color=looks[name], marker="o", markersize=4) for name in NAMES]
+            figure.legend(handles, list(NAMES.values()), loc="outside upper center", ncols=3, frameon=False)
+        return figure
+
+    def _draw_curves(self, ax: "Axes", outcome: Outcome, looks: dict[str, str]) -> None:
+        from ... import plots
+
+        for label, colour in zip(self._labels(), looks.values(), strict=True):
+            mean, low, high = plots.interval(outcome.arrays[label])
+            at = outcome.facts["every"] * np.arange(len(mean))
+            ax.plot(at, mean, color=colour)
+            ax.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
+        ax.set(yscale="log", xlabel="round", title=f"delays up to {self.max_delay}")
+        ax.set_ylabel(r"$|\theta - \theta^{{\star}}|^2$")
+
+    def _draw_floors(self, ax: "Axes", outcome: Outcome, looks: dict[str, str]) -> None:
+        for name in ("adaptive", "vanilla"):
+            floors = [self.floor(outcome, f"{name} {most}") for most in self.max_delays]
+            found = np.array([statistics.mean(np.minimum(row, 1e300), level=0.95) for row in floors])
+            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
+            ax.errorbar(self.max_delays, found[:, 0], spread, color=looks[name], marker="o", markersize=4, capsize=2)
+        ax.axhline(statistics.mean(self.floor(outcome, "none")).value, color=looks["none"])
+        ax.axvline(self.limit(outcome), color="0.7", linewidth=0.8, zorder=0)
+        ax.set(xscale="log", yscale="log", xlabel="largest delay", ylabel="error floor", title="the same step for all")
+        ax.set_ylim(top=min(ax.get_ylim()[1], 1e6))
+        ax.set_xticks(self.max_delays, [str(most) for most in self.max_delays])
+        ax.minorticks_off()

@@ -1,0 +1,254 @@
+"""SCAFFLSA's experiment: federated TD(0) in Garnet environments, with up to ten thousand local steps."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
+from ...problems import Problem, garnet
+from ...theory._rule import require_rule
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, equals, inside
+from ..statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"LocalSA": LocalSA, "SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
+RECORDS = 200
+"""How many rounds of a run are recorded."""
+LARGE = 0.01
+"""From which predicted squared bias on methods are compared by theirs."""
+
+
+class Case(NamedTuple):
+    """One panel: where, how many agents and local steps, and how long."""
+
+    setting: str
+    num_agents: int
+    local_steps: int
+    samples: int
+
+    @property
+    def label(self) -> str:
+        """What arrays are called by."""
+        return f"{self.setting}, N = {self.num_agents}, H = {self.local_steps}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Garnet(AbstractExperiment):
+    """Local SA (FedLSA), SCAFFLSA and FedHSA where agents live in two unlike environments, or in nearly the same."""
+
+    name: str = "field/garnet"
+    title: str = "Garnet environments"
+    source: str = "Figure 1 of SCAFFLSA"
+    seeds: int = 10
+    few_seeds: int = 5
+    """Where there are many agents."""
+    step_size: float = 0.1
+    problem_key: int = 0
+    """Which environments."""
+    num_agents: int = 10
+    many_agents: int = 100
+    local_steps: tuple[int, ...] = (10, 100, 1000, 10000)
+    """Between unlike environments."""
+    like_steps: tuple[int, ...] = (100, 1000)
+    """Between like ones."""
+    further_steps: int = 1000
+    """With many agents, and on one trajectory per agent."""
+    samples: int = 60_000
+    """Each agent's, over all rounds."""
+    least_rounds: int = 30
+    """More samples are taken where they would make fewer rounds."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "local_steps": (1000,),
+        "like_steps": (100,),
+        "many_agents": 20,
+        "samples": 40_000,
+    }
+
+    def cases(self) -> list[Case]:
+        """In the order of the panels."""
+
+        def case(setting: str, num_agents: int, H: int) -> Case:
+            return Case(setting, num_agents, H, max(self.samples, self.least_rounds * H))
+
+        return [
+            *(case("unlike", self.num_agents, H) for H in self.local_steps),
+            *(case("like", self.num_agents, H) for H in self.like_steps),
+            case("unlike", self.many_agents, self.further_steps),
+            case("unlike, Markov", self.num_agents, self.further_steps),
+        ]
+
+    def seconds(self) -> float:
+        steps = sum(len(METHODS) * case.num_agents * case.samples * self._seeds(case) for case in self.cases())
+        return 5.0 + 4.0 * len(self.cases()) + 1.5e-7 * steps
+
+    def _seeds(self, case: Case) -> int:
+        return self.few_seeds if case.num_agents > self.num_agents else self.seeds
+
+    def problem(self, case: Case) -> Problem:
+        """Transitions are independent, as in the source's code, unless they are one trajectory."""
+        kernels = 1 if case.setting == "like" else 2
+        found = garnet.random(case.num_agents, kernels=kernels, key=self.problem_key)
+        return found if "Markov" in case.setting else found.iid()
+
+    def run(self, watch: Watch) -> Outcome:
+        arrays, rows = {}, []
+        for case in self.cases():
+            problem = self.problem(case)
+            A, b = problem.affine_parts()
+            residuals = A @ problem.theta_star - b
+            rounds = case.samples // case.local_steps
+            every = math.gcd(rounds, max(1, rounds // RECORDS))
+            row: dict[str, Any] = {"label": case.label, **case._asdict(), "rounds": rounds, "every": every}
+            for name, method in METHODS.items():
+                algorithm = method(self.step_size, local_steps=case.local_steps)
+                settings = {"rounds": rounds, "every": every, "seeds": self._seeds(case), "key": self.key}
+                start = problem.theta_star + 1
+                result = watch.simulate(problem, algorithm, record=("theta",), theta=start, **settings)
+                arrays[f"{case.label}/{name}"] = result.error
+                half = result.records["theta"][:, len(result.rounds) // 2 :]
+                arrays[f"{case.label}/{name}/mean"] = half.mean(1) - problem.theta_star
+            bias = require_rule(LocalSA(self.step_size, local_steps=case.local_steps)).limit_error(A, residuals)
+            rows.append(row | {"bias": float(bias @ bias)})
+        return Outcome(arrays, {"rows": rows})
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for row in outcome.facts["rows"]:
+            label, predicted = row["label"], row["bias"]
+            if row["setting"] == "like":
+                for other in ("SCAFFLSA", "FedHSA"):
+                    statement = f"{label}: floor of Local SA by that of {other}, which agree between like environments"
+                    name = f"{self.name}: {label}, LocalSA by {other}"
+                    found.append(inside(11, name, statement, floors(outcome, label, "LocalSA", other), 0.8, 1.25))
+                continue
+            if predicted < LARGE:
+                continue
+            statement = f"{label}: squared bias of Local SA against that without noise"
+            slack = 0.1 if "Markov" in row["setting"] else 0.0
+            measured = own_bias(outcome, label, "LocalSA")
+            found.append(
+                equals(11, f"{self.name}: {label}, LocalSA, bias", statement, measured, predicted, slack=slack)
+            )
+            for other in ("SCAFFLSA", "FedHSA"):
+                statement = f"{label}: squared bias of {other}, by that of Local SA"
+                part = Estimate(*(end / predicted for end in own_bias(outcome, label, other)))
+                found.append(inside(11, f"{self.name}: {label}, {other}, bias", statement, part, -0.1, 0.1))
+                statement = f"{label}: floor of Local SA by that of {other}"
+                name = f"{self.name}: {label}, LocalSA by {other}"
+                ratio = floors(outcome, label, "LocalSA", other)
+                found.append(inside(11, name, statement, ratio, 1.0, math.inf))
+        return found
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        said, ratios = [], []
+        for row in outcome.facts["rows"]:
+            if row["setting"] == "unlike" and row["num_agents"] == self.num_agents:
+                H, found = row["local_steps"], own_bias(outcome, row["label"], "LocalSA")
+                said.append(f"{found.value:.2g} at H = {H} (predicted {row['bias']:.2g})")
+                of = [floors(outcome, row["label"], "LocalSA", other).value for other in ("SCAFFLSA", "FedHSA")]
+                ratios.append(f"{of[0]:.3g} and {of[1]:.3g} at H = {H}")
+        like = [row["label"] for row in outcome.facts["rows"] if row["setting"] == "like"]
+        same = [floors(outcome, label, "LocalSA", m).value for label in like for m in ("SCAFFLSA", "FedHSA")]
+        return [
+            f"Between two unlike environments Local SA (FedLSA) stops at a squared bias of {', '.join(said)}, where "
+            "theory puts it; SCAFFLSA and FedHSA have none.",
+            f"Its error floor is so many times SCAFFLSA's and FedHSA's: {'; '.join(ratios)}. Between like "
+            f"environments the three agree (ratios {min(same):.2f} to {max(same):.2f}).",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        columns: dict[str, list[Any]] = {name: [] for name in (*Case._fields, "method", "floor", "low", "high", "bias")}
+        for row in outcome.facts["rows"]:
+            for method in METHODS:
+                floor = statistics.mean(floor_of(outcome, row["label"], method), level=0.95)
+                values = (*(row[name] for name in Case._fields), method, *floor, row["bias"])
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+        return columns
+
+    def notes(self) -> list[str]:
+        return [
+            "Mangold, Samsonov, Labbi, Levin, Alami, Naumov and Moulines, SCAFFLSA, NeurIPS 2024, arXiv:2402.04114: "
+            "30 states, 2 actions, branching 2, 8 features, discount 0.95, step 0.1, start at theta* + 1, independent "
+            "transitions as in its code. Unlike: two kernels, rewards of odd agents with the other sign; like: "
+            "one kernel, kernels and rewards perturbed by up to 0.02.",
+            f"The source takes 500000 samples per agent, steps 0.01 and 0.1, 10 and 100 agents and H = 1 as well. Ours "
+            f"are {self.samples}, or {self.least_rounds} rounds where that is more, at step {self.step_size:g}; "
+            f"{self.many_agents} agents at H = {self.further_steps} only. For H = 1 the three methods are one.",
+            "Markov: the same with one trajectory per agent, which the source does not run.",
+            "Floors and biases are means over the second half of each run. Predicted biases are those without noise, "
+            "which for independent transitions are also those of the mean; at H = 10 and 100 they are too small to be "
+            "measured beside the noise, and are not checked.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        from ...plots._style import DASHES, STYLE, colours, darker
+
+        looks = colours(list(METHODS))
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+            rows = outcome.facts["rows"]
+            across = math.ceil(len(rows) / 2)
+            axes = figure.subplots(2, across, sharey=True, squeeze=False).ravel()
+            for ax, row in zip(axes, rows, strict=False):
+                self._draw_case(ax, outcome, row, looks)
+            for ax in axes[len(rows) :]:
+                ax.set_axis_off()
+            for ax in axes[::across]:
+                ax.set_ylabel(r"$|\bar\theta - \theta^{{\star}}|^2$")
+            for ax in axes[across:]:
+                ax.set_xlabel("communication round")
+            handles = [Line2D([], [], color=looks[name]) for name in METHODS]
+            theory: dict[str, Any] = {"color": darker(looks["LocalSA"]), "linestyle": DASHES, "linewidth": 1.0}
+            handles.append(Line2D([], [], **theory))
+            labels = ["Local SA (FedLSA)", "SCAFFLSA", "FedHSA", "predicted bias of Local SA"]
+            figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+        return figure
+
+    def _draw_case(self, ax: "Axes", outcome: Outcome, row: dict[str, Any], looks: dict[str, str]) -> None:
+        from ... import plots
+        from ...plots._style import DASHES, darker
+
+        for name in METHODS:
+            error = outcome.arrays[f"{row['label']}/{name}"]
+            at = row["every"] * np.arange(error.shape[1])
+            mean, low, high = plots.interval(error)
+            ax.plot(at, mean, color=looks[name])
+            ax.fill_between(at, low, high, color=looks[name], alpha=0.25, linewidth=0)
+        if row["setting"] != "like":
+            style: dict[str, Any] = {"color": darker(looks["LocalSA"]), "linestyle": DASHES, "linewidth": 1.0}
+            ax.axhline(row["bias"], **style)
+        where = {"unlike": "two environments", "like": "one environment", "unlike, Markov": "two, Markov"}
+        title = f"$N$ = {row['num_agents']}, $H$ = {row['local_steps']}\n{where[row['setting']]}"
+        ax.set_title(title, fontsize=8)
+        ax.set_yscale("log")
+        ax.locator_params(axis="x", nbins=3)
+
+
+def floor_of(outcome: Outcome, label: str, method: str) -> np.ndarray:
+    """The mean squared error over the second half, of every seed."""
+    error = outcome.arrays[f"{label}/{method}"]
+    return error[:, error.shape[1] // 2 :].mean(1)
+
+
+def floors(outcome: Outcome, label: str, above: str, below: str) -> Estimate:
+    """The ratio of two methods' floors."""
+    return statistics.ratio(floor_of(outcome, label, above), floor_of(outcome, label, below))
+
+
+def own_bias(outcome: Outcome, label: str, method: str) -> Estimate:
+    """The squared norm of a method's mean error."""
+    return statistics.squared_bias(outcome.arrays[f"{label}/{method}/mean"])

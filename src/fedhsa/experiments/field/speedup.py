@@ -1,0 +1,174 @@
+"""SCAFFLSA's speed-up: its error at stationarity with up to a thousand agents, FedHSA's beside it."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
+from ...problems import Problem, garnet
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, equals
+from ..instance import repeated
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
+SLACK = 0.03
+"""How far slopes may be from -1: noise in the operators' matrices adds terms of second order in 1/N."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Speedup(AbstractExperiment):
+    """A cohort in Garnet environments, repeated with noise of its own: only the number of agents changes."""
+
+    name: str = "field/speedup"
+    title: str = "SCAFFLSA's speed-up"
+    source: str = "The speed-up experiments of SCAFFLSA"
+    seeds: int = 16
+    problem_key: int = 0
+    """Which environments."""
+    like_agents: tuple[int, ...] = (1, 10, 100, 1000)
+    """Copies of one agent."""
+    unlike_agents: tuple[int, ...] = (10, 100, 1000)
+    """Copies of a cohort of ten, five in each of two environments."""
+    step_size: float = 1.0
+    local_steps: tuple[int, ...] = (10, 100)
+    samples: int = 6000
+    """Each agent's; errors count from the second third on."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "like_agents": (1, 10, 100),
+        "unlike_agents": (10, 100),
+        "local_steps": (10,),
+        "samples": 12000,
+    }
+
+    def seconds(self) -> float:
+        agents = sum(self.like_agents) + sum(self.unlike_agents)
+        runs = len(self.local_steps) * len(METHODS)
+        return runs * (2.0 * len(self.like_agents + self.unlike_agents) + 1.5e-7 * agents * self.samples * self.seeds)
+
+    def sweeps(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of agents of each setting."""
+        return {"like": self.like_agents, "unlike": self.unlike_agents}
+
+    def cohort(self, setting: str) -> Problem:
+        """What is repeated; transitions are independent, as in the source's code."""
+        if setting == "like":
+            return garnet.random(1, kernels=1, key=self.problem_key).iid()
+        return garnet.random(10, kernels=2, key=self.problem_key).iid()
+
+    def run(self, watch: Watch) -> Outcome:
+        arrays = {}
+        for setting, numbers in self.sweeps().items():
+            cohort = self.cohort(setting)
+            problems = [repeated(cohort, N // cohort.num_agents) for N in numbers]
+            for H in self.local_steps:
+                rounds = self.samples // H
+                for name, method in METHODS.items():
+                    found = []
+                    for problem in problems:
+                        settings = {"rounds": rounds, "seeds": self.seeds, "key": self.key}
+                        algorithm = method(self.step_size, local_steps=H)
+                        error = watch.simulate(problem, algorithm, theta=problem.theta_star, **settings).error
+                        found.append(error[:, rounds // 3 :].mean(1))
+                    arrays[f"{setting}, H = {H}/{name}"] = np.stack(found)
+        return Outcome(arrays, {})
+
+    def slope(self, outcome: Outcome, label: str) -> statistics.Estimate:
+        """Of the logarithm of the error against that of the number of agents."""
+        return statistics.slope(self.sweeps()[label.split(",")[0]], outcome.arrays[label])
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for label in outcome.arrays:
+            where, method = label.split("/")
+            numbers = ", ".join(map(str, self.sweeps()[where.split(",")[0]]))
+            statement = f"{method}, {where}, step {self.step_size:g}: slope of log error against log N, N = {numbers}"
+            options: dict[str, Any] = {"slack": SLACK, "precision": 0.1, "relative": False}
+            slope = self.slope(outcome, label)
+            found.append(equals(12, f"{self.name}: {where}, {method}", statement, slope, -1.0, **options))
+        return found
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        slopes = {label: self.slope(outcome, label) for label in outcome.arrays}
+        said = "; ".join(
+            f"{name.replace('/', ', ')} {s.value:.3f} ({s.low:.3f} to {s.high:.3f})" for name, s in slopes.items()
+        )
+        times = []
+        for H in self.local_steps:
+            of_fed, of_other = (outcome.arrays[f"unlike, H = {H}/{name}"][-1] for name in ("FedHSA", "SCAFFLSA"))
+            times.append(f"{statistics.ratio(of_fed, of_other).value:.2f} at H = {H}")
+        return [
+            f"At stationarity errors fall as 1/N: slopes on logarithmic axes, with 99.9 % intervals, are {said}.",
+            f"Between unlike environments FedHSA's error is {' and '.join(times)} times SCAFFLSA's: it corrects the "
+            "whole round by one observation of each agent.",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        names = ("setting", "method", "agents", "error", "low", "high")
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        for label, samples in outcome.arrays.items():
+            where, method = label.split("/")
+            for N, row in zip(self.sweeps()[where.split(",")[0]], samples, strict=True):
+                values = (where, method, N, *statistics.mean(row, level=0.95))
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+        return columns
+
+    def notes(self) -> list[str]:
+        return [
+            "Mangold et al., SCAFFLSA, NeurIPS 2024, arXiv:2402.04114: N = 1, 10, 100, 1000, steps from 0.001 to 1, "
+            "H = 1, 10, 100, independent transitions in Garnet environments.",
+            f"Ours is the step {self.step_size:g}: smaller ones take as many more samples to become stationary. Runs "
+            f"start at the root, and errors are means over the last two thirds of {self.samples} samples per agent.",
+            "The source draws a cohort for every N. Here one agent (like) or one cohort of ten (unlike) is repeated, "
+            "each copy with observations of its own, so that N changes nothing but the averaging. Slopes may be "
+            f"{SLACK:g} off -1: noise in the operators' matrices adds terms of second order in 1/N, largest at N = 1.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        from ...plots._style import DASHES, STYLE, colours
+
+        looks = colours(list(METHODS))
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+            titles = {"like": "copies of one agent", "unlike": "copies of ten unlike agents"}
+            for ax, (setting, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+                self._draw_setting(ax, outcome, setting, looks)
+                ax.set(xscale="log", yscale="log", xlabel="number of agents $N$", title=title)
+            figure.axes[0].set_ylabel("error at stationarity")
+            handles = [
+                Line2D([], [], color=looks[name], marker=marker, linestyle="none", markersize=4.5)
+                for name in METHODS
+                for marker in ("o", "s")[: len(self.local_steps)]
+            ]
+            labels = [f"{name}, $H$ = {H}" for name in METHODS for H in self.local_steps]
+            handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
+            figure.legend(handles, [*labels, "slope -1"], loc="outside upper center", ncols=5, frameon=False)
+        return figure
+
+    def _draw_setting(self, ax: "Axes", outcome: Outcome, setting: str, looks: dict[str, str]) -> None:
+        from ...plots._style import DASHES, darker
+
+        numbers = np.array(self.sweeps()[setting])
+        for H, marker in zip(self.local_steps, ("o", "s", "^", "D"), strict=False):
+            for k, name in enumerate(METHODS):
+                samples = outcome.arrays[f"{setting}, H = {H}/{name}"]
+                found = np.array([statistics.mean(row, level=0.95) for row in samples])
+                spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
+                style: dict[str, Any] = {"marker": marker, "linestyle": "none", "markersize": 4.5 - k, "capsize": 2}
+                ax.errorbar(numbers, found[:, 0], spread, color=looks[name], **style)
+                middle = math.exp(np.log(found[:, 0] * numbers).mean())
+                guide: dict[str, Any] = {"color": darker(looks[name]), "linestyle": DASHES, "linewidth": 0.8}
+                ax.plot(numbers, middle / numbers, zorder=1, **guide)
