@@ -93,15 +93,15 @@ def test_scaffnew_follows_the_average_map_written_by_hand():
     np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, rtol=1e-9)
 
 
-ELSEWHERE = ("SA", "LocalSVRG", "MCSAG")
-"""For one agent, and for finite sums."""
+ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA")
+"""For one agent, for finite sums, and with a random number of steps."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in fh.ALGORITHMS if name not in ELSEWHERE])
 def test_limit_and_rate_are_those_of_a_run_without_noise(name):
     problem = CASES["quadratic"]().problem
-    available = {"step_size": STEP, "local_steps": H, "probability": 0.25, "gaps": (1, 3), "beta": 0.3, "samples": H}
+    available = {"step_size": STEP, "local_steps": H, "probability": 0.25, "gaps": (1, 3), "beta": 0.3}
     algorithm = fh.algorithms.parse(name, problem, **available)
     limit, radius = exact.limit(problem, algorithm), exact.spectral_radius(problem, algorithm)
     path = Joint(problem, algorithm).parameters(2000, np.zeros(problem.dim))
@@ -159,6 +159,11 @@ class Odd(fh.AbstractAlgorithm):
 def test_methods_without_one_affine_map_are_refused_with_the_reason(kind, reason):
     with pytest.raises(TypeError, match=reason):
         exact.spectral_radius(two_scalars(), Odd(0.1, kind))
+
+
+def test_a_random_number_of_steps_is_refused():
+    with pytest.raises(TypeError, match="MultilevelSA draws random numbers besides the coin"):
+        exact.limit(CASES["quadratic"]().problem, fh.MultilevelSA(STEP, samples=H))
 
 
 def test_rounds_that_differ_still_have_a_curve():
