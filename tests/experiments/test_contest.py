@@ -91,7 +91,7 @@ def test_what_counts_is_a_run_on_the_key_itself_which_no_step_was_tuned_on(probl
     entry = found.entries["LocalSA"]
     assert entry.tuning is not None
     result = fedhsa.simulate(problem, local_sa(entry.tuning.best.step), rounds=100, seeds=3, key=TERMS.key)
-    np.testing.assert_array_equal(entry.error, result.error)
+    np.testing.assert_allclose(entry.error, result.error, rtol=1e-12)
     np.testing.assert_allclose(entry.score, result.error[:, 91:].mean(1), rtol=1e-12)
     assert not np.isclose(entry.tuning.best.error, entry.score[:2].mean(), rtol=1e-3)
 
@@ -128,7 +128,7 @@ def test_a_method_is_compiled_once_for_all_its_steps(problem, monkeypatch):
     compiled = eqx.filter_jit(counted)
     monkeypatch.setattr(engine_run, "_compiled", lambda platform: compiled)
     compare(problem, {"FedHSA": fed_hsa}, TERMS)
-    assert len(traces) == 2  # for the seeds that tune, and for the other number of seeds that count
+    assert len(traces) == 1  # for the seeds that tune and those that count, in chunks of the same size
 
 
 def test_every_method_gets_as_many_observations_whatever_its_rounds_are(problem):
@@ -142,7 +142,7 @@ def test_every_method_gets_as_many_observations_whatever_its_rounds_are(problem)
 
 def test_with_a_target_what_counts_is_when_each_seed_first_gets_there(problem, found):
     error = found.entries["FedHSA"].error
-    target = float(np.median(error[:, 50]))
+    target = float(np.median(error[:, 50])) * (1 + 1e-6)  # not at an error, where rounding would decide
     terms = Terms(samples=400, seeds=3, target=target, objective="bytes")
     algorithm = found.entries["FedHSA"].algorithm
     entry = compare(problem, {"FedHSA": algorithm}, terms).entries["FedHSA"]

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from .. import _check
@@ -12,6 +13,7 @@ from .._random import as_key, fold_in
 from .._types import Key
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
+from ..engine.placement import parallel_chunks
 from ..problems import Problem
 from .ranking import Ranking, rank
 from .tuning import Trial, Tuning, search, starting_step
@@ -185,6 +187,9 @@ def _run(
     rounds = terms.samples // length
     every = -(-rounds // POINTS)
     rounds -= rounds % every
+    # On a CPU the seeds that count go in chunks as large as those that tune: one compiled program serves both.
+    devices = jax.devices()
+    chunk = -(-terms.tuning_seeds // parallel_chunks(devices)) if devices[0].platform == "cpu" else None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Interrupted after")
         result = simulate(
@@ -194,6 +199,7 @@ def _run(
             seeds=seeds,
             key=key,
             every=every,
+            chunk=chunk,
             progress=lambda done: progress(done / rounds),
         )
     if not result.complete:
