@@ -13,7 +13,15 @@ METHODS = {name: method for table in TABLES for name, method in table.METHODS.it
 ROUNDS, KEY = 7, 5
 
 
-@pytest.mark.parametrize(("name", "case"), [(name, case) for name, m in METHODS.items() for case in m.cases])
+def pairs():
+    """Every method on every problem it runs on; all but one of them, in turn, take long together."""
+    for number, (name, method) in enumerate(METHODS.items()):
+        for place, case in enumerate(method.cases):
+            marks = () if place == number % len(method.cases) else pytest.mark.slow
+            yield pytest.param(name, case, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "case"), pairs())
 def test_a_method_equals_its_loop_on_the_observations_of_its_key(name, case):
     method, (problem, G, _) = METHODS[name], CASES[case]()
     algorithm, theta = method.on(problem), np.linspace(-1, 1, problem.dim)

@@ -53,6 +53,7 @@ from .loopless import Scaffnew as Scaffnew
 from .momentum import MomentumSA as MomentumSA
 from .multilevel import MultilevelSA as MultilevelSA
 from .one_shot import OneShotAveraging as OneShotAveraging
+from .oracle import OracleShift as OracleShift
 from .output import Averaged as Averaged
 from .output import GeometricAverage as GeometricAverage
 from .output import RichardsonRomberg as RichardsonRomberg
@@ -79,7 +80,6 @@ from .schedules import (
 from .server import Projected as Projected
 from .server import ServerMomentum as ServerMomentum
 from .server import Weighted as Weighted
-from .shifted import OracleShift as OracleShift
 from .thinning import Thinned as Thinned
 from .wrapper import AbstractWrapper as AbstractWrapper
 

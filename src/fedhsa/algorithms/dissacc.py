@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local import send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
 
@@ -47,10 +48,7 @@ class DisSACC(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("operator", self._send_theta, self._mean_operator, self._step),)
-
-    def _send_theta(self, server, round):
-        return server.theta
+        return (Exchange("operator", send_theta, self._mean_operator, self._step),)
 
     def _mean_operator(self, theta, memory, agent, block, round):
         def add(total, o):

@@ -3,12 +3,12 @@
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local import local_steps, send_theta
 from .schedules import AbstractSchedule, step_at
 
 
@@ -70,34 +70,32 @@ class FedHSA(AbstractAlgorithm):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", self._send_theta, self._anchor, self._average_operator),
-            Exchange("delta", self._send_operator, self._local_steps, self._move),
+            Exchange("operator", send_theta, anchor, average_operator),
+            Exchange("delta", send_operator, self._local_steps, self._move),
         )
 
-    def _send_theta(self, server, round):
-        return server.theta
-
-    def _anchor(self, theta_bar, memory, agent, block, round):
-        g = agent.operator(theta_bar, tree.take(block, 0))
-        return g, Memory(theta_bar, g)
-
-    def _average_operator(self, server, replies, round):
-        return Server(server.theta, replies.mean())
-
-    def _send_operator(self, server, round):
-        return server.g_bar
-
     def _local_steps(self, g_bar, memory, agent, block, round):
-        eta = step_at(self.step_size, round.index)
-        correction = g_bar - memory.g
-
-        def step(theta, o):
-            return theta + eta * (agent.operator(theta, o) + correction), None
-
+        eta, rest = step_at(self.step_size, round.index), tree.take(block, slice(1, None))
         # The anchor's observation is that of step 0, where the operator and the anchor cancel.
         theta = memory.theta + eta * g_bar
-        theta, _ = jax.lax.scan(step, theta, tree.take(block, slice(1, None)), length=self.local_steps - 1)
+        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, shift=g_bar - memory.g)
         return theta - memory.theta, memory
 
     def _move(self, server, replies, round):
         return Server(server.theta + self.server_step * replies.mean(), server.g_bar)
+
+
+def anchor(theta_bar, memory, agent, block, round):
+    """The agent's operator where the round starts, on its first observation."""
+    g = agent.operator(theta_bar, tree.take(block, 0))
+    return g, Memory(theta_bar, g)
+
+
+def average_operator(server, replies, round):
+    """The server with the average of the agents' operators."""
+    return server._replace(g_bar=replies.mean())
+
+
+def send_operator(server, round):
+    """The averaged operator."""
+    return server.g_bar

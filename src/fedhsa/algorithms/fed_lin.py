@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from .. import tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, Round, check_local_steps, check_probability, check_step_size
-from .fed_hsa import Memory, Server
+from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
+from .local import local_steps, move, send_theta
 from .schedules import AbstractSchedule, step_at
-from .shifted import move, send_theta, shifted_steps
 
 
 class FedLin(AbstractAlgorithm):
@@ -68,8 +68,8 @@ class FedLin(AbstractAlgorithm):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, self._anchor, self._average_operator),
-            Exchange("delta", _send_operator, self._local_steps, move),
+            Exchange("operator", send_theta, anchor, average_operator),
+            Exchange("delta", send_operator, self._local_steps, move),
         )
 
     def check(self, problem):
@@ -83,13 +83,6 @@ class FedLin(AbstractAlgorithm):
         if not isinstance(self.local_steps, tuple):
             return cost
         return cost._replace(evaluations=sum(self.local_steps) / len(self.local_steps))
-
-    def _anchor(self, theta_bar, memory, agent, block, round):
-        g = agent.operator(theta_bar, tree.take(block, 0))
-        return g, Memory(theta_bar, g)
-
-    def _average_operator(self, server, replies, round):
-        return Server(server.theta, replies.mean())
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         tau, correction = self._own_steps(round), g_bar - memory.g
@@ -171,7 +164,7 @@ class SSLocalSGD(AbstractAlgorithm):
     def exchanges(self):
         return (
             Exchange("operator", send_theta, self._anchor, self._average_operator),
-            Exchange("delta", _send_operator, self._local_steps, move),
+            Exchange("delta", send_operator, self._local_steps, move),
         )
 
     def expected(self, cost):
@@ -195,9 +188,5 @@ class SSLocalSGD(AbstractAlgorithm):
         eta, correction = step_at(self.step_size, round.index), g_bar - memory.anchor
         theta = memory.theta + eta * (memory.g + correction)
         rest = tree.take(block, slice(1, None))
-        theta = shifted_steps(agent, theta, rest, eta, correction, self.local_steps - 1)
+        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, correction)
         return theta - memory.theta, memory
-
-
-def _send_operator(server, round):
-    return server.g_bar

@@ -11,6 +11,7 @@ from .. import _check
 from .._types import Theta
 from ..sources import IID, FiniteChain
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_probability, check_step_size
+from .local import move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
 
@@ -80,8 +81,8 @@ class LocalSVRG(AbstractAlgorithm):
     @property
     def exchanges(self):
         return (
-            Exchange("reference", self._send_theta, self._mean_operator, self._average_operator),
-            Exchange("delta", self._send_operator, self._local_steps, self._move),
+            Exchange("reference", send_theta, self._mean_operator, self._average_operator),
+            Exchange("delta", self._send_operator, self._local_steps, move),
         )
 
     def expected(self, cost):
@@ -92,9 +93,6 @@ class LocalSVRG(AbstractAlgorithm):
 
     def _refreshes(self, round):
         return round.happens(self.probability) | (round.index == 0)
-
-    def _send_theta(self, server, round):
-        return server.theta
 
     def _mean_operator(self, theta_bar, memory, agent, block, round):
         refreshes = self._refreshes(round)
@@ -115,9 +113,6 @@ class LocalSVRG(AbstractAlgorithm):
 
         theta, _ = jax.lax.scan(step, memory.theta, block, length=self.local_steps)
         return theta - memory.theta, memory
-
-    def _move(self, server, replies, round):
-        return server._replace(theta=server.theta + replies.mean())
 
 
 class SAGMemory(NamedTuple):
@@ -178,7 +173,7 @@ class MCSAG(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send_theta, self._local_steps, self._move),)
+        return (Exchange("delta", send_theta, self._local_steps, move),)
 
     def check(self, problem):
         source = problem.agents.source
@@ -191,9 +186,6 @@ class MCSAG(AbstractAlgorithm):
         if (N := chain.transition.shape[-1]) != self.num_components:
             raise ValueError(f"`num_components` must be {N}, the components of the problem, got {self.num_components}.")
 
-    def _send_theta(self, server, round):
-        return server.theta
-
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
 
@@ -205,6 +197,3 @@ class MCSAG(AbstractAlgorithm):
 
         (theta, memory), _ = jax.lax.scan(step, (theta_bar, memory), block, length=self.local_steps)
         return theta - theta_bar, memory
-
-    def _move(self, server, replies, round):
-        return Server(server.theta + replies.mean())

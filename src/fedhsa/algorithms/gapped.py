@@ -1,23 +1,14 @@
 """Local SA that averages after irregular gaps."""
 
 import itertools
-from typing import Any
 
 import equinox as eqx
-import jax
 
 from .. import _check, tree
-from .._types import Block, Theta
-from ..problems import AbstractAgent
 from .base import AbstractAlgorithm, Exchange, check_step_size
+from .local import local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
-
-
-def plain_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, count: int) -> Theta:
-    r"""$\theta \leftarrow \theta + \eta\, G(\theta, o)$, `count` times."""
-    theta, _ = jax.lax.scan(lambda x, o: (x + eta * agent.operator(x, o), None), theta, block, length=count)
-    return theta
 
 
 class GappedSA(AbstractAlgorithm):
@@ -65,13 +56,7 @@ class GappedSA(AbstractAlgorithm):
     def _exchange(self, start, gap):
         def local(theta_bar, memory, agent, block, round):
             part = tree.take(block, slice(start, start + gap))
-            theta = plain_steps(agent, theta_bar, part, step_at(self.step_size, round.index), gap)
+            theta = local_steps(agent, theta_bar, part, step_at(self.step_size, round.index), gap)
             return theta - theta_bar, memory
 
-        return Exchange(f"delta {start}", self._send_theta, local, self._move)
-
-    def _send_theta(self, server, round):
-        return server.theta
-
-    def _move(self, server, replies, round):
-        return Server(server.theta + replies.mean())
+        return Exchange(f"delta {start}", send_theta, local, move)

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 
 from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local import local_steps, send_theta
 from .schedules import AbstractSchedule, step_at
 
 
@@ -58,16 +58,11 @@ class LocalSA(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", _send_theta, self._local_steps, self._move),)
+        return (Exchange("delta", send_theta, self._local_steps, self._move),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
-
-        def step(theta, o):
-            return theta + eta * agent.operator(theta, o), None
-
-        theta, _ = jax.lax.scan(step, theta_bar, block, length=self.local_steps)
-        return theta - theta_bar, memory
+        return local_steps(agent, theta_bar, block, eta, self.local_steps) - theta_bar, memory
 
     def _move(self, server, replies, round):
         return Server(server.theta + self.server_step * replies.mean())
@@ -90,7 +85,7 @@ class AbstractOneStep(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("operator", _send_theta, self._operator, self._step),)
+        return (Exchange("operator", send_theta, self._operator, self._step),)
 
     def _operator(self, theta, memory, agent, block, round):
         return agent.operator(theta, tree.take(block, 0)), memory
@@ -140,7 +135,3 @@ class SA(AbstractOneStep):
                 f"SA runs one agent alone, got a problem of {problem.num_agents}. Pick one, `problem.take([0])`, "
                 "or let them work together with LocalSA, SynchronisedSA or FedHSA."
             )
-
-
-def _send_theta(server, round):
-    return server.theta

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from .. import tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_probability, check_step_size
+from .local import move, send_theta
 from .local_sa import Server
 from .scafflsa import previous_step
 from .schedules import AbstractSchedule, step_at
-from .shifted import move, send_theta
 
 
 class Memory(NamedTuple):

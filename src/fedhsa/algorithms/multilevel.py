@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 from .. import _check
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_step_size
+from .local import move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
 
@@ -80,10 +81,7 @@ class MultilevelSA(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send_theta, self._local_steps, self._move),)
-
-    def _send_theta(self, server, round):
-        return server.theta
+        return (Exchange("delta", send_theta, self._local_steps, move),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
@@ -116,9 +114,6 @@ class MultilevelSA(AbstractAlgorithm):
         level = 1 + jax.lax.clz(bits).astype(jnp.int32)  # one more zero at the front half as often
         highest = min(self.max_level, (self.samples // self.batch).bit_length() - 1)  # more can never fit
         return self.batch << jnp.where(level > highest, 0, level)
-
-    def _move(self, server, replies, round):
-        return Server(server.theta + replies.mean())
 
 
 def estimator_weight(place: Int[Array, ""], size: Int[Array, ""], batch: int) -> Int[Array, ""]:

@@ -3,7 +3,7 @@
 import equinox as eqx
 
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .gapped import plain_steps
+from .local import local_steps, move
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
 
@@ -52,7 +52,7 @@ class OneShotAveraging(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send_nothing, self._local_steps, self._keep_average),)
+        return (Exchange("delta", self._send_nothing, self._local_steps, move),)
 
     def expected(self, cost):
         return cost._replace(exchanges=0, floats_down=0, floats_up=0)
@@ -61,8 +61,5 @@ class OneShotAveraging(AbstractAlgorithm):
         return ()
 
     def _local_steps(self, message, theta, agent, block, round):
-        moved = plain_steps(agent, theta, block, step_at(self.step_size, round.index), self.local_steps)
+        moved = local_steps(agent, theta, block, step_at(self.step_size, round.index), self.local_steps)
         return moved - theta, moved
-
-    def _keep_average(self, server, replies, round):
-        return Server(server.theta + replies.mean())

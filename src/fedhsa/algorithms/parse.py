@@ -52,7 +52,7 @@ def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, An
         source = problem.agents.source
         if isinstance(source, FiniteChain):
             known["num_components"] = source.transition.shape[-1]
-    return known | defaults
+    return {**known, **defaults}
 
 
 def _build(node: ast.expr, defaults: Mapping[str, Any], text: str) -> Any:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local import local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
-from .shifted import move, send_theta, shifted_steps
 
 
 class Memory(NamedTuple):
@@ -79,7 +79,7 @@ class SCAFFLSA(AbstractAlgorithm):
         drift_time = previous_step(self.step_size, round.index) * self.local_steps
         shift = memory.shift + (theta_bar - memory.last) / drift_time
         eta = step_at(self.step_size, round.index)
-        theta = shifted_steps(agent, theta_bar, block, eta, shift, self.local_steps)
+        theta = local_steps(agent, theta_bar, block, eta, self.local_steps, shift)
         return theta - theta_bar, Memory(theta, shift)
 
 

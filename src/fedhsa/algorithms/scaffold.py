@@ -9,8 +9,8 @@ from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
 from .fed_hsa import Server as AnchorServer
+from .local import local_steps
 from .schedules import AbstractSchedule, step_at
-from .shifted import shifted_steps
 
 
 class Server(NamedTuple):
@@ -82,7 +82,7 @@ class SCAFFOLD(AbstractAlgorithm):
     def _local_steps(self, message, variate, agent, block, round):
         theta_bar, c = message
         eta, correction = step_at(self.step_size, round.index), c - variate
-        delta = shifted_steps(agent, theta_bar, block, eta, correction, self.local_steps) - theta_bar
+        delta = local_steps(agent, theta_bar, block, eta, self.local_steps, correction) - theta_bar
         if self.option == 1:
             renewed = agent.operator(theta_bar, tree.take(block, 0))
         else:
@@ -156,7 +156,7 @@ class OneExchangeFedHSA(AbstractAlgorithm):
         eta, correction = step_at(self.step_size, round.index), g_bar_before - g_before
         g = agent.operator(theta_bar, tree.take(block, 0))
         theta, rest = theta_bar + eta * (g + correction), tree.take(block, slice(1, None))
-        theta = shifted_steps(agent, theta, rest, eta, correction, self.local_steps - 1)
+        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, correction)
         return (theta - theta_bar, g), g
 
     def _move(self, server, replies, round):

@@ -1,6 +1,4 @@
-"""Local steps along an operator plus a constant shift, and the best shift there is: that of an oracle."""
-
-from typing import Any
+"""Local steps with the best shift there is: that of an oracle."""
 
 import equinox as eqx
 import jax
@@ -8,21 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
-from .._types import Block, Theta, precision
-from ..problems import AbstractAgent
+from .._types import precision
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .local import local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
-
-
-def shifted_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, shift: Theta, length: int) -> Theta:
-    r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`."""
-
-    def step(theta, o):
-        return theta + eta * (agent.operator(theta, o) + shift), None
-
-    # Without compilation JAX refuses to repeat anything zero times.
-    return jax.lax.scan(step, theta, block, length=length)[0] if length else theta
 
 
 class OracleShift(AbstractAlgorithm):
@@ -87,14 +75,4 @@ class OracleShift(AbstractAlgorithm):
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta, shift = step_at(self.step_size, round.index), -agent.mean_operator(jnp.asarray(self.theta_star))
-        return shifted_steps(agent, theta_bar, block, eta, shift, self.local_steps) - theta_bar, memory
-
-
-def send_theta(server, round):
-    """The server's parameter, from which the agents start."""
-    return server.theta
-
-
-def move(server, replies, round):
-    """The parameter moved by the mean displacement."""
-    return server._replace(theta=server.theta + replies.mean())
+        return local_steps(agent, theta_bar, block, eta, self.local_steps, shift) - theta_bar, memory
