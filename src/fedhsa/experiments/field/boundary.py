@@ -159,6 +159,8 @@ class Boundary(AbstractExperiment):
             found.append(at_most(18, f"{self.name}: {name}, boundary", statement, float(wrong), 0.0))
             for method in ("FedHSA", "OneExchangeFedHSA"):
                 close = rows_of(outcome, problem=name, method=method, near=True)
+                if not close:
+                    continue
                 off = max(abs(row["growth"] - row["radius"]) for row in close)
                 wrong = sum((row["growth"] >= 1) != (row["radius"] >= 1) for row in close)
                 statement = (
@@ -167,12 +169,12 @@ class Boundary(AbstractExperiment):
                     "from the spectral radius"
                 )
                 found.append(at_most(18, f"{self.name}: {name}, {method}, factor", statement, off + wrong, SHARP))
-            stable = [row["growth"] for row in rows_of(outcome, problem=name, method="SCAFFLSA")]
-            statement = (
-                f"SCAFFLSA without noise, {NAMES[name]}, at the {len(stable)} pairs where FedHSA diverges and each "
-                "agent alone does not: its largest factor per round"
-            )
-            found.append(at_most(18, f"{self.name}: {name}, SCAFFLSA", statement, max(stable), 1 - 1e-6))
+            if stable := [row["growth"] for row in rows_of(outcome, problem=name, method="SCAFFLSA")]:
+                statement = (
+                    f"SCAFFLSA without noise, {NAMES[name]}, at the {len(stable)} pairs where FedHSA diverges and each "
+                    "agent alone does not: its largest factor per round"
+                )
+                found.append(at_most(18, f"{self.name}: {name}, SCAFFLSA", statement, max(stable), 1 - 1e-6))
             found += self._noise_checks(outcome, name)
         statement = "Slopes 0.5 and 1, AM/HM = 9/8: FedHSA's factor at the most local steps, by AM/HM - 1"
         found.append(at_most(18, f"{self.name}: like slopes", statement, abs(8 * outcome.facts["even"] - 1), 1e-6))
