@@ -28,6 +28,9 @@ from .algorithms import (
 from .algorithms import SCAFFLSA as SCAFFLSA
 from .algorithms import SCAFFOLD as SCAFFOLD
 from .algorithms import (
+    WRAPPERS as WRAPPERS,
+)
+from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
 from .algorithms import AbstractCodec as AbstractCodec

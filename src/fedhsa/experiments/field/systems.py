@@ -1,0 +1,255 @@
+"""Table 1 of the paper as numbers: bias, speed-up, Markov sampling and traffic of every system in it that runs here."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...algorithms import AbstractAlgorithm, parse
+from ...engine import Result
+from ...problems import Problem
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, at_most, inside
+from ..instance import Instance, repeated
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ZERO = 1e-9
+"""A noiseless limit closer to the root than this, relative to where the run began, has no bias."""
+FLAT = 0.5
+"""The last part of a run over which errors are averaged."""
+
+
+class System(NamedTuple):
+    """A row of the table: the system, and how it is put together here."""
+
+    source: str
+    text: str
+    """As on the command line."""
+    moves: str = "steps"
+    """Whether the server moves by local `steps`, once per `batch`, or after every `single` observation."""
+
+
+SYSTEMS: dict[str, System] = {
+    "distributed TD": System("Doan et al. 2019", "Gossip(SynchronisedSA, Ring, combine='first')", "single"),
+    "one-shot averaging": System("Liu and Olshevsky 2023; Tian et al. 2024, TD(0)", "OneShotAveraging"),
+    "delayed critic": System("Shen et al. 2023, critic alone", "Delayed(SynchronisedSA, 10)", "single"),
+    "FedSAM": System("Khodadadian et al. 2022, TD(0)", "GeometricAverage(LocalSA, 0.99)"),
+    "QFedTD": System("Dal Fabbro et al. 2023", "Lossy(Compressed(SynchronisedSA, Quantised(4)), 0.1)", "single"),
+    "EF-TD": System("Mitra et al. 2024", "Compressed(SynchronisedSA, TopK(0.25))", "single"),
+    "OAC-FedTD": System("Dal Fabbro et al. 2025", "OverTheAir(SynchronisedSA, 0.5, 0.1)", "single"),
+    "FedTD": System("Wang et al. 2023", "Projected(LocalSA, 100.0)"),
+    "FedHSA": System("the paper", "FedHSA"),
+    "SCAFFLSA": System("Mangold et al. 2024", "SCAFFLSA"),
+    "DisSACC": System("Zhu, Mitra and Heath 2025", "DisSACC", "batch"),
+}
+NOT_RUN = (
+    "Not run: FedQ, FedAsynQ and Fed-DVR-Q, QAvg, and FedSARSA learn or evaluate by control, with operators or chains "
+    "that the families here do not have."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Systems(AbstractExperiment):
+    """What each system of the paper's Table 1 does on the same TD problem, at the same step and on the same data."""
+
+    name: str = "field/table1"
+    title: str = "Table 1, measured"
+    source: str = "Table 1 of the paper"
+    seeds: int = 16
+    unlike: Instance = dataclasses.field(
+        default_factory=lambda: Instance("td", 8, {"num_states": 10, "dim": 4, "laziness": 0.5})
+    )
+    """The cohort of unlike agents."""
+    copies: tuple[int, ...] = (1, 8)
+    """How often a cohort of equal agents is there, for the slope."""
+    step_size: float = 0.05
+    local_steps: int = 10
+    samples: int = 4000
+    """Observations per agent."""
+    target: float = 0.1
+    """The error to reach on unlike agents, as a part of the one at the start."""
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "seeds": 8,
+        "samples": 1000,
+        "systems": ("one-shot averaging", "FedTD", "FedHSA"),
+    }
+
+    def seconds(self) -> float:
+        return len(self.systems) * (12.0 + 2e-5 * self.samples * self.seeds)
+
+    def run(self, watch: Watch) -> Outcome:
+        arrays, facts = {}, {}
+        cohort = self.unlike.build()
+        equal = self.unlike.change("heterogeneity", 0.0).build()
+        for name in self.systems:
+            limit = self._run(watch, name, cohort.noiseless(), seeds=2, samples=4 * self.samples)
+            unlike = self._run(watch, name, cohort)
+            arrays |= {f"{name}/unlike": unlike.error, f"{name}/rounds": unlike.rounds}
+            arrays[f"{name}/limit"] = _flat(limit)
+            for copies in self.copies:
+                arrays[f"{name}/equal {copies}"] = _flat(self._run(watch, name, repeated(equal, copies)))
+            arrays[f"{name}/independent"] = _flat(self._run(watch, name, repeated(equal, self.copies[0]).iid()))
+            cost, M = unlike.cost, cohort.num_agents
+            facts[name] = {
+                "start": float(unlike.error[0, 0]),
+                "exchanges": cost.exchanges,
+                "bytes": 8 * M * (cost.floats_up + cost.floats_down),
+                "samples": cost.samples,
+            }
+        return Outcome(arrays, facts)
+
+    def algorithm(self, name: str, problem: Problem) -> AbstractAlgorithm:
+        """The system on this problem."""
+        system = SYSTEMS[name]
+        step = self.step_size * (self.local_steps if system.moves == "batch" else 1)
+        return parse(system.text, problem, step_size=step, local_steps=self.local_steps)
+
+    def _run(self, watch: Watch, name: str, problem: Problem, seeds: int = 0, samples: int = 0) -> Result:
+        algorithm = self.algorithm(name, problem)
+        every = self.local_steps // algorithm.block_length
+        rounds = (samples or self.samples) // algorithm.block_length
+        settings = {"seeds": seeds or self.seeds, "key": self.key, "every": every}
+        return watch.simulate(problem, algorithm, rounds=rounds, **settings)
+
+    def bias(self, outcome: Outcome, name: str) -> float:
+        """The noiseless limit's distance to the root, relative to the start's."""
+        return float(np.sqrt(outcome.arrays[f"{name}/limit"].mean() / outcome.facts[name]["start"]))
+
+    def slope(self, outcome: Outcome, name: str) -> statistics.Estimate:
+        """Of the error in the number of equal agents, on logarithmic axes."""
+        agents = [copies * self.unlike.num_agents for copies in self.copies]
+        return statistics.slope(agents, [outcome.arrays[f"{name}/equal {copies}"] for copies in self.copies])
+
+    def inflation(self, outcome: Outcome, name: str) -> statistics.Estimate:
+        """Markov chains against independent sampling, as a ratio of errors with equal agents."""
+        markov, independent = (outcome.arrays[f"{name}/{kind}"] for kind in (f"equal {self.copies[0]}", "independent"))
+        return statistics.ratio(markov, independent)
+
+    def reach(self, outcome: Outcome, name: str) -> tuple[float, float] | None:
+        """The exchanges and bytes, of all agents, until the mean error is at the target and stays there; or None."""
+        curve, facts = outcome.arrays[f"{name}/unlike"].mean(0), outcome.facts[name]
+        above = np.flatnonzero(~(curve <= self.target * facts["start"]))
+        if len(above) and above[-1] + 1 == len(curve):
+            return None
+        rounds = float(outcome.arrays[f"{name}/rounds"][above[-1] + 1 if len(above) else 0])
+        if facts["exchanges"] == 0:  # the agents talk once, at the end
+            return 1.0, 8.0 * self.unlike.num_agents * self.unlike.settings()["dim"]
+        return rounds * facts["exchanges"], rounds * facts["bytes"]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from ...plots._style import COLOURS, STYLE
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 0.6 + 0.27 * len(self.systems)), layout="constrained")
+            panels = figure.subplots(1, 4, sharey=True)
+            rows = np.arange(len(self.systems))[::-1]
+            for row, name in zip(rows, self.systems, strict=True):
+                dot: dict[str, Any] = {"color": COLOURS.get(name, "0.35"), "marker": "o", "markersize": 4}
+                bias = self.bias(outcome, name)
+                panels[0].plot(max(bias, ZERO), row, markerfacecolor="white" if bias < ZERO else dot["color"], **dot)
+                for ax, found in ((panels[1], self.slope(outcome, name)), (panels[2], self.inflation(outcome, name))):
+                    spread = [[found.value - found.low], [found.high - found.value]]
+                    ax.errorbar(found.value, row, xerr=spread, capsize=2, **dot)
+                reach = self.reach(outcome, name)
+                if reach is None:
+                    panels[3].annotate(
+                        "never", (0.97, row), xycoords=("axes fraction", "data"), ha="right", va="center"
+                    )
+                else:
+                    panels[3].plot(reach[1], row, **dot)
+            panels[0].set_yticks(rows, self.systems)
+            panels[0].set_xscale("log")
+            panels[3].set_xscale("log")
+            panels[1].axvline(-1, color="0.7", linewidth=0.8, zorder=0)
+            panels[2].axvline(1, color="0.7", linewidth=0.8, zorder=0)
+            titles = (
+                "noiseless bias / start",
+                "slope in $M$",
+                "Markov / i.i.d.",
+                f"bytes to {self.target:g} of the start",
+            )
+            for ax, title in zip(panels, titles, strict=True):
+                ax.set_xlabel(title)
+                ax.grid(axis="y", color="0.93", linewidth=0.5)
+        return figure
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        biased = [name for name in self.systems if self.bias(outcome, name) > ZERO]
+        exact = [name for name in self.systems if name not in biased]
+        slopes = {name: self.slope(outcome, name).value for name in self.systems}
+        flat = [f"{name} {value:.2f}" for name, value in slopes.items() if value > -0.9]
+        costs = {name: self.reach(outcome, name) for name in self.systems}
+        reached = sorted((cost[1], name) for name, cost in costs.items() if cost is not None)
+        sentences = [
+            f"Without noise {_list(exact)} go to the root; the others stop at a distance of "
+            + ", ".join(f"{self.bias(outcome, name):.2g} ({name})" for name in biased)
+            + " of that at the start.",
+            "With equal agents the error falls with their number with a slope near -1 on logarithmic axes"
+            + (f", except for {_list(flat)}." if flat else " for all of them."),
+        ]
+        if reached:
+            never = [name for name, cost in costs.items() if cost is None]
+            sentences.append(
+                f"A {1 / self.target:.3g}-th of the first error on unlike agents costs the fewest bytes with "
+                f"{reached[0][1]} ({reached[0][0]:,.0f}) and the most with {reached[-1][1]} ({reached[-1][0]:,.0f})"
+                + (f"; {_list(never)} {'does' if len(never) == 1 else 'do'} not get there." if never else ".")
+            )
+        return sentences
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for name in self.systems:
+            bias = self.bias(outcome, name)
+            if name in ("FedHSA", "SCAFFLSA", "DisSACC"):
+                words = f"{name}'s noiseless limit lies at the root (distance relative to the start's)"
+                found.append(at_most(19, f"{self.name}: {name}, bias", words, bias, ZERO))
+            if name in ("FedTD", "FedSAM", "one-shot averaging"):
+                words = f"{name}'s noiseless limit lies off the root (distance relative to the start's)"
+                estimate = statistics.Estimate(bias, bias, bias)
+                found.append(inside(19, f"{self.name}: {name}, bias", words, estimate, 1e-3, float("inf")))
+            if name in ("FedTD", "FedHSA", "one-shot averaging", "DisSACC", "SCAFFLSA"):
+                words = f"Slope of log(error) against log(M) with equal agents, {name}"
+                found.append(inside(19, f"{self.name}: {name}, slope", words, self.slope(outcome, name), -1.25, -0.75))
+        return found
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for name in self.systems:
+            slope, inflation = self.slope(outcome, name), self.inflation(outcome, name)
+            reach = self.reach(outcome, name) or (float("inf"), float("inf"))
+            row = (name, SYSTEMS[name].source, SYSTEMS[name].text, self.bias(outcome, name), *slope, *inflation, *reach)
+            rows.append(row)
+        names = ("system", "source", "built as", "bias", "slope", "slope_low", "slope_high")
+        names += ("markov_ratio", "markov_low", "markov_high", "exchanges", "bytes")
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+    def notes(self) -> list[str]:
+        built = "; ".join(f"{name} ({SYSTEMS[name].source}) is `{SYSTEMS[name].text}`" for name in self.systems)
+        return [
+            f"Built from parts: {built}. Where a paper's exact form could not be checked, the part's documentation "
+            "says so.",
+            f"All run at the step {self.step_size:g} on {self.samples:,} observations of each agent, H = "
+            f"{self.local_steps} where there are local steps; DisSACC moves once per {self.local_steps} observations, "
+            "by as much as they would together.",
+            "Slopes and the comparison with independent sampling are taken with equal agents, as the systems' own "
+            "papers do; bias and traffic with unlike ones.",
+            NOT_RUN,
+        ]
+
+
+def _flat(result: Result) -> np.ndarray:
+    """The error of each seed, averaged over the last part of the run."""
+    records = result.error.shape[1]
+    return result.error[:, int(FLAT * records) :].mean(1)
+
+
+def _list(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none of them"
