@@ -3,9 +3,21 @@
 from ..base import AbstractExperiment
 from .boundary import Boundary
 from .delays import Delays
+from .fixed_points import FixedPoints
 from .garnet import Garnet
 from .quadratics import Quadratics
+from .rounds import Rounds
+from .scaffnew import Probability
 from .speedup import Speedup
 
-FIELD: tuple[type[AbstractExperiment], ...] = (Garnet, Speedup, Quadratics, Delays, Boundary)
+FIELD: tuple[type[AbstractExperiment], ...] = (
+    Garnet,
+    Speedup,
+    FixedPoints,
+    Probability,
+    Quadratics,
+    Delays,
+    Rounds,
+    Boundary,
+)
 """In the order of the page."""

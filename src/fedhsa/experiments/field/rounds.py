@@ -1,0 +1,316 @@
+"""How much communication is needed: the error that a fixed number of samples buys, against rounds and bytes."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...algorithms import (
+    SCAFFLSA,
+    AbstractAlgorithm,
+    DisSACC,
+    FedHSA,
+    LocalSA,
+    OneShotAveraging,
+    SynchronisedSA,
+    corollary_step,
+)
+from ...problems import Problem
+from ...theory import correlations
+from ...theory.prediction import FLOAT_BYTES
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, inside
+from ..instance import Instance
+from ..statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
+    "FedHSA": FedHSA,
+    "LocalSA": LocalSA,
+    "DisSACC": lambda step, local_steps: DisSACC(step * local_steps, local_steps=local_steps),
+    "SCAFFLSA": SCAFFLSA,
+}
+"""Those with a number of rounds to choose; all by the step per sample."""
+SAMPLINGS = ("independent", "markov")
+TITLES = {"independent": "independent samples", "markov": "Markov samples"}
+SAME = 2.0
+"""Up to this factor errors count as of the same order: the claim is one of orders, with logarithms left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds(AbstractExperiment):
+    r"""Every method with $R$ samples per agent in $T$ rounds of $H = R / T$, its step tuned on other seeds."""
+
+    name: str = "field/rounds"
+    title: str = "How many rounds"
+    source: str = "DisSACC's claim, and the paper's first open question"
+    seeds: int = 64
+    instance: Instance = dataclasses.field(
+        default_factory=lambda: Instance(
+            "finite-sum", 10, {"num_components": 2, "dim": 4, "eigenvalues": (0.1, 1.0), "laziness": 0.5}
+        )
+    )
+    samples: tuple[int, ...] = (1024, 4096)
+    """R, per agent."""
+    frontier: int = 4096
+    """The R at which the number of rounds is swept."""
+    rounds: tuple[int, ...] = (4, 8, 16, 32, 128)
+    """T there."""
+    sums: tuple[float, ...] = (3.0, 4.5, 7.0, 11.0)
+    r"""The grid of steps, the same for all: $\mu$ times the sum of the steps of all samples."""
+    start: float = 5.0
+    """Every entry of the parameter at the start."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "samples": (1024,),
+        "frontier": 1024,
+        "rounds": (4, 32),
+        "sums": (4.5, 7.0),
+    }
+
+    def seconds(self) -> float:
+        cases = len(SAMPLINGS) * (len(METHODS) * len(self.rounds) + 3 + 3 * len(self.samples))
+        steps = self.instance.num_agents * self.seeds * (1 + len(self.sums))
+        many = len(METHODS) * len(self.rounds) * self.frontier + 4 * sum(self.samples)
+        return 5.0 + 1.2 * cases + 1.5e-8 * len(SAMPLINGS) * steps * many
+
+    def run(self, watch: Watch) -> Outcome:
+        arrays, rows, facts = {}, [], {}
+        chains = self.instance.build()
+        A, _ = chains.affine_parts()
+        mu = float(np.linalg.eigvalsh(-(A.mean(0) + A.mean(0).T) / 2)[0])
+        L = float(np.linalg.norm(A, 2, axis=(1, 2)).max())
+        facts |= {"mu": mu, "L": L, "bias": float(np.sum((chains.local_roots.mean(0) - chains.theta_star) ** 2))}
+        for sampling, problem in zip(SAMPLINGS, (chains.iid(), chains), strict=True):
+            inverse = np.linalg.inv(A.mean(0))
+            spread = inverse @ correlations(problem).long_run.mean(0) @ inverse.T
+            facts[f"{sampling} spread"] = float(np.trace(spread)) / self.instance.num_agents
+            for case in self.cases(mu, L):
+                rows.append({"sampling": sampling, **case} | self._case(watch, problem, mu, L, case))
+                arrays[_label(rows[-1])] = rows[-1].pop("errors")
+        return Outcome(arrays, facts | {"rows": rows})
+
+    def cases(self, mu: float, L: float) -> list[dict[str, Any]]:
+        """Method, samples, rounds and how the step is found, of everything that runs."""
+        M, found = self.instance.num_agents, []
+        for method in METHODS:
+            found += [_case("sweep", method, self.frontier, T) for T in self.rounds]
+        found.append(_case("sweep", "OneShotAveraging", self.frontier, 32))
+        for R in self.samples:
+            few, many = self.few_rounds(R, mu, L), round(math.sqrt(M * R))
+            found += [_case("few", "DisSACC", R, few), _case("root", "FedHSA", R, many)]
+            found.append(_case("all", "SynchronisedSA", R, R))
+            if self.frontier == R:
+                found += [_case("prescribed", "DisSACC", R, few), _case("prescribed", "FedHSA", R, many)]
+        return found
+
+    def few_rounds(self, R: int, mu: float, L: float) -> int:
+        r"""DisSACC's $T = \log(MR) / (\mu \alpha)$ with $\alpha = \mu / L^2$."""
+        return math.ceil(math.log(self.instance.num_agents * R) * (L / mu) ** 2)
+
+    def _case(self, watch: Watch, problem: Problem, mu: float, L: float, case: dict[str, Any]) -> dict[str, Any]:
+        method, R, T = case["method"], case["samples"], case["rounds"]
+        H = R // T
+
+        def errors(step: float, key: int) -> tuple[np.ndarray, float]:
+            algorithm = METHODS[method](step, local_steps=H) if method in METHODS else _other(method, step, H)
+            settings: dict[str, Any] = {"seeds": self.seeds, "key": key, "theta": np.full(problem.dim, self.start)}
+            run = watch.simulate(problem, algorithm, rounds=T, **settings)
+            sent = FLOAT_BYTES * (run.cost.floats_up + run.cost.floats_down)
+            return run.error[:, -1], T * sent if method != "OneShotAveraging" else FLOAT_BYTES * problem.dim
+
+        if case["kind"] == "prescribed":
+            step = mu / L**2 / H if method == "DisSACC" else corollary_step(mu, problem.num_agents, H, T)
+            steps = [step]
+        else:
+            steps = [total / (mu * T * H) for total in self.sums]
+        tuned = [float(errors(step, self.key + 1)[0].mean()) if len(steps) > 1 else 0.0 for step in steps]
+        best = int(np.argmin([value if math.isfinite(value) else math.inf for value in tuned]))
+        found, sent = errors(steps[best], self.key)
+        stable = bool(np.isfinite(found).all())
+        return {
+            "errors": found if stable else np.full(self.seeds, 1e30),
+            "stable": stable,
+            "step": steps[best],
+            "edge": len(steps) > 1 and best in (0, len(steps) - 1),
+            "bytes": sent,
+        }
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from ...plots._style import STYLE
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 5.0), layout="constrained")
+            axes = figure.subplots(2, 3, sharey="row", width_ratios=(1, 1, 0.9))
+            for row, sampling in zip(axes, SAMPLINGS, strict=True):
+                self._draw_frontier(row[0], outcome, sampling, "rounds")
+                self._draw_frontier(row[1], outcome, sampling, "bytes")
+                self._draw_samples(row[2], outcome, sampling)
+                row[0].set_ylabel(f"{TITLES[sampling]}: error")
+            for ax, label in zip(axes[1], ("rounds", "bytes per agent", "samples per agent $R$"), strict=True):
+                ax.set_xlabel(label)
+            self._legend(figure)
+        return figure
+
+    def _draw_frontier(self, ax: "Axes", outcome: Outcome, sampling: str, unit: str) -> None:
+        for method, colour in _palette().items():
+            rows = [r for r in self._rows(outcome, sampling, method, self.frontier) if r["kind"] != "prescribed"]
+            rows = sorted((r for r in rows if r["stable"]), key=lambda r: r["rounds"])
+            at = [1 if method == "OneShotAveraging" and unit == "rounds" else row[unit] for row in rows]
+            _errorbar(ax, at, [outcome.arrays[_label(row)] for row in rows], colour)
+        ax.axhline(self._efficient(outcome, sampling, self.frontier), color="0.2", linestyle=(0, (3, 2)), linewidth=1.0)
+        ax.set(xscale="log", yscale="log")
+
+    def _draw_samples(self, ax: "Axes", outcome: Outcome, sampling: str) -> None:
+        for kind, method in (("few", "DisSACC"), ("root", "FedHSA"), ("all", "SynchronisedSA")):
+            rows = [
+                r for r in outcome.facts["rows"] if (r["sampling"], r["kind"], r["method"]) == (sampling, kind, method)
+            ]
+            at = [row["samples"] for row in rows]
+            _errorbar(ax, at, [outcome.arrays[_label(row)] for row in rows], _palette()[method])
+        at = np.array(self.samples)
+        ax.plot(
+            at, [self._efficient(outcome, sampling, R) for R in at], color="0.2", linestyle=(0, (3, 2)), linewidth=1.0
+        )
+        ax.set(xscale="log", yscale="log")
+        ax.set_xticks(self.samples, [str(R) for R in self.samples])
+        ax.minorticks_off()
+
+    def _legend(self, figure: "Figure") -> None:
+        from matplotlib.lines import Line2D
+
+        style: dict[str, Any] = {"marker": "o", "markersize": 3.5}
+        handles = [Line2D([], [], color=colour, label=name, **style) for name, colour in _palette().items()]
+        label = r"tr$(\bar A^{-1} \Gamma \bar A^{-T}) / (MR)$"
+        handles.append(Line2D([], [], color="0.2", linestyle=(0, (3, 2)), linewidth=1.0, label=label))
+        figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        said, R = [], self.frontier
+        few, many = (self._rounds_of(outcome, kind, R) for kind in ("few", "root"))
+        for sampling in SAMPLINGS:
+            against = self._ratio(outcome, sampling, ("few", "DisSACC"), ("all", "SynchronisedSA"), R)
+            fed = self._ratio(outcome, sampling, ("few", "DisSACC"), ("root", "FedHSA"), R)
+            said.append(
+                f"With {TITLES[sampling]}, R = {R}, DisSACC's error after {few} rounds is {against.value:.2f} times "
+                f"({against.low:.2f} to {against.high:.2f}) that of synchronised SA after {R}, and {fed.value:.2f} "
+                f"times ({fed.low:.2f} to {fed.high:.2f}) FedHSA's after {many}, all with tuned steps."
+            )
+        words, markov = (", ".join(f"{m} {self._enough(outcome, s, m)}" for m in METHODS) for s in SAMPLINGS)
+        prescribed = [
+            self._ratio(outcome, "independent", ("prescribed", method), (kind, method), R).value
+            for method, kind in (("DisSACC", "few"), ("FedHSA", "root"))
+        ]
+        return [
+            *said,
+            f"The fewest rounds of the sweep within 1.5 times synchronised SA's error: {words} with independent "
+            f"samples, {markov} with Markov samples; sqrt(MR) is {many}.",
+            f"The prescribed steps cost a factor over the tuned ones: {prescribed[0]:.2f} for DisSACC, "
+            f"{prescribed[1]:.2f} for FedHSA (independent samples).",
+        ]
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for sampling in SAMPLINGS:
+            where = f"{self.name}: {sampling}"
+            for R in self.samples:
+                for other, words in (
+                    (("all", "SynchronisedSA"), "synchronised SA in R rounds"),
+                    (("root", "FedHSA"), "FedHSA in sqrt(MR) rounds"),
+                ):
+                    ratio = self._ratio(outcome, sampling, ("few", "DisSACC"), other, R)
+                    few = self._rounds_of(outcome, "few", R)
+                    statement = f"{TITLES[sampling]}, R = {R}: DisSACC's error in {few} rounds by that of {words}"
+                    found.append(inside(17, f"{where}, R = {R}, DisSACC by {other[1]}", statement, ratio, 0.0, SAME))
+            few = min(self.rounds, key=lambda T: abs(math.log(T / self._rounds_of(outcome, "few", self.frontier))))
+            batch = outcome.arrays[_label({"sampling": sampling, **_case("sweep", "DisSACC", self.frontier, few)})]
+            once = outcome.arrays[
+                _label({"sampling": sampling, **_case("sweep", "OneShotAveraging", self.frontier, 32)})
+            ]
+            statement = f"{TITLES[sampling]}: the error of averaging once by DisSACC's in {few} rounds"
+            found.append(
+                inside(17, f"{where}, averaging once", statement, statistics.ratio(once, batch), 2.0, math.inf)
+            )
+        return found
+
+    def table(self, outcome: Outcome) -> Table:
+        names = ("sampling", "kind", "method", "samples", "rounds", "bytes", "step", "edge", "stable")
+        columns: dict[str, Any] = {name: [row[name] for row in outcome.facts["rows"]] for name in names}
+        found = [statistics.mean(outcome.arrays[_label(row)], level=0.95) for row in outcome.facts["rows"]]
+        return columns | {name: [getattr(f, name) for f in found] for name in ("value", "low", "high")}
+
+    def notes(self) -> list[str]:
+        return [
+            "Zhu, Mitra and Heath, DisSACC (Asilomar 2025), has no experiments: alpha up to mu / (C L^2), "
+            "T = log(MR) / (mu alpha), independent samples. We take C = 1. For Markov samples it would use every "
+            "tau-th sample; here it uses all.",
+            f"The problem is a finite sum of {self.instance.num_agents} unlike agents with multiplicative noise, its "
+            "components in the order of lazy chains or independent. With mu of the average and L of the worst agent, "
+            "DisSACC's logarithm has the factor (L / mu)^2, here 4. On worse-conditioned problems that many rounds "
+            "exceed sqrt(MR) and soon R, and the prescription says nothing: for the random TD problem with 8 states "
+            "and 3 features the factor is 142.",
+            "The error is the mean square of the last iterate after all samples, from a start far from the root. Steps "
+            "are tuned for every method and number of rounds over the same grid of mu times the sum of all steps, "
+            f"{', '.join(f'{s:g}' for s in self.sums)}, on seeds of their own. Averaging once sends one message; bytes "
+            "are those of one agent, both ways. The dashed line is what an efficient estimator of all MR samples has.",
+        ]
+
+    def _rows(self, outcome: Outcome, sampling: str, method: str, R: int) -> list[dict[str, Any]]:
+        wanted = (sampling, method, R)
+        return [r for r in outcome.facts["rows"] if (r["sampling"], r["method"], r["samples"]) == wanted]
+
+    def _rounds_of(self, outcome: Outcome, kind: str, R: int) -> int:
+        return next(r["rounds"] for r in outcome.facts["rows"] if (r["kind"], r["samples"]) == (kind, R))
+
+    def _errors(self, outcome: Outcome, sampling: str, kind: str, method: str, R: int) -> np.ndarray:
+        rows = self._rows(outcome, sampling, method, R)
+        return outcome.arrays[_label(next(row for row in rows if row["kind"] == kind))]
+
+    def _ratio(
+        self, outcome: Outcome, sampling: str, above: tuple[str, str], below: tuple[str, str], R: int
+    ) -> Estimate:
+        upper, lower = (self._errors(outcome, sampling, *case, R) for case in (above, below))
+        return statistics.ratio(upper, lower)
+
+    def _enough(self, outcome: Outcome, sampling: str, method: str) -> str:
+        """The fewest rounds of the sweep that are within 1.5 times synchronised SA's error."""
+        limit = 1.5 * self._errors(outcome, sampling, "all", "SynchronisedSA", self.frontier).mean()
+        rows = [row for row in self._rows(outcome, sampling, method, self.frontier) if row["kind"] == "sweep"]
+        good = [row["rounds"] for row in rows if outcome.arrays[_label(row)].mean() <= limit]
+        return str(min(good)) if good else "none"
+
+    def _efficient(self, outcome: Outcome, sampling: str, R: int) -> float:
+        return outcome.facts[f"{sampling} spread"] / R
+
+
+def _case(kind: str, method: str, samples: int, rounds: int) -> dict[str, Any]:
+    return {"kind": kind, "method": method, "samples": samples, "rounds": rounds}
+
+
+def _other(method: str, step: float, H: int) -> AbstractAlgorithm:
+    return SynchronisedSA(step) if method == "SynchronisedSA" else OneShotAveraging(step, local_steps=H)
+
+
+def _label(row: dict[str, Any]) -> str:
+    return " ".join(str(row[name]) for name in ("sampling", "kind", "method", "samples", "rounds"))
+
+
+def _palette() -> dict[str, str]:
+    from ...plots._style import colours
+
+    return colours([*METHODS, "SynchronisedSA", "OneShotAveraging"])
+
+
+def _errorbar(ax: "Axes", at: Any, errors: list[np.ndarray], colour: str) -> None:
+    found = np.array([statistics.mean(row, level=0.95) for row in errors])
+    spread = np.abs(found[:, 1:].T - found[:, 0])
+    ax.errorbar(at, found[:, 0], spread, color=colour, marker="o", markersize=3.5, capsize=1.5, linewidth=1.0)

@@ -1,0 +1,81 @@
+"""Where local steps on exact operators stop."""
+
+import copy
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from fedhsa.experiments.base import Outcome, Watch
+from fedhsa.experiments.field.fixed_points import FixedPoints, loopless_mean, neighbourhood
+from fedhsa.experiments.proposition import bias
+
+STUDY = FixedPoints()
+TINY = dataclasses.replace(STUDY, local_steps=(2, 4), seeds=8, coin_rounds=2000)
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return TINY.run(Watch())
+
+
+def failing(outcome: Outcome) -> set[str]:
+    return {check.name.split(": ")[1] for check in TINY.checks(outcome) if check.verdict == "fail"}
+
+
+def test_a_small_run_already_shows_it(outcome):
+    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
+    assert not failing(outcome)
+    assert len(TINY.draw(outcome).axes) == 4
+    assert "bound S" in TINY.tell(outcome)[0]
+    assert {len(column) for column in TINY.table(outcome).values()} == {len(outcome.facts["rows"])}
+
+
+@pytest.mark.parametrize(
+    ("changed", "value", "expected"),
+    [
+        ("off", 1e-3, "quadratic, limit"),
+        ("off_irregular", 1e-3, "quadratic, irregular limit"),
+        ("fixed", 1e3, "quadratic, bound, fixed"),
+        ("irregular", 1e3, "quadratic, bound, irregular"),
+        ("fixed", 1e-4, "quadratic, 1, grows with H"),
+        ("fixed", 1e-4, "quadratic, grows with the step"),
+        ("early", 2.0, "quadratic, 1, faster start"),
+        ("predicted_coin", 1.0, "coin, mean"),
+    ],
+)
+def test_other_numbers_fail(outcome, changed, value, expected):
+    other = copy.deepcopy(outcome)
+    row = next(r for r in other.facts["rows"] if (r["family"], r["step"], r["H"]) == ("quadratic", 1.0, 4))
+    assert changed in row
+    row[changed] = value
+    assert expected in failing(other)
+
+
+@pytest.mark.parametrize(("times", "expected"), [(0.1, "logistic, coin, smallest"), (20.0, "logistic, coin, largest")])
+def test_coins_that_leave_another_size_fail(outcome, times, expected):
+    other = Outcome(dict(outcome.arrays), outcome.facts)
+    other.arrays["logistic 1 4/coin"] = times * other.arrays["logistic 1 4/coin"]
+    assert expected in failing(other)
+
+
+def test_the_mean_with_coins_is_twice_as_far_off_for_small_steps():
+    rng = np.random.default_rng(0)
+    R = rng.normal(size=(3, 2, 2))
+    A, b = -(R @ np.swapaxes(R, 1, 2) + np.eye(2)), rng.normal(size=(3, 2))
+    root, H, gamma = np.linalg.solve(A.mean(0), b.mean(0)), 5, 1e-5
+    np.testing.assert_allclose(loopless_mean(A, b, gamma, 1 / H) - root, 2 * bias(A, b, gamma, H), rtol=1e-3)
+
+
+def test_the_bound_holds_for_one_parameter():
+    A, b = np.array([[[-1.0]], [[-3.0]]]), np.array([[-1.0], [2.0]])
+    root, gamma = (b.mean(0) / A.mean(0)[0])[0], 0.2
+    pull = gamma * abs(A[:, 0, 0] * root - b[:, 0]).mean()
+    for H in (2, 5, 20):
+        assert abs(bias(A, b, gamma, H)[0]) <= neighbourhood(1 - gamma, H, float(pull))
+
+
+@pytest.mark.slow
+def test_the_source_is_reproduced():
+    assert not [check for check in STUDY.checks(STUDY.run(Watch())) if check.verdict == "fail"]
