@@ -3,19 +3,17 @@
 import copy
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from .. import _check, tree
-from .._random import fold_in
 from .._types import precision
-from ..algorithms import AbstractAlgorithm, AbstractSchedule, Replies, Round
-from ..algorithms.base import split
+from ..algorithms import AbstractAlgorithm, AbstractSchedule
 from ..problems import Problem
 from ..problems.quadratic import QuadraticAgent
+from ._play import begin, floats, follow, follow_all, pull_back, response, ways_of_the_coin, whole
 
 ROUNDS = (1, 2, 3, 10, 1009)
 """Rounds that must be alike for a method to have one map; the first of a run may differ."""
@@ -59,17 +57,17 @@ class Joint:
         algorithm.check(problem)
         quiet = problem.noiseless()
         self.problem, self.name, self.num_agents = problem, type(algorithm).__name__, problem.num_agents
-        self.coins, self.weights = _coins(quiet, algorithm)
+        self.coins, self.weights = ways_of_the_coin(quiet, algorithm)
         with precision():
             self.agents, self.algorithm = tree.to_device((quiet.agents, algorithm), "float64")
             root = jnp.asarray(problem.theta_star, dtype="float64")
-            floats, self.rest = _floats(_begin(self.algorithm, root, self.num_agents))
-            base, self.unravel = ravel_pytree(floats)
+            numbers, self.rest = floats(begin(self.algorithm, root, self.num_agents))
+            base, self.unravel = ravel_pytree(numbers)
             self.base = np.asarray(base)
             self.start_spread = np.asarray(jax.jacfwd(self._start)(root))
             self.shown = np.asarray(jax.jacrev(self._parameter)(base))
-        self.on_server = len(jax.tree.leaves(floats[0]))
-        sizes = [np.size(leaf) for leaf in jax.tree.leaves(floats)]
+        self.on_server = len(jax.tree.leaves(numbers[0]))
+        sizes = [np.size(leaf) for leaf in jax.tree.leaves(numbers)]
         self.part = np.repeat(np.arange(len(sizes)), sizes)
         self.chunk = max(1, min(CHUNK, ROOM // len(self.base)))
         self._probe()
@@ -92,10 +90,10 @@ class Joint:
         return self.size > self.problem.dim or len(self.coins) > 1
 
     def _start(self, theta):
-        return ravel_pytree(_floats(_begin(self.algorithm, theta, self.num_agents))[0])[0]
+        return ravel_pytree(floats(begin(self.algorithm, theta, self.num_agents))[0])[0]
 
     def _parameter(self, state):
-        return _whole(self.unravel(state), self.rest)[0].theta
+        return whole(self.unravel(state), self.rest)[0].theta
 
     def play(self, states: np.ndarray, tangents: Any = 0.0, *, index: Any = 1, key: Any = 0):
         """The states after a round, their derivatives along `tangents`, and whether a counter moved, row by row."""
@@ -109,7 +107,7 @@ class Joint:
         setting = (self.agents, self.algorithm, self.rest, self.unravel, self.coins, self.weights)
         with precision():
             for at in range(0, count, chunk):
-                found.append(tree.to_host(_follow(*setting, *(x[at : at + chunk] for x in inputs))))
+                found.append(tree.to_host(follow(*setting, *(x[at : at + chunk] for x in inputs))))
         return tuple(np.concatenate(part)[:count] for part in zip(*found, strict=True))
 
     def _probe(self) -> None:
@@ -170,7 +168,7 @@ class Joint:
         full[self.kept] = np.ravel(vector)
         with precision():
             setting = (self.agents, self.algorithm, self.rest, self.unravel, self.coins, self.weights)
-            return np.asarray(_pull_back(*setting, jnp.asarray(self.base), jnp.asarray(full)))[self.kept]
+            return np.asarray(pull_back(*setting, jnp.asarray(self.base), jnp.asarray(full)))[self.kept]
 
     def sums(self) -> np.ndarray:
         """What each part of the kept state adds up to over the agents, and the server's parts themselves, `(n, k)`."""
@@ -209,7 +207,7 @@ class Joint:
             noisy, quiet = tree.to_device((agents, np.zeros((self.num_agents, H, self.problem.dim))), "float64")
             state, kept = jnp.asarray(self.base), jnp.asarray(self.kept)
             setting = (noisy, self.algorithm, self.rest, self.unravel, state, kept, quiet)
-            responses = [_response(*setting, jnp.asarray(key)) for key in (0, 1)]
+            responses = [response(*setting, jnp.asarray(key)) for key in (0, 1)]
         first, second = (np.moveaxis(np.asarray(r), 0, 2) for r in responses)
         return first if np.allclose(first, second, rtol=ALIKE, atol=0) else None
 
@@ -217,7 +215,7 @@ class Joint:
         """The parameter before the first round and after each of `rounds`, `(rounds + 1, d)`, from `theta`."""
         with precision():
             setting = (self.agents, self.algorithm, self.coins, self.weights)
-            return np.asarray(_follow_all(*setting, jnp.asarray(theta, dtype="float64"), rounds))
+            return np.asarray(follow_all(*setting, jnp.asarray(theta, dtype="float64"), rounds))
 
 
 def joint_map(problem: Problem, algorithm: AbstractAlgorithm) -> JointMap:
@@ -232,135 +230,6 @@ def joint_map(problem: Problem, algorithm: AbstractAlgorithm) -> JointMap:
         (3, 3)
     """
     return Joint(problem, algorithm).map()
-
-
-class _Told(Round):
-    """A round whose coin is a number between 0 and 1: what is likelier than that happens."""
-
-    __slots__ = ()
-
-    def happens(self, probability):
-        return jnp.asarray(self.coin < probability)
-
-
-def _coins(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each way in which the coin can fall, and how likely it is; found by listening to what is asked."""
-    asked: list[Any] = []
-
-    class Listening(Round):
-        __slots__ = ()
-
-        def happens(self, probability):
-            asked.append(probability)
-            return jnp.asarray(True)
-
-    def once(theta):
-        start = _begin(algorithm, theta, problem.num_agents)
-        round = Listening(jnp.ones((), int), jax.random.key(0), num_agents=problem.num_agents)
-        return _play(problem.agents, algorithm, start, (), round)
-
-    with precision():
-        jax.eval_shape(once, jnp.asarray(problem.theta_star))
-    try:
-        edges = np.unique([0.0, 1.0, *(float(p) for p in asked)])
-    except jax.errors.ConcretizationTypeError:
-        name = type(algorithm).__name__
-        raise TypeError(f"The probability of {name}'s coin is not a constant, so it has no mean map.") from None
-    return (edges[:-1] + edges[1:]) / 2, np.diff(edges)
-
-
-def _begin(algorithm: AbstractAlgorithm, theta: Any, num_agents: int) -> tuple[Any, Any]:
-    server, memory = algorithm.init(theta)
-    return server, jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), memory)
-
-
-def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], block: Any, shared: Round):
-    """One round of one seed, as engines play it; nothing is drawn."""
-    server, memory = state
-    everyone = jnp.arange(shared.num_agents)
-    keys = fold_in(shared.key, everyone)
-    for exchange in algorithm.exchanges:
-        own, deliver = split(exchange.send(server, shared))
-
-        def local(agent, number, key, memory, block, own, exchange=exchange, deliver=deliver):
-            mine = shared._replace(agent_key=key, agent=number)
-            return exchange.local(deliver(own), memory, agent, block, mine)
-
-        replies, memory = jax.vmap(local)(agents, everyone, keys, memory, block, own)
-        server = exchange.aggregate(server, Replies(replies), shared)
-    return server, memory
-
-
-def _floats(state: Any) -> tuple[Any, Any]:
-    return eqx.partition(state, eqx.is_inexact_array)
-
-
-def _whole(floats: Any, rest: Any) -> Any:
-    return eqx.combine(floats, rest)
-
-
-def _on_average(agents, algorithm, state, index, key, coins, weights):
-    """The state after a round, averaged over the coin."""
-
-    def fallen(coin):
-        shared = _Told(index, key, coin=coin, num_agents=tree.leading_axis(agents))
-        return _play(agents, algorithm, state, (), shared)
-
-    every = jax.vmap(fallen)(coins)
-    return jax.tree.map(lambda x: jnp.tensordot(weights, x, 1) if eqx.is_inexact_array(x) else x[0], every)
-
-
-def _stepper(agents, algorithm, rest, unravel, coins, weights, index, key):
-    """A round as a function of the flat state; beside the state it gives whether anything else changed."""
-
-    def step(state):
-        state = _whole(unravel(state), rest)
-        after = _on_average(agents, algorithm, state, index, jax.random.key(key), coins, weights)
-        floats, others = _floats(after)
-        moved = jax.tree.map(lambda x, y: jnp.any(x != y), others, rest)
-        return ravel_pytree(floats)[0], jnp.any(jnp.array([False, *jax.tree.leaves(moved)]))
-
-    return step
-
-
-@eqx.filter_jit
-def _follow(agents, algorithm, rest, unravel, coins, weights, states, tangents, index, key):
-    """States after a round and their derivatives along tangents, row by row."""
-
-    def one(state, tangent, index, key):
-        step = _stepper(agents, algorithm, rest, unravel, coins, weights, index, key)
-        return jax.jvp(step, (state,), (tangent,), has_aux=True)
-
-    return jax.vmap(one)(states, tangents, index, key)
-
-
-@eqx.filter_jit
-def _pull_back(agents, algorithm, rest, unravel, coins, weights, state, covector):
-    step = _stepper(agents, algorithm, rest, unravel, coins, weights, jnp.ones((), int), 0)
-    return jax.vjp(step, state, has_aux=True)[1](covector)[0]
-
-
-@eqx.filter_jit
-def _response(agents, algorithm, rest, unravel, state, kept, block, key):
-    """How the kept state after a round responds to noise."""
-
-    def after(block):
-        shared = Round(jnp.ones((), int), jax.random.key(key), num_agents=tree.leading_axis(agents))
-        return ravel_pytree(_floats(_play(agents, algorithm, _whole(unravel(state), rest), block, shared))[0])[0][kept]
-
-    return jax.jacrev(after)(block)
-
-
-@eqx.filter_jit
-def _follow_all(agents, algorithm, coins, weights, theta, rounds: int):
-    """The parameter of every round, from a start."""
-
-    def step(state, index):
-        state = _on_average(agents, algorithm, state, index, jax.random.key(0), coins, weights)
-        return state, state[0].theta
-
-    _, path = jax.lax.scan(step, _begin(algorithm, theta, tree.leading_axis(agents)), jnp.arange(rounds))
-    return jnp.concatenate([theta[None], path])
 
 
 def check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
