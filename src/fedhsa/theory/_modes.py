@@ -116,7 +116,7 @@ def _ends(joint: Joint) -> tuple[JointMap, Callable[[np.ndarray], np.ndarray]]:
     if joint.size > LARGEST:
         raise TypeError(
             f"{joint.name} carries {joint.size:,} numbers from round to round on this problem, too many for its joint "
-            f"map (at most {LARGEST:,}). Use fewer agents like these: stability hardly depends on their number."
+            f"map (at most {LARGEST:,}). Use fewer agents."
         )
     return joint.ends(), lambda x: joint.linear(np.reshape(x, (-1, 1)))[:, 0]
 
