@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from .. import _files, plots
 from .._json import plain
@@ -20,9 +20,11 @@ from .page import in_bytes
 from .settings import CompareSettings
 
 CAPTION = (
-    "same as: the ranks it cannot be told apart from, at 5 % for all pairs together (paired by seed; p with Holm's "
-    "correction)."
+    "Intervals: 95 %. Same as: the ranks it cannot be told apart from, at 5 % for all pairs together (paired by seed, "
+    "Holm's correction; manifest.json has every p-value)."
 )
+LARGE = 1e6
+"""From here on it does not matter how many times worse a method is."""
 
 
 def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any], title: str) -> None:
@@ -49,7 +51,8 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
 
 def show(console: Console, settings: CompareSettings, found: Contest) -> None:
     """Prints the ranking, what to doubt about it, and where the figures are."""
-    console.print(_table(settings, found))
+    for line in [*_lines(settings, found), CAPTION]:
+        console.print(line, soft_wrap=True, highlight=False)
     for name, entry in found.entries.items():
         if sentence := _doubt(name, entry):
             console.print(sentence, soft_wrap=True)
@@ -57,28 +60,23 @@ def show(console: Console, settings: CompareSettings, found: Contest) -> None:
     console.print(f"Figures: {drawn} in {settings.folder}", soft_wrap=True)
 
 
-def _table(settings: CompareSettings, found: Contest) -> Table:
+def _lines(settings: CompareSettings, found: Contest) -> list[str]:
+    """Two lines for each method: what it is, which may be long, and how it did."""
     target = settings.target
     score = "error" if target is None else f"{settings.objective} to {target:g}"
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption=CAPTION, caption_justify="left")
-    table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("algorithm\nand step", overflow="fold")
-    table.add_column(f"{score}\n[95 % interval]", no_wrap=True)
-    table.add_column("times the best\n[95 % interval]", no_wrap=True)
-    table.add_column("exchanges\nand bytes", justify="right", no_wrap=True)
-    table.add_column("same as", no_wrap=True)
     ranks = {place.name: str(place.rank) for place in found.ranking.places}
+    lines = [_row("rank", f"{score} [95 % interval]", "times the best", "exchanges", "bytes", "same as")]
     for place in found.ranking.places:
         entry = found.entries[place.name]
-        table.add_row(
-            ranks[place.name],
-            f"{place.name}\n{_step(entry)}",
-            _score(place, entry, target),
-            _against_best(place, found.ranking),
-            f"{entry.exchanges:,.0f}\n{in_bytes(float(entry.bytes[-1]))}",
-            ", ".join(ranks[name] for name in place.ties) or "-",
-        )
-    return table
+        lines.append(f"{ranks[place.name]:>4}  [bold]{escape(place.name)}[/bold], {_step(entry)}")
+        spent = f"{entry.exchanges:,.0f}", in_bytes(float(entry.bytes[-1]))
+        ties = ", ".join(ranks[name] for name in place.ties) or "-"
+        lines.append(escape(_row("", _score(place, entry, target), _against_best(place, found.ranking), *spent, ties)))
+    return lines
+
+
+def _row(rank: str, score: str, ratio: str, exchanges: str, traffic: str, ties: str) -> str:
+    return f"{rank:>4}  {score:<31}{ratio:<22}{exchanges:>9}{traffic:>9}  {ties}"
 
 
 def _step(entry: Entry) -> str:
@@ -88,9 +86,9 @@ def _step(entry: Entry) -> str:
 def _score(place: Place, entry: Entry, target: float | None) -> str:
     seeds = len(entry.score)
     if place.failed and target is None:
-        return f"infinite\n{'every seed' if place.failed == seeds else f'{place.failed} of {seeds} seeds'} diverged"
+        return f"infinite: {'every seed' if place.failed == seeds else f'{place.failed} of {seeds} seeds'} diverged"
     if place.failed:
-        return f"never\n{'no seed' if place.failed == seeds else f'{seeds - place.failed} of {seeds} seeds'} reached it"
+        return f"{'no seed' if place.failed == seeds else f'{seeds - place.failed} of {seeds} seeds'} reached it"
     return _estimate(place.score, ".2e" if target is None else ",.4g")
 
 
@@ -99,12 +97,11 @@ def _against_best(place: Place, ranking: Ranking) -> str:
     pair = next((pair for pair in ranking.pairs if (pair.better, pair.worse) == (best, place.name)), None)
     if pair is None:
         return "-"
-    value, _, interval = _estimate(pair.ratio, ".3g").partition("\n")
-    return f"{value} (p {pair.adjusted:.1g})\n{interval}"
+    return f"over {LARGE:g}" if pair.ratio.low > LARGE else _estimate(pair.ratio, ".3g")
 
 
 def _estimate(estimate: Estimate, form: str) -> str:
-    return f"{estimate.value:{form}}\n[{estimate.low:{form}}, {estimate.high:{form}}]"
+    return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
 def _doubt(name: str, entry: Entry) -> str | None:

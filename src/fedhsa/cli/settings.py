@@ -225,7 +225,7 @@ class CompareSettings(AbstractSettings):
     command = "compare"
     steps_optional = True
     description = """\
-Compares algorithms on equal terms: tunes each, runs it on fresh seeds, ranks all.
+Compares algorithms on equal terms: each is tuned, then run on fresh seeds.
 
 Examples:
   fedhsa compare
@@ -234,24 +234,26 @@ Examples:
   fedhsa compare --target 1e-3 --objective bytes
   fedhsa compare --step-size 0.01                      (no tuning)
 
-Equal terms: the same problem and start, the same observations seed by seed, and
-`--samples` observations of each agent, whatever a method makes a round of.
-Each method tries `--grid` step sizes, `--tuning-seeds` runs each, all as long as
-the runs that count. Half of the steps are a factor of 4 apart; the rest go beyond
-an edge where the best is, or between the best and its neighbours. The best step
-then runs on `--seeds` fresh seeds. A step written into an algorithm, as in
-'FedHSA(0.1, 10)', is left as it is. Nothing but the step is tuned: name other
-settings as algorithms of their own, like 'FedHSA(local_steps=50)'.
+Equal terms: the same problem and start, the same observations seed by seed,
+and `--samples` observations of each agent, whatever a method makes a round
+of. Each method tries `--grid` step sizes, `--tuning-seeds` runs each, all
+as long as the runs that count. Half of the steps are a factor of 4 apart;
+the rest go beyond an edge where the best is, or between the best and its
+neighbours. The best step then runs on `--seeds` fresh seeds. A step written
+into an algorithm, as in 'FedHSA(0.1, 10)', is left as it is. Nothing but
+the step is tuned: name other settings as algorithms of their own, like
+'FedHSA(local_steps=50)'.
 
-What counts is the mean error over the last tenth of the run or, with `--target`,
-what it takes to get there. Differences are tested in pairs, seed by seed, and
-p-values are corrected for the number of pairs (Holm): methods are called
-different at 5 % for all pairs together.
+What counts is the mean error over the last tenth of the run or, with
+`--target`, what it takes to get there. Differences are tested in pairs,
+seed by seed, and p-values are corrected for the number of pairs (Holm):
+methods are called different at 5 % for all pairs together.
 
-The output folder gets compare.png and .pdf (error against rounds, observations
-and bytes), tuning.png and .pdf (error against step size), compare.csv (mean and
-95 % interval), compare.npz (every seed) and manifest.json (settings, versions,
-every step tried, ranking, every pair). Ctrl-C keeps the methods that are done.
+The output folder gets compare.png and .pdf (error against rounds,
+observations and bytes), tuning.png and .pdf (error against step size),
+compare.csv (mean and 95 % interval), compare.npz (every seed) and
+manifest.json (settings, versions, every step tried, ranking, every pair).
+Ctrl-C keeps the methods that are done.
 """
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA", "SynchronisedSA")
