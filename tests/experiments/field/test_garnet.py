@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.base import Outcome, Watch
-from fedhsa.experiments.field.garnet import METHODS, Garnet
+from fedhsa.experiments.field.garnet import MANY, METHODS, Garnet
 
 STUDY = Garnet()
 
 
-def made(bias: float = 1.0, other: float = 0.0, like: float = 1.0) -> Outcome:
-    """Local SA at `bias` times its predicted bias, the others at this squared one; floors of like agents at `like`."""
+def made(bias: float = 1.0, other: float = 0.0, like: float = 1.0, noise: float = 3.0) -> Outcome:
+    """Local SA at `bias` times its predicted bias, the others at this squared one; floors of like agents
+    at `like`, and FedHSA with this much more noise for many local steps."""
     rng, arrays, rows = np.random.default_rng(0), {}, []
     for case in STUDY.cases():
         alike = case.setting == "like"
@@ -22,6 +23,7 @@ def made(bias: float = 1.0, other: float = 0.0, like: float = 1.0) -> Outcome:
             squared = bias * predicted if method == "LocalSA" else other * predicted
             mean = np.sqrt(squared / 8) * np.ones((10, 8)) + 1e-3 * rng.normal(size=(10, 8))
             floor = (mean**2).sum(1) + 1e-3 * (like if alike and method == "LocalSA" else 1.0)
+            floor *= noise if method == "FedHSA" and case.local_steps >= MANY else 1.0
             arrays[f"{case.label}/{method}/mean"] = mean
             arrays[f"{case.label}/{method}"] = np.repeat(floor[:, None], 21, axis=1)
     return Outcome(arrays, {"rows": rows})
@@ -42,6 +44,7 @@ def test_predicted_biases_pass():
         ({"bias": 0.7}, {"bias"}),
         ({"other": 0.3}, {"bias"}),
         ({"other": 1.5}, {"bias", "LocalSA by SCAFFLSA", "LocalSA by FedHSA"}),
+        ({"noise": 0.8}, {"FedHSA by SCAFFLSA"}),
         ({"like": 1.4}, {"LocalSA by SCAFFLSA", "LocalSA by FedHSA"}),
     ],
 )

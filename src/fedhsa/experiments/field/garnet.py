@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"LocalSA": LocalSA, "SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 RECORDS = 200
 """How many rounds of a run are recorded."""
+MANY = 1000
+"""From so many local steps on FedHSA's noise is above SCAFFLSA's, beyond them above Local SA's bias."""
 LARGE = 0.01
 """From which predicted squared bias on methods are compared by theirs."""
 
@@ -122,30 +124,36 @@ class Garnet(AbstractExperiment):
 
     def checks(self, outcome: Outcome) -> list[Check]:
         found = []
+
+        def compare(row: dict[str, Any], above: str, below: str, low: float, high: float, words: str = "") -> None:
+            statement = f"{row['label']}: floor of {above} by that of {below}{words}"
+            name = f"{self.name}: {row['label']}, {above} by {below}"
+            found.append(inside(11, name, statement, floors(outcome, row["label"], above, below), low, high))
+
         for row in outcome.facts["rows"]:
-            label, predicted = row["label"], row["bias"]
-            if row["setting"] == "like":
-                for other in ("SCAFFLSA", "FedHSA"):
-                    statement = f"{label}: floor of Local SA by that of {other}, which agree between like environments"
-                    name = f"{self.name}: {label}, LocalSA by {other}"
-                    found.append(inside(11, name, statement, floors(outcome, label, "LocalSA", other), 0.8, 1.25))
-                continue
-            if predicted < LARGE:
-                continue
-            statement = f"{label}: squared bias of Local SA against that without noise"
-            slack = 0.1 if "Markov" in row["setting"] else 0.0
-            measured = own_bias(outcome, label, "LocalSA")
-            found.append(
-                equals(11, f"{self.name}: {label}, LocalSA, bias", statement, measured, predicted, slack=slack)
-            )
-            for other in ("SCAFFLSA", "FedHSA"):
-                statement = f"{label}: squared bias of {other}, by that of Local SA"
-                part = Estimate(*(end / predicted for end in own_bias(outcome, label, other)))
-                found.append(inside(11, f"{self.name}: {label}, {other}, bias", statement, part, -0.1, 0.1))
-                statement = f"{label}: floor of Local SA by that of {other}"
-                name = f"{self.name}: {label}, LocalSA by {other}"
-                ratio = floors(outcome, label, "LocalSA", other)
-                found.append(inside(11, name, statement, ratio, 1.0, math.inf))
+            many, like = row["local_steps"] >= MANY, row["setting"] == "like"
+            if many:
+                words = ", noise of one observation held for the whole round"
+                compare(row, "FedHSA", "SCAFFLSA", 1.0, math.inf, words)
+            if like:
+                for other in ("SCAFFLSA",) if many else ("SCAFFLSA", "FedHSA"):
+                    compare(row, "LocalSA", other, 0.8, 1.25, ", the same between like environments")
+            elif row["bias"] >= LARGE:
+                found += self._bias_checks(outcome, row)
+                for other in ("SCAFFLSA", "FedHSA") if row["local_steps"] <= MANY else ("SCAFFLSA",):
+                    compare(row, "LocalSA", other, 1.0, math.inf)
+        return found
+
+    def _bias_checks(self, outcome: Outcome, row: dict[str, Any]) -> list[Check]:
+        label, predicted = row["label"], row["bias"]
+        statement = f"{label}: squared bias of Local SA against that without noise"
+        slack = 0.1 if "Markov" in row["setting"] else 0.0
+        measured, name = own_bias(outcome, label, "LocalSA"), f"{self.name}: {label}, LocalSA, bias"
+        found = [equals(11, name, statement, measured, predicted, slack=slack)]
+        for other in ("SCAFFLSA", "FedHSA"):
+            statement = f"{label}: squared bias of {other}, by that of Local SA"
+            part = Estimate(*(end / predicted for end in own_bias(outcome, label, other)))
+            found.append(inside(11, f"{self.name}: {label}, {other}, bias", statement, part, -0.1, 0.1))
         return found
 
     def tell(self, outcome: Outcome) -> list[str]:
@@ -156,13 +164,17 @@ class Garnet(AbstractExperiment):
                 said.append(f"{found.value:.2g} at H = {H} (predicted {row['bias']:.2g})")
                 of = [floors(outcome, row["label"], "LocalSA", other).value for other in ("SCAFFLSA", "FedHSA")]
                 ratios.append(f"{of[0]:.3g} and {of[1]:.3g} at H = {H}")
-        like = [row["label"] for row in outcome.facts["rows"] if row["setting"] == "like"]
-        same = [floors(outcome, label, "LocalSA", m).value for label in like for m in ("SCAFFLSA", "FedHSA")]
+        like = {r["label"]: r["local_steps"] for r in outcome.facts["rows"] if r["setting"] == "like"}
+        same = [floors(outcome, label, "LocalSA", "SCAFFLSA").value for label in like]
+        times = [f"{floors(outcome, label, 'FedHSA', 'LocalSA').value:.2f} at H = {H}" for label, H in like.items()]
         return [
             f"Between two unlike environments Local SA (FedLSA) stops at a squared bias of {', '.join(said)}, where "
             "theory puts it; SCAFFLSA and FedHSA have none.",
-            f"Its error floor is so many times SCAFFLSA's and FedHSA's: {'; '.join(ratios)}. Between like "
-            f"environments the three agree (ratios {min(same):.2f} to {max(same):.2f}).",
+            f"Its error floor is so many times SCAFFLSA's and FedHSA's: {'; '.join(ratios)}. FedHSA corrects a whole "
+            "round by one observation of each agent, and that noise grows with the local steps: without a bias its "
+            "error can be larger than Local SA's, which SCAFFLSA's is not.",
+            f"Between like environments Local SA and SCAFFLSA agree (ratios {min(same):.2f} to {max(same):.2f}); "
+            f"FedHSA's floor is {', '.join(times)} of theirs.",
         ]
 
     def table(self, outcome: Outcome) -> Table:
@@ -188,6 +200,8 @@ class Garnet(AbstractExperiment):
             "Floors and biases are means over the second half of each run. Predicted biases are those without noise, "
             "which for independent transitions are also those of the mean; at H = 10 and 100 they are too small to be "
             "measured beside the noise, and are not checked.",
+            "That FedHSA's noise grows so much with the local steps was not expected but found here. At H = 10000 its "
+            "error has heavy tails, and its floor no useful interval.",
         ]
 
     def draw(self, outcome: Outcome) -> "Figure":

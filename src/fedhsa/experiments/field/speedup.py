@@ -39,14 +39,14 @@ class Speedup(AbstractExperiment):
     """Copies of a cohort of ten, five in each of two environments."""
     step_size: float = 1.0
     local_steps: tuple[int, ...] = (10, 100)
-    samples: int = 6000
+    samples: int = 4000
     """Each agent's; errors count from the second third on."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
         "like_agents": (1, 10, 100),
         "unlike_agents": (10, 100),
         "local_steps": (10,),
-        "samples": 12000,
+        "samples": 8000,
     }
 
     def seconds(self) -> float:
@@ -144,7 +144,9 @@ class Speedup(AbstractExperiment):
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=(7.2, 2.9), layout="constrained")
             titles = {"like": "copies of one agent", "unlike": "copies of ten unlike agents"}
-            for ax, (setting, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+            for ax, (setting, title) in zip(
+                figure.subplots(1, 2, sharex=True, sharey=True), titles.items(), strict=True
+            ):
                 self._draw_setting(ax, outcome, setting, looks)
                 ax.set(xscale="log", yscale="log", xlabel="number of agents $N$", title=title)
             figure.axes[0].set_ylabel("error at stationarity")
