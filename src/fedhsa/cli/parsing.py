@@ -72,7 +72,7 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F) -> F:
             settings, unknown = tyro.cli(
                 kind,
                 prog=prog,
-                description=kind.description,
+                description=textwrap.indent(kind.description, " "),  # tyro would join lines that begin with a letter
                 args=args,
                 default=default,
                 return_unknown_args=True,

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 
 from .. import _files, plots
 from .._json import plain
@@ -52,7 +51,7 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
 def show(console: Console, settings: CompareSettings, found: Contest) -> None:
     """Prints the ranking, what to doubt about it, and where the figures are."""
     for line in [*_lines(settings, found), CAPTION]:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
     for name, entry in found.entries.items():
         if sentence := _doubt(name, entry):
             console.print(sentence, soft_wrap=True)
@@ -68,10 +67,10 @@ def _lines(settings: CompareSettings, found: Contest) -> list[str]:
     lines = [_row("rank", f"{score} [95 % interval]", "times the best", "exchanges", "bytes", "same as")]
     for place in found.ranking.places:
         entry = found.entries[place.name]
-        lines.append(f"{ranks[place.name]:>4}  [bold]{escape(place.name)}[/bold], {_step(entry)}")
+        lines.append(f"{ranks[place.name]:>4}  {place.name}, {_step(entry)}")
         spent = f"{entry.exchanges:,.0f}", in_bytes(float(entry.bytes[-1]))
         ties = ", ".join(ranks[name] for name in place.ties) or "-"
-        lines.append(escape(_row("", _score(place, entry, target), _against_best(place, found.ranking), *spent, ties)))
+        lines.append(_row("", _score(place, entry, target), _against_best(place, found.ranking), *spent, ties))
     return lines
 
 
