@@ -6,6 +6,7 @@ import io
 import itertools
 import pathlib
 import re
+import textwrap
 import tomllib
 from collections.abc import Sequence
 from typing import Any, TypeVar
