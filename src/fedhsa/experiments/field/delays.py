@@ -123,7 +123,7 @@ class Delays(AbstractExperiment):
         return [
             f"With delays up to {most} at one step for all the error stays at {none:.3g} without delays and "
             f"{adaptive:.3g} with the delay-adaptive rule, and is {vanilla:.3g} with vanilla updates{growing}. It is "
-            f"halved {said[0]} rounds without delays, {said[1]} with the adaptive rule and {said[2]} with vanilla ones.",
+            f"halved {said[0]} rounds without delays, {said[1]} with the adaptive rule, {said[2]} with vanilla ones.",
             f"Floors of the adaptive rule and of vanilla updates by the largest delay: {others}. The adaptive rule "
             "keeps its ball at the same step whatever the delays are, and pays in speed; vanilla updates are unstable "
             f"in the mean from delays of about {self.limit(outcome):.0f} on at this step, and noisy well before.",
