@@ -46,7 +46,7 @@ class Delays(AbstractExperiment):
     quick_settings: ClassVar[dict[str, Any]] = {"max_delays": (50, 200), "seeds": 48, "rounds": 6000}
 
     def seconds(self) -> float:
-        return 4.0 + 2.5 * len(self.max_delays) + 6e-9 * self.rounds * self.seeds * sum(self.max_delays)
+        return 6.0 + 3.5 * len(self.max_delays) + 2e-8 * self.rounds * self.seeds * sum(self.max_delays)
 
     def problem(self) -> Problem:
         """A random chain with orthonormal features."""
