@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fedhsa import cost
 from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.rounds import SAMPLINGS, Rounds, _label
 from fedhsa.experiments.instance import Instance
@@ -20,6 +23,15 @@ TINY = dataclasses.replace(
     sums=(4.0, 6.0),
     seeds=4,
 )
+
+
+class Pretend(Watch):
+    """Counts the cost of a run and makes up its errors, which fall with the square root of the samples."""
+
+    def simulate(self, problem, algorithm, **settings) -> Any:
+        samples = settings["rounds"] * algorithm.block_length
+        errors = np.random.default_rng(samples).exponential(size=(settings["seeds"], 2)) / samples**0.5
+        return SimpleNamespace(error=errors, cost=cost(problem, algorithm))
 
 
 def made(few: float = 1.0, once: float = 50.0, sampling: str = "markov") -> Outcome:
@@ -61,8 +73,9 @@ def test_few_rounds_grow_with_the_logarithm():
     assert more < 2 * few
 
 
-def test_a_small_run_gives_what_is_kept_on_disk():
-    outcome = TINY.run(Watch())
+@pytest.mark.parametrize("watch", [Pretend, pytest.param(Watch, marks=pytest.mark.slow)])
+def test_a_small_run_gives_what_is_kept_on_disk(watch):
+    outcome = TINY.run(watch())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert {row["sampling"] for row in outcome.facts["rows"]} == set(SAMPLINGS)
     once = next(row for row in outcome.facts["rows"] if row["method"] == "OneShotAveraging")

@@ -78,7 +78,7 @@ class Rounds(AbstractExperiment):
         cases = len(SAMPLINGS) * (len(METHODS) * len(self.rounds) + 3 + 3 * len(self.samples))
         steps = self.instance.num_agents * self.seeds * (1 + len(self.sums))
         many = len(METHODS) * len(self.rounds) * self.frontier + 4 * sum(self.samples)
-        return 5.0 + 1.2 * cases + 1.5e-8 * len(SAMPLINGS) * steps * many
+        return 5.0 + 1.5 * cases + 1.5e-8 * len(SAMPLINGS) * steps * many
 
     def run(self, watch: Watch) -> Outcome:
         arrays, rows, facts = {}, [], {}
