@@ -40,8 +40,8 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
 SAMPLINGS = ("independent", "markov")
 TITLES = {"independent": "independent samples", "markov": "Markov samples"}
 SAME = 2.0
-"""Up to this factor errors count as of the same order, which is what the claim is about; chosen after a first try at 1.5
-had intervals too wide for it."""
+"""Up to this factor errors count as of the same order, which is what the claim is about; chosen after a first try
+at 1.5 had intervals too wide for it."""
 
 
 @dataclasses.dataclass(frozen=True)
