@@ -5,6 +5,7 @@ from .boundary import Boundary
 from .delays import Delays
 from .fixed_points import FixedPoints
 from .garnet import Garnet
+from .one_exchange import OneExchange
 from .quadratics import Quadratics
 from .rounds import Rounds
 from .scaffnew import Probability
@@ -19,5 +20,6 @@ FIELD: tuple[type[AbstractExperiment], ...] = (
     Delays,
     Rounds,
     Boundary,
+    OneExchange,
 )
 """In the order of the page."""
