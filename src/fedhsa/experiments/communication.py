@@ -160,14 +160,14 @@ def _price(outcome: Outcome, family: str, above: float) -> Estimate:
     per_round = [_per_round(outcome, label)["bytes"] for label in labels]
 
     def price(seeds: np.ndarray) -> float:
-        fed, local = (_crossing(error[seeds].mean(0), target) for error in errors)
+        fed, local = (crossing(error[seeds].mean(0), target) for error in errors)
         return fed * per_round[0] / (local * per_round[1])
 
     everyone = np.arange(len(errors[0]))
     return statistics.jackknife(price, everyone)
 
 
-def _crossing(error: np.ndarray, target: float) -> float:
+def crossing(error: np.ndarray, target: float) -> float:
     """When the error passes the target, between rounds on a logarithmic scale; infinite where it never does."""
     reached = np.flatnonzero(error <= target)
     if not len(reached) or not reached[0]:
