@@ -3,6 +3,7 @@
 from ..base import AbstractExperiment
 from .boundary import Boundary
 from .delays import Delays
+from .extrapolation import Extrapolation
 from .fixed_points import FixedPoints
 from .garnet import Garnet
 from .one_exchange import OneExchange
@@ -10,6 +11,7 @@ from .quadratics import Quadratics
 from .rounds import Rounds
 from .scaffnew import Probability
 from .speedup import Speedup
+from .systems import Systems
 
 FIELD: tuple[type[AbstractExperiment], ...] = (
     Garnet,
@@ -20,6 +22,8 @@ FIELD: tuple[type[AbstractExperiment], ...] = (
     Delays,
     Rounds,
     Boundary,
+    Systems,
+    Extrapolation,
     OneExchange,
 )
 """In the order of the page."""
