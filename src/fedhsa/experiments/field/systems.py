@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...algorithms import AbstractAlgorithm, parse
+from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
+from ...theory import predict
 from .. import statistics
 from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, inside
+from ..checks import Check, at_most, equals, inside
 from ..instance import Instance, repeated
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 ZERO = 1e-9
 """A noiseless limit closer to the root than this, relative to where the run began, has no bias."""
+PREDICTED = ("FedTD", "FedHSA")
+"""Whose slope theory predicts; a projection that is far away changes nothing."""
+SLACK = 0.05
+"""How far a predicted slope may be off: the expansion is good to some per cent."""
 FLAT = 0.5
 """The last part of a run over which errors are averaged."""
 
@@ -67,7 +72,7 @@ class Systems(AbstractExperiment):
     """How often a cohort of equal agents is there, for the slope."""
     step_size: float = 0.05
     local_steps: int = 10
-    samples: int = 4000
+    samples: int = 20_000
     """Observations per agent."""
     target: float = 0.1
     """The error to reach on unlike agents, as a part of the one at the start."""
@@ -75,7 +80,7 @@ class Systems(AbstractExperiment):
 
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 8,
-        "samples": 1000,
+        "samples": 8000,
         "systems": ("one-shot averaging", "FedTD", "FedHSA"),
     }
 
@@ -87,7 +92,7 @@ class Systems(AbstractExperiment):
         cohort = self.unlike.build()
         equal = self.unlike.change("heterogeneity", 0.0).build()
         for name in self.systems:
-            limit = self._run(watch, name, cohort.noiseless(), seeds=2, samples=4 * self.samples)
+            limit = self._run(watch, name, cohort.noiseless(), seeds=2)
             unlike = self._run(watch, name, cohort)
             arrays |= {f"{name}/unlike": unlike.error, f"{name}/rounds": unlike.rounds}
             arrays[f"{name}/limit"] = _flat(limit)
@@ -100,6 +105,7 @@ class Systems(AbstractExperiment):
                 "exchanges": cost.exchanges,
                 "bytes": 8 * M * (cost.floats_up + cost.floats_down),
                 "samples": cost.samples,
+                "slope": self._predicted_slope(name, equal) if name in PREDICTED else None,
             }
         return Outcome(arrays, facts)
 
@@ -109,12 +115,18 @@ class Systems(AbstractExperiment):
         step = self.step_size * (self.local_steps if system.moves == "batch" else 1)
         return parse(system.text, problem, step_size=step, local_steps=self.local_steps)
 
-    def _run(self, watch: Watch, name: str, problem: Problem, seeds: int = 0, samples: int = 0) -> Result:
+    def _run(self, watch: Watch, name: str, problem: Problem, seeds: int | None = None) -> Result:
         algorithm = self.algorithm(name, problem)
-        every = self.local_steps // algorithm.block_length
-        rounds = (samples or self.samples) // algorithm.block_length
-        settings = {"seeds": seeds or self.seeds, "key": self.key, "every": every}
-        return watch.simulate(problem, algorithm, rounds=rounds, **settings)
+        rounds, every = (n // algorithm.block_length for n in (self.samples, self.local_steps))
+        return watch.simulate(problem, algorithm, rounds=rounds, every=every, seeds=seeds or self.seeds, key=self.key)
+
+    def _predicted_slope(self, name: str, equal: Problem) -> float:
+        """That of the floor in the number of agents, on logarithmic axes."""
+        algorithm = self.algorithm(name, equal)
+        method = algorithm.algorithm if isinstance(algorithm, AbstractWrapper) else algorithm
+        first, last = self.copies[0], self.copies[-1]
+        floors = [predict(repeated(equal, copies), method).floor for copies in (first, last)]
+        return float(np.log(floors[1] / floors[0]) / np.log(last / first))
 
     def bias(self, outcome: Outcome, name: str) -> float:
         """The noiseless limit's distance to the root, relative to the start's."""
@@ -144,6 +156,7 @@ class Systems(AbstractExperiment):
     def draw(self, outcome: Outcome) -> "Figure":
         import matplotlib
         from matplotlib.figure import Figure
+        from matplotlib.ticker import NullFormatter
 
         from ...plots._style import COLOURS, STYLE
 
@@ -168,6 +181,7 @@ class Systems(AbstractExperiment):
             panels[0].set_yticks(rows, self.systems)
             panels[0].set_xscale("log")
             panels[3].set_xscale("log")
+            panels[3].xaxis.set_minor_formatter(NullFormatter())
             panels[1].axvline(-1, color="0.7", linewidth=0.8, zorder=0)
             panels[2].axvline(1, color="0.7", linewidth=0.8, zorder=0)
             titles = (
@@ -185,7 +199,7 @@ class Systems(AbstractExperiment):
         biased = [name for name in self.systems if self.bias(outcome, name) > ZERO]
         exact = [name for name in self.systems if name not in biased]
         slopes = {name: self.slope(outcome, name).value for name in self.systems}
-        flat = [f"{name} {value:.2f}" for name, value in slopes.items() if value > -0.9]
+        flat = [f"{name} ({value:.2f})" for name, value in slopes.items() if value > -0.9]
         costs = {name: self.reach(outcome, name) for name in self.systems}
         reached = sorted((cost[1], name) for name, cost in costs.items() if cost is not None)
         sentences = [
@@ -193,7 +207,7 @@ class Systems(AbstractExperiment):
             + ", ".join(f"{self.bias(outcome, name):.2g} ({name})" for name in biased)
             + " of that at the start.",
             "With equal agents the error falls with their number with a slope near -1 on logarithmic axes"
-            + (f", except for {_list(flat)}." if flat else " for all of them."),
+            + (f", except for {_list(flat)}: at this step Markov data leave a bias to those." if flat else " for all."),
         ]
         if reached:
             never = [name for name, cost in costs.items() if cost is None]
@@ -215,9 +229,12 @@ class Systems(AbstractExperiment):
                 words = f"{name}'s noiseless limit lies off the root (distance relative to the start's)"
                 estimate = statistics.Estimate(bias, bias, bias)
                 found.append(inside(19, f"{self.name}: {name}, bias", words, estimate, 1e-3, float("inf")))
-            if name in ("FedTD", "FedHSA", "one-shot averaging", "DisSACC", "SCAFFLSA"):
-                words = f"Slope of log(error) against log(M) with equal agents, {name}"
-                found.append(inside(19, f"{self.name}: {name}, slope", words, self.slope(outcome, name), -1.25, -0.75))
+            words, slope = f"Slope of log(error) against log(M) with equal agents, {name}", self.slope(outcome, name)
+            if SYSTEMS[name].moves != "steps" and name != "distributed TD":
+                found.append(inside(19, f"{self.name}: {name}, slope", words, slope, -1.2, -0.8))
+            if (expected := outcome.facts[name]["slope"]) is not None:
+                limits = {"slack": SLACK, "precision": 0.15, "relative": False}
+                found.append(equals(19, f"{self.name}: {name}, slope", words, slope, expected, **limits))
         return found
 
     def table(self, outcome: Outcome) -> Table:
@@ -240,7 +257,9 @@ class Systems(AbstractExperiment):
             f"{self.local_steps} where there are local steps; DisSACC moves once per {self.local_steps} observations, "
             "by as much as they would together.",
             "Slopes and the comparison with independent sampling are taken with equal agents, as the systems' own "
-            "papers do; bias and traffic with unlike ones.",
+            "papers do; bias and traffic with unlike ones. Papers prove the slope -1 for steps that shrink with the "
+            "number of agents; here the step stays, and the predicted slopes of FedTD and FedHSA contain the bias of "
+            "Markov data that more agents do not remove.",
             NOT_RUN,
         ]
 
