@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ def made(kept: float = 0.0, variance: float = 2 / 3, power: float = 4.0, plain: 
     """An outcome with squared bias `plain` times (step / 0.1)^2, of which extrapolation leaves the part `kept`."""
     rng, runs = np.random.default_rng(0), STUDY.runs()
     noise = 1 + 0.05 * rng.normal(size=(len(runs), 1, STUDY.seeds))
-    level = np.array([[1.0, 0.0]]) * np.array([[(run.step / 0.1) ** 2] for run in runs])
+    level = np.array([[1.0, 1e-3]]) * np.array([[(run.step / 0.1) ** 2] for run in runs])
     spread = np.array([[1.0, 2 / 3]]) * np.array([[20 * run.step / 0.1 / run.M] for run in runs])
     seen = level * plain
     seen[:, 1] += kept * level[:, 0]
@@ -75,6 +76,26 @@ def test_the_ratio_is_the_small_step_limit_of_the_exact_law():
         assert laws[0].basis == "exact"
         off.append(laws[0].noise_variance / laws[1].noise_variance - 2 / 3)
     assert off[1] / off[0] == pytest.approx(2, rel=0.05)
+
+
+class Kinked(fh.AbstractAgent):
+    source: fh.sources.AbstractSource
+
+    def operator(self, theta, noise, /):
+        return noise - jnp.where(theta > 0, 3.0, 1.0) * theta
+
+
+@pytest.mark.slow
+def test_of_the_bias_of_an_operator_with_a_kink_more_than_half_is_left():
+    source = fh.sources.VAR1(np.zeros((2, 1, 1)), np.ones(2))
+    problem = fh.Problem(Kinked(source), theta_star=np.zeros(1))
+    both, record = fh.RichardsonRomberg(fh.FedHSA(0.02, local_steps=2)), {"copies": lambda s: s.server.inner.theta}
+    run = fh.simulate(problem, both, rounds=3000, seeds=100, record=record)
+    means = run.records["copies"][:, 500:, :, 0].mean(1)
+    left = (2 * means[:, 0] - means[:, 1]) / means[:, 0].mean()
+    # of the order of the square root of the step: 2 - sqrt(2) of it is left, up to the next order in the step
+    assert left.mean() == pytest.approx(2 - np.sqrt(2), abs=3 * left.std() / 10 + 0.03)
+    assert left.std() / 10 < 0.05
 
 
 @pytest.mark.slow
