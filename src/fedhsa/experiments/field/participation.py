@@ -44,6 +44,8 @@ UP = DOWN = 0.1
 """Of availability: half of the agents are there on average, for ten rounds."""
 ABOVE = 4
 """Prices are those of an error so many times the floor."""
+LONG = 2000
+"""Rounds in which the law's error gets there, whatever the settings."""
 
 Case = tuple[str, AbstractAlgorithm, float | None]
 """A label, an algorithm and its exact floor, where we have one."""
@@ -171,7 +173,7 @@ class Participation(AbstractExperiment):
             found[f"{label}/errors"] = watch.simulate(problem, algorithm, theta=problem.theta_star + error, **how).error
             weights, chances = laws.uniform(self.num_agents, self._half)
             law = laws.rounds(agents, weights, step, H, **kind)
-            expected = laws.expected_errors(law, chances, error, self.rounds)
+            expected = laws.expected_errors(law, chances, error, LONG)
             spent = cost(problem, algorithm)
             prices = {"bytes": FLOAT_BYTES * (spent.floats_up + spent.floats_down), "evaluations": spent.evaluations}
             found[label] = {"step": step, "rounds": crossing(expected, ABOVE * self.target)} | prices
