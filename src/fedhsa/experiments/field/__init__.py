@@ -7,6 +7,7 @@ from .extrapolation import Extrapolation
 from .fixed_points import FixedPoints
 from .garnet import Garnet
 from .one_exchange import OneExchange
+from .participation import Participation
 from .quadratics import Quadratics
 from .rounds import Rounds
 from .scaffnew import Probability
@@ -23,6 +24,7 @@ FIELD: tuple[type[AbstractExperiment], ...] = (
     Rounds,
     Boundary,
     Systems,
+    Participation,
     Extrapolation,
     OneExchange,
 )
