@@ -141,6 +141,10 @@ class WeightedSampling(AbstractSampling):
     Its reply counts $1/p_i$ times and the sum is divided by $M$ (Horvitz and Thompson): right on average, however
     unequal the chances. An average over those present would lean towards those who often are.
 
+    Of methods with one exchange. FedHSA multiplies the averages of two, both over the agents present, and the mean of
+    their product is not that of the factors: it goes to a point beside the root, whatever the step. With
+    `Partial(..., all_answer="operator")` only one of them is sampled, and it goes to the root.
+
     **Arguments:**
 
     - `probabilities`: $p_i$, one for each agent.
