@@ -65,6 +65,6 @@ def test_a_small_run_gives_an_outcome_that_can_be_kept_drawn_and_told():
     outcome = TINY.run(Watch())
     outcome = Outcome(outcome.arrays, json.loads(json.dumps(outcome.facts, allow_nan=False)))
     assert TINY.table(outcome)["system"] == ["one-shot averaging"]
-    assert 0.5 < TINY.bias(outcome, "one-shot averaging") < 0.7
+    assert 0 < TINY.bias(outcome, "one-shot averaging") < 1
     assert "one-shot averaging" in " ".join(TINY.tell(outcome))
     assert len(TINY.draw(outcome).axes) == 4
