@@ -1,0 +1,134 @@
+r"""Compressed FedHSA on affine operators without noise: what its codecs leave at the root, derived and computed.
+
+With $g_i = r_i + A_i e$ a round is $e' = e + \frac1M \sum_i C(\eta S_i \hat g)$, $\hat g = \frac1M \sum_i C(g_i)$: it
+stands still only where $\hat g = 0$, while the $r_i$ themselves do not vanish.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from scipy.linalg import solve_continuous_lyapunov
+
+from .participation_law import Agents, local_powers
+
+Code: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""A codec on the last axis."""
+
+
+def top(count: int) -> Code:
+    """The largest entries.
+
+    !!! example
+        >>> top(1)(np.array([[3.0, -4.0]])).tolist()
+        [[0.0, -4.0]]
+    """
+
+    def code(x: np.ndarray) -> np.ndarray:
+        coded, largest = np.zeros_like(x), np.argsort(-abs(x), axis=-1)[..., :count]
+        np.put_along_axis(coded, largest, np.take_along_axis(x, largest, -1), -1)
+        return coded
+
+    return code
+
+
+def sign(x: np.ndarray) -> np.ndarray:
+    """Signs times the mean absolute value.
+
+    !!! example
+        >>> sign(np.array([3.0, -1.0])).tolist()
+        [2.0, -2.0]
+    """
+    return abs(x).mean(-1, keepdims=True) * np.where(x < 0, -1.0, 1.0)
+
+
+def quantised(levels: int, rng: np.random.Generator) -> Code:
+    """Levels of the norm, rounded at random.
+
+    !!! example
+        >>> quantised(1, np.random.default_rng(0))(np.array([0.0, 2.0])).tolist()
+        [0.0, 2.0]
+    """
+
+    def code(x: np.ndarray) -> np.ndarray:
+        norm = np.linalg.norm(x, axis=-1, keepdims=True)
+        heights = levels * abs(x) / np.where(norm == 0, 1, norm)
+        return norm / levels * np.sign(x) * np.floor(heights + rng.random(x.shape))
+
+    return code
+
+
+def resting_point(agents: Agents, code: Code, *, scale: float = 0.002, rounds: int = 6000) -> np.ndarray:
+    r"""Where a contractive codec without memory goes, $e \leftarrow e + s\,C(\hat g)$ at a small scale $s = \eta H$.
+
+    $\hat g$ jumps where an agent's choice of entries changes, and the point is one where it jumps over zero: the path
+    is averaged over its last half.
+    """
+    A, r = agents
+    e, path = np.zeros(r.shape[1]), []
+    for _ in range(rounds):
+        e = e + scale * code(code(r + A @ e).mean(0))
+        path.append(e)
+    return np.mean(path[rounds // 2 :], axis=0)
+
+
+def randk_floor(agents: Agents, count: int, step: float, local_steps: int) -> float:
+    r"""The mean squared error of unbiased RandK at stationarity, exact: its second moments close.
+
+    A vector with second moment $V$ is coded with covariance
+    $\frac dk\bigl(\frac{k-1}{d-1} V + \frac{d-k}{d-1} \mathrm{diag} V\bigr) - V$, in both exchanges.
+    """
+    A, r = agents
+    M, d = r.shape
+    S = local_powers(A, step, local_steps).sum(0)
+    A_bar, S_bar = A.mean(0), S.mean(0)
+
+    def spread(V: np.ndarray) -> np.ndarray:
+        return d / count * ((count - 1) * V + (d - count) * V * np.eye(d)) / (d - 1) - V
+
+    def around(V: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+        return (matrices @ V @ matrices.transpose(0, 2, 1)).sum(0) / M**2
+
+    def added(X: np.ndarray) -> np.ndarray:
+        V = A_bar @ X @ A_bar.T + spread(around(X, A) + r.T @ r / M**2)
+        U = S_bar @ V @ S_bar.T + spread(around(V, S))
+        drift = step * S_bar @ A_bar @ X
+        return drift + drift.T + step**2 * U
+
+    constant = added(np.zeros((d, d)))
+    basis = np.eye(d * d).reshape(d * d, d, d)
+    linear = np.stack([(added(X) - constant).ravel() for X in basis], axis=1)
+    return float(np.trace(np.linalg.solve(-linear, constant.ravel()).reshape(d, d)))
+
+
+def unbiased_floor(agents: Agents, code: Code, scale: float, draws: int = 4000) -> float:
+    r"""The same of any unbiased codec to first order: $\bar A X + X \bar A^T = -\eta H Q$.
+
+    $Q$ is the covariance of $\frac1M \sum_i C_i(\hat g)$, $\hat g = \frac1M \sum_j C_j(r_j)$, by sampling.
+    """
+    A, r = agents
+    M, d = r.shape
+    coded = code(np.broadcast_to(r, (draws, M, d))).mean(1)
+    moved = code(np.broadcast_to(coded[:, None], (draws, M, d))).mean(1)
+    return float(np.trace(solve_continuous_lyapunov(A.mean(0), -scale * moved.T @ moved / draws)))
+
+
+def feedback_floor(agents: Agents, code: Code, step: float, local_steps: int, rounds: int = 6000) -> float:
+    r"""The floor of error feedback, to leading order.
+
+    Let $E$ and $W$ be the means of what agents have left out of operators and of displacements. Then
+    $z = e + W + \eta \bar S E$ obeys $z' = z + \eta \bar S \bar A e$: it moves slowly, and $e$ fluctuates as much as
+    $W + \eta \bar S E$ does. That needs only the memories, fed with $r_i$ and $\eta S_i \hat g$. All agents code nearly
+    the same displacement, but their memories drift apart by the little that $S_i$ differ, so each has its own.
+    """
+    A, r = agents
+    moves = step * local_powers(A, step, local_steps).sum(0)
+    left, late, path = np.zeros_like(r), np.zeros_like(r), []
+    for _ in range(rounds):
+        wanted = left + r
+        coded = code(wanted)
+        left = wanted - coded
+        wanted = late + moves @ coded.mean(0)
+        late = wanted - code(wanted)
+        path.append(moves.mean(0) @ left.mean(0) + late.mean(0))
+    return float(np.var(path[rounds // 6 :], axis=0).sum())
