@@ -41,7 +41,8 @@ class Compressed(AbstractChannel):
     - without memory a contractive codec stops at a wrong point that does not depend on the step, and an unbiased one
       fluctuates with a squared error of order $\eta$;
     - with error feedback what the server adds up is right in the end but late, which leaves a squared error of order
-      $\eta^2$. It would remain, smaller, if agents subtracted the operator they sent instead of the one they have;
+      $\eta^2$, and none in the mean of the parameters over rounds. It would remain, smaller, if agents subtracted the
+      operator they sent instead of the one they have;
     - with differences the references tend to the operators at $\theta^\star$ and the limit is $\theta^\star$ itself.
 
     The orders are observed in simulation and follow from these arguments; a theorem on FedHSA we know none of. The
