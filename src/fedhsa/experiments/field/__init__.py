@@ -2,6 +2,7 @@
 
 from ..base import AbstractExperiment
 from .boundary import Boundary
+from .compressed import CompressedStudy
 from .delays import Delays
 from .extrapolation import Extrapolation
 from .fixed_points import FixedPoints
@@ -24,6 +25,7 @@ FIELD: tuple[type[AbstractExperiment], ...] = (
     Rounds,
     Boundary,
     Systems,
+    CompressedStudy,
     Participation,
     Extrapolation,
     OneExchange,

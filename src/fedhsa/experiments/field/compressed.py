@@ -70,7 +70,7 @@ class CompressedStudy(AbstractExperiment):
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 8, "rounds": 1200, "steps": (0.005, 0.01, 0.02), "copies": 2}
 
     def seconds(self) -> float:
-        return 45.0 + 7e-4 * self.seeds * self.rounds
+        return 60.0 + 1e-3 * self.seeds * self.rounds
 
     def run(self, watch: Watch) -> Outcome:
         problem = quadratic.random(self.num_agents, self.dim, noise_std=self.noise_std, key=self.problem_key)
