@@ -29,6 +29,7 @@ test-slow: .venv/ready  ## run the long tests too
 
 bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/algorithms.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/first_figure.py
 	$(BIN)/python benchmarks/theory.py

@@ -161,7 +161,9 @@ def main(settings: Settings) -> None:
     for name in settings.problems:
         with console.status(name):
             rows += measure(name, settings)
-    pretty = Table(*HEADINGS, box=None)
+    pretty = Table(box=None)
+    for heading in HEADINGS:
+        pretty.add_column(heading, no_wrap=True)
     for row in table(rows):
         pretty.add_row(*row)
     console.print(pretty)
