@@ -36,6 +36,18 @@ def test_what_cannot_be_understood_is_refused_with_the_reason(text, words):
     assert words in str(refusal.value)
 
 
+def test_a_coin_of_an_algorithm_falls_as_often_as_rounds_end_and_others_must_be_given():
+    assert parse("Scaffnew", **DEFAULTS) == fh.Scaffnew(0.1, 1 / 8)
+    with pytest.raises(ValueError, match=r"Bernoulli needs `probability`"):
+        parse("Partial(LocalSA, Bernoulli)", **DEFAULTS)
+
+
+def test_the_problem_says_what_an_algorithm_has_to_know():
+    problem = fh.problems.finite_sum.random(num_agents=5, num_components=3, dim=2)
+    assert parse("Gossip(LocalSA, Ring)", problem, **DEFAULTS).graph == fh.Ring(5)
+    assert parse("MCSAG", problem.iid(), **DEFAULTS) == fh.MCSAG(0.1, 3, 8)
+
+
 def test_a_missing_argument_is_named():
     with pytest.raises(ValueError, match=r"FedHSA needs `local_steps`"):
         parse("FedHSA(0.1)")

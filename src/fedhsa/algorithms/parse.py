@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 
 from ..problems import Problem
-from ..sources import FiniteChain
+from ..sources import IID, FiniteChain
 from .base import AbstractAlgorithm
 
 
@@ -44,14 +44,14 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
 def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that need not be in the text."""
     known = dict(defaults)
-    if "local_steps" in known:  # as many steps between two exchanges, on average
-        H = known["local_steps"]
-        known |= {"probability": 1 / H, "gaps": (H,), "samples": H}
+    if "local_steps" in known:
+        known |= {"gaps": (known["local_steps"],), "samples": known["local_steps"]}
     if problem is not None:
         known |= {"num_agents": problem.num_agents, "theta_star": problem.theta_star}
         source = problem.agents.source
-        if isinstance(source, FiniteChain):
-            known["num_components"] = source.transition.shape[-1]
+        chain = source.source if isinstance(source, IID) else source
+        if isinstance(chain, FiniteChain):
+            known["num_components"] = chain.transition.shape[-1]
     return {**known, **defaults}
 
 
@@ -79,6 +79,8 @@ def _construct(name: str, positional: list, named: dict[str, Any], defaults: Map
         given = inspect.signature(parts[name]).bind_partial(*positional, **named).arguments
     except TypeError as error:
         raise ValueError(f"`algorithm`: {name} {error}. Its arguments are {', '.join(parameters)}.") from None
+    if issubclass(parts[name], AbstractAlgorithm) and "local_steps" in defaults:
+        defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # as often, on average
     given = {word: value for word, value in defaults.items() if word in parameters} | given
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
     if missing:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ZERO = 1e-9
-"""A noiseless limit closer to the root than this, relative to where the run began, has no bias."""
+"""Closer to the root than this, relative to where the run began, is at the root."""
 PREDICTED = ("FedTD", "FedHSA")
 """Whose slope theory predicts; a projection that is far away changes nothing."""
 SLACK = 0.05
@@ -129,7 +129,7 @@ class Systems(AbstractExperiment):
         return float(np.log(floors[1] / floors[0]) / np.log(last / first))
 
     def bias(self, outcome: Outcome, name: str) -> float:
-        """The noiseless limit's distance to the root, relative to the start's."""
+        """The root-mean-square distance to the root in the long run without noise, relative to the start's."""
         return float(np.sqrt(outcome.arrays[f"{name}/limit"].mean() / outcome.facts[name]["start"]))
 
     def slope(self, outcome: Outcome, name: str) -> statistics.Estimate:
@@ -185,7 +185,7 @@ class Systems(AbstractExperiment):
             panels[1].axvline(-1, color="0.7", linewidth=0.8, zorder=0)
             panels[2].axvline(1, color="0.7", linewidth=0.8, zorder=0)
             titles = (
-                "noiseless bias / start",
+                "error without noise",
                 "slope in $M$",
                 "Markov / i.i.d.",
                 f"bytes to {self.target:g} of the start",
@@ -203,11 +203,11 @@ class Systems(AbstractExperiment):
         costs = {name: self.reach(outcome, name) for name in self.systems}
         reached = sorted((cost[1], name) for name, cost in costs.items() if cost is not None)
         sentences = [
-            f"Without noise {_list(exact)} go to the root; the others stop at a distance of "
+            f"Without noise {_list(exact)} go to the root; the others stay at a distance of "
             + ", ".join(f"{self.bias(outcome, name):.2g} ({name})" for name in biased)
             + " of that at the start.",
             "With equal agents the error falls with their number with a slope near -1 on logarithmic axes"
-            + (f", except for {_list(flat)}: at this step Markov data leave a bias to those." if flat else " for all."),
+            + (f", except for {_list(flat)}." if flat else " for all of them."),
         ]
         if reached:
             never = [name for name, cost in costs.items() if cost is None]
@@ -223,10 +223,10 @@ class Systems(AbstractExperiment):
         for name in self.systems:
             bias = self.bias(outcome, name)
             if name in ("FedHSA", "SCAFFLSA", "DisSACC"):
-                words = f"{name}'s noiseless limit lies at the root (distance relative to the start's)"
+                words = f"{name} goes to the root without noise (distance relative to the start's)"
                 found.append(at_most(19, f"{self.name}: {name}, bias", words, bias, ZERO))
             if name in ("FedTD", "FedSAM", "one-shot averaging"):
-                words = f"{name}'s noiseless limit lies off the root (distance relative to the start's)"
+                words = f"{name} stays off the root without noise (distance relative to the start's)"
                 estimate = statistics.Estimate(bias, bias, bias)
                 found.append(inside(19, f"{self.name}: {name}, bias", words, estimate, 1e-3, float("inf")))
             words, slope = f"Slope of log(error) against log(M) with equal agents, {name}", self.slope(outcome, name)
@@ -256,6 +256,8 @@ class Systems(AbstractExperiment):
             f"All run at the step {self.step_size:g} on {self.samples:,} observations of each agent, H = "
             f"{self.local_steps} where there are local steps; DisSACC moves once per {self.local_steps} observations, "
             "by as much as they would together.",
+            "The distance without noise is a bias for methods without coins; random codes, losses and receiver noise make "
+            "theirs fluctuate about the root.",
             "Slopes and the comparison with independent sampling are taken with equal agents, as the systems' own "
             "papers do; bias and traffic with unlike ones. Papers prove the slope -1 for steps that shrink with the "
             "number of agents; here the step stays, and the predicted slopes of FedTD and FedHSA contain the bias of "
