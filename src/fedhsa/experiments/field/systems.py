@@ -256,8 +256,8 @@ class Systems(AbstractExperiment):
             f"All run at the step {self.step_size:g} on {self.samples:,} observations of each agent, H = "
             f"{self.local_steps} where there are local steps; DisSACC moves once per {self.local_steps} observations, "
             "by as much as they would together.",
-            "The distance without noise is a bias for methods without coins; random codes, losses and receiver noise make "
-            "theirs fluctuate about the root.",
+            "The distance without noise is a bias for methods without chance; random codes, losses and receiver noise "
+            "make theirs fluctuate about the root.",
             "Slopes and the comparison with independent sampling are taken with equal agents, as the systems' own "
             "papers do; bias and traffic with unlike ones. Papers prove the slope -1 for steps that shrink with the "
             "number of agents; here the step stays, and the predicted slopes of FedTD and FedHSA contain the bias of "
