@@ -76,7 +76,7 @@ class Participation(AbstractExperiment):
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 32, "rounds": 600, "local_steps": (2, 5), "noise": (0.25, 4.0)}
 
     def seconds(self) -> float:
-        return 30.0 + 4e-4 * self.seeds * self.rounds
+        return 80.0 + 4e-4 * self.seeds * self.rounds
 
     def run(self, watch: Watch) -> Outcome:
         problem = quadratic.random(num_agents=self.num_agents, dim=self.dim, key=self.problem_key)
