@@ -21,7 +21,7 @@ def pairs():
             yield pytest.param(name, case, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "case"), pairs())
+@pytest.mark.parametrize(("name", "case"), [*pairs()])
 def test_a_method_equals_its_loop_on_the_observations_of_its_key(name, case):
     method, (problem, G, _) = METHODS[name], CASES[case]()
     algorithm, theta = method.on(problem), np.linspace(-1, 1, problem.dim)
