@@ -59,6 +59,10 @@ class Replies(NamedTuple):
         weights = self.weights / jnp.where(total == 0, 1, total)
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), self.values)
 
+    def mean_or(self, old: PyTree) -> PyTree:
+        """The average over the agents that answered; `old` where none did."""
+        return jax.tree.map(lambda new, old: jnp.where(self.share > 0, new, old), self.mean(), old)
+
     @property
     def share(self) -> Any:
         """The part of the agents that answered."""
@@ -120,6 +124,11 @@ class AbstractAlgorithm(eqx.Module):
     @property
     def exact_replies(self) -> str | None:
         """Why every reply must arrive and count as it was sent, or None where it need not."""
+        return None
+
+    @property
+    def equal_weights(self) -> str | None:
+        """Why all agents must count alike, or None where they need not."""
         return None
 
     @property

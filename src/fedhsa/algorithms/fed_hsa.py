@@ -93,7 +93,7 @@ def anchor(theta_bar, memory, agent, block, round):
 
 def average_operator(server, replies, round):
     """The server with the average of the agents' operators."""
-    return server._replace(g_bar=replies.mean())
+    return server._replace(g_bar=replies.mean_or(server.g_bar))
 
 
 def send_operator(server, round):

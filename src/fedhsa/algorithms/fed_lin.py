@@ -112,7 +112,27 @@ class RefreshMemory(NamedTuple):
     anchor: Theta
 
 
-class SSLocalSGD(AbstractAlgorithm):
+class AbstractRefreshing(AbstractAlgorithm):
+    """A method of two exchanges, the first of which takes place in the first round and then by a coin."""
+
+    probability: eqx.AbstractVar[float]
+
+    def expected(self, cost):
+        # Of two exchanges, a round without a refresh has one: theta down, displacements up.
+        made = (1 + self.probability) / 2
+        return cost._replace(
+            exchanges=made * cost.exchanges, floats_down=made * cost.floats_down, floats_up=made * cost.floats_up
+        )
+
+    def _refreshes(self, round: Round) -> Any:
+        return (round.index == 0) | round.happens(self.probability)
+
+    def _average_operator(self, server, replies, round):
+        renewed = replies.mean_or(server.g_bar)
+        return Server(server.theta, jnp.where(self._refreshes(round), renewed, server.g_bar))
+
+
+class SSLocalSGD(AbstractRefreshing):
     r"""FedHSA whose anchors are renewed only with probability $q$ per round.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g - g_i\bigr), \quad
@@ -167,22 +187,9 @@ class SSLocalSGD(AbstractAlgorithm):
             Exchange("delta", send_operator, self._local_steps, move),
         )
 
-    def expected(self, cost):
-        # Of two exchanges, a round without a refresh has one: theta down, displacements up.
-        made = (1 + self.probability) / 2
-        return cost._replace(
-            exchanges=made * cost.exchanges, floats_down=made * cost.floats_down, floats_up=made * cost.floats_up
-        )
-
-    def _refreshes(self, round: Round) -> Any:
-        return (round.index == 0) | round.happens(self.probability)
-
     def _anchor(self, theta_bar, memory, agent, block, round):
         g = agent.operator(theta_bar, tree.take(block, 0))
         return g, RefreshMemory(theta_bar, g, jnp.where(self._refreshes(round), g, memory.anchor))
-
-    def _average_operator(self, server, replies, round):
-        return Server(server.theta, jnp.where(self._refreshes(round), replies.mean(), server.g_bar))
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta, correction = step_at(self.step_size, round.index), g_bar - memory.anchor

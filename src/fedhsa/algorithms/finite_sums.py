@@ -11,16 +11,12 @@ from .. import _check
 from .._types import Theta
 from ..sources import IID, FiniteChain
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_probability, check_step_size
+from .fed_hsa import Server as AnchorServer
+from .fed_hsa import send_operator
+from .fed_lin import AbstractRefreshing
 from .local import move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
-
-
-class SVRGServer(NamedTuple):
-    """The parameter, and the average of the mean operators at the reference."""
-
-    theta: Theta
-    g_bar: Theta
 
 
 class SVRGMemory(NamedTuple):
@@ -30,7 +26,7 @@ class SVRGMemory(NamedTuple):
     reference: Theta
 
 
-class LocalSVRG(AbstractAlgorithm):
+class LocalSVRG(AbstractRefreshing):
     r"""Local steps that vary as little as their distance from a reference $y$, where the average operator is known.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - G_i(y, o_{i,\ell}) + \bar G(y)\bigr), \qquad
@@ -76,34 +72,19 @@ class LocalSVRG(AbstractAlgorithm):
         return self.local_steps
 
     def init(self, theta):
-        return SVRGServer(theta, jnp.zeros_like(theta)), SVRGMemory(theta, theta)
+        return AnchorServer(theta, jnp.zeros_like(theta)), SVRGMemory(theta, theta)
 
     @property
     def exchanges(self):
         return (
             Exchange("reference", send_theta, self._mean_operator, self._average_operator),
-            Exchange("delta", self._send_operator, self._local_steps, move),
+            Exchange("delta", send_operator, self._local_steps, move),
         )
-
-    def expected(self, cost):
-        # Without a refresh the first exchange falls away: the agents have the reference's operator and get theta alone.
-        part = (1 + self.probability) / 2
-        exchanges, down, up = (part * count for count in (cost.exchanges, cost.floats_down, cost.floats_up))
-        return cost._replace(exchanges=exchanges, floats_down=down, floats_up=up)
-
-    def _refreshes(self, round):
-        return round.happens(self.probability) | (round.index == 0)
 
     def _mean_operator(self, theta_bar, memory, agent, block, round):
         refreshes = self._refreshes(round)
         g = jnp.where(refreshes, agent.mean_operator(theta_bar), jnp.zeros_like(theta_bar))
         return g, SVRGMemory(theta_bar, jnp.where(refreshes, theta_bar, memory.reference))
-
-    def _average_operator(self, server, replies, round):
-        return server._replace(g_bar=jnp.where(self._refreshes(round), replies.mean(), server.g_bar))
-
-    def _send_operator(self, server, round):
-        return server.g_bar
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)

@@ -85,4 +85,5 @@ class MomentumSA(AbstractAlgorithm):
 
     def _move(self, server, replies, round):
         delta = replies.mean()
-        return Server(server.theta + delta, delta / (step_at(self.step_size, round.index) * self.local_steps))
+        u = delta / (step_at(self.step_size, round.index) * self.local_steps)
+        return Server(server.theta + delta, jnp.where(replies.share > 0, u, server.u))

@@ -160,5 +160,5 @@ class OneExchangeFedHSA(AbstractAlgorithm):
         return (theta - theta_bar, g), g
 
     def _move(self, server, replies, round):
-        delta, g_bar = replies.mean()
+        delta, g_bar = replies.mean_or((jnp.zeros_like(server.theta), server.g_bar))
         return AnchorServer(server.theta + self.server_step * delta, g_bar)
