@@ -109,6 +109,13 @@ def test_the_correction_of_fed_hsa_leaves_the_consensus_bias_of_first_order():
         (lambda: fh.Gossip(fh.Averaged(fh.LocalSA(0.1, 2)), fh.Ring(3)), TypeError, "cannot wrap Averaged"),
         (lambda: fh.Gossip(fh.LocalSA(0.1, 2), np.eye(3)), ValueError, "`graph` must be a graph"),
         (lambda: fh.Gossip(fh.LocalSA(0.1, 2), fh.Ring(3), combine="middle"), ValueError, "`combine` must be one of"),
+        (
+            lambda: fh.Gossip(fh.SCAFFOLD(0.1, 2), fh.Ring(3), "first"),
+            TypeError,
+            "cannot wrap SCAFFOLD: no reply is av",
+        ),
+        (lambda: fh.Gossip(fh.OneExchangeFedHSA(0.1, 2), fh.Ring(3), "first"), TypeError, "more from their average"),
+        (lambda: fh.Gossip(fh.MomentumSA(0.1, 2, 0.5), fh.Ring(3), "first"), TypeError, "Use `combine='last'`"),
         (lambda: fh.RandomGraph(6, 0.05, varying=False), ValueError, "not connected"),
         (lambda: fh.RandomGraph(6, 1.5), ValueError, "`probability` is a probability"),
         (lambda: fh.Ring(0), ValueError, "`num_agents` must be at least 1"),

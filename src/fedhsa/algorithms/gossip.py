@@ -10,9 +10,9 @@ from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, split
 from .graphs import AbstractGraph
-from .server import AbstractReport, Projected, ServerMomentum, place
+from .server import AbstractReport, Projected, ServerMomentum, layers, place
 from .thinning import Thinned
-from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
+from .wrapper import check_algorithm, refuse_if_exact
 
 
 class GossipServer(NamedTuple):
@@ -53,7 +53,8 @@ class Gossip(AbstractReport):
     `graph.degree` of them. (The parameter needs no message of its own: the last reply is sent with it added.)
 
     The weights of neighbours apply to parameters as they are, so what loses or codes replies is refused, inside and
-    outside; so are methods whose shifts must add to zero.
+    outside; so are methods whose shifts must add to zero. "First" takes each agent's own reply for the average, and is
+    refused for methods that learn more from it than how far to move (SCAFFOLD, OneExchangeFedHSA, MomentumSA).
 
     **Arguments:**
 
@@ -80,20 +81,27 @@ class Gossip(AbstractReport):
     def __check_init__(self):
         check_algorithm(self)
         refuse_if_exact(self)
-        self._refuse_wrappers()
+        method = self._method()
         if not isinstance(self.graph, AbstractGraph):
             raise ValueError(f"`graph` must be a graph, got {self.graph!r}. For instance `Ring(10)`.")
         _check.choice("combine", self.combine, ("last", "first"))
+        if self.combine == "first" and len(method.exchanges) == 1 and len(method.init(jnp.zeros(1))[0]) > 1:
+            raise TypeError(
+                f"Gossip with `combine='first'` cannot wrap {type(method).__name__}: no reply is averaged then, but "
+                "its server learns more from their average than how far to move. Use `combine='last'`, or a method "
+                "whose correction has an exchange of its own, like FedHSA."
+            )
 
-    def _refuse_wrappers(self):
-        inner = self.algorithm
-        while isinstance(inner, AbstractWrapper):
+    def _method(self) -> AbstractAlgorithm:
+        """The method inside; refuses wrappers around it that change what neighbours average."""
+        *wrappers, method = layers(self.algorithm)
+        for inner in wrappers:
             if not isinstance(inner, Projected | ServerMomentum | Thinned):
                 raise TypeError(
                     f"Gossip cannot wrap {type(inner).__name__}: neighbours average their parameters as they are. "
                     "Inside may be Projected, ServerMomentum or Thinned; what changes the output goes outside."
                 )
-            inner = inner.algorithm
+        return method
 
     @property
     def exact_replies(self):
