@@ -61,6 +61,11 @@ REFUSED = {
     "references": (lambda: fh.Lossy(fh.Compressed(HSA, fh.Sign(), "difference"), 0.1), "keep the same references"),
     "codes in the air": (lambda: fh.OverTheAir(fh.Compressed(HSA, fh.Sign()), 0.1, 0.1), "numbers, not their codes"),
     "two exchanges": (lambda: fh.Delayed(HSA, 3), "exchanges operator and delta, and the second needs the answer"),
+    "skipped": (lambda: fh.Compressed(fh.SSLocalSGD(0.03, 4, 0.5), fh.Sign()), "feedback='error'` cannot .* not sent"),
+    "coin": (
+        lambda: fh.Compressed(fh.LocalSVRG(0.03, 4, 0.5), fh.Sign(), "difference"),
+        "some rounds skip an exchange",
+    ),
     "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "only if each of their changes arrives once"),
     "no sum": (lambda: fh.Compressed(fh.SCAFFOLD(0.03, 4), fh.Quantised(3)), "changes arrives once and as it was made"),
 }

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import fold_in
 from .._types import Key
-from .base import AbstractAlgorithm, Coded, Exchange, Replies
+from .base import AbstractAlgorithm, Coded, Cost, Exchange, Replies
 from .channel import AbstractChannel, check_channel, own_key, refuse_if_replies_add_up, zero_replies
 from .codecs import AbstractCodec
 
@@ -83,6 +83,13 @@ class Compressed(AbstractChannel):
             _check.choice("feedback", self.feedback, ("error", "difference", "none"))
         if self._feedback != "error":
             refuse_if_replies_add_up(self, "With a contractive codec and `feedback='error'` they do in the end.")
+        exchanges = len(self.algorithm.exchanges)
+        if self._feedback != "none" and self.algorithm.expected(Cost(exchanges, 0, 0, 0, 0)).exchanges < exchanges:
+            raise TypeError(
+                f"Compressed with `feedback={self._feedback!r}` cannot wrap {type(self.algorithm).__name__}: some "
+                "rounds skip an exchange, and the memory would take what is not sent for sent. Use an unbiased codec "
+                "with `feedback='none'`, or FedHSA."
+            )
 
     @property
     def must_arrive(self):
