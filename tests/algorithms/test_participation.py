@@ -1,6 +1,7 @@
 """Who takes part, that averages stay right, and what is left of FedHSA's error."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
+from fedhsa.algorithms.base import Coded
 
 DRAWS, ROUNDS = 5000, 4
 
@@ -88,6 +90,74 @@ def test_weights_of_the_server_and_chances_multiply():
     np.testing.assert_allclose(same, plain, rtol=1e-13)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_with_weights_the_mean_over_all_sets_of_agents_is_the_weighted_mean(count):
+    weights, values = np.array([0.7, 0.2, 0.1]), np.array([[1.0], [10.0], [100.0]])
+    algorithm = fh.Weighted(fh.Partial(fh.SynchronisedSA(0.5), fh.UniformSampling(count, 3)), weights)
+    (exchange,), moves = algorithm.exchanges, []
+    for present in itertools.combinations(range(3), count):
+        there = np.isin(np.arange(3), present).astype(float)
+        with jax.enable_x64(True):
+            server, _ = algorithm.init(jnp.zeros(1))
+            replies = fh.Replies((Coded(jnp.asarray(there), 0.0), jnp.asarray(there[:, None] * values)))
+            moves.append(exchange.aggregate(server, replies, fh.Round(jnp.asarray(0), jax.random.key(0), num_agents=3)))
+    np.testing.assert_allclose(np.mean([s.theta for s in moves]), 0.5 * (weights @ values)[0], rtol=1e-14)
+
+
+def test_weighted_scaffold_arrives_at_the_weighted_root_with_some_agents_only():
+    problem, weights = CASES["quadratic"]().problem.noiseless(), np.array([0.7, 0.2, 0.1])
+    A, b = problem.affine_parts()
+    algorithm = fh.Weighted(fh.Partial(fh.SCAFFOLD(0.02, 4), fh.Bernoulli(0.5)), weights)
+    result = fh.simulate(problem, algorithm, rounds=3000, every=3000)
+    root = np.linalg.solve(np.tensordot(weights, A, 1), weights @ b)
+    assert np.linalg.norm(root - problem.theta_star) > 1e-2
+    np.testing.assert_allclose(result.theta[0], root, atol=1e-10)
+
+
+KEPT = {
+    "FedHSA": fh.FedHSA(0.03, 4),
+    "SSLocalSGD": fh.SSLocalSGD(0.03, 4, 1.0),
+    "LocalSVRG": fh.LocalSVRG(0.03, 4, 1.0),
+    "OneExchangeFedHSA": fh.OneExchangeFedHSA(0.03, 4),
+    "MomentumSA": fh.MomentumSA(0.03, 4, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_round_without_anyone_leaves_the_server_as_it_was(name):
+    algorithm = KEPT[name]
+    (exchange, *_), (server, _) = algorithm.exchanges, algorithm.init(jnp.zeros(2))
+    before = jax.tree.map(lambda x: x + 1, server)
+    nothing = jnp.zeros((3, 2))
+    values = (nothing, nothing) if name == "OneExchangeFedHSA" else nothing
+    round = fh.Round(jnp.asarray(0), jax.random.key(0), num_agents=3)
+    after = exchange.aggregate(before, fh.Replies(values, jnp.zeros(3)), round)
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    some = exchange.aggregate(before, fh.Replies(values, jnp.array([0.0, 1.0, 0.0])), round)
+    np.testing.assert_array_equal(some[1], 0)
+
+
+def test_unequal_chances_and_weights_are_refused_where_averages_are_multiplied():
+    unequal, half, weights = fh.WeightedSampling([0.5, 0.6, 0.7]), fh.Bernoulli(0.5), [0.7, 0.2, 0.1]
+    for algorithm in fh.SSLocalSGD(0.03, 4, 0.5), fh.LocalSVRG(0.03, 4, 0.5), fh.FedLin(0.1, 4):
+        with pytest.raises(TypeError, match=r"chances cannot wrap \w+: the method multiplies the averages of two"):
+            fh.Partial(algorithm, unequal)
+        with pytest.raises(TypeError, match="Weighted cannot wrap Partial: the method multiplies the averages of two"):
+            fh.Weighted(fh.Averaged(fh.Partial(algorithm, half)), weights)
+    fh.Weighted(fh.Partial(fh.FedLin(0.1, 4), unequal, all_answer="operator"), weights)
+    with pytest.raises(TypeError, match="cannot wrap OverTheAir: the receiver divides its noise by those who send"):
+        fh.Partial(fh.OverTheAir(fh.LocalSA(0.03, 4), 0.1, 0.1), unequal)
+
+
+def test_everyone_answers_only_where_the_cost_of_it_is_known():
+    half = fh.Bernoulli(0.5)
+    for algorithm in fh.LocalSA(0.03, 4), fh.LocalSVRG(0.03, 4, 0.5), fh.Thinned(fh.FedHSA(0.03, 4), 2):
+        with pytest.raises(TypeError, match="only of these is it known what an answer of everyone costs"):
+            fh.Partial(algorithm, half, all_answer=algorithm.exchanges[0].name)
+    with pytest.raises(ValueError, match="the first exchange, got 'delta': the second goes on from the first"):
+        fh.Partial(fh.FedHSA(0.03, 4), half, all_answer="delta")
+
+
 def test_what_does_not_fit_together_is_refused_with_the_reason():
     hsa, half = fh.FedHSA(0.03, 4), fh.Bernoulli(0.5)
     with pytest.raises(TypeError, match="shifts add to zero"):
@@ -96,10 +166,6 @@ def test_what_does_not_fit_together_is_refused_with_the_reason():
         fh.Partial(fh.SCAFFOLD(0.03, 4), fh.WeightedSampling([0.5, 0.6]))
     with pytest.raises(TypeError, match="Lossy cannot wrap Partial: from the inside out"):
         fh.Lossy(fh.Partial(hsa, half), 0.1)
-    with pytest.raises(ValueError, match="`all_answer` must be one of 'operator', 'delta', got 'anchor'"):
-        fh.Partial(hsa, half, all_answer="anchor")
-    with pytest.raises(ValueError, match="is the only exchange: everyone would take part"):
-        fh.Partial(fh.LocalSA(0.03, 4), half, all_answer="delta")
     with pytest.raises(ValueError, match=r"`sampling` must say who takes part, got 0\.5"):
         fh.Partial(hsa, 0.5)
     with pytest.raises(ValueError, match="`num_agents` is for 5 agents, got a problem of 3"):

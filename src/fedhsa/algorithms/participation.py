@@ -12,7 +12,10 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._types import Key
 from .base import AbstractAlgorithm, Coded, Cost, Exchange, Replies, Round, check_probability
-from .channel import AbstractChannel, check_channel, own_key, refuse_if_replies_add_up
+from .channel import AbstractChannel, OverTheAir, check_channel, own_key, refuse_if_replies_add_up
+from .fed_hsa import FedHSA
+from .fed_lin import FedLin
+from .server import layers
 
 STAGE = 4
 
@@ -142,8 +145,8 @@ class WeightedSampling(AbstractSampling):
     unequal the chances. An average over those present would lean towards those who often are.
 
     Of methods with one exchange. FedHSA multiplies the averages of two, both over the agents present, and the mean of
-    their product is not that of the factors: it goes to a point beside the root, whatever the step. With
-    `Partial(..., all_answer="operator")` only one of them is sampled, and it goes to the root.
+    their product is not that of the factors: it goes to a point beside the root, whatever the step, as do others like
+    it, which are refused. With `Partial(..., all_answer="operator")` one of them is sampled, and it goes to the root.
 
     **Arguments:**
 
@@ -197,12 +200,16 @@ class Partial(AbstractChannel):
     $\theta^\star$: each round multiplies the error by the mean of the agents' own round maps over those present, and
     their product tends to zero at small steps. SCAFFOLD divides its control variates by all agents, as it must.
 
+    In `Weighted(Partial(...), ...)` replies are divided by the weights of all agents and not of those present, which
+    is right on average; for methods of one exchange, or where all answer the first. In `Partial(Delayed(...), ...)` a
+    reply counts if its agent is there both when it is computed and when it arrives.
+
     **Arguments:**
 
     - `algorithm`: the algorithm the agents run.
     - `sampling`: who takes part, for instance `UniformSampling(10, num_agents=100)`.
-    - `all_answer`: the name of an exchange that everyone answers, `"operator"` of FedHSA. In the cost it counts as one
-      observation, one evaluation, and as many numbers as the other exchanges.
+    - `all_answer`: `"operator"` if everyone answers the first exchange of FedHSA or FedLin. In the cost it counts as
+      one observation, one evaluation, and as many numbers as the other exchange.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -226,13 +233,38 @@ class Partial(AbstractChannel):
         check_channel(self)
         if not isinstance(self.sampling, AbstractSampling):
             raise ValueError(f"`sampling` must say who takes part, got {self.sampling!r}. Use `Bernoulli(0.5)`, say.")
-        if not self.sampling.equal:
-            refuse_if_replies_add_up(self, "Use Bernoulli or UniformSampling.")
         if self.all_answer is not None:
-            names = tuple(e.name for e in self.algorithm.exchanges)
-            _check.choice("all_answer", self.all_answer, names)
-            if len(names) == 1:
-                raise ValueError(f"`all_answer={self.all_answer!r}` is the only exchange: everyone would take part.")
+            self._check_that_all_can_answer()
+        if not self.sampling.equal:
+            self._refuse_unequal_chances()
+
+    def _check_that_all_can_answer(self) -> None:
+        if not all(isinstance(layer, FedHSA | FedLin | AbstractChannel) for layer in layers(self.algorithm)):
+            raise TypeError(
+                "`all_answer` is for FedHSA and FedLin and for channels around them: only of these is it known what an "
+                f"answer of everyone costs. Got {self.algorithm!r}; what else the server does goes outside."
+            )
+        if self.all_answer != "operator":
+            which = f"`all_answer` must be 'operator', the first exchange, got {self.all_answer!r}"
+            raise ValueError(f"{which}: the second goes on from the first, which an absent agent has missed.")
+
+    def _refuse_unequal_chances(self) -> None:
+        refuse_if_replies_add_up(self, "Use Bernoulli or UniformSampling.")
+        *_, method = layers(self.algorithm)
+        this = "Partial with unequal chances cannot wrap"
+        if (reason := self.equal_weights) is not None and not isinstance(method, FedHSA):
+            raise TypeError(f"{this} {type(method).__name__}: {reason}")
+        if any(isinstance(layer, OverTheAir) for layer in layers(self.algorithm)):
+            raise TypeError(f"{this} OverTheAir: the receiver divides its noise by those who send, not by all agents.")
+
+    @property
+    def equal_weights(self):
+        if len(self.algorithm.exchanges) == 1 or self.all_answer is not None:
+            return None
+        return (
+            "the method multiplies the averages of two exchanges over the same agents. With unequal weights or chances "
+            "each is right on average and the product is not. Use FedHSA or FedLin with `all_answer='operator'`."
+        )
 
     def check(self, problem):
         self.algorithm.check(problem)
@@ -286,10 +318,14 @@ class Partial(AbstractChannel):
         def aggregate(server, replies, round):
             coded, values = replies.values
             chances, given = coded.values, replies.weights
-            weights = chances if given is None else given * chances
-            if not self.sampling.equal:  # divided by all agents' weights, not by those of who is there
-                whole = jnp.sum(weights) / (round.num_agents if given is None else jnp.sum(given))
-                values = jax.tree.map(lambda x: whole.astype(x.dtype) * x, values)
+            if self.sampling.equal and given is None:
+                return exchange.aggregate(server, Replies(values, chances), round)
+            if self.sampling.equal:  # the inverse of each agent's chance, given how many are there
+                chances = chances * (round.num_agents / jnp.maximum(jnp.sum(chances), 1))
+            given = jnp.ones_like(chances) if given is None else given
+            weights = given * chances
+            whole = jnp.sum(weights) / jnp.sum(given)  # divided by all agents' weights, not by those of who is there
+            values = jax.tree.map(lambda x: whole.astype(x.dtype) * x, values)
             return exchange.aggregate(server, Replies(values, weights), round)
 
         return aggregate

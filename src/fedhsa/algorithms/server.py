@@ -96,6 +96,9 @@ class Weighted(AbstractWrapper):
 
     def __check_init__(self):
         check_algorithm(self)
+        for layer in layers(self.algorithm):
+            if (reason := layer.equal_weights) is not None:
+                raise TypeError(f"Weighted cannot wrap {type(layer).__name__}: {reason}")
         _check.number("weights", self.weights, above=0.0, remedy="An agent that shall not count: `problem.take(...)`.")
 
     @property
