@@ -154,7 +154,7 @@ class Odd(fh.AbstractAlgorithm):
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [("curved", "is not an affine map"), ("ageing", "are not alike"), ("random", "draws random numbers")],
+    [("curved", "is not an affine map"), ("ageing", "on the number of the round"), ("random", "draws random numbers")],
 )
 def test_methods_without_one_affine_map_are_refused_with_the_reason(kind, reason):
     with pytest.raises(TypeError, match=reason):
@@ -164,6 +164,16 @@ def test_methods_without_one_affine_map_are_refused_with_the_reason(kind, reason
 def test_a_random_number_of_steps_is_refused():
     with pytest.raises(TypeError, match="MultilevelSA draws random numbers besides the coin"):
         exact.limit(CASES["quadratic"]().problem, fh.MultilevelSA(STEP, samples=H))
+
+
+def test_a_method_that_looks_at_its_observations_is_refused():
+    with pytest.raises(TypeError, match="A round of MCSAG cannot be played on mean operators"):
+        predict(CASES["finite-sum"]().problem, fh.MCSAG(STEP, num_components=3, local_steps=H))
+
+
+def test_a_queue_stored_by_the_number_of_the_round_is_refused():
+    with pytest.raises(TypeError, match="where they store what they carry, depends on the number of the round"):
+        exact.limit(two_scalars(), fh.Delayed(fh.SynchronisedSA(STEP), max_delay=2, random=False))
 
 
 def test_rounds_that_differ_still_have_a_curve():
@@ -207,6 +217,19 @@ def test_floors_under_additive_noise_are_exact(method):
     law = exact.mean_square_error(problem, algorithm, rounds=50)[-1]
     assert abs(early.mean() - law) < 4 * early.std() / np.sqrt(len(early))
     assert exact.floor(problem, algorithm) == pytest.approx(prediction.floor)
+
+
+def test_reach_follows_the_exact_law_of_a_method_that_carries_more():
+    """Strongly correlated noise that starts at zero: the error first falls below its floor, then rises to it."""
+    problem = quadratic.from_arrays(A=[[[1.0]]], b=[[3.0]], Q=[[[0.99]]], noise_std=0.1)
+    algorithm = fh.OneExchangeFedHSA(0.3, local_steps=2)
+    law, prediction = exact.mean_square_error(problem, algorithm, rounds=50), predict(problem, algorithm)
+    assert prediction.floor > 0.25
+    assert prediction.reach(0.25).rounds == np.argmax(law <= 0.25) > 0
+
+
+def test_a_first_round_of_its_own_leaves_only_the_mean():
+    assert predict(two_scalars(), fh.MomentumSA(STEP, H, beta=0.3)).basis == "mean"
 
 
 def test_where_only_the_mean_is_known_the_prediction_says_so():

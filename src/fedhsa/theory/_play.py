@@ -42,7 +42,13 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
         return _play(problem.agents, algorithm, start, (), round)
 
     with precision():
-        jax.eval_shape(once, jnp.asarray(problem.theta_star))
+        try:
+            jax.eval_shape(once, jnp.asarray(problem.theta_star))
+        except (TypeError, ValueError, IndexError) as error:
+            raise TypeError(
+                f"A round of {type(algorithm).__name__} cannot be played on mean operators, without observations, as "
+                "where a method looks at them itself; what its rounds do on average cannot be read off its exchanges."
+            ) from error
     try:
         edges = np.unique([0.0, 1.0, *(float(p) for p in asked)])
     except jax.errors.ConcretizationTypeError:

@@ -152,8 +152,9 @@ class Joint:
         self._check_affine()
         if not self.alike:
             raise TypeError(
-                f"The rounds of {self.name} are not alike: what they do depends on the number of the round, so there "
-                "is no one map. `theory.exact.noiseless_error` follows them one by one."
+                f"The rounds of {self.name} are not alike: what they do, or where they store what they carry, depends "
+                "on the number of the round, so there is no one map. `theory.exact.noiseless_error` follows them one "
+                "by one."
             )
 
     def linear(self, columns: np.ndarray) -> np.ndarray:

@@ -36,7 +36,8 @@ def predict(
     Nonlinear operators are linearised at the root, and what their curvature does to the mean is added.
 
     All this for FedHSA, LocalSA, SynchronisedSA and SA. Of every other method whose rounds are affine it tells
-    stability, rate and limit of the mean, and under additive VAR(1) noise, where it has no coin, everything.
+    stability, rate and limit of the mean, and under additive VAR(1) noise everything, unless it has a coin, its first
+    round differs from the others, or it carries more than 600 numbers.
 
     **Arguments:**
 
