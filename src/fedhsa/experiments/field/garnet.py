@@ -169,7 +169,7 @@ class Garnet(AbstractExperiment):
         times = [f"{floors(outcome, label, 'FedHSA', 'LocalSA').value:.2f} at H = {H}" for label, H in like.items()]
         return [
             f"Between two unlike environments Local SA (FedLSA) stops at a squared bias of {', '.join(said)}, where "
-            "theory puts it; SCAFFLSA and FedHSA have none.",
+            f"theory puts it; where that is at least {LARGE:g}, SCAFFLSA's and FedHSA's are below a tenth of it.",
             f"Its error floor is so many times SCAFFLSA's and FedHSA's: {'; '.join(ratios)}. FedHSA corrects a whole "
             "round by one observation of each agent, and that noise grows with the local steps: without a bias its "
             "error can be larger than Local SA's, which SCAFFLSA's is not.",
