@@ -84,6 +84,7 @@ def test_two_scalars_have_their_boundaries_where_formulas_put_them():
     assert (S * (a - a.mean())).mean() == pytest.approx(-1, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = Boundary(local_steps=(3,), others=(), parts=(0.5,), num_agents=2, dim=2, num_states=4, rounds=30, seeds=2)
     outcome = tiny.run(Watch())

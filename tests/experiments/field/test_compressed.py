@@ -130,6 +130,7 @@ def test_codecs_that_leave_nothing_out_leave_no_error():
     assert np.linalg.norm(laws.resting_point(AGENTS, everything, scale=0.02, rounds=400)) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
     tiny = dataclasses.replace(STUDY, seeds=2, num_agents=3, dim=4, steps=(0.01, 0.02), rounds=20, copies=2)
     monkeypatch.setattr("fedhsa.experiments.field.compressed.METHODS", {"TopK, error": (fh.TopK(0.3), "error")})

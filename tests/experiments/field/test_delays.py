@@ -63,6 +63,7 @@ def test_uniform_delays_lose_stability_where_the_formula_says():
         assert (largest(part * np.pi**2 / 2 / 200, 200) < 1) == stable
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = Delays(max_delay=3, max_delays=(3,), rounds=40, seeds=2, num_states=5, dim=2)
     outcome = tiny.run(Watch())

@@ -41,6 +41,7 @@ def test_what_the_source_says_passes():
     assert not failing(made())
 
 
+@pytest.mark.slow
 def test_a_small_run_gives_what_is_kept_on_disk():
     outcome = TINY.run(Watch())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts

@@ -64,6 +64,7 @@ def test_the_longest_rounds_get_more_samples():
     assert samples[10000] == STUDY.least_rounds * 10000
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     sizes = {"num_agents": 2, "many_agents": 2, "local_steps": (), "like_steps": (3,), "further_steps": 3}
     outcome = Garnet(**sizes, samples=30, least_rounds=4, seeds=2, few_seeds=2).run(Watch())

@@ -122,6 +122,7 @@ def test_with_noise_the_law_is_h_times_what_the_page_says(all_answer):
     assert laws.independent_floor(law, chances)[0] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
     """One curve and one pair of prices: every other simulation is one more compilation of the same kind."""
     first = Participation._silent

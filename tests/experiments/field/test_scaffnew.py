@@ -65,6 +65,7 @@ def test_another_law_fails(changed, expected):
     assert expected in failing(made(**changed))
 
 
+@pytest.mark.slow
 def test_a_small_run_gives_what_is_kept_on_disk():
     outcome = TINY.run(Watch())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts

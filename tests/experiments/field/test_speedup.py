@@ -53,6 +53,7 @@ def test_copies_share_the_root_of_the_cohort():
     np.testing.assert_allclose(cohort.take([*range(10)] * 2).theta_star, cohort.theta_star, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_run_has_an_error_for_every_seed_and_number_of_agents():
     outcome = Speedup(like_agents=(1, 2), unlike_agents=(10,), local_steps=(3,), samples=30, seeds=2).run(Watch())
     shapes = {label: samples.shape for label, samples in outcome.arrays.items()}

@@ -278,7 +278,7 @@ def one_exchange_boundary(A: np.ndarray, H: int) -> float:
     !!! example
         >>> A = -np.array([0.1, 1.0]).reshape(2, 1, 1)
         >>> round(10 * one_exchange_boundary(A, 10), 2)
-        5.01
+        7.56
     """
 
     def excess(step: float) -> float:
