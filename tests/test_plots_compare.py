@@ -39,7 +39,7 @@ def test_each_panel_shows_every_method_against_its_own_quantity():
 
 def test_a_method_that_sends_everything_at_once_is_a_point():
     once = np.full(len(ROUNDS), 64.0)
-    figure = plots.compare({"OneShotAveraging": trace(rounds=once / 64, bytes=once)})
+    figure = plots.compare({"OneShotAveraging": trace(exchanges=once / 64, bytes=once)})
     for ax, at in ((figure.axes[0], 1.0), (figure.axes[2], 64.0)):
         assert ax.lines[0].get_xdata() == [at]
         assert ax.lines[0].get_ydata() == [trace().error[:, -1].mean()]

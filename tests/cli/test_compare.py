@@ -61,7 +61,7 @@ def test_the_curves_are_those_of_the_library_at_the_step_that_won(folder):
 def test_the_table_of_curves_is_the_interval_of_the_arrays(folder):
     with (folder / "compare.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["algorithm"] == TWIN]
-    assert list(rows[0]) == ["algorithm", "rounds", "samples", "bytes", "mean", "low", "high"]
+    assert list(rows[0]) == ["algorithm", "exchanges", "samples", "bytes", "mean", "low", "high"]
     with np.load(folder / "compare.npz") as arrays:
         expected = plots.interval(arrays[f"{TWIN}/error"])
     for name, curve in zip(("mean", "low", "high"), expected, strict=True):
@@ -81,7 +81,8 @@ def test_the_manifest_shows_every_step_tried_and_the_same_effort_for_all(folder)
         best = min(trials, key=lambda trial: trial["error"])
         assert entry["tuning"]["step_size"] == best["step"]
         assert entry["algorithm"]["step_size"] == pytest.approx(best["step"])
-        assert (entry["samples"], entry["rounds"], len(entry["score"])) == (400, 100, 3)
+        exchanges = 100 * entry["cost"]["exchanges"]
+        assert (entry["samples"], entry["exchanges"], len(entry["score"])) == (400, exchanges, 3)
 
 
 def test_one_method_under_two_names_is_not_called_different(folder):
@@ -132,10 +133,10 @@ def test_a_best_step_at_the_edge_is_pointed_out(tmp_path, capsys):
 
 def test_with_a_target_methods_are_ranked_by_what_it_takes(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    target = ["--target", "0.05", "--objective", "rounds", "--algorithm", "LocalSA(0.01, 4)", "LocalSA(1e-6, 4)"]
+    target = ["--target", "0.05", "--objective", "exchanges", "--algorithm", "LocalSA(0.01, 4)", "LocalSA(1e-6, 4)"]
     assert main(["compare", *SMALL, *target, "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "rounds to 0.05" in out
+    assert "exchanges to 0.05" in out
     assert "every seed did not reach it" not in out
     assert "no seed reached it" in out
     with np.load(tmp_path / "compare.npz") as arrays:
@@ -157,7 +158,7 @@ def test_with_a_target_methods_are_ranked_by_what_it_takes(tmp_path, capsys, mon
         (["--seeds", "1"], "`seeds` must be at least 2, got 1"),
         (["--grid", "0"], "`grid` must be at least 1, got 0"),
         (["--tuning-seeds", "few"], "`tuning_seeds` must be a whole number, got 'few'"),
-        (["--objective", "time"], "`objective` must be one of rounds, samples, bytes, got 'time'"),
+        (["--objective", "time"], "`objective` must be one of exchanges, samples, bytes, got 'time'"),
         (["--target", "1e6"], "`target` must be below the error at the start"),
         (["--step-size", "0.1", "0.2"], "`step_size` must be one number, or one for each of the 3"),
         (["--rounds", "5"], "does not know the argument '--rounds'"),

@@ -99,23 +99,44 @@ def test_what_counts_is_a_run_on_the_key_itself_which_no_step_was_tuned_on(probl
 def test_bytes_are_those_of_all_agents_and_samples_those_of_one(found):
     for name, exchanges in (("FedHSA", 2), ("LocalSA", 1)):
         entry = found.entries[name]
-        np.testing.assert_array_equal(entry.samples, 4 * entry.rounds)
-        np.testing.assert_array_equal(entry.bytes, entry.rounds * 8 * 2 * exchanges * (2 + 2))
+        rounds = entry.result.rounds
+        np.testing.assert_array_equal(entry.samples, 4 * rounds)
+        np.testing.assert_array_equal(entry.exchanges, rounds * exchanges)
+        np.testing.assert_array_equal(entry.bytes, rounds * 8 * 2 * exchanges * (2 + 2))
 
 
 def test_a_method_whose_rounds_cost_nothing_sends_one_parameter_at_the_end(problem, found):
     result = found.entries["LocalSA"].result
     silent = dataclasses.replace(result, cost=result.cost._replace(exchanges=0, floats_up=0, floats_down=0))
-    np.testing.assert_array_equal(contest._bytes(problem, silent), 8 * 2 * 2)
-    np.testing.assert_array_equal(contest._rounds(silent), 1)
-    assert found.entries["LocalSA"]._replace(result=silent).exchanges == 1
+    alone = fedhsa.OneShotAveraging(0.1, local_steps=4)
+    np.testing.assert_array_equal(contest._bytes(problem, alone, silent), 8 * 2 * 2)
+    np.testing.assert_array_equal(contest._bytes(problem, fedhsa.RichardsonRomberg(alone), silent), 2 * 8 * 2 * 2)
+    np.testing.assert_array_equal(contest._exchanges(alone, silent), 1)
 
 
-def test_where_a_coin_decides_only_the_rounds_with_an_exchange_count(found):
+@pytest.mark.parametrize(
+    ("algorithm", "per_round"),
+    [
+        (fedhsa.GappedSA(0.1, gaps=(1,) * 4), 4),
+        (fedhsa.Partial(fed_hsa(0.1), fedhsa.UniformSampling(1, num_agents=4)), 2),
+        (fedhsa.Averaged(fedhsa.LooplessSA(0.1, probability=0.25)), 0.25),
+        (fedhsa.SSLocalSGD(0.1, local_steps=4, probability=0.5), 1.5),
+    ],
+)
+def test_exchanges_count_whoever_takes_part_but_not_where_a_coin_leaves_them_out(found, algorithm, per_round):
     result = found.entries["FedHSA"].result
-    np.testing.assert_array_equal(contest._rounds(result), result.rounds)  # two exchanges are one round
-    rare = dataclasses.replace(result, cost=result.cost._replace(exchanges=0.25))
-    np.testing.assert_array_equal(contest._rounds(rare), result.rounds / 4)
+    np.testing.assert_array_equal(contest._exchanges(algorithm, result), per_round * result.rounds)
+
+
+def test_a_step_of_a_whole_round_is_searched_for_around_that_of_its_observations(problem, found):
+    entry = compare(problem, {"FedLin": lambda step: fedhsa.FedLin(step, local_steps=4)}, TERMS).entries["FedLin"]
+    assert entry.tuning is not None
+    assert found.entries["FedHSA"].tuning is not None
+    same = found.entries[
+        "FedHSA"
+    ].tuning.trials  # FedLin with equal local steps is FedHSA with the step by their number
+    np.testing.assert_allclose([t.step for t in entry.tuning.trials], [4 * t.step for t in same])
+    np.testing.assert_allclose([t.error for t in entry.tuning.trials], [t.error for t in same], rtol=1e-9)
 
 
 def test_a_method_is_compiled_once_for_all_its_steps(problem, monkeypatch):
@@ -137,7 +158,7 @@ def test_every_method_gets_as_many_observations_whatever_its_rounds_are(problem)
     assert entries["H = 1"].samples[-1] == 1000
     assert 1000 - 7 < entries["H = 7"].samples[-1] <= 1000
     assert all(entry.tuning is None for entry in entries.values())
-    assert all(len(entry.rounds) <= contest.POINTS + 1 for entry in entries.values())
+    assert all(len(entry.samples) <= contest.POINTS + 1 for entry in entries.values())
 
 
 def test_with_a_target_what_counts_is_when_each_seed_first_gets_there(problem, found):
@@ -147,7 +168,7 @@ def test_with_a_target_what_counts_is_when_each_seed_first_gets_there(problem, f
     algorithm = found.entries["FedHSA"].algorithm
     entry = compare(problem, {"FedHSA": algorithm}, terms).entries["FedHSA"]
     first = [next((t for t, e in enumerate(row) if e <= target), np.inf) for row in error]
-    np.testing.assert_array_equal(entry.reached["rounds"], first)
+    np.testing.assert_array_equal(entry.reached["exchanges"], 2 * np.array(first))
     np.testing.assert_array_equal(entry.reached["samples"], 4 * np.array(first))
     np.testing.assert_array_equal(entry.score, np.array(first) * 8 * 2 * 8)
 

@@ -132,6 +132,11 @@ class AbstractAlgorithm(eqx.Module):
         return None
 
     @property
+    def step_is_per_round(self) -> bool:
+        """Whether `step_size` is that of a whole round, and not that of one observation."""
+        return False
+
+    @property
     @abc.abstractmethod
     def block_length(self) -> int:
         """How many observations of each agent a round uses."""

@@ -43,6 +43,10 @@ class DisSACC(AbstractAlgorithm):
     def block_length(self):
         return self.local_steps
 
+    @property
+    def step_is_per_round(self):
+        return True
+
     def init(self, theta):
         return Server(theta), ()
 

@@ -62,6 +62,10 @@ class FedLin(AbstractAlgorithm):
     def block_length(self):
         return max(self.local_steps) if isinstance(self.local_steps, tuple) else self.local_steps
 
+    @property
+    def step_is_per_round(self):
+        return True
+
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
 

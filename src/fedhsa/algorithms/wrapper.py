@@ -20,6 +20,10 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.exact_replies
 
     @property
+    def step_is_per_round(self):
+        return self.algorithm.step_is_per_round
+
+    @property
     def block_length(self):
         return self.algorithm.block_length
 

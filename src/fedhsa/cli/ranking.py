@@ -32,7 +32,7 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
     with _files.atomic(folder / "compare.npz") as file:
         np.savez(file, **_arrays(entries))  # pyright: ignore[reportArgumentType]
     _files.write_text(folder / "compare.csv", _csv(entries))
-    traces = {name: plots.Trace(e.error, e.rounds, e.samples, e.bytes) for name, e in entries.items()}
+    traces = {name: plots.Trace(e.error, e.exchanges, e.samples, e.bytes) for name, e in entries.items()}
     plots.save(plots.compare(traces, title=title, target=settings.target), folder / "compare")
     tried = {name: e.tuning for name, e in entries.items() if e.tuning is not None}
     if tried:
@@ -68,7 +68,7 @@ def _lines(settings: CompareSettings, found: Contest) -> list[str]:
     for place in found.ranking.places:
         entry = found.entries[place.name]
         lines.append(f"{ranks[place.name]:>4}  {place.name}, {_step(entry)}")
-        spent = f"{entry.exchanges:,.0f}", in_bytes(float(entry.bytes[-1]))
+        spent = f"{entry.exchanges[-1]:,.0f}", in_bytes(float(entry.bytes[-1]))
         ties = ", ".join(ranks[name] for name in place.ties) or "-"
         lines.append(_row("", _score(place, entry, target), _against_best(place, found.ranking), *spent, ties))
     return lines
@@ -120,7 +120,7 @@ def _doubt(name: str, entry: Entry) -> str | None:
 def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
     found = {}
     for name, entry in entries.items():
-        parts = {part: getattr(entry, part) for part in ("error", "rounds", "samples", "bytes", "score")}
+        parts = {part: getattr(entry, part) for part in ("error", "exchanges", "samples", "bytes", "score")}
         for part, values in (parts | {"theta": entry.result.theta}).items():
             found[f"{name}/{part}"] = np.ascontiguousarray(values)
     return found
@@ -129,9 +129,9 @@ def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
 def _csv(entries: Mapping[str, Entry]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "rounds", "samples", "bytes", "mean", "low", "high"))
+    writer.writerow(("algorithm", "exchanges", "samples", "bytes", "mean", "low", "high"))
     for name, entry in entries.items():
-        spent = (entry.rounds, entry.samples, entry.bytes)
+        spent = (entry.exchanges, entry.samples, entry.bytes)
         columns = (column.tolist() for column in (*spent, *plots.interval(entry.error)))
         writer.writerows((name, *row) for row in zip(*columns, strict=True))
     return text.getvalue()
@@ -148,10 +148,9 @@ def _summary(entry: Entry) -> dict[str, Any]:
             "at_edge": tuning.at_edge,
             "trials": [trial._asdict() for trial in tuning.trials],
         },
-        "rounds": float(entry.rounds[-1]),
+        "exchanges": float(entry.exchanges[-1]),
         "samples": int(entry.samples[-1]),
         "bytes": float(entry.bytes[-1]),
-        "exchanges": entry.exchanges,
         "cost": result.cost._asdict(),
         "score": entry.score,
         "reached": entry.reached,

@@ -14,6 +14,8 @@ from ..problems import PROBLEMS
 from .usage import OPTION, UsageError, check_name, check_number
 
 OBJECTIVES = ("rounds", "samples", "bytes")
+EXPENSES = ("exchanges", "samples", "bytes")
+"""What methods whose rounds are not alike are compared by."""
 _PROBLEMS_OWN = "(default: the problem's own)"
 
 
@@ -249,7 +251,7 @@ What counts is the mean error over the last tenth of the run or, with
 seed by seed, and p-values are corrected for the number of pairs (Holm):
 methods are called different at 5 % for all pairs together.
 
-The output folder gets compare.png and .pdf (error against rounds,
+The output folder gets compare.png and .pdf (error against exchanges,
 observations and bytes), tuning.png and .pdf (error against step size),
 compare.csv (mean and 95 % interval), compare.npz (every seed) and
 manifest.json (settings, versions, every step tried, ranking, every pair).
@@ -270,7 +272,7 @@ Ctrl-C keeps the methods that are done.
     """Number of step sizes that each algorithm tries."""
     tuning_seeds: int = 4
     """Number of independent runs for each of them."""
-    objective: Annotated[str, tyro.conf.arg(metavar="|".join(OBJECTIVES))] = "samples"
+    objective: Annotated[str, tyro.conf.arg(metavar="|".join(EXPENSES))] = "samples"
     """With a target: what to spend least of."""
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
     """A squared error to reach: the methods are tuned and ranked by what it takes."""
@@ -280,7 +282,7 @@ Ctrl-C keeps the methods that are done.
     """The folder for the results."""
 
     def _check_own(self) -> None:
-        check_name("objective", self.objective, OBJECTIVES)
+        check_name("objective", self.objective, EXPENSES)
         for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
             _check.count(name, getattr(self, name), least=least)
 

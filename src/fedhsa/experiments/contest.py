@@ -1,6 +1,7 @@
 """Methods on equal terms: tuned with the same effort, then run on the same fresh observations, and ranked."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 from .. import _check
 from .._random import as_key, fold_in
 from .._types import Key
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, AbstractWrapper, Cost, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
 from ..problems import Problem
@@ -50,7 +51,7 @@ class Terms:
     target: float | None = None
     """An error to reach. Without one, the mean error over the last tenth of the run counts."""
     objective: str = "samples"
-    """With a target, what to spend least of: `rounds`, `samples` or `bytes`."""
+    """With a target, what to spend least of: `exchanges`, `samples` or `bytes`."""
     key: int = 0
     """Which random observations."""
 
@@ -66,14 +67,14 @@ class Entry(NamedTuple):
     tuning: Tuning | None
     """None for a method that came with its step."""
     result: Result
-    rounds: np.ndarray
-    """In which an agent exchanged something, on average: where a coin decides, not all of the run's."""
+    exchanges: np.ndarray
+    """Round trips of the server, whoever takes part; on average, where a coin that everyone sees decides."""
     samples: np.ndarray
     """Observations per agent."""
     bytes: np.ndarray
     """Sent by and to all agents."""
     reached: dict[str, np.ndarray]
-    """What it took each seed to reach the target, in rounds, samples and bytes; empty without a target."""
+    """What it took each seed to reach the target, in exchanges, samples and bytes; empty without a target."""
     score: np.ndarray
     """Per seed what counts, less is better."""
 
@@ -81,11 +82,6 @@ class Entry(NamedTuple):
     def error(self) -> np.ndarray:
         """`(seeds, records)`."""
         return self.result.error
-
-    @property
-    def exchanges(self) -> float:
-        """How often an agent and the server exchanged something, on average."""
-        return self.result.cost.exchanges * float(self.result.rounds[-1]) or 1.0
 
 
 class Contest(NamedTuple):
@@ -169,7 +165,8 @@ def enter(problem: Problem, method: Method, terms: Terms, centre: float, tell: T
         error = tail(problem, entry.error, entry.samples).mean()
         return Trial(step, float(error), 0.0 if terms.target is None else float(entry.score.mean()))
 
-    tuning = search(attempt, centre, terms.grid)
+    sample = make(centre)  # a step of a whole round is that of all its observations
+    tuning = search(attempt, centre * sample.block_length if sample.step_is_per_round else centre, terms.grid)
     best = run(make(tuning.best.step), terms.seeds, terms.key, f"{terms.seeds} fresh seeds")
     return best._replace(tuning=tuning)
 
@@ -204,7 +201,11 @@ def _run(
         )
     if not result.complete:
         raise KeyboardInterrupt
-    spent = {"rounds": _rounds(result), "samples": result.rounds * length, "bytes": _bytes(problem, result)}
+    spent = {
+        "exchanges": _exchanges(algorithm, result),
+        "samples": result.rounds * length,
+        "bytes": _bytes(problem, algorithm, result),
+    }
     if terms.target is None:
         reached, score = {}, tail(problem, result.error, spent["samples"])
     else:
@@ -219,15 +220,24 @@ def tail(problem: Problem, error: np.ndarray, samples: np.ndarray) -> np.ndarray
     return np.maximum(last.mean(1), NOTHING * (1 + float(problem.theta_star @ problem.theta_star)))
 
 
-def _rounds(result: Result) -> np.ndarray:
-    """The rounds with an exchange; just one, the last, where rounds have none."""
-    return _spent(result, min(1, result.cost.exchanges), once=1)
+def _exchanges(algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
+    """The exchanges held so far, also those of a few agents; just one, the last, where rounds have none."""
+    inner = _layers(algorithm)[-1]
+    full = len(inner.exchanges)
+    share = inner.expected(Cost(full, 0, 0, 0, 0)).exchanges / full  # a coin's, not that of the agents who take part
+    return _spent(result, len(algorithm.exchanges) * share, once=1)
 
 
-def _bytes(problem: Problem, result: Result) -> np.ndarray:
-    """What all agents have sent and received; one parameter from each, where it is sent once, at the end."""
+def _bytes(problem: Problem, algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
+    """What all agents have sent and received; a parameter of each copy, where they are sent once, at the end."""
     floats = result.cost.floats_up + result.cost.floats_down
-    return _spent(result, FLOAT * problem.num_agents * floats, once=FLOAT * problem.num_agents * problem.dim)
+    copies = math.prod(len(layer.factors) for layer in _layers(algorithm) if isinstance(layer, RichardsonRomberg))
+    return _spent(result, FLOAT * problem.num_agents * floats, once=FLOAT * problem.num_agents * problem.dim * copies)
+
+
+def _layers(algorithm: AbstractAlgorithm) -> list[AbstractAlgorithm]:
+    """The algorithm, the one that it wraps, and so on."""
+    return [algorithm, *(_layers(algorithm.algorithm) if isinstance(algorithm, AbstractWrapper) else [])]
 
 
 def _spent(result: Result, per_round: float, once: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Several methods against one another: error against rounds, samples and bytes, and how each was tuned."""
+"""Several methods against one another: error against exchanges, samples and bytes, and how each was tuned."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS = {"rounds": "rounds of communication", "samples": "observations per agent", "bytes": "bytes, all agents"}
+PANELS = {"exchanges": "exchanges (round trips)", "samples": "observations per agent", "bytes": "bytes, all agents"}
 WIDTH, HEIGHT, ROW = 7.2, 2.5, 0.17
 """Inches: a page, its panels, and a line of the legend."""
 LETTERS, HANDLE = 120, 8
@@ -28,15 +28,16 @@ class Trace(NamedTuple):
 
     error: np.ndarray
     """`(seeds, records)`."""
-    rounds: np.ndarray
+    exchanges: np.ndarray
     samples: np.ndarray
     bytes: np.ndarray
 
 
 def compare(traces: Mapping[str, Trace], *, title: str | None = None, target: float | None = None) -> "Figure":
-    """The mean error of each method against rounds, observations and bytes, with 95 % intervals over seeds.
+    """The mean error of each method against exchanges, observations and bytes, with 95 % intervals over seeds.
 
-    A curve ends where a first seed diverges. A method that sends everything at once is a point against rounds and bytes.
+    A curve ends where a first seed diverges. A method that sends everything at once is a point, but for its
+    curve against observations.
 
     !!! example
         >>> error, rounds = np.array([[1.0, 0.5, 0.2], [1.0, 0.4, 0.3]]), np.array([0, 5, 10])
