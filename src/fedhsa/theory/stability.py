@@ -61,7 +61,7 @@ def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarr
         every = radius(modes.transition)  # quicker, and enough where even hidden modes are stable
         return (every if every < 1 else visible_radius(modes)) - 1
 
-    return _first_crossing(excess, A, algorithm.block_length)
+    return first_crossing(excess, A, algorithm.block_length)
 
 
 def _with_step(algorithm: Any, step: float) -> Any:
@@ -92,7 +92,7 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | N
 def largest_step(A: np.ndarray, rule: LocalRule) -> float:
     """`max_step_size` of a local rule on operators with the Jacobians `A`."""
     transition = _transitions(A)
-    return _first_crossing(lambda step: _excess(transition(rule._replace(step_size=step))), A, rule.local_steps)
+    return first_crossing(lambda step: _excess(transition(rule._replace(step_size=step))), A, rule.local_steps)
 
 
 def largest_local_steps(A: np.ndarray, rule: LocalRule) -> float:
@@ -130,7 +130,8 @@ def _growing(
             return
 
 
-def _first_crossing(excess: Callable[[float], float], A: np.ndarray, H: int) -> float:
+def first_crossing(excess: Callable[[float], float], A: np.ndarray, H: int) -> float:
+    """The first step at which the excess of a spectral radius over 1 is zero, of `H` steps on Jacobians `A`."""
     step = 0.5 / (H * np.linalg.norm(A, 2, axis=(1, 2)).max())
     smallest = SMALLEST * step
     while excess(step) >= 0:

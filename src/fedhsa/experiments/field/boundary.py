@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
 
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, OneExchangeFedHSA
 from ...problems import Problem, quadratic, td
 from ...theory import predict
 from ...theory._rule import LocalRule
 from ...theory.rounds import radius
-from ...theory.stability import largest_step
+from ...theory.stability import first_crossing, largest_step
 from .. import statistics
 from ..base import AbstractExperiment, Outcome, Table, Watch
 from ..checks import Check, at_most, equals
@@ -284,10 +283,7 @@ def one_exchange_boundary(A: np.ndarray, H: int) -> float:
     def excess(step: float) -> float:
         return min(radius(one_exchange(A, step, H)), 1e100) - 1
 
-    step = 0.5 / (H * np.linalg.norm(A, 2, axis=(1, 2)).max())
-    while excess(1.3 * step) < 0:
-        step *= 1.3
-    return float(brentq(excess, step, 1.3 * step))  # pyright: ignore[reportArgumentType]
+    return first_crossing(excess, A, H)
 
 
 def rows_of(outcome: Outcome, table: str = "rows", **wanted: Any) -> list[dict[str, Any]]:
