@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
@@ -65,7 +66,7 @@ def contenders(name: str, problem: fedhsa.Problem, settings: Settings) -> dict[s
 
 def traffic(problem: fedhsa.Problem, algorithm: fedhsa.AbstractAlgorithm) -> float:
     """Bytes an agent-step moves besides its evaluations: memory read and written, messages and replies."""
-    _, memory = algorithm.init(np.zeros(problem.dim))
+    _, memory = algorithm.init(jnp.zeros(problem.dim))
     cost = fedhsa.cost(problem, algorithm)
     exchanges = len(algorithm.exchanges)
     numbers = exchanges * 2 * tree.size(memory) + exchanges * 2 * problem.dim + 2 * problem.dim * cost.samples

@@ -175,7 +175,7 @@ def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing_behind(tmp_path
 
 @pytest.mark.parametrize("done", [0, 1])
 def test_ctrl_c_keeps_the_methods_that_are_done(tmp_path, capsys, monkeypatch, done):
-    simulate, calls = contest.simulate, []
+    simulate, calls = fedhsa.simulate, []
 
     def interrupted(*args, **kwargs):
         calls.append(args)

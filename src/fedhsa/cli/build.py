@@ -61,7 +61,7 @@ def make_algorithm(settings: AbstractSettings, problem: Problem, text: str, step
 
 def title(settings: AbstractSettings, problem: Problem) -> str:
     """The problem and its sizes, for figures."""
-    sizes = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps}
+    sizes: dict[str, Any] = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps}
     if settings.step_size:
         sizes[r"\eta"] = ", ".join(f"{step:g}" for step in settings.step_size)
     return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())

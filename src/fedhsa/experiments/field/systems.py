@@ -85,7 +85,7 @@ class Systems(AbstractExperiment):
     }
 
     def seconds(self) -> float:
-        return len(self.systems) * (12.0 + 2e-5 * self.samples * self.seeds)
+        return len(self.systems) * (15.0 + 4e-5 * self.samples * self.seeds)
 
     def run(self, watch: Watch) -> Outcome:
         arrays, facts = {}, {}
@@ -188,7 +188,7 @@ class Systems(AbstractExperiment):
                 "error without noise",
                 "slope in $M$",
                 "Markov / i.i.d.",
-                f"bytes to {self.target:g} of the start",
+                f"bytes to {self.target:g} x start",
             )
             for ax, title in zip(panels, titles, strict=True):
                 ax.set_xlabel(title)
