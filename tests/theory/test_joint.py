@@ -254,3 +254,22 @@ def test_a_schedule_inside_a_wrapper_is_seen():
     with pytest.raises(TypeError, match="need a constant step size, got a schedule"):
         predict(CASES["td"]().problem, Around(fh.FedHSA(fh.Polynomial(1.0), 2)))
     assert exact.spectral_radius(two_scalars(), Around(fh.FedHSA(0.1, 2))) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        fh.RichardsonRomberg,
+        lambda method: fh.Thinned(method, every=2),
+        lambda method: fh.ServerMomentum(method, beta=0.5),
+        lambda method: fh.Weighted(method, (0.4, 0.3, 0.2, 0.1)),
+        lambda method: fh.Gossip(method, fh.Ring(4)),
+    ],
+    ids=["RichardsonRomberg", "Thinned", "ServerMomentum", "Weighted", "Gossip"],
+)
+def test_affine_wrappers_go_where_theory_says(wrap):
+    problem, algorithm = fh.problems.quadratic.random(num_agents=4, dim=2), wrap(fh.LocalSA(0.05, local_steps=4))
+    assert theory.exact.spectral_radius(problem, algorithm) < 0.8
+    run = fh.simulate(problem.noiseless(), algorithm, rounds=400, every=400)
+    np.testing.assert_allclose(run.theta[0], theory.exact.limit(problem, algorithm), rtol=1e-12, atol=1e-12)
