@@ -270,6 +270,6 @@ def test_a_schedule_inside_a_wrapper_is_seen():
 )
 def test_affine_wrappers_go_where_theory_says(wrap):
     problem, algorithm = fh.problems.quadratic.random(num_agents=4, dim=2), wrap(fh.LocalSA(0.05, local_steps=4))
-    assert theory.exact.spectral_radius(problem, algorithm) < 0.8
+    assert exact.spectral_radius(problem, algorithm) < 0.8
     run = fh.simulate(problem.noiseless(), algorithm, rounds=400, every=400)
-    np.testing.assert_allclose(run.theta[0], theory.exact.limit(problem, algorithm), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(run.theta[0], exact.limit(problem, algorithm), rtol=1e-12, atol=1e-12)
