@@ -23,7 +23,15 @@ def python_of(text: str) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+LONG = ("theory.md", "extrapolation.md", "participation.md", "compressed.md")
+"""Pages whose Python takes long; the examples in docstrings say the same of what they use, sooner."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in LONG else ()) for page in PAGES],
+    ids=NAMES,
+)
 def test_the_python_of_every_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -22,6 +22,7 @@ def floor(algorithm: str, step: float, feedback: str) -> float:
 
 
 @pytest.mark.parametrize("algorithm", ["FedHSA", "SynchronisedSA"])
+@pytest.mark.slow
 def test_without_memory_a_biased_codec_stalls_error_feedback_comes_near_and_differences_arrive(algorithm):
     assert floor(algorithm, 0.02, "none") > 1e-2
     assert 1e-8 < floor(algorithm, 0.02, "error") < floor(algorithm, 0.02, "none") / 10
@@ -46,6 +47,7 @@ def test_error_feedback_arrives_where_the_operators_themselves_vanish():
     ],
     ids=["losses", "delays"],
 )
+@pytest.mark.slow
 def test_wrapped_wrappers_run_alike_in_both_engines(algorithm):
     problem = CASES["td"]().problem
     fast = fh.simulate(problem, algorithm, rounds=3, key=3, theta=np.ones(problem.dim), record=("theta",))

@@ -77,6 +77,7 @@ def resting_place(A, b, W, eta, H, combine):
 
 
 @pytest.mark.parametrize("combine", ["last", "first"])
+@pytest.mark.slow
 def test_local_sa_on_a_graph_rests_where_the_stacked_linear_system_says(combine):
     problem = fh.problems.quadratic.random(4, 3).noiseless()
     A, b = problem.affine_parts()

@@ -43,6 +43,7 @@ def test_the_average_is_the_mean_of_the_path_and_the_method_does_not_notice():
     np.testing.assert_allclose(path, alone.records["theta"], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_copies_share_observations_and_coins_inside_channels_too():
     problem = quadratic().problem
     channel = Partial(Compressed(LOCAL, RandK(0.5)), Bernoulli(0.6))
@@ -56,6 +57,7 @@ def test_copies_share_observations_and_coins_inside_channels_too():
     )
 
 
+@pytest.mark.slow
 def test_wrappers_in_wrappers_agree_with_the_slow_engine_and_run_in_single_precision():
     problem = quadratic().problem
     algorithm = fh.RichardsonRomberg(fh.Averaged(CORRECTED, burn_in=1))

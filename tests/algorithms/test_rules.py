@@ -61,6 +61,7 @@ def test_local_svrg_has_no_noise_floor(probability):
         assert (anchored.error[:, -1] > 1e-6).all()
 
 
+@pytest.mark.slow
 def test_mc_sag_has_no_noise_floor_for_equal_agents_and_one_for_unlike_ones():
     algorithm = fh.MCSAG(0.02, num_components=3, local_steps=5)
     options = {"rounds": 1500, "every": 500, "seeds": 2}
@@ -69,6 +70,7 @@ def test_mc_sag_has_no_noise_floor_for_equal_agents_and_one_for_unlike_ones():
     assert (fh.simulate(CASES["finite-sum"]().problem, algorithm, **options).error[:, -1] > 1e-8).all()
 
 
+@pytest.mark.slow
 def test_mc_sag_aims_at_the_uniform_average_whatever_the_chain_visits():
     problem, G, _ = CASES["logistic"](1)
     uniform = optimize.root(lambda theta: np.mean([G(0, theta, n) for n in range(6)], axis=0), np.zeros(4), tol=1e-13)

@@ -60,6 +60,7 @@ def test_what_cannot_be_chosen_is_explained():
         choose(problem, target=1e-5, budget=1, algorithms=("SynchronisedSA",))
 
 
+@pytest.mark.slow
 def test_a_budget_is_never_spent_on_an_unstable_step():
     """Strong noise in the matrices: the mean is stable up to far larger steps than the mean square."""
     A = np.array([-20.0, 22.0]).reshape(1, 2, 1, 1)

@@ -113,6 +113,7 @@ def test_the_stationary_solve_is_the_limit_of_the_iterated_law(algorithm):
 
 
 @pytest.mark.parametrize("M", [5, *(pytest.param(M, marks=pytest.mark.slow) for M in (1, 20, 100))])
+@pytest.mark.slow
 def test_floors_over_nested_problems_agree_with_the_law(M):
     """200 seeds at the floor of FedHSA, reached from the root: within 4 standard errors at each number of agents."""
     problem, algorithm = quadratic.random(M, 5, key=2), fh.FedHSA(0.01, 10)

@@ -186,6 +186,7 @@ def test_the_lasting_bias_is_where_infinitely_many_agents_stand_still(method):
     assert found.heterogeneity_bias + found.lasting_bias == pytest.approx(stands - problem.theta_star, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_user_defined_agent_on_transitions_needs_no_hook():
     """TD written without `transition_operators` gives the same numbers as with it."""
 

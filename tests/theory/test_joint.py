@@ -188,6 +188,7 @@ def test_what_the_parameter_never_reads_does_not_count():
     assert exact.spectral_radius(problem, Odd(0.1, "unread")) == pytest.approx(1 - 0.1 * 0.6)
 
 
+@pytest.mark.slow
 def test_large_joint_maps_are_handled_without_a_matrix(monkeypatch):
     problem, algorithm = CASES["quadratic"]().problem, fh.SCAFFLSA(STEP, H)
     radius = exact.spectral_radius(problem, algorithm)
@@ -205,6 +206,7 @@ def test_the_largest_step_is_where_the_spectral_radius_is_one():
 
 
 @pytest.mark.parametrize("method", [fh.SCAFFLSA, fh.OneExchangeFedHSA, fh.DisSACC])
+@pytest.mark.slow
 def test_floors_under_additive_noise_are_exact(method):
     """Fixed seeds; 400 of them give standard errors of about 2 %, the tolerance is four of them."""
     problem, algorithm = CASES["quadratic"]().problem, method(STEP, H)

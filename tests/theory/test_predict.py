@@ -44,6 +44,7 @@ def test_on_additive_noise_and_independent_samples_predictions_are_the_exact_law
         np.testing.assert_allclose(prediction.heterogeneity_bias, limit, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_predicted_floor_of_more_agents_is_that_of_the_same_agents_repeated():
     problem, algorithm = CASES["td"](laziness=0.6).problem, fh.LocalSA(0.1, 6)
     prediction = predict(problem, algorithm)

@@ -63,6 +63,7 @@ def test_anything_else_fails(changed, expected):
     assert failing(made(**changed)) == expected
 
 
+@pytest.mark.slow
 def test_the_closed_forms_are_those_of_the_runs():
     outcome = TINY.run(Watch())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
