@@ -131,7 +131,7 @@ def measure(name: str, settings: Settings) -> list[dict]:
     return rows
 
 
-HEADINGS = ("problem", "algorithm", "us", "x FedHSA", "evaluations", "implied x", "measured / implied", "compile")
+HEADINGS = ("problem", "algorithm", "us", "x FedHSA", "evals", "implied", "ratio", "compile")
 
 
 def table(rows: list[dict]) -> list[tuple[str, ...]]:
