@@ -37,7 +37,7 @@ class Memory(NamedTuple):
 
 
 class Delayed(AbstractChannel):
-    r"""The reply of round $t$ is the one computed $\tau$ rounds before, at the parameter of that round.
+    r"""Replies arrive late: that of a round is one computed some rounds before, at the parameter of that time.
 
     $$\theta_{t+1} = \theta_t + \tfrac1M \sum_i \Delta_i(\theta_{t-\tau_i}), \qquad
       \tau_i \sim U\{1, \dots, \tau_{\max}\}$$

@@ -8,7 +8,9 @@ from .wrapper import AbstractWrapper, check_algorithm
 
 
 class Thinned(AbstractWrapper):
-    r"""The method sees every $q$-th observation of each agent: $o_{i, (tH + \ell) q}$ in place of $o_{i, tH + \ell}$.
+    r"""The method sees only some observations of each agent, evenly spaced.
+
+    That is $o_{i, (tH + \ell) q}$ in place of $o_{i, tH + \ell}$.
 
     With $q$ near the mixing time these are almost independent. All $q H$ observations of a round are counted, the
     operator is evaluated at those used. `problem.iid()` is what this tends to as $q$ grows, without the cost.
