@@ -62,7 +62,7 @@ class AbstractLoopless(AbstractAlgorithm):
 
 
 class LooplessSA(AbstractLoopless):
-    r"""Local SA that averages after each step with probability $p$, in place of after every $H$-th.
+    r"""Local SA that averages by chance after each step, in place of after so many.
 
     $$\hat\theta_i = \theta_i + \eta\, G_i(\theta_i, o_i), \qquad
       \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i$$

@@ -9,8 +9,9 @@ from .schedules import AbstractSchedule, step_at
 
 
 class OneShotAveraging(AbstractAlgorithm):
-    r"""Agents that work alone, $\theta_i \leftarrow \theta_i + \eta\, G_i(\theta_i, o_i)$, and average at the very end.
+    r"""Agents that work alone and average at the very end.
 
+    Each goes $\theta_i \leftarrow \theta_i + \eta\, G_i(\theta_i, o_i)$.
     What a run reports after each round is the average that they would form if they stopped there. Without noise it
     goes to the mean of the local roots, $\frac1M \sum_i \theta_i^\star$, which is $\theta^\star$ for equal agents.
     A round costs nothing; the whole run costs one message of $d$ numbers from every agent.
