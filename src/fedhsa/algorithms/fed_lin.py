@@ -137,7 +137,7 @@ class AbstractRefreshing(AbstractAlgorithm):
 
 
 class SSLocalSGD(AbstractRefreshing):
-    r"""FedHSA whose anchors are renewed only with probability $q$ per round.
+    r"""FedHSA whose anchors are renewed only now and then, by chance.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g - g_i\bigr), \quad
       \ell = 0, \dots, H-1, \qquad g_i \leftarrow G_i(\bar\theta, o_{i,0}) \text{ with probability } q$$

@@ -12,8 +12,9 @@ from .schedules import AbstractSchedule, step_at
 
 
 class GappedSA(AbstractAlgorithm):
-    r"""Local SA that averages after irregular gaps: $g_1$ steps, $g_2$ more, and so on, over and over.
+    r"""Local SA that averages after irregular gaps, repeated over and over.
 
+    The gaps are of $g_1$ steps, $g_2$ more, and so on.
     With $T_i$ the local fixed-point operators and $G_i = T_i - I$ it is $x_i \leftarrow (1-\eta) x_i + \eta\, T_i(x_i)$
     at every step, and $x_i \leftarrow \frac1M \sum_j x_j$ at the times $t_n$. One round is one pass through the gaps,
     with an exchange at the end of each gap; equal gaps are `LocalSA`, whose bias it shares.

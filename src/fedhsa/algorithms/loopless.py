@@ -103,7 +103,7 @@ class LooplessSA(AbstractLoopless):
 
 
 class Scaffnew(AbstractLoopless):
-    r"""Local steps with learned shifts that average after each step with probability $p$ (ProxSkip).
+    r"""Local steps with learned shifts that average by chance after each step (ProxSkip).
 
     $$\hat\theta_i = \theta_i + \gamma\,\bigl(G_i(\theta_i, o_i) + h_i\bigr), \qquad
       \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i, \qquad
