@@ -29,7 +29,8 @@ class FedLin(AbstractAlgorithm):
 
     All agents' observations run on by $\max_i \tau_i$ per round; an agent with fewer steps lets the rest pass. On
     average an agent evaluates its operator $\frac1M \sum_i \tau_i$ times. The paper has exact gradients; observations
-    in their place are FedHSA's generalisation.
+    in their place are FedHSA's generalisation. The steps $\bar\eta / \tau_i$ are from a summary, unverified against its
+    text.
 
     **Arguments:**
 
