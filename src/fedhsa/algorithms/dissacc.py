@@ -1,16 +1,15 @@
 """DisSACC: many observations, one move."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .local import send_theta
+from .base import Exchange
+from .local import AbstractLocalSteps, send_theta
 from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
-class DisSACC(AbstractAlgorithm):
+class DisSACC(AbstractLocalSteps):
     r"""A batch of observations at one parameter, then one move: no local drift, hence no bias from heterogeneity.
 
     $$\bar\theta \leftarrow \bar\theta + \alpha\, \frac1M \sum_i \frac1H \sum_{\ell<H} G_i(\bar\theta, o_{i,\ell})$$
@@ -31,17 +30,6 @@ class DisSACC(AbstractAlgorithm):
 
     !!! cite "Zhu, Mitra, Heath (2025), DisSACC"
     """
-
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     @property
     def step_is_per_round(self):

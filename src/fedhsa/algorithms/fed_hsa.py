@@ -2,14 +2,13 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 
-from .. import _check, tree
+from .. import tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .local import local_steps, send_theta
-from .schedules import AbstractSchedule, step_at
+from .base import Exchange
+from .local import AbstractServerStep, local_steps, send_theta
+from .schedules import step_at
 
 
 class Server(NamedTuple):
@@ -26,7 +25,7 @@ class Memory(NamedTuple):
     g: Theta
 
 
-class FedHSA(AbstractAlgorithm):
+class FedHSA(AbstractServerStep):
     r"""Local steps steered by the averaged operator.
 
     From a common $\bar\theta$, agent $i$ repeats for $\ell = 0, \dots, H-1$
@@ -51,19 +50,6 @@ class FedHSA(AbstractAlgorithm):
     !!! cite "Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-    server_step: float = 1.0
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-        _check.number("server_step", self.server_step, above=0.0)
-
-    @property
-    def block_length(self):
-        return self.local_steps
-
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))
 
@@ -80,9 +66,6 @@ class FedHSA(AbstractAlgorithm):
         theta = memory.theta + eta * g_bar
         theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, shift=g_bar - memory.g)
         return theta - memory.theta, memory
-
-    def _move(self, server, replies, round):
-        return Server(server.theta + self.server_step * replies.mean(), server.g_bar)
 
 
 def anchor(theta_bar, memory, agent, block, round):

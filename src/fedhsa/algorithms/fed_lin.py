@@ -10,7 +10,7 @@ from .. import tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, Round, check_local_steps, check_probability, check_step_size
 from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
-from .local import local_steps, move, send_theta
+from .local import AbstractLocalSteps, local_steps, move, send_theta
 from .schedules import AbstractSchedule, step_at
 
 
@@ -117,10 +117,13 @@ class RefreshMemory(NamedTuple):
     anchor: Theta
 
 
-class AbstractRefreshing(AbstractAlgorithm):
+class AbstractRefreshing(AbstractLocalSteps):
     """A method of two exchanges, the first of which takes place in the first round and then by a coin."""
 
-    probability: eqx.AbstractVar[float]
+    probability: float
+
+    def __check_init__(self):
+        check_probability("probability", self.probability)
 
     def expected(self, cost):
         # Of two exchanges, a round without a refresh has one: theta down, displacements up.
@@ -167,19 +170,6 @@ class SSLocalSGD(AbstractRefreshing):
 
     !!! cite "Gorbunov, Hanzely, Richtarik (2021), arXiv:2011.02828, SS-Local-SGD"
     """
-
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-    probability: float
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-        check_probability("probability", self.probability)
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         nothing = jnp.zeros_like(theta)

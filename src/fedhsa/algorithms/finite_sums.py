@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from .. import _check
 from .._types import Theta
 from ..sources import IID, FiniteChain
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_probability, check_step_size
+from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
 from .fed_hsa import Server as AnchorServer
 from .fed_hsa import send_operator
 from .fed_lin import AbstractRefreshing
@@ -57,19 +57,6 @@ class LocalSVRG(AbstractRefreshing):
 
     !!! cite "Gorbunov, Hanzely, Richtárik (2021), arXiv:2011.02828, S-Local-SVRG"
     """
-
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-    probability: float
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-        check_probability("probability", self.probability)
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return AnchorServer(theta, jnp.zeros_like(theta)), SVRGMemory(theta, theta)

@@ -2,10 +2,41 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 
+from .. import _check
 from .._types import Block, Theta
 from ..problems import AbstractAgent
+from .base import AbstractAlgorithm, check_local_steps, check_step_size
+from .schedules import AbstractSchedule
+
+
+class AbstractLocalSteps(AbstractAlgorithm):
+    """A method whose rounds take `local_steps` observations of each agent."""
+
+    step_size: float | AbstractSchedule
+    local_steps: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_local_steps(self.local_steps)
+
+    @property
+    def block_length(self):
+        return self.local_steps
+
+
+class AbstractServerStep(AbstractLocalSteps):
+    """One whose server takes a step of its own along the mean displacement."""
+
+    server_step: float = 1.0
+
+    def __check_init__(self):
+        _check.number("server_step", self.server_step, above=0.0)
+
+    def _move(self, server, replies, round):
+        return server._replace(theta=server.theta + self.server_step * replies.mean())
 
 
 def local_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int, shift: Any = None) -> Theta:

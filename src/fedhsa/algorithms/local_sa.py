@@ -2,12 +2,10 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
-
-from .. import _check, tree
+from .. import tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .local import local_steps, send_theta
+from .base import AbstractAlgorithm, Exchange, check_step_size
+from .local import AbstractServerStep, local_steps, send_theta
 from .schedules import AbstractSchedule, step_at
 
 
@@ -17,7 +15,7 @@ class Server(NamedTuple):
     theta: Theta
 
 
-class LocalSA(AbstractAlgorithm):
+class LocalSA(AbstractServerStep):
     r"""Local steps along each agent's own operator, then averaging (FedAvg, FedTD, FedLSA, local SGD).
 
     $$\theta \leftarrow \theta + \eta\, G_i(\theta, o_{i,\ell}), \quad \ell = 0, \dots, H-1$$
@@ -40,19 +38,6 @@ class LocalSA(AbstractAlgorithm):
     !!! cite "McMahan et al. (2017); Zhu, Heath, Mitra (2025), eq. (9)"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-    server_step: float = 1.0
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-        _check.number("server_step", self.server_step, above=0.0)
-
-    @property
-    def block_length(self):
-        return self.local_steps
-
     def init(self, theta):
         return Server(theta), ()
 
@@ -63,9 +48,6 @@ class LocalSA(AbstractAlgorithm):
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
         return local_steps(agent, theta_bar, block, eta, self.local_steps) - theta_bar, memory
-
-    def _move(self, server, replies, round):
-        return Server(server.theta + self.server_step * replies.mean())
 
 
 class AbstractOneStep(AbstractAlgorithm):

@@ -3,7 +3,6 @@
 import abc
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from .. import tree
@@ -29,8 +28,12 @@ class AbstractLoopless(AbstractAlgorithm):
     displacements, which a deployment sends added up, when the coin says so.
     """
 
-    step_size: eqx.AbstractVar[float | AbstractSchedule]
-    probability: eqx.AbstractVar[float]
+    step_size: float | AbstractSchedule
+    probability: float
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        check_probability("probability", self.probability)
 
     @property
     def block_length(self):
@@ -84,13 +87,6 @@ class LooplessSA(AbstractLoopless):
     !!! cite "Malinovsky et al. (2020), arXiv:2004.01442, Algorithm 2"
     """
 
-    step_size: float | AbstractSchedule
-    probability: float
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_probability("probability", self.probability)
-
     @property
     def exact_replies(self):
         return (
@@ -130,13 +126,6 @@ class Scaffnew(AbstractLoopless):
 
     !!! cite "Mishchenko et al. (2022), arXiv:2202.09357, Algorithm 2"
     """
-
-    step_size: float | AbstractSchedule
-    probability: float
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_probability("probability", self.probability)
 
     @property
     def exact_replies(self):

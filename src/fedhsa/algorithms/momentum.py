@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_probability, check_step_size
-from .schedules import AbstractSchedule, step_at
+from .base import Exchange, check_probability
+from .local import AbstractLocalSteps
+from .schedules import step_at
 
 
 class Server(NamedTuple):
@@ -18,7 +18,7 @@ class Server(NamedTuple):
     u: Theta
 
 
-class MomentumSA(AbstractAlgorithm):
+class MomentumSA(AbstractLocalSteps):
     r"""Local steps along the last round's mean direction, corrected by what the same observation says now and then.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(\beta\, G_i(\theta, o_{i,\ell})
@@ -48,18 +48,10 @@ class MomentumSA(AbstractAlgorithm):
     !!! cite "After Wang, He, Zhang, Miao, Anderson (2024), arXiv:2405.19499, FedSVRPG-M"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
     beta: float
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
         check_probability("beta", self.beta)
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), theta

@@ -1,14 +1,12 @@
 """Averaging once, at the end."""
 
-import equinox as eqx
-
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .local import local_steps, move
+from .base import Exchange
+from .local import AbstractLocalSteps, local_steps, move
 from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
-class OneShotAveraging(AbstractAlgorithm):
+class OneShotAveraging(AbstractLocalSteps):
     r"""Agents that work alone and average at the very end.
 
     Each goes $\theta_i \leftarrow \theta_i + \eta\, G_i(\theta_i, o_i)$.
@@ -30,23 +28,12 @@ class OneShotAveraging(AbstractAlgorithm):
     !!! cite "Liu, Olshevsky (2023), distributed TD(0) with almost no communication"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-
     @property
     def exact_replies(self):
         return (
             "its agents send nothing before the end, so there is no message to lose or to change on the way. "
             "Wrap LocalSA, whose agents talk after every round."
         )
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return Server(theta), theta

@@ -1,19 +1,18 @@
 """Local steps with the best shift there is: that of an oracle."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
 from .._types import precision
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .local import local_steps, move, send_theta
+from .base import Exchange
+from .local import AbstractLocalSteps, local_steps, move, send_theta
 from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
-class OracleShift(AbstractAlgorithm):
+class OracleShift(AbstractLocalSteps):
     r"""Local steps with the best constant correction, known to an oracle only (S*-Local-SGD).
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - \bar G_i(\theta^\star)\bigr),
@@ -41,18 +40,10 @@ class OracleShift(AbstractAlgorithm):
     !!! cite "Gorbunov, Hanzely, Richtarik (2021), arXiv:2011.02828, the shift of S*-Local-SGD; here with fixed rounds"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
     theta_star: np.ndarray
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
         _check.array("theta_star", self.theta_star, ("d",))
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return Server(theta), ()

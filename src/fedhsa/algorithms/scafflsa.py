@@ -2,12 +2,11 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
-from .local import local_steps, move, send_theta
+from .base import Exchange
+from .local import AbstractLocalSteps, local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
 
@@ -19,7 +18,7 @@ class Memory(NamedTuple):
     shift: Theta
 
 
-class SCAFFLSA(AbstractAlgorithm):
+class SCAFFLSA(AbstractLocalSteps):
     r"""Local steps with a shift per agent, which adds up how far the agent drifted from the average.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \xi_i\bigr), \quad \ell = 0, \dots, H-1, \qquad
@@ -49,23 +48,12 @@ class SCAFFLSA(AbstractAlgorithm):
     !!! cite "Mangold et al. (2024), arXiv:2402.04114"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-
     @property
     def exact_replies(self):
         return (
             "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
             "Use SCAFFOLD(option=2), the same method with a control variate at the server."
         )
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return Server(theta), Memory(theta, jnp.zeros_like(theta))

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 
-from .. import _check, tree
+from .. import tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .base import Exchange
 from .fed_hsa import Server as AnchorServer
-from .local import local_steps
-from .schedules import AbstractSchedule, step_at
+from .local import AbstractServerStep, local_steps
+from .schedules import step_at
 
 
 class Server(NamedTuple):
@@ -20,7 +20,7 @@ class Server(NamedTuple):
     variate: Theta
 
 
-class SCAFFOLD(AbstractAlgorithm):
+class SCAFFOLD(AbstractServerStep):
     r"""Local steps corrected by control variates $c_i$ of the agents and $c = \frac1M \sum_i c_i$ of the server.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + c - c_i\bigr), \quad \ell = 0, \dots, H-1$$
@@ -53,21 +53,11 @@ class SCAFFOLD(AbstractAlgorithm):
     !!! cite "Karimireddy et al. (2020), arXiv:1910.06378, Algorithm 1"
     """
 
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-    server_step: float = 1.0
     option: int = eqx.field(static=True, default=2)
 
     def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-        _check.number("server_step", self.server_step, above=0.0)
         if self.option not in (1, 2):
             raise ValueError(f"`option` must be 1 (operator at the start) or 2 (mean operator), got {self.option!r}.")
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)
@@ -94,7 +84,7 @@ class SCAFFOLD(AbstractAlgorithm):
         return Server(server.theta + self.server_step * delta, server.variate + replies.share * change)
 
 
-class OneExchangeFedHSA(AbstractAlgorithm):
+class OneExchangeFedHSA(AbstractServerStep):
     r"""FedHSA whose correction is that of the round before, which saves the exchange of operators.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g^- - g_i^-\bigr), \qquad
@@ -127,19 +117,6 @@ class OneExchangeFedHSA(AbstractAlgorithm):
 
     !!! cite "This package's variant of Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1"
     """
-
-    step_size: float | AbstractSchedule
-    local_steps: int = eqx.field(static=True)
-    server_step: float = 1.0
-
-    def __check_init__(self):
-        check_step_size("step_size", self.step_size)
-        check_local_steps(self.local_steps)
-        _check.number("server_step", self.server_step, above=0.0)
-
-    @property
-    def block_length(self):
-        return self.local_steps
 
     def init(self, theta):
         return AnchorServer(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)
