@@ -131,7 +131,7 @@ class Scaffnew(AbstractLoopless):
     def exact_replies(self):
         return (
             "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
-            "Use SCAFFOLD(option=2), which keeps a control variate at the server."
+            "Where agents are absent use SCAFFOLD, where replies are lost or changed FedHSA."
         )
 
     def _learn(self, shift, jump, round_index):

@@ -52,7 +52,7 @@ class SCAFFLSA(AbstractLocalSteps):
     def exact_replies(self):
         return (
             "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
-            "Use SCAFFOLD(option=2), the same method with a control variate at the server."
+            "Where agents are absent use SCAFFOLD, where replies are lost or changed FedHSA."
         )
 
     def init(self, theta):
