@@ -131,7 +131,7 @@ class Scaffnew(AbstractLoopless):
     def exact_replies(self):
         return (
             "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
-            "Where agents are absent use SCAFFOLD, where replies are lost or changed FedHSA."
+            "Use SCAFFOLD where agents are absent, FedHSA where replies are lost or changed."
         )
 
     def _learn(self, shift, jump, round_index):
