@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
+EXTRAS := test,lint,bench,flower,ray,privacy
 
 .PHONY: help reproduce figures test test-slow bench lint format constraints clean
 
@@ -11,7 +12,7 @@ help:  ## show the targets
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedhsa needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
 reproduce: .venv/ready  ## run the main job: every figure and claim of the paper, on results/report.html
@@ -46,7 +47,7 @@ format: .venv/ready  ## rewrite the code in the project's style
 
 constraints:  ## pin the newest versions that pass: makes constraints.txt anew from a fresh environment
 	rm -rf .venv-new && $(PYTHON) -m venv .venv-new
-	.venv-new/bin/python -m pip install --quiet '.[test,lint,bench]'
+	.venv-new/bin/python -m pip install --quiet '.[$(EXTRAS)]'
 	.venv-new/bin/python -m pip freeze --exclude fedhsa > constraints.txt
 	rm -rf .venv-new
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import fedhsa
-from fedhsa import theory
+from fedhsa import outputs, theory
 from fedhsa.cli import forecast, main
-from fedhsa.cli import output as output_module
 from fedhsa.cli.settings import RunSettings
 
 SMALL = ["--num-agents", "2", "--dim", "2", "--rounds", "20", "--every", "5", "--seeds", "3", "--local-steps", "4"]
@@ -21,8 +20,8 @@ SMALL = ["--num-agents", "2", "--dim", "2", "--rounds", "20", "--every", "5", "-
 def nothing_drawn(monkeypatch):
     """Without the figure, which takes longer than all the rest."""
     drawn = {}
-    monkeypatch.setattr(output_module.plots, "save", lambda *_: None)
-    monkeypatch.setattr(output_module.plots, "curves", lambda *_, **options: drawn.update(options))
+    monkeypatch.setattr(outputs.plots, "save", lambda *_: None)
+    monkeypatch.setattr(outputs.plots, "curves", lambda *_, **options: drawn.update(options))
     return drawn
 
 

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..experiments import contest
+from ..outputs import versions
 from ..problems import Problem
 from . import ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
-from .output import fits_in_memory, versions, writable
+from .output import fits_in_memory, writable
 from .parsing import parse
 from .run import INTERRUPTED
 from .settings import CompareSettings

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +10,10 @@ import numpy as np
 from rich.console import Console
 
 from .. import _files, plots
-from .._json import plain
 from ..experiments.contest import Contest, Entry
 from ..experiments.ranking import Place, Ranking
 from ..experiments.statistics import Estimate
+from ..outputs import write_manifest
 from .page import in_bytes
 from .settings import CompareSettings
 
@@ -43,9 +42,7 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
         for suffix in (".png", ".pdf"):
             (folder / f"tuning{suffix}").unlink(missing_ok=True)
     algorithms = {name: _summary(entry) for name, entry in entries.items()}
-    everything = {**manifest, "algorithms": algorithms, "ranking": found.ranking.to_dict()}
-    text = json.dumps(plain(everything), indent=2, allow_nan=False)
-    _files.write_text(folder / "manifest.json", text + "\n")
+    write_manifest(folder, {**manifest, "algorithms": algorithms, "ranking": found.ranking.to_dict()})
 
 
 def show(console: Console, settings: CompareSettings, found: Contest) -> None:

@@ -9,11 +9,12 @@ from rich.console import Console
 
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
+from ..outputs import FILES, read_manifest, versions, write
 from ..problems import Problem
 from . import forecast
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
-from .output import FILES, FailedRunError, fits_in_memory, read_manifest, show, versions, writable, write
+from .output import FailedRunError, fits_in_memory, show, writable
 from .parsing import parse
 from .settings import RunSettings
 
@@ -50,7 +51,17 @@ def main(args: Sequence[str], console: Console) -> int:
                 "settings": settings.plain(),
                 "versions": versions(),
             }
-            write(settings.folder, results, manifest, title(settings, problem), coming.predictions())
+            predictions = coming.predictions()
+            theory, label = forecast.curves(predictions, results)
+            write(
+                settings.folder,
+                results,
+                manifest,
+                title=title(settings, problem),
+                theory=theory,
+                theory_label=label,
+                predictions={name: prediction.to_dict() for name, prediction in predictions.items()},
+            )
         if complete and checkpoints is not None:
             checkpoints.remove()
     _report(console, settings, results)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PyTree
 from .. import tree
 from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
-from ..algorithms import AbstractAlgorithm, Replies, Round
+from ..algorithms import AbstractAlgorithm, Exchange, Replies, Round
 from ..algorithms.base import split
 from ..problems import AbstractAgent
 from .record import Snapshot
@@ -38,10 +38,10 @@ class Carry(NamedTuple):
     """The round in which the seed diverged, or -1."""
 
 
-def make_keys(key: Key, seeds: np.ndarray, num_agents: int) -> Keys:
-    """Keys that depend on nothing but the key, the seed and the agent."""
+def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
+    """Keys that depend on nothing but the key, the seed and the agent's number."""
     of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
-    of_agents = fold_in_words(fold_in_words(of_seeds, 0), np.arange(num_agents)[:, None])
+    of_agents = fold_in_words(fold_in_words(of_seeds, 0), agents[:, None])
     words = fold_in_words(of_seeds, 1), fold_in_words(of_agents, 0), fold_in_words(of_agents, 1)
     return Keys(*(jax.random.wrap_key_data(jnp.asarray(w), impl="threefry2x32") for w in words))
 
@@ -58,55 +58,93 @@ def begin(
     M, K = keys.source.shape
     server, memory = algorithm.init(theta)
 
-    def init(agent, key):
-        return agent.source.init(fold_in(key, 0))
-
     carry = Carry(
         server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
         memory=jax.tree.map(lambda x: jnp.broadcast_to(x, (M, K, *x.shape)), memory),
-        source=jax.vmap(jax.vmap(init, (None, 0)))(agents, keys.source),
+        source=start_sources(agents, keys),
         failed=jnp.full(K, -1, dtype=jnp.int32),
     )
     return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record)
+
+
+def start_sources(agents: AbstractAgent, keys: Keys) -> PyTree:
+    """Position 0 of every chain."""
+
+    def init(agent, key):
+        return agent.source.init(fold_in(key, 0))
+
+    return jax.vmap(jax.vmap(init, (None, 0)))(agents, keys.source)
+
+
+def draw(
+    agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, source: PyTree, index: Any
+) -> tuple[PyTree, PyTree]:
+    """The chains after this round, and the blocks of observations that all its exchanges see."""
+    positions = index * algorithm.block_length + 1 + jnp.arange(algorithm.block_length)
+
+    def of_agent(agent, keys, states):
+        of_seed = jax.vmap(lambda key, state: agent.source.draw(fold_in(key, positions), state), out_axes=(0, 1))
+        return of_seed(keys, states)
+
+    return jax.vmap(of_agent)(agents, keys.source, source)
+
+
+def send(exchange: Exchange, keys: Keys, server: PyTree, index: Any, num_agents: int) -> PyTree:
+    """What the server says, once per seed."""
+    return jax.vmap(lambda s, k: exchange.send(s, Round(index, k, num_agents=num_agents)))(
+        server, fold_in(keys.server, index)
+    )
+
+
+def local(
+    exchange: Exchange,
+    agents: AbstractAgent,
+    keys: Keys,
+    message: PyTree,
+    memory: PyTree,
+    block: PyTree,
+    index: Any,
+    numbers: Array,
+    num_agents: int,
+    group: int,
+) -> tuple[PyTree, PyTree]:
+    """The replies and memories of these agents, of which there are `num_agents` in all, `group` at a time."""
+    round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
+    own = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), split(message)[0])
+
+    def of_agent(agent, number, memory, block, agent_keys, own):
+        def of_seed(message, memory, block, key, agent_key, own):
+            mine = Round(index, key, agent_key, number, num_agents)
+            return exchange.local(split(message)[1](own), memory, agent, block, mine)
+
+        axes = (0, 0, 1, 0, 0, 0)
+        return jax.vmap(of_seed, in_axes=axes)(message, memory, block, round_keys, agent_keys, own)
+
+    return _over_agents(of_agent, (agents, numbers, memory, block, agent_keys, own), group)
+
+
+def aggregate(
+    exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, index: Any, num_agents: int
+) -> PyTree:
+    """The server after the replies of all agents; weights are the same for all seeds."""
+
+    def of_seed(server, values, key):
+        return exchange.aggregate(server, Replies(values, replies.weights), Round(index, key, num_agents=num_agents))
+
+    return jax.vmap(of_seed, in_axes=(0, 1, 0))(server, replies.values, fold_in(keys.server, index))
 
 
 def run_round(
     agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any, group: int
 ) -> Carry:
     """One round for all agents and seeds, `group` agents at a time."""
-    positions = index * algorithm.block_length + 1 + jnp.arange(algorithm.block_length)
-
-    def draw(agent, keys, states):
-        of_seed = jax.vmap(lambda key, state: agent.source.draw(fold_in(key, positions), state), out_axes=(0, 1))
-        return of_seed(keys, states)
-
     # The chain moves on once per round; until then every exchange sees the same block.
-    source, block = jax.vmap(draw)(agents, keys.source, carry.source)
-    round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
-    server, memory = carry.server, carry.memory
-    num_agents = tree.leading_axis(agents)
-    everyone = jnp.arange(num_agents)
-
-    def round_with(key, agent_key=None, agent=None):
-        return Round(index, key, agent_key, agent, num_agents)
-
+    source, block = draw(agents, algorithm, keys, carry.source, index)
+    server, memory, M = carry.server, carry.memory, tree.leading_axis(agents)
     for exchange in algorithm.exchanges:
-        message = jax.vmap(lambda s, k, e=exchange: e.send(s, round_with(k)))(server, round_keys)
-        own, _ = split(message)
-        own = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), own)
-
-        def local(agent, number, memory, block, agent_keys, own, exchange=exchange, message=message):
-            def of_seed(message, memory, block, key, agent_key, own):
-                mine = round_with(key, agent_key, number)
-                return exchange.local(split(message)[1](own), memory, agent, block, mine)
-
-            axes = (0, 0, 1, 0, 0, 0)
-            return jax.vmap(of_seed, in_axes=axes)(message, memory, block, round_keys, agent_keys, own)
-
-        replies, memory = _over_agents(local, (agents, everyone, memory, block, agent_keys, own), group)
-        server = jax.vmap(lambda s, r, k, e=exchange: e.aggregate(s, Replies(r), round_with(k)), in_axes=(0, 1, 0))(
-            server, replies, round_keys
-        )
+        message = send(exchange, keys, server, index, M)
+        replies, memory = local(exchange, agents, keys, message, memory, block, index, jnp.arange(M), M, group)
+        server = aggregate(exchange, keys, server, Replies(replies), index, M)
     return Carry(server, memory, source, carry.failed)
 
 

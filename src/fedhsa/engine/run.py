@@ -168,7 +168,7 @@ class Run:
         )
 
     def _make_keys(self, seeds: np.ndarray) -> batch.Keys:
-        keys = batch.make_keys(self.key, seeds, tree.leading_axis(self.agents))
+        keys = batch.make_keys(self.key, seeds, np.arange(tree.leading_axis(self.agents)))
         return batch.Keys(
             self._spread(keys.server, "seeds"),
             self._spread(keys.source, "agents", "seeds"),

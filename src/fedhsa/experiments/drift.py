@@ -242,7 +242,7 @@ def local_paths(
     """
     with precision():
         agents = tree.to_device(problem.flat_agents, "float64")
-        keys = make_keys(as_key(key), np.arange(seeds), problem.num_agents).source
+        keys = make_keys(as_key(key), np.arange(seeds), np.arange(problem.num_agents)).source
         found = _paths(agents, keys, jnp.asarray(theta), jnp.asarray(steps, dtype=float), length)
         return np.asarray(found[0]), np.asarray(found[1])
 

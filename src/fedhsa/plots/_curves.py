@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from .. import _check
 from ..engine import Result
 from ._style import DASHES, STYLE, colours, darker, drawable, thinned
 
@@ -26,6 +27,12 @@ class Curve(NamedTuple):
     failed_round: np.ndarray
     """Per seed the round in which it diverged, or -1."""
 
+
+LABELS = {
+    "error": r"$E_t = \|\bar\theta^{(t)} - \theta^{{\star}}\|^2$",
+    "operator_norm": r"$\|\bar G(\bar\theta^{(t)})\|$",
+}
+"""What can be drawn, and how its axis is labelled."""
 
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
@@ -69,6 +76,7 @@ def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def curves(
     results: Mapping[str, Result | Curve],
     *,
+    quantity: str = "error",
     title: str | None = None,
     theory: Mapping[str, Any] | None = None,
     theory_label: str = "theory",
@@ -83,6 +91,7 @@ def curves(
     **Arguments:**
 
     - `results`: results by name; known names always have the same colour.
+    - `quantity`: `"operator_norm"` to draw that instead of the error, from results that recorded it.
     - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
     - `theory_label`: what the legend calls it.
     - `palette`: colours by name. Default: those of the algorithms, and others for other names.
@@ -99,6 +108,9 @@ def curves(
 
     if not results:
         raise ValueError("`results` is empty: there is nothing to draw.")
+    _check.choice("quantity", quantity, tuple(LABELS))
+    if quantity != "error":
+        results = {name: _recorded(name, result, quantity) for name, result in results.items()}
     theory = dict(theory or {})
     with matplotlib.rc_context(STYLE):
         own = Figure(figsize=(WIDTH, HEIGHT), layout="constrained") if ax is None else None
@@ -112,9 +124,16 @@ def curves(
             _draw_theory(ax, name, results.get(name), values, palette[name])
         _scale(ax, results, statistics)
         ax.set_xlabel(r"round $t$")
-        ax.set_ylabel(r"$E_t = \|\bar\theta^{(t)} - \theta^{{\star}}\|^2$")
+        ax.set_ylabel(LABELS[quantity])
         _legend(ax, results, theory_label if theory else None, title, own)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
+
+
+def _recorded(name: str, result: Result | Curve, quantity: str) -> Curve:
+    """The curve of something recorded besides the error."""
+    if isinstance(result, Curve) or quantity not in result.records:
+        raise ValueError(f"`quantity` is {quantity!r}, which {name} did not record: simulate it with `record`.")
+    return Curve(result.records[quantity], result.rounds, result.failed_round)
 
 
 def _draw(ax: "Axes", name: str, result: Result | Curve, statistics: tuple[np.ndarray, ...], colour: str) -> None:
@@ -153,7 +172,7 @@ def _scale(ax: "Axes", results: Mapping[str, Result | Curve], statistics: Mappin
     ax.set_xlim(0, max(1, rounds))
     if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
         ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
-        ax.text(0.5, 0.5, "no positive finite error", ha="center", va="center", transform=ax.transAxes)
+        ax.text(0.5, 0.5, "no positive finite value", ha="center", va="center", transform=ax.transAxes)
         return
     ax.grid(axis="y", color="0.9", linewidth=0.5)
     ax.set_yscale("log", nonpositive="mask")
