@@ -1,4 +1,4 @@
-"""What commands that run something share: a folder that can be written to, memory that suffices, the table at the end."""
+"""What commands that run something share: a folder to write to, memory that suffices, the table at the end."""
 
 import contextlib
 import math

@@ -1,0 +1,141 @@
+"""The files a run leaves behind, wherever it ran: its curves in three forms, and the manifest."""
+
+import contextlib
+import csv
+import io
+import json
+import pathlib
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from . import _files, plots
+from ._json import plain
+from .engine import Result
+
+FILES = ("curves.png", "curves.pdf", "curves.csv", "curves.npz", "manifest.json")
+
+
+def write(
+    folder: pathlib.Path,
+    results: Mapping[str, Result],
+    manifest: Mapping[str, Any],
+    *,
+    title: str | None = None,
+    theory: Mapping[str, np.ndarray] | None = None,
+    theory_label: str = "theory",
+    predictions: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Writes all files, each whole or not at all, the manifest last: it never describes what is not there.
+
+    They show the error, or, where the root is not known, the norm of the average operator (see `quantity`).
+
+    **Arguments:**
+
+    - `folder`: where to put them.
+    - `results`: what was run, by name.
+    - `manifest`: what the manifest says before it comes to the algorithms.
+    - `title`: of the figure.
+    - `theory`: by the same names, predicted values of what is shown, one per record.
+    - `theory_label`: what the figure's legend calls them.
+    - `predictions`: by the same names, what the manifest says of a prediction.
+    """
+    shown, theory, predictions = quantity(results), theory or {}, predictions or {}
+    with _files.atomic(folder / "curves.npz") as file:
+        np.savez(file, **_arrays(results, shown))  # pyright: ignore[reportArgumentType]
+    _files.write_text(folder / "curves.csv", _csv(results, shown, theory))
+    figure = plots.curves(results, quantity=shown, title=title, theory=theory, theory_label=theory_label)
+    plots.save(figure, folder / "curves")
+    algorithms = {name: _summary(result, shown, predictions.get(name)) for name, result in results.items()}
+    write_manifest(folder, {**manifest, "algorithms": algorithms})
+
+
+def write_manifest(folder: pathlib.Path, manifest: Mapping[str, Any]) -> None:
+    """Writes the manifest, whole or not at all."""
+    text = json.dumps(plain(manifest), indent=2, allow_nan=False)
+    _files.write_text(folder / "manifest.json", text + "\n")
+
+
+def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
+    """The manifest of an earlier run, or an empty one where there is none to be read."""
+    with contextlib.suppress(OSError, ValueError):
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if isinstance(manifest, dict):
+            return manifest
+    return {}
+
+
+def quantity(results: Mapping[str, Result]) -> str:
+    """What is shown of runs on one problem: `"error"`, or `"operator_norm"` if no error is known and all have it."""
+    rootless = all("operator_norm" in r.records and np.isnan(r.error).all() for r in results.values())
+    return "operator_norm" if rootless else "error"
+
+
+def final(result: Result, quantity: str) -> tuple[float, float, float]:
+    """The mean over seeds of a quantity after the last round, and its 95 % interval."""
+    mean, low, high = (float(curve[-1]) for curve in _statistics(result, quantity))
+    return mean, low, high
+
+
+def status(result: Result) -> str:
+    """In words: ok, how many seeds diverged, where it was interrupted."""
+    seeds, diverged = len(result.error), int((result.failed_round >= 0).sum())
+    words = []
+    if diverged:
+        words.append("all diverged" if diverged == seeds else f"{diverged} of {seeds} diverged")
+    if not result.complete:
+        words.append(f"interrupted after round {result.rounds[-1]}")
+    return ", ".join(words) or "ok"
+
+
+def versions() -> dict[str, str]:
+    """The software that made the numbers."""
+    packages = ("fedhsa", "jax", "jaxlib", "equinox", "numpy", "scipy", "matplotlib")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+
+
+def _statistics(result: Result, quantity: str) -> tuple[np.ndarray, ...]:
+    if quantity == "error":
+        return plots.interval(result.error)
+    values = result.records[quantity]
+    measured = ~np.isnan(values).any(0)  # what nobody measured is not infinite
+    return tuple(np.where(measured, curve, np.nan) for curve in plots.interval(values))
+
+
+def _arrays(results: Mapping[str, Result], quantity: str) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for name, result in results.items():
+        parts = {quantity: result.records[quantity], "rounds": result.rounds, "theta": result.theta}
+        # Contiguous: equal curves, equal bytes.
+        arrays |= {f"{name}/{part}": np.ascontiguousarray(values) for part, values in parts.items()}
+    return arrays
+
+
+def _csv(results: Mapping[str, Result], quantity: str, theory: Mapping[str, np.ndarray]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("algorithm", "round", "mean", "low", "high", "theory"))
+    for name, result in results.items():
+        predicted = theory[name].tolist() if name in theory else [""] * len(result.rounds)
+        columns = (result.rounds.tolist(), *(curve.tolist() for curve in _statistics(result, quantity)), predicted)
+        writer.writerows((name, *row) for row in zip(*columns, strict=True))
+    return text.getvalue()
+
+
+def _summary(result: Result, quantity: str, prediction: Mapping[str, Any] | None) -> dict[str, Any]:
+    mean, low, high = final(result, quantity)
+    return {
+        "status": status(result),
+        "complete": result.complete,
+        "rounds": int(result.rounds[-1]),
+        "failed_round": {str(seed): int(r) for seed, r in enumerate(result.failed_round) if r >= 0},
+        "final_error": None,
+        f"final_{quantity}": {"mean": mean, "low": low, "high": high},
+        "prediction": prediction,
+        "cost": result.cost._asdict(),
+        "seconds": result.timings,
+        "settings": result.settings,
+    }
