@@ -3,6 +3,7 @@
 from . import (
     algorithms as algorithms,
 )
+from . import deploy as deploy
 from . import (
     engine as engine,
 )

@@ -12,15 +12,19 @@ import numpy as np
 
 
 @contextlib.contextmanager
-def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """Opens a binary file that appears under `path` only when the block ends without an error."""
+def atomic(path: str | os.PathLike, sync: bool = True) -> Iterator[IO[bytes]]:
+    """Opens a binary file that appears under `path` only when the block ends without an error.
+
+    Without `sync` the file survives the end of this process, however violent, but not a loss of power.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
             os.chmod(file.name, 0o666 & ~_umask())
             os.replace(file.name, path)
         except BaseException:

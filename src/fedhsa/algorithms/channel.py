@@ -1,21 +1,20 @@
 """What happens to replies on their way to the server: they are lost, or they add up in the air."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .. import _check, tree
+from .. import _check
 from .._random import fold_in
 from .._types import Key, Theta
-from ..problems import AbstractAgent
-from ..sources import Silent
-from .base import AbstractAlgorithm, Exchange, Replies, Round, split
+from .base import AbstractAlgorithm, Exchange, Replies
 from .scaffold import SCAFFOLD
 from .server import layers
+from .shapes import exchange_shapes
 from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
 
 PLACE = 2**30
@@ -77,43 +76,10 @@ def own_key(key: Key, stage: int, exchange: int) -> Key:
     return fold_in(fold_in(key, PLACE + stage), exchange)
 
 
-class _StandIn(AbstractAgent):
-    """An agent of which only the shapes matter."""
-
-    source: Any
-
-    def operator(self, theta, o, /):
-        return theta
-
-    def mean_operator(self, theta, /):
-        return theta
-
-
 def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:
     """Zeros shaped like what an agent replies in each exchange; for memories that begin empty."""
-
-    def play(theta):
-        key, replies = jax.random.key(0), []
-        server, memory = algorithm.init(theta)
-        for exchange in algorithm.exchanges:
-            shared = Round(jnp.zeros((), int), key, num_agents=1)
-            own, deliver = split(exchange.send(server, shared))
-            mine = shared._replace(agent_key=key, agent=jnp.zeros((), int))
-            block = jnp.zeros(algorithm.block_length, int)
-            reply, memory = exchange.local(deliver(tree.take(own, 0)), memory, _StandIn(Silent()), block, mine)
-            replies.append(reply)
-            server = exchange.aggregate(server, Replies(jax.tree.map(lambda x: x[None], reply)), shared)
-        return tuple(replies)
-
-    with jax.disable_jit(False):
-        try:
-            shapes = jax.eval_shape(play, theta)
-        except AttributeError as error:
-            raise TypeError(
-                f"What {type(algorithm).__name__} sends cannot be told from its settings, since it looks at more of an "
-                f"agent than its operators ({error}). Wrap a method that does not."
-            ) from error
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    replies = tuple(reply for _, reply in exchange_shapes(algorithm, theta))
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), replies)
 
 
 class Lossy(AbstractChannel):

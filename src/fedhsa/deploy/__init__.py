@@ -1,0 +1,22 @@
+"""Runs by messages, with the agents where their data are: in one process, on a cluster (Ray), between sites (Flower).
+
+Server, sites and messages know nothing of how messages travel; only `flower` and `ray` know those engines, and only
+they import them.
+"""
+
+from .federate import federate as federate
+from .memory import FAULTS as FAULTS
+from .memory import Faults as Faults
+from .memory import Killed as Killed
+from .memory import MemoryTransport as MemoryTransport
+from .missing import Missing as Missing
+from .schema import Schema as Schema
+from .server import FederationError as FederationError
+from .server import Server as Server
+from .site import Site as Site
+from .store import Store as Store
+from .stream import AbstractStream as AbstractStream
+from .stream import Live as Live
+from .task import Task as Task
+from .transport import AbstractTransport as AbstractTransport
+from .wire import Refused as Refused

@@ -1,0 +1,88 @@
+"""`federate`: the run that `simulate` makes with one seed, by messages between a server and sites."""
+
+import contextlib
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _check, tree
+from .._types import SeedLike
+from ..algorithms import AbstractAlgorithm, cost
+from ..engine import Result
+from ..problems import Problem
+from .memory import Faults, MemoryTransport
+from .missing import Missing
+from .outcome import conduct
+from .server import Server
+from .site import Site
+from .store import Store
+from .task import Task
+
+
+def federate(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    *,
+    rounds: int,
+    key: SeedLike = 0,
+    theta: Any = None,
+    dtype: str = "float64",
+    sites: Sequence[Sequence[int]] | None = None,
+    missing: Missing | None = None,
+    folder: str | os.PathLike | None = None,
+    resume: bool = False,
+    faults: Faults | None = None,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+) -> Result:
+    """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
+
+    The numbers are those of `simulate` with one seed. It is the way to see what a federation does, and what happens
+    when something dies; for speed use `simulate`.
+
+    **Arguments:**
+
+    - `rounds`, `key`, `theta`, `dtype`: as for `simulate`.
+    - `sites`: the numbers of each site's agents. Default: every agent is a site of its own.
+    - `missing`: what to do about agents that do not answer.
+    - `folder`: where server and sites keep their states and the server its log. Default: a temporary one.
+    - `resume`: continue the run in `folder`; it may ask for more rounds.
+    - `faults`: what goes wrong on the way.
+    - `watch`: called with every event.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> method = fedhsa.FedHSA(0.05, local_steps=5)
+        >>> result = fedhsa.deploy.federate(problem, method, rounds=4, faults=fedhsa.deploy.Faults(0.3, seed=1))
+        >>> bool(abs(result.theta - fedhsa.simulate(problem, method, rounds=4).theta).max() < 1e-12)
+        True
+    """
+    _check.count("rounds", rounds)
+    if resume and folder is None:
+        raise ValueError("`resume=True` needs `folder`, where the run was kept.")
+    algorithm.check(problem)
+    sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
+    start = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
+    agents = problem.flat_agents
+    task = Task(algorithm, problem.num_agents, start, key, dtype, example=tree.take(agents, 0))
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+        home = pathlib.Path(place)
+
+        def begin(site: int) -> Site:
+            store = Store(home / "sites" / server.run_id / f"{site}.state", sync=folder is not None)
+            return Site(task, tree.take(agents, np.asarray(sites[site])), sites[site], store, server.run_id)
+
+        transport = MemoryTransport(begin, len(sites), faults)
+        server = Server(
+            task,
+            transport,
+            sites,
+            missing=missing,
+            folder=None if folder is None else home,
+            theta_star=problem.theta_star,
+            watch=watch,
+        )
+        return conduct(server, rounds, cost(problem, algorithm), resume)

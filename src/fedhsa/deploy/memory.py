@@ -1,0 +1,154 @@
+"""Sites in the same process: for learning, for tests, and for everything that can go wrong on the way."""
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from .site import Site
+from .transport import AbstractTransport
+
+FAULTS = (
+    "lose request",
+    "lose reply",
+    "repeat request",
+    "repeat reply",
+    "late reply",
+    "garble request",
+    "garble reply",
+    "kill received",
+    "kill computed",
+    "kill saved",
+)
+"""What can happen to one message: to be lost, repeated, late, changed; its site killed at some point of its answer."""
+
+
+class Killed(BaseException):
+    """The process of a site or a server has come to its end, here and now."""
+
+
+@dataclasses.dataclass
+class Faults:
+    """What goes wrong, message by message.
+
+    **Arguments:**
+
+    - `probability`: that anything happens to a message.
+    - `kinds`: of what, each as likely as the others.
+    - `seed`: which random faults.
+    - `schedule`: instead of chance, a list of faults or None, one for each message in turn; afterwards all is well.
+    - `reorder`: whether replies come in any order.
+    """
+
+    probability: float = 0.2
+    kinds: Sequence[str] = FAULTS
+    seed: int = 0
+    schedule: Sequence[str | None] | None = None
+    reorder: bool = True
+
+    def __post_init__(self):
+        for kind in (*self.kinds, *(kind for kind in self.schedule or () if kind is not None)):
+            if kind not in FAULTS:
+                raise ValueError(f"`kinds` knows {', '.join(FAULTS)}, got {kind!r}.")
+        self._random = random.Random(self.seed)
+        self._left = None if self.schedule is None else list(self.schedule)
+        self.happened: list[str] = []
+        """What did happen."""
+
+    def next(self) -> str | None:
+        """What happens to the next message."""
+        if self._left is not None:
+            kind = self._left.pop(0) if self._left else None
+        else:
+            kind = self._random.choice(self.kinds) if self._random.random() < self.probability else None
+        if kind is not None:
+            self.happened.append(kind)
+        return kind
+
+    def shuffle(self, replies: list[bytes]) -> None:
+        """Brings replies out of order."""
+        if self.reorder:
+            self._random.shuffle(replies)
+
+    def garble(self, data: bytes) -> bytes:
+        """The message with one byte changed, or cut off."""
+        place = self._random.randrange(len(data))
+        if self._random.random() < 0.5:
+            return data[:place]
+        return data[:place] + bytes([data[place] ^ (1 + self._random.randrange(255))]) + data[place + 1 :]
+
+
+class MemoryTransport(AbstractTransport):
+    """Hands messages to sites in this process.
+
+    **Arguments:**
+
+    - `start`: makes a site from what it has saved, as a process does when it starts.
+    - `num_sites`: how many there are.
+    - `faults`: what goes wrong. Default: nothing.
+    """
+
+    name = "memory"
+
+    def __init__(self, start: Callable[[int], Site], num_sites: int, faults: Faults | None = None):
+        self.start, self.faults = start, faults or Faults(schedule=[], reorder=False)
+        self.sites: dict[int, Site] = {}
+        self.absent: set[int] = set()
+        """Sites that nobody reaches, until they are taken out of this set."""
+        self.num_sites = num_sites
+        self._late: list[bytes] = []
+
+    def present(self) -> set[int]:
+        return set(range(self.num_sites)) - self.absent
+
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
+        arrived, self._late = self._late, []
+        for site, message in messages.items():
+            if site not in self.absent:
+                arrived += self._deliver(site, message)
+        self.faults.shuffle(arrived)
+        yield from arrived
+
+    def _deliver(self, site: int, message: bytes) -> list[bytes]:
+        fault = self.faults.next()
+        match fault:
+            case "lose request":
+                return []
+            case "garble request":
+                return [self._ask(site, self.faults.garble(message))]
+            case "repeat request":
+                return [self._ask(site, message), self._ask(site, message)]
+            case "kill received" | "kill computed" | "kill saved":
+                self._ask_and_kill(site, message, fault.removeprefix("kill "))
+                return []
+        reply = self._ask(site, message)
+        match fault:
+            case "lose reply":
+                return []
+            case "garble reply":
+                return [self.faults.garble(reply)]
+            case "repeat reply":
+                return [reply, reply]
+            case "late reply":
+                self._late.append(reply)
+                return []
+        return [reply]
+
+    def _ask(self, site: int, message: bytes) -> bytes:
+        if site not in self.sites:
+            self.sites[site] = self.start(site)
+        return self.sites[site].answer(message)
+
+    def _ask_and_kill(self, site: int, message: bytes, when: str) -> None:
+        def die(phase: str) -> None:
+            if phase == when:
+                raise Killed
+
+        if site not in self.sites:
+            self.sites[site] = self.start(site)
+        self.sites[site].phase = die
+        try:
+            self.sites[site].answer(message)
+        except Killed:
+            pass
+        finally:
+            del self.sites[site]

@@ -1,0 +1,59 @@
+"""What to do about agents that do not answer."""
+
+import dataclasses
+
+from .. import _check
+from ..algorithms import AbstractAlgorithm, Bernoulli, Partial
+
+ACTIONS = ("wait", "skip", "fail")
+PATIENCE = {"wait": 600.0, "skip": 60.0, "fail": 60.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """What the server does when an agent does not answer.
+
+    - `wait`: asks again, for up to `patience` seconds, then stops; the run can be resumed. The result is that of a run
+      in which nobody was ever missing.
+    - `skip`: after `patience` seconds begins the round again without the agent, which takes part again in the first
+      round after it is back. The averages are over those present, as in `Partial`.
+    - `fail`: stops after `patience` seconds, or at once when an agent says that it cannot answer.
+
+    **Arguments:**
+
+    - `action`: one of these.
+    - `patience`: seconds per exchange. Default: 600 to wait, 60 otherwise.
+    - `at_least`: with `skip`, how many agents a round needs.
+
+    !!! example
+        >>> Missing("skip", patience=30, at_least=2)
+        Missing(action='skip', patience=30, at_least=2)
+    """
+
+    action: str = "wait"
+    patience: float | None = None
+    at_least: int = 1
+
+    def __post_init__(self):
+        _check.choice("action", self.action, ACTIONS)
+        if self.patience is None:
+            object.__setattr__(self, "patience", PATIENCE[self.action])
+        _check.number("patience", self.patience, above=0.0)
+        _check.count("at_least", self.at_least)
+
+    @property
+    def seconds(self) -> float:
+        """The patience as a number."""
+        return float(self.patience or 0.0)
+
+    def check(self, algorithm: AbstractAlgorithm) -> None:
+        """Refuses to skip agents of a method that needs them all."""
+        if self.action != "skip":
+            return
+        try:
+            Partial(algorithm, Bernoulli(0.5))
+        except TypeError as error:
+            raise ValueError(
+                f"`missing` cannot be 'skip' with {type(algorithm).__name__}, which needs all agents in every round: "
+                f"{error} Use 'wait' or 'fail'."
+            ) from error

@@ -1,0 +1,80 @@
+"""What a message may look like: the names, shapes and types of its arrays, told from the algorithm."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import tree
+from ..algorithms.base import PerAgent
+from .wire import Refused
+
+
+class Leaf(NamedTuple):
+    """One array of a message."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Schema:
+    """A pytree of arrays as named arrays and back; refuses arrays that are not exactly those.
+
+    !!! example
+        >>> schema = Schema({"theta": np.zeros(3), "age": np.zeros((), int)})
+        >>> [leaf.name for leaf in schema.leaves]
+        ['age', 'theta']
+        >>> schema.join({"age": np.zeros((), int)})
+        Traceback (most recent call last):
+        fedhsa.deploy.wire.Refused: the arrays are ['age'], expected ['age', 'theta']
+    """
+
+    def __init__(self, shapes: PyTree):
+        paths, self.structure = jax.tree_util.tree_flatten_with_path(shapes)
+        self.leaves = tuple(Leaf(_name(path), tuple(s.shape), np.dtype(s.dtype).name) for path, s in paths)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the arrays."""
+        return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in self.leaves)
+
+    def plain(self) -> list[list[Any]]:
+        """The schema as JSON values, for comparison."""
+        return [[leaf.name, list(leaf.shape), leaf.dtype] for leaf in self.leaves]
+
+    def split(self, values: PyTree) -> dict[str, np.ndarray]:
+        """The arrays of a pytree by their names."""
+        arrays = self.structure.flatten_up_to(values)
+        return {leaf.name: np.asarray(array) for leaf, array in zip(self.leaves, arrays, strict=True)}
+
+    def join(self, arrays: dict[str, np.ndarray]) -> PyTree:
+        """The pytree of these arrays, once they are found to be what was expected, and finite."""
+        names = [leaf.name for leaf in self.leaves]
+        if sorted(arrays) != sorted(names):
+            raise Refused("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(names)}")
+        for leaf in self.leaves:
+            array = arrays[leaf.name]
+            if array.shape != leaf.shape or array.dtype.name != leaf.dtype:
+                raise Refused(
+                    "malformed",
+                    f"{leaf.name!r} is {array.dtype.name} of shape {array.shape}, expected {leaf.dtype} {leaf.shape}",
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise Refused("non-finite", f"{leaf.name!r} has numbers that are not finite")
+        return self.structure.unflatten([arrays[name] for name in names])
+
+
+def of_some(message: PyTree, rows: Any) -> PyTree:
+    """The message to some of the agents: what is each agent's own is cut down to theirs."""
+
+    def cut(leaf: Any) -> Any:
+        return PerAgent(tree.take(leaf.values, rows)) if isinstance(leaf, PerAgent) else leaf
+
+    return jax.tree.map(cut, message, is_leaf=lambda x: isinstance(x, PerAgent))
+
+
+def _name(path: tuple) -> str:
+    return ".".join(str(getattr(p, "name", getattr(p, "key", getattr(p, "idx", p)))) for p in path) or "value"

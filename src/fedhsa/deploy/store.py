@@ -1,0 +1,98 @@
+"""Where a site or a server keeps what must outlive its process: one file, whole or absent, and a lock."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import _files
+from .wire import Packet, Refused, pack, unpack
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there the user keeps processes apart
+    fcntl = None
+
+
+class Store:
+    """One saved state.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `sync`: whether a state must also survive a loss of power, not only the end of a process; slower.
+    """
+
+    def __init__(self, path: str | os.PathLike, sync: bool = True):
+        self.path, self.sync = pathlib.Path(path), sync
+        self._seen: tuple[int, int] | None = None
+
+    def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Replaces the state."""
+        with _files.atomic(self.path, self.sync) as file:
+            file.write(pack(header, arrays))
+        self._seen = self._now()
+
+    def load(self) -> Packet | None:
+        """The state saved last, or None."""
+        self._seen = self._now()
+        try:
+            return unpack(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except Refused as refused:
+            raise ValueError(
+                f"{str(self.path)!r} is not a saved state ({refused.reason}). Restore it from a backup, or delete it "
+                "to start over."
+            ) from refused
+
+    @property
+    def changed(self) -> bool:
+        """Whether another process has saved or removed the state since this one did."""
+        return self._seen != self._now()
+
+    def _now(self) -> tuple[int, int] | None:
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(self.path)
+            return found.st_ino, found.st_mtime_ns
+        return None
+
+    @contextlib.contextmanager
+    def alone(self, wait: bool = True) -> Iterator[None]:
+        """Keeps other processes from the state; with `wait` False refuses at once if one has it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path.with_suffix(".lock"), "a") as file, _lock_file(file, wait, self.path):
+            yield
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process has the state now."""
+        if not self.path.parent.is_dir():
+            return False
+        try:
+            with self.alone(wait=False):
+                return False
+        except BusyError:
+            return True
+
+
+class BusyError(Exception):
+    """Another process is at work on the same state."""
+
+
+@contextlib.contextmanager
+def _lock_file(file: Any, wait: bool, path: pathlib.Path) -> Iterator[None]:
+    if fcntl is None:
+        yield
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise BusyError(f"Another process is at work in {str(path.parent)!r}. Wait for it, or stop it.") from error
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)

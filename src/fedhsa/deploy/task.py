@@ -1,0 +1,99 @@
+"""What server and agents of a federation must agree on before the first message."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _check, tree
+from .._random import as_key, key_words
+from .._types import SeedLike, precision
+from ..algorithms import AbstractAlgorithm
+from ..algorithms.shapes import exchange_shapes
+from ..engine import batch
+from ..engine.simulate import describe
+from ..problems import AbstractAgent
+from .schema import Schema, of_some
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """An algorithm, where it starts, and for how many agents: all that determines a run but the agents' data.
+
+    **Arguments:**
+
+    - `algorithm`: the algorithm.
+    - `num_agents`: $M$.
+    - `theta`: where to start, a flat vector.
+    - `key`: the same key gives the same run as `simulate` with one seed.
+    - `dtype`: `"float64"` or `"float32"`.
+    - `example`: any of the agents, for methods that look at more than an agent's operators.
+
+    !!! example
+        >>> task = Task(fedhsa.FedHSA(0.1, local_steps=5), num_agents=3, theta=np.zeros(2))
+        >>> [name for name, _, _ in task.schemas(1)]
+        ['operator', 'delta']
+    """
+
+    algorithm: AbstractAlgorithm
+    num_agents: int
+    theta: np.ndarray
+    key: SeedLike = 0
+    dtype: str = "float64"
+    example: AbstractAgent | None = None
+
+    def __post_init__(self):
+        _check.count("num_agents", self.num_agents)
+        object.__setattr__(self, "theta", _check.array("theta", self.theta, ("d",)))
+
+    @functools.cached_property
+    def settings(self) -> AbstractAlgorithm:
+        """The algorithm with its numbers on the device."""
+        with precision(self.dtype):
+            return tree.to_device(self.algorithm, self.dtype)
+
+    @functools.cached_property
+    def _shapes(self) -> list[tuple[PyTree, PyTree]]:
+        with precision(self.dtype):
+            example = None if self.example is None else tree.to_device(self.example, self.dtype)
+            theta = jnp.asarray(self.theta, self.dtype)
+            return exchange_shapes(self.settings, theta, self.num_agents, example)
+
+    def schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
+        """Per exchange its name, the message to a site of so many agents, and its reply."""
+
+        def to_site(message: PyTree) -> Schema:
+            return Schema(jax.eval_shape(lambda m: of_some(m, slice(0, num_agents)), message))
+
+        def from_site(reply: PyTree) -> Schema:
+            return Schema(jax.tree.map(lambda s: jax.ShapeDtypeStruct((num_agents, *s.shape), s.dtype), reply))
+
+        names = [exchange.name for exchange in self.algorithm.exchanges]
+        return [(n, to_site(m), from_site(r)) for n, (m, r) in zip(names, self._shapes, strict=True)]
+
+    def keys(self, numbers: np.ndarray) -> batch.Keys:
+        """The keys of these agents, and those that all share."""
+        with precision(self.dtype):
+            return batch.make_keys(as_key(self.key), np.arange(1), numbers)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Two sides with the same digest agree on everything here."""
+        schemas = [[name, sent.plain(), reply.plain()] for name, sent, reply in self.schemas(1)]
+        text = json.dumps([describe(self.algorithm), self.num_agents, key_words(self.key), self.dtype, schemas])
+        return hashlib.sha256(text.encode() + self.theta.tobytes()).hexdigest()[:32]
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        return {
+            "algorithm": describe(self.algorithm),
+            "problem": {"num_agents": self.num_agents, "dim": len(self.theta)},
+            "key": key_words(self.key),
+            "dtype": self.dtype,
+        }

@@ -1,0 +1,113 @@
+"""The one binary form of messages and saved states: a JSON header and plain arrays, nothing that could run."""
+
+import json
+import math
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAGIC = b"fedhsa/1"
+"""The format and its version."""
+HEADER_BYTES = 2**20
+"""The longest header that is looked at."""
+DTYPES = ("bool", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
+_LENGTHS = struct.Struct("<II")
+_START = len(MAGIC) + _LENGTHS.size
+
+
+class Refused(Exception):  # noqa: N818 (what happened to the message)
+    """A message that is not taken, with the reason and a word for it that programs can tell apart."""
+
+    def __init__(self, code: str, reason: str):
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+class Packet(NamedTuple):
+    """What one message says: who, when and what for, and named arrays."""
+
+    header: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+    """A packet as bytes: magic, checksum, length of the header, header, arrays in little-endian order.
+
+    !!! example
+        >>> data = pack({"round": 3}, {"theta": np.zeros(10_000)})
+        >>> len(data) / 80_000 < 1.01
+        True
+        >>> unpack(data).header
+        {'round': 3}
+    """
+    parts = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in parts.items():
+        if array.dtype.name not in DTYPES:
+            raise TypeError(f"{name!r} has the type {array.dtype}, which messages do not carry.")
+    described = [[name, array.dtype.name, list(array.shape)] for name, array in parts.items()]
+    head = json.dumps({**header, "arrays": described}, allow_nan=False, separators=(",", ":")).encode()
+    little = [array.astype(array.dtype.newbyteorder("<"), copy=False) for array in parts.values()]
+    body = b"".join([head, *(array.tobytes() for array in little)])
+    return MAGIC + _LENGTHS.pack(zlib.crc32(body), len(head)) + body
+
+
+def unpack(data: bytes, limit: int | None = None) -> Packet:
+    """What `pack` has packed; refuses everything else, and more than `limit` bytes of arrays."""
+    if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC:
+        raise Refused("foreign", f"not a message of this version: it does not begin with {MAGIC.decode()!r}")
+    if limit is not None and len(data) > limit + HEADER_BYTES + _START:
+        raise Refused("oversized", f"{len(data):,} bytes are more than the {limit:,} that were expected")
+    if len(data) < _START:
+        raise Refused("malformed", f"cut off after {len(data)} bytes")
+    checksum, length = _LENGTHS.unpack_from(data, len(MAGIC))
+    if length > HEADER_BYTES or _START + length > len(data):
+        raise Refused("malformed", f"a header of {length:,} bytes in a message of {len(data):,}")
+    if zlib.crc32(memoryview(data)[_START:]) != checksum:
+        raise Refused("malformed", "the checksum is wrong: the message was changed or cut off on its way")
+    header = _read_header(data[_START : _START + length])
+    return Packet(header, _read_arrays(header.pop("arrays"), memoryview(data)[_START + length :], limit))
+
+
+def _read_header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused("malformed", f"the header is not JSON ({type(error).__name__})") from None
+    if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
+        raise Refused("malformed", "the header does not say which arrays follow")
+    return header
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _read_arrays(described: list, body: memoryview, limit: int | None) -> dict[str, np.ndarray]:
+    arrays, place = {}, 0
+    for entry in described:
+        name, dtype, shape = _description(entry)
+        if name in arrays:
+            raise Refused("malformed", f"two arrays are called {name!r}")
+        count = math.prod(shape)
+        size = count * np.dtype(dtype).itemsize
+        if size > len(body) - place:
+            raise Refused("malformed", f"the array {name!r} is cut off")
+        array = np.frombuffer(body, np.dtype(dtype).newbyteorder("<"), count, place)
+        arrays[name] = array.astype(dtype).reshape(shape)  # a copy, in this machine's byte order
+        place += size
+    if place != len(body):
+        raise Refused("malformed", f"{len(body) - place:,} bytes follow the last array")
+    if limit is not None and place > limit:
+        raise Refused("oversized", f"{place:,} bytes of arrays are more than the {limit:,} that were expected")
+    return arrays
+
+
+def _description(entry: Any) -> tuple[str, str, tuple[int, ...]]:
+    if isinstance(entry, list) and len(entry) == 3:
+        name, dtype, shape = entry
+        whole = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**48 for n in shape)
+        if isinstance(name, str) and dtype in DTYPES and whole and len(shape) <= 32:
+            return name, dtype, tuple(shape)
+    raise Refused("malformed", "an array is not described by its name, type and shape")
