@@ -1,5 +1,7 @@
 """Checks of arguments: each error names the argument, shows what arrived and says what to do."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -69,3 +71,10 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> None:
     """Refuses what is not one of the named options."""
     if value not in options:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """A sentence that suggests the nearest known name, or nothing."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[found[0]]!r}?" if found else ""

@@ -68,9 +68,10 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     from rich.console import Console
 
+    from .._check import nearest
     from . import analyze, compare, listing, reproduce, run
     from .output import FailedRunError
-    from .usage import UsageError, nearest
+    from .usage import UsageError
 
     command, *rest = arguments
     console = Console(markup=False, highlight=False, emoji=False)

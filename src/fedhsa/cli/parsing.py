@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from .._check import nearest
 from .settings import COMMANDS, AbstractFlags, AbstractSettings
-from .usage import UsageError, nearest
+from .usage import UsageError
 
 S = TypeVar("S", bound=AbstractSettings)
 F = TypeVar("F", bound=AbstractFlags)

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from .. import _check
+from .._check import nearest
 from ..experiments import presets, store
 from ..experiments.base import AbstractExperiment
 from ..experiments.claims import Claim
@@ -26,7 +27,7 @@ from ..experiments.reproduce import Finished, Status, entry, run
 from .output import FailedRunError, writable
 from .parsing import parse_flags
 from .settings import AbstractFlags
-from .usage import OPTION, UsageError, check_name, nearest
+from .usage import OPTION, UsageError, check_name
 
 INTERRUPTED = 130
 FAILED = 1

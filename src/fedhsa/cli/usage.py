@@ -1,12 +1,13 @@
 """What the user typed: the error that refuses it, suggestions, and options of the form NAME=VALUE."""
 
 import contextlib
-import difflib
 import tomllib
 from collections.abc import Iterable
 from typing import Any
 
 from tyro.constructors import PrimitiveConstructorSpec
+
+from .._check import nearest
 
 
 class UsageError(Exception):
@@ -23,13 +24,6 @@ def check_number(name: str, value: Any) -> None:
     """Refuses what is not a number, such as the text that stood in its place."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"`{name}` must be a number, got {value!r}.")
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """A sentence that suggests the nearest known name, or nothing."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
-    return f" Did you mean {by_lower[found[0]]!r}?" if found else ""
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -10,6 +10,8 @@ from .memory import Faults as Faults
 from .memory import Killed as Killed
 from .memory import MemoryTransport as MemoryTransport
 from .missing import Missing as Missing
+from .plan import Place as Place
+from .plan import Plan as Plan
 from .schema import Schema as Schema
 from .server import FederationError as FederationError
 from .server import Server as Server

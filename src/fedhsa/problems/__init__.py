@@ -1,7 +1,5 @@
 """Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
 
-from collections.abc import Callable
-
 from . import (
     finite_sum as finite_sum,
 )
@@ -19,12 +17,5 @@ from . import (
 )
 from .base import AbstractAgent as AbstractAgent
 from .base import Problem as Problem
-
-PROBLEMS: dict[str, Callable[..., Problem]] = {
-    "quadratic": quadratic.random,
-    "td": td.random,
-    "garnet": garnet.random,
-    "finite-sum": finite_sum.random,
-    "logistic": logistic.random,
-}
-"""The random problem of each family, by the name the command line uses."""
+from .make import PROBLEMS as PROBLEMS
+from .make import make as make

@@ -1,0 +1,184 @@
+"""A federation's run as plain values: what a command line, a file or a network can carry to every site."""
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import pathlib
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _check, tree
+from ..algorithms import AbstractAlgorithm, Cost, cost, parse
+from ..problems import AbstractAgent, Problem, make
+from ..sources import Silent
+from .site import Site
+from .store import Store
+from .stream import AbstractStream, Live, split_live
+from .task import Task
+
+
+class Place(NamedTuple):
+    """What a user's function is told to build its agent from."""
+
+    number: int
+    """Which agent it is, from 0."""
+    num_agents: int
+    config: Mapping[str, Any]
+    """What was said on this node: a file with data, for instance. Nothing of it leaves the node."""
+
+
+class _Anyone(AbstractAgent):
+    """Agents of which nothing is known here."""
+
+    source: Any
+    nothing: np.ndarray
+
+    def operator(self, theta, o, /):
+        return theta
+
+    def mean_operator(self, theta, /):
+        return theta
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A problem or a way to build agents, an algorithm, and a key.
+
+    Every site gets the same plan and makes its own agents from it: of a problem of the library, or by a function of the
+    user's, which reads data that only this site has.
+
+    **Arguments:**
+
+    - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem.
+    - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes a `Place` and returns an agent
+      (or a `Live` one). Then `num_agents` and `dim` are needed.
+    - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
+    - `step_size`, `local_steps`, `server_step`: for whatever the text leaves open.
+    - `key`, `dtype`: as for `simulate`.
+
+    !!! example
+        >>> plan = Plan(problem="td", num_agents=3, dim=2, option={"num_states": 5}, algorithm="LocalSA", step_size=0.1)
+        >>> Plan.from_json(plan.to_json()) == plan
+        True
+    """
+
+    problem: str = "quadratic"
+    num_agents: int = 3
+    dim: int | None = None
+    heterogeneity: float | None = None
+    problem_key: int = 0
+    option: dict[str, Any] = dataclasses.field(default_factory=dict)
+    noiseless: bool = False
+    iid: bool = False
+    agent: str | None = None
+    algorithm: str = "FedHSA"
+    step_size: float = 0.01
+    local_steps: int = 10
+    server_step: float = 1.0
+    key: int = 0
+    dtype: str = "float64"
+
+    def __post_init__(self):
+        _check.count("num_agents", self.num_agents)
+        if self.agent is not None:
+            module, colon, function = self.agent.rpartition(":")
+            if not (module and colon and function.isidentifier()):
+                raise ValueError(
+                    f"`agent` must be MODULE:FUNCTION or FILE.py:FUNCTION, like `my_site:build`, got {self.agent!r}."
+                )
+            if self.dim is None:
+                raise ValueError(
+                    "`agent` needs `dim`, the number of parameters: the server knows no more of the agents."
+                )
+
+    def to_json(self) -> str:
+        """The plan as text."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that `to_json` wrote."""
+        return cls(**json.loads(text))
+
+    @functools.cached_property
+    def whole(self) -> Problem:
+        """The problem; of a user's agents, which are elsewhere, only the sizes are right."""
+        if self.agent is not None:
+            zeros = np.zeros(self.dim or 0)
+            return Problem(_Anyone(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=zeros)
+        given = {"num_agents": self.num_agents, "dim": self.dim, "heterogeneity": self.heterogeneity}
+        given |= {"key": self.problem_key or None}
+        arguments = {name: value for name, value in given.items() if value is not None} | self.option
+        return make(self.problem, arguments, noiseless=self.noiseless, iid=self.iid)
+
+    @property
+    def theta_star(self) -> np.ndarray | None:
+        """The root, where it is known."""
+        return None if self.agent is not None else self.whole.theta_star
+
+    @functools.cached_property
+    def method(self) -> AbstractAlgorithm:
+        """The algorithm."""
+        defaults = {"step_size": self.step_size, "local_steps": self.local_steps, "server_step": self.server_step}
+        algorithm = parse(self.algorithm, self.whole, **defaults)
+        algorithm.check(self.whole)
+        return algorithm
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """What a round costs an agent."""
+        return cost(self.whole, self.method)
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """What server and sites must agree on."""
+        example = None if self.agent is not None else tree.take(self.whole.flat_agents, 0)
+        return Task(self.method, self.num_agents, np.zeros(self.whole.dim), self.key, self.dtype, example)
+
+    def site(self, numbers: Sequence[int], store: Store, run: str, config: Mapping[str, Any] | None = None) -> Site:
+        """The site of these agents."""
+        agents, streams = self._agents(numbers, config or {})
+        return Site(self.task, agents, numbers, store, run, streams)
+
+    def _agents(
+        self, numbers: Sequence[int], config: Mapping[str, Any]
+    ) -> tuple[AbstractAgent, list[AbstractStream] | None]:
+        if self.agent is None:
+            return tree.take(self.whole.flat_agents, np.asarray(numbers)), None
+        build = load_function(self.agent)
+        made = [build(Place(number, self.num_agents, config)) for number in numbers]
+        for agent in made:
+            if not isinstance(agent, AbstractAgent | Live):
+                raise TypeError(f"`agent`: {self.agent} must return an `AbstractAgent` or a `Live`, got {agent!r}.")
+        agents, streams = split_live(made)
+        return tree.stack(agents), streams
+
+
+def load_function(path: str) -> Any:
+    """The function of `module:function` or `file.py:function`."""
+    name, _, function = path.rpartition(":")
+    try:
+        module = _load_file(pathlib.Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        return getattr(module, function)
+    except (ImportError, AttributeError, FileNotFoundError) as error:
+        raise ValueError(
+            f"`agent`: cannot find {path!r} ({error}). The module must be importable on every node, the file be there."
+        ) from error
+
+
+def _load_file(path: pathlib.Path) -> types.ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {str(path)!r}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {str(path)!r}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
