@@ -1,0 +1,1 @@
+"""A federation between real sites on Flower: its processes, keys and messages."""

@@ -1,0 +1,447 @@
+"""Keys of a Flower federation, and its processes on this machine: they work, and they are gone afterwards."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedhsa.deploy.flower import keys, network
+from fedhsa.deploy.flower._keeper import descendants
+
+# The smallest app: every node answers with its number and the settings it was started with.
+PYPROJECT = """
+[project]
+name = "echo"
+version = "1.0.0"
+description = "A test"
+license = "MIT"
+dependencies = ["flwr"]
+[tool.flwr.app]
+publisher = "fedhsa"
+[tool.flwr.app.components]
+serverapp = "echo.apps:server"
+clientapp = "echo.apps:client"
+[tool.flwr.app.config]
+rounds = 1
+text = ""
+"""
+APPS = """
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+client, server = ClientApp(), ServerApp()
+
+@client.query("ask")
+def ask(message, context):
+    settings = {name: str(value) for name, value in context.node_config.items()}
+    return Message(RecordDict({"settings": ConfigRecord(settings)}), reply_to=message)
+
+@server.main()
+def main(grid, context):
+    if context.run_config["text"] == "fail":
+        raise RuntimeError("asked to fail")
+    print("text:", context.run_config["text"], flush=True)
+    nodes = list(grid.get_node_ids())
+    for turn in range(context.run_config["rounds"]):
+        asked = [Message(RecordDict(), node, "query.ask", group_id=str(turn)) for node in nodes]
+        print("asked", flush=True)
+        for reply in grid.send_and_receive(asked):
+            print("reply:", sorted(reply.content.config_records["settings"].items()), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "echo").mkdir()
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "echo" / "__init__.py").write_text("")
+    (folder / "echo" / "apps.py").write_text(APPS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> pathlib.Path:
+    return keys.make_keys(tmp_path_factory.mktemp("keys") / "federation", 2, ["federation.example.org", "192.0.2.7"])
+
+
+def wait_until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def below(process: int) -> dict[int, str]:
+    """The start times of all processes below one: an id may be used again, a start time is not."""
+    found = {}
+    for child in descendants(process):
+        try:
+            found[child] = pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
+        except OSError:
+            continue
+    return found
+
+
+def remaining(processes: dict[int, str]) -> list[int]:
+    """Those of the processes that still exist."""
+    left = []
+    for child, started in processes.items():
+        try:
+            if pathlib.Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19] == started:
+                left.append(child)
+        except OSError:
+            continue
+    return left
+
+
+def test_each_machine_gets_its_own_folder(made):
+    files = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
+    assert files == {
+        "COMMANDS.txt",
+        "authority/ca.key",
+        "authority/ca.crt",
+        *(f"server/{name}" for name in ["COMMANDS.txt", "ca.crt", "server.pem", "server.key"]),
+        *(f"server/node-{i}.pub" for i in range(2)),
+        *(f"node-{i}/{name}" for i in range(2) for name in ["COMMANDS.txt", "ca.crt", "key", "key.pub"]),
+    }
+
+
+def test_keys_are_readable_by_their_owner_alone(made):
+    for path in [made, *made.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_no_key_is_where_it_does_not_belong(made):
+    private = {path.relative_to(made).as_posix() for path in made.rglob("*") if b"PRIVATE KEY" in path_bytes(path)}
+    assert private == {"authority/ca.key", "server/server.key", "node-0/key", "node-1/key"}
+
+
+def path_bytes(path: pathlib.Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def test_node_keys_are_what_flower_reads(made):
+    from flwr.cli.supernode.register import try_load_public_key
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
+
+    publics = set()
+    for i in range(2):
+        private = serialization.load_ssh_private_key((made / f"node-{i}" / "key").read_bytes(), None)
+        assert isinstance(private, ec.EllipticCurvePrivateKey)
+        assert isinstance(private.curve, ec.SECP384R1)
+        assert uses_nist_ec_curve(private.public_key())
+        registered = try_load_public_key(made / "server" / f"node-{i}.pub")
+        assert registered == public_key_to_bytes(private.public_key())
+        assert registered == try_load_public_key(made / f"node-{i}" / "key.pub")
+        publics.add(registered)
+    assert len(publics) == 2
+
+
+def test_the_server_certificate_is_signed_by_the_authority_for_all_hosts(made):
+    root = x509.load_pem_x509_certificate((made / "authority" / "ca.crt").read_bytes())
+    leaf = x509.load_pem_x509_certificate((made / "server" / "server.pem").read_bytes())
+    leaf.verify_directly_issued_by(root)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(names.get_values_for_type(x509.DNSName)) == {"federation.example.org", "localhost"}
+    assert {str(ip) for ip in names.get_values_for_type(x509.IPAddress)} == {"192.0.2.7", "127.0.0.1", "::1"}
+    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert 364 <= (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days <= 366
+
+
+@pytest.mark.parametrize(
+    ("host", "authority", "accepted"),
+    [
+        ("federation.example.org", "own", True),
+        ("192.0.2.7", "own", True),
+        ("127.0.0.1", "own", True),
+        ("other.example.org", "own", False),
+        ("federation.example.org", "foreign", False),
+    ],
+)
+def test_tls_accepts_the_server_only_under_its_names_and_its_authority(made, tmp_path, host, authority, accepted):
+    if authority == "foreign":
+        trusted = keys.make_keys(tmp_path / "foreign", 1, ["federation.example.org"]) / "node-0" / "ca.crt"
+    else:
+        trusted = made / "node-0" / "ca.crt"
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made / "server" / "server.pem", made / "server" / "server.key")
+    near, far = socket.socketpair()
+
+    def serve():
+        try:
+            server.wrap_socket(far, server_side=True).close()
+        except OSError:
+            far.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        client = ssl.create_default_context(cafile=str(trusted))
+        if accepted:
+            client.wrap_socket(near, server_hostname=host).close()
+        else:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                client.wrap_socket(near, server_hostname=host)
+    finally:
+        near.close()
+        thread.join()
+
+
+def test_keys_are_never_overwritten(made):
+    before = {path: path_bytes(path) for path in made.rglob("*")}
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        keys.make_keys(made, 2)
+    assert {path: path_bytes(path) for path in made.rglob("*")} == before
+
+
+def test_a_failure_leaves_no_half_made_keys(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "_pair", lambda comment: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        keys.make_keys(tmp_path / "federation", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["", "https://example.org", "example.org:8000", "a b", "x'; rm"])
+def test_what_is_not_a_host_is_refused(tmp_path, host):
+    with pytest.raises(ValueError, match="`hosts` must be host names or IP addresses"):
+        keys.make_keys(tmp_path / "federation", 1, [host])
+
+
+def test_the_commands_name_the_host_and_every_node(made):
+    text = (made / "COMMANDS.txt").read_text()
+    for i in range(2):
+        own = (made / f"node-{i}" / "COMMANDS.txt").read_text()
+        assert own in text
+        assert f"partition-id={i} num-partitions=2" in own
+        assert "--superlink federation.example.org:8000" in own
+        assert f"register node-{i}.pub" in text
+
+
+def test_settings_survive_flowers_reading(tmp_path):
+    from flwr.common.config import parse_config_args
+
+    settings = {"text": "a \"b' c=d é\n\\", "empty": "", "count": -3, "number": 1e-300, "yes": True, "no": False}
+    (tmp_path / "settings.toml").write_text(network.toml(settings))
+    assert parse_config_args([str(tmp_path / "settings.toml")]) == settings
+    with pytest.raises(ValueError, match="`bad` must be a text, number or truth value"):
+        network.toml({"bad": [1]})  # pyright: ignore[reportArgumentType]
+
+
+KEEPER = pathlib.Path(network.__file__).with_name("_keeper.py")
+# A process that leaves two others in sessions of their own, one of them an orphan, and ignores polite requests.
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for depth in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(600)
+        if depth:
+            os._exit(0)
+        time.sleep(600)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="adopting orphans is a feature of Linux")
+@pytest.mark.parametrize("end", ["owner lets go", "keeper is terminated", "command is killed"])
+def test_a_keeper_leaves_no_process_behind(end):
+    reading, writing = os.pipe()
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", str(KEEPER), "run", str(writing), sys.executable, "-c", STUBBORN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[writing],
+    )
+    os.close(writing)
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    with open(reading) as file:
+        command = int(file.read())
+    assert keeper.stdout.readline() == b"ready\n"
+    wait_until(lambda: len(below(keeper.pid)) == 5)  # one has ended, but its parent did not take leave of it
+    processes = below(keeper.pid)
+    if end == "owner lets go":
+        keeper.stdin.close()
+    elif end == "keeper is terminated":
+        keeper.terminate()
+    else:
+        os.kill(command, signal.SIGKILL)
+    assert keeper.wait(timeout=30) == 128 + signal.SIGKILL
+    assert remaining(processes) == []
+    keeper.stdin.close()
+    keeper.stdout.close()
+
+
+def test_a_missing_flower_is_named(monkeypatch):
+    monkeypatch.setattr(network.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedhsa\[flower\]'"):
+        network.Network(1)
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_named_with_the_log_and_leaves_nothing(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        before = below(os.getpid())
+        unused = network.Network(1, port=port, logs=tmp_path)
+        with pytest.raises(RuntimeError, match=rf"(?s)port {port} is taken.*address already in use"):
+            unused.__enter__()
+    assert not unused.folder.exists()
+    assert set(below(os.getpid())) <= set(before)
+
+
+@pytest.mark.slow
+def test_a_network_runs_an_app_and_leaves_nothing(app, tmp_path):
+    lines: list[str] = []
+    text = 'it\'s "quoted" é'
+    with network.Network(2, node_config=[{"text": text, "size": 3}, {}], logs=tmp_path) as net:
+        folder, processes = net.folder, below(os.getpid())
+        assert sorted(net.node_pids) == [0, 1]
+        assert set(net.node_pids.values()) < set(processes)
+        assert net.run(app, {"rounds": 1, "text": text}, lines.append) == 0
+        assert f"text: {text}" in lines
+        replies = sorted(line for line in lines if line.startswith("reply:"))
+        assert len(replies) == 2
+        assert f"('text', {text!r})" in replies[0]
+        assert "('partition-id', '1')" in replies[1]
+
+        net.stop_node(1)
+        assert sorted(net.node_pids) == [0]
+        known = net.node_ids[1]
+        net.start_node(1)  # one that left politely may come back at once, and is known
+        assert net.node_ids[1] == known
+
+        lines.clear()
+        assert net.run(app, {"text": "fail"}, lines.append) != 0
+        assert any("asked to fail" in line for line in lines)
+        processes |= below(os.getpid())
+    assert remaining(processes) == []
+    assert not folder.exists()
+    assert "SuperNode ID" in (tmp_path / "node-0.log").read_text()
+
+
+USER = """
+import sys
+from fedhsa.deploy.flower import network
+with network.Network(1) as net:
+    print("folder", net.folder, flush=True)
+    net.run(sys.argv[1], {"rounds": 1000}, lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_network_ends_with_the_process_that_started_it(app, number):
+    user = subprocess.Popen([sys.executable, "-c", USER, str(app)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert user.stdout is not None
+    try:
+        output = ""
+        while "asked" not in output:
+            line = user.stdout.readline().decode()
+            assert line, output
+            output += line
+        folder = pathlib.Path(output.split("folder ")[1].split("\n")[0])
+        assert folder.is_dir()
+        # Wait for a process that Flower starts for one message, the furthest from us.
+        wait_until(lambda: any(b"flwr-clientapp" in command(process) for process in below(user.pid)))
+        processes = below(user.pid)
+        assert len(processes) > 8
+    finally:
+        user.send_signal(number)
+        user.stdout.read()
+        code = user.wait(timeout=60)
+    assert code == (143 if number == signal.SIGTERM else -number)
+    if number == signal.SIGKILL:  # nobody could wait for them
+        wait_until(lambda: not remaining(processes) and not folder.exists(), 30)
+    assert remaining(processes) == []
+    assert not folder.exists()
+
+
+def command(process: int) -> bytes:
+    try:
+        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.slow
+def test_only_registered_encrypted_nodes_of_the_right_server_take_part(app, tmp_path):
+    stranger = keys.make_keys(tmp_path / "stranger", 1)
+    lines: list[str] = []
+    with network.Network(1) as net:
+        assert net._secrets is not None
+        own = net._secrets / "node-0"
+        authority, key = ["--root-certificates", str(own / "ca.crt")], ["--auth-supernode-private-key"]
+        attempts = {
+            "unregistered": [*authority, *key, str(stranger / "node-0" / "key")],
+            "without-key": authority,
+            "wrong-authority": ["--root-certificates", str(stranger / "node-0" / "ca.crt"), *key, str(own / "key")],
+            "plaintext": ["--insecure"],
+        }
+        net.stop_node(0)  # its key is free for the one that distrusts the server
+        started = {}
+        for name, arguments in attempts.items():
+            port = str(network._free_port())
+            arguments = [
+                "flower-supernode",
+                "--superlink",
+                net.address,
+                "--port",
+                port,
+                *arguments,
+                "--max-retries",
+                "1",
+            ]
+            started[name] = net._site.start(f"node-{name}", arguments)
+        for name, process in started.items():
+            wait_until(lambda process=process: not process.alive, 120)
+            assert process.returncode != 0, name
+            assert not re.search("SuperNode ID", process.output()), name
+        assert "Failed to activate" in started["unregistered"].output()
+        assert "CERTIFICATE_VERIFY_FAILED" in started["wrong-authority"].output()
+        net.start_node(0)
+        assert net.run(app, {"rounds": 1}, lines.append) == 0
+    assert sum(line.startswith("reply:") for line in lines) == 1
+
+
+@pytest.mark.slow
+def test_a_simulation_leaves_no_process_no_folder_and_no_token(app, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(network.tempfile, "tempdir", None)
+    processes: dict[int, str] = {}
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        processes.update(below(os.getpid()))
+
+    assert network.simulate(app, 3, {"rounds": 2}, on_line) == 0
+    assert sum(line.startswith("reply:") for line in lines) == 6
+    assert any("partition-id', '2'" in line for line in lines)
+    assert remaining(processes) == []
+    assert list(tmp_path.iterdir()) == []
