@@ -1,5 +1,8 @@
 """From a run by messages to the result that `simulate` gives."""
 
+import dataclasses
+import datetime
+import pathlib
 import platform
 import time
 import warnings
@@ -8,10 +11,47 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import outputs
 from .._version import __version__
 from ..algorithms import Cost
 from ..engine import Result
-from .server import Record, Server
+from .journal import FILE
+from .plan import Plan
+from .server import FederationError, Record, Server
+
+
+def carry_out(
+    plan: Plan, server: Server, rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
+) -> Result:
+    """Runs the server, and writes the files of a run to `folder`, also for as much of it as there is."""
+    if resume and not (folder / "server.state").exists():
+        warnings.warn(f"No checkpoint in {str(folder)!r}: starting at round 0.", stacklevel=2)
+        resume = False
+    if not resume:
+        for name in (*outputs.FILES, FILE, "server.state"):
+            (folder / name).unlink(missing_ok=True)
+    began = datetime.datetime.now(datetime.UTC)
+    try:
+        found = conduct(server, rounds, plan.cost, resume)
+    except FederationError:
+        seconds = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
+        _write(plan, folder, result(server, plan.cost, seconds, complete=False), began, command)
+        raise
+    _write(plan, folder, found, began, command)
+    return found
+
+
+def _write(plan: Plan, folder: pathlib.Path, found: Result, began: datetime.datetime, command: str) -> None:
+    manifest = {
+        "command": command,
+        "complete": found.complete,
+        "started": began.isoformat(timespec="seconds"),
+        "seconds": found.timings["run"],
+        "key": plan.key,
+        "settings": dataclasses.asdict(plan),
+        "versions": outputs.versions(),
+    }
+    outputs.write(folder, {plan.algorithm: found}, manifest, title=plan.title)
 
 
 def conduct(

@@ -106,6 +106,10 @@ class Plan:
         """The plan that `to_json` wrote."""
         return cls(**json.loads(text))
 
+    def replace(self, **changes: Any) -> "Plan":
+        """The plan with some values replaced."""
+        return dataclasses.replace(self, **changes)
+
     @functools.cached_property
     def whole(self) -> Problem:
         """The problem; of a user's agents, which are elsewhere, only the sizes are right."""
@@ -129,6 +133,12 @@ class Plan:
         algorithm = parse(self.algorithm, self.whole, **defaults)
         algorithm.check(self.whole)
         return algorithm
+
+    @property
+    def title(self) -> str:
+        """The problem and its sizes, for figures."""
+        name = self.problem if self.agent is None else "private agents"
+        return f"{name}: $M = {self.num_agents}$, $d = {self.whole.dim}$, $H = {self.method.block_length}$"
 
     @functools.cached_property
     def cost(self) -> Cost:

@@ -15,11 +15,12 @@ from .. import _check, tree
 from .._random import as_key, key_words
 from .._types import SeedLike, precision
 from ..algorithms import AbstractAlgorithm
+from ..algorithms.base import PerAgent
 from ..algorithms.shapes import exchange_shapes
 from ..engine import batch
 from ..engine.simulate import describe
 from ..problems import AbstractAgent
-from .schema import Schema, of_some
+from .schema import Schema
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,15 +68,28 @@ class Task:
 
     def schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
         """Per exchange its name, the message to a site of so many agents, and its reply."""
+        if num_agents not in self._schemas:  # most sites are of the same size
+            self._schemas[num_agents] = self._make_schemas(num_agents)
+        return self._schemas[num_agents]
 
-        def to_site(message: PyTree) -> Schema:
-            return Schema(jax.eval_shape(lambda m: of_some(m, slice(0, num_agents)), message))
+    @functools.cached_property
+    def _schemas(self) -> dict[int, list[tuple[str, Schema, Schema]]]:
+        return {}
 
-        def from_site(reply: PyTree) -> Schema:
-            return Schema(jax.tree.map(lambda s: jax.ShapeDtypeStruct((num_agents, *s.shape), s.dtype), reply))
+    def _make_schemas(self, num_agents: int) -> list[tuple[str, Schema, Schema]]:
+        def rows(of_one: PyTree) -> PyTree:  # not by JAX, which would see other precisions outside of `precision`
+            return jax.tree.map(lambda s: jax.ShapeDtypeStruct((num_agents, *s.shape), s.dtype), of_one)
 
-        names = [exchange.name for exchange in self.algorithm.exchanges]
-        return [(n, to_site(m), from_site(r)) for n, (m, r) in zip(names, self._shapes, strict=True)]
+        def to_site(leaf: Any) -> Any:
+            if not isinstance(leaf, PerAgent):
+                return leaf
+            return PerAgent(rows(jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), leaf.values)))
+
+        found = []
+        for exchange, (message, reply) in zip(self.algorithm.exchanges, self._shapes, strict=True):
+            sent = jax.tree.map(to_site, message, is_leaf=lambda x: isinstance(x, PerAgent))
+            found.append((exchange.name, Schema(sent), Schema(rows(reply))))
+        return found
 
     def keys(self, numbers: np.ndarray) -> batch.Keys:
         """The keys of these agents, and those that all share."""

@@ -1,0 +1,133 @@
+"""Messages by way of Flower's grid: from the server's app to the nodes' apps and back."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from ..transport import AbstractTransport
+from ..wire import Refused, unpack
+
+POLL = 0.2
+"""Seconds between looks for replies; Flower's own `send_and_receive` looks every three."""
+AGAIN = 180.0
+"""Seconds after which a message that got no answer is sent once more."""
+GREETING = 60.0
+"""Seconds that a node has to say who it is."""
+TYPE, RECORD, ENTRY = "query.fedhsa", "fedhsa", "message"
+
+
+def wrap(data: bytes) -> RecordDict:
+    """A message as the content of one of Flower's."""
+    return RecordDict({RECORD: ConfigRecord({ENTRY: data})})
+
+
+def unwrap(content: RecordDict) -> bytes:
+    """The message in the content of one of Flower's; empty if there is none."""
+    record = content.config_records.get(RECORD)
+    data = None if record is None else record.get(ENTRY)
+    return data if isinstance(data, bytes) else b""
+
+
+class FlowerTransport(AbstractTransport):
+    """Reaches the nodes of a Flower federation, which say themselves which agents they are.
+
+    **Arguments:**
+
+    - `grid`: Flower's.
+    - `hello`: makes the message that asks a node who it is.
+    - `site_of`: the site that begins with an agent.
+    """
+
+    name = "flower"
+    pause = 2.0
+
+    def __init__(self, grid: Grid, hello: Callable[[], bytes], site_of: Mapping[int, int]):
+        self.grid, self.hello, self.site_of = grid, hello, site_of
+        self.node_of: dict[int, int] = {}
+        """The node of each site that has said who it is."""
+        self._troubles: dict[int, str] = {}
+        self._open: dict[str, int] = {}  # messages that may still be answered, and the nodes they went to
+        self._strange: set[int] = set()  # nodes that are no site of this run
+
+    def present(self) -> set[int]:
+        online = set(self.grid.get_node_ids())
+        self.node_of = {site: node for site, node in self.node_of.items() if node in online}
+        unknown = online - set(self.node_of.values()) - self._strange
+        if unknown:
+            self._greet(unknown)
+        return set(self.node_of)
+
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
+        deadline = time.monotonic() + min(seconds, AGAIN)
+        if messages.keys() - self.node_of.keys():
+            self.present()
+        nodes = {self.node_of[site]: data for site, data in messages.items() if site in self.node_of}
+        for site in messages.keys() - self.node_of.keys():
+            self._troubles.setdefault(site, "the node is not connected")
+        for site in messages.keys() & self.node_of.keys():
+            self._troubles.pop(site, None)
+        waiting = self._push(nodes)
+        while waiting & self._open.keys() and time.monotonic() < deadline:
+            yield from self._pull()
+            if waiting & self._open.keys():
+                time.sleep(POLL)
+
+    def trouble(self, site: int) -> str | None:
+        return self._troubles.get(site)
+
+    def _greet(self, nodes: Iterable[int]) -> None:
+        """Asks nodes who they are."""
+        waiting = self._push(dict.fromkeys(nodes, self.hello()))
+        deadline = time.monotonic() + GREETING
+        while waiting & self._open.keys() and time.monotonic() < deadline:
+            asked = {message: self._open[message] for message in waiting & self._open.keys()}
+            for reply in self._receive(asked):
+                self._introduce(asked[reply.metadata.reply_to_message_id], unwrap(reply.content))
+            if waiting & self._open.keys():
+                time.sleep(POLL)
+
+    def _introduce(self, node: int, data: bytes) -> None:
+        try:
+            header = unpack(data, 0).header
+        except Refused:
+            header = {}
+        first = header.get("first")
+        site = self.site_of.get(first) if header.get("kind") == "present" and type(first) is int else None
+        if site is None:
+            self._strange.add(node)
+            reason = str(header.get("reason", "it does not speak our language"))[:300]
+            print(f"fedhsa: node {node} does not take part: {reason}", flush=True)
+        elif site in self.node_of and self.node_of[site] != node:
+            self._strange.add(node)
+            print(f"fedhsa: node {node} says it is agent {first}, which node {self.node_of[site]} is", flush=True)
+        else:
+            self.node_of[site] = node
+
+    def _push(self, nodes: Mapping[int, bytes]) -> set[str]:
+        """Sends messages to nodes; gives their ids."""
+        messages = [Message(wrap(data), node, TYPE) for node, data in nodes.items()]
+        if not messages:
+            return set()
+        ids = list(self.grid.push_messages(messages))
+        sent = {name: node for name, node in zip(ids, nodes, strict=True) if name}
+        self._open |= sent
+        return set(sent)
+
+    def _pull(self) -> Iterator[bytes]:
+        for reply in self._receive(self._open):
+            yield unwrap(reply.content)
+
+    def _receive(self, messages: Mapping[str, int]) -> list[Message]:
+        """Replies to these messages; an error that Flower reports for a node is its site's trouble."""
+        replies = []
+        for reply in list(self.grid.pull_messages(list(messages))):
+            node = self._open.pop(reply.metadata.reply_to_message_id, None)
+            if reply.has_content():
+                replies.append(reply)
+                continue
+            for site in [site for site, known in self.node_of.items() if known == node]:
+                self._troubles[site] = f"Flower says: {reply.error.reason or f'error {reply.error.code}'}"
+                del self.node_of[site]  # if it comes back, it may be under another id
+        return replies

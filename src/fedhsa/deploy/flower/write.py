@@ -1,0 +1,108 @@
+"""A plan as a standard Flower app: a folder that `flwr run` takes."""
+
+import os
+import pathlib
+import shutil
+
+from ... import _files
+from ..missing import Missing
+from ..plan import Plan
+from .network import Value, toml
+
+PACKAGE = "federation"
+AGENT = "site_agent"
+
+_APP = '''\
+"""A run of fedhsa as a Flower app: the plan is in pyproject.toml, the algorithm in fedhsa."""
+
+from fedhsa.deploy.flower.app import {name}
+
+app = {name}
+'''
+_PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "federation"
+version = "1.0.0"
+description = "A run of fedhsa on Flower"
+license = "MIT"
+dependencies = ["fedhsa[flower]"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["federation"]
+
+[tool.flwr.app]
+publisher = "fedhsa"
+
+[tool.flwr.app.components]
+serverapp = "federation.server:app"
+clientapp = "federation.client:app"
+
+# What `flwr run . SUPERLINK --run-config "rounds=10"` can replace:
+# plan: problem or agent, algorithm, key. Replace it as a whole.
+# rounds: in all. resume: go on from the checkpoint in `out`.
+# out: the folder for results, on the server's machine. state: the folder for what an agent must not forget, on each
+# node's machine; a node's own setting `state` wins.
+# missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
+# at-least: with skip, how many agents a round needs.
+[tool.flwr.app.config]
+"""
+
+
+def write_app(
+    folder: str | os.PathLike,
+    plan: Plan,
+    *,
+    rounds: int,
+    out: str | os.PathLike = "runs/flower",
+    state: str | os.PathLike = "~/.fedhsa/sites",
+    missing: Missing | None = None,
+    resume: bool = False,
+    command: str = "",
+) -> pathlib.Path:
+    """Writes the app and gives its folder.
+
+    A file with the function that builds agents (`agent="my_site.py:build"`) is copied into the app, so that every node
+    gets it with the app; the data it reads stay where they are.
+
+    **Arguments:**
+
+    - `folder`: a new or empty folder, or one of an app written before, which is replaced.
+    - `plan`: what to run.
+    - `rounds`, `missing`, `resume`: of the run; `flwr run --run-config` can replace them.
+    - `out`: the folder for results, on the server's machine.
+    - `state`: the folder for the agents' states, on each node's machine.
+    """
+    folder, missing = pathlib.Path(folder), Missing() if missing is None else missing
+    package = folder / PACKAGE
+    if folder.exists() and any(folder.iterdir()) and not (package / "client.py").exists():
+        raise FileExistsError(f"`folder`: {str(folder)!r} holds something else than an app. Name another folder.")
+    missing.check(plan.method)  # also refuses an algorithm that does not fit, before anything is written
+    source, _, function = (plan.agent or "").rpartition(":")
+    ship = source.endswith(".py")
+    if ship:
+        if not pathlib.Path(source).is_file():
+            raise FileNotFoundError(f"`agent`: there is no file {source!r}.")
+        plan = plan.replace(agent=f"{PACKAGE}.{AGENT}:{function}")
+    settings: dict[str, Value] = {
+        "plan": plan.to_json(),
+        "rounds": rounds,
+        "resume": resume,
+        "out": os.fspath(out),
+        "state": os.fspath(state),
+        "missing": missing.action,
+        "patience": missing.seconds,
+        "at-least": missing.at_least,
+        "command": command,
+    }
+    package.mkdir(parents=True, exist_ok=True)
+    if ship:
+        shutil.copyfile(source, package / f"{AGENT}.py")
+    _files.write_text(package / "__init__.py", '"""A run of fedhsa on Flower."""\n')
+    _files.write_text(package / "server.py", _APP.format(name="server_app"))
+    _files.write_text(package / "client.py", _APP.format(name="client_app"))
+    _files.write_text(folder / "pyproject.toml", _PROJECT + toml(settings))
+    return folder
