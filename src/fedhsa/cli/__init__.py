@@ -1,4 +1,4 @@
-"""The command line: `fedhsa run`, `fedhsa compare`, `fedhsa analyze`, `fedhsa reproduce`, `fedhsa list`."""
+"""The command line: `fedhsa run`, `compare`, `analyze`, `reproduce`, `deploy` and `list`."""
 
 import os
 import sys
@@ -17,6 +17,7 @@ commands:
   compare    tune algorithms with equal effort, run them on fresh seeds, rank them
   analyze    predict stability, rate, bias and floor without running anything
   reproduce  make every figure of the paper and check its claims, on one page
+  deploy     run by messages: on a real federation (Flower), on a cluster (Ray)
   list       show the problems and algorithms with their arguments
 
 options:
@@ -36,13 +37,15 @@ examples:
     fedhsa analyze quadratic --target 1e-4
   the paper's claims, in a minute or two instead of seven:
     fedhsa reproduce --quick
+  a federation of three nodes on this machine:
+    fedhsa deploy demo
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
 (JSON) to runs/PROBLEM, or to `--out`, `fedhsa compare` to runs/PROBLEM/compare;
 `fedhsa analyze` prints a page and draws a figure; `fedhsa reproduce` leaves
 results/report.html. Every command explains its settings with `--help`.
 """
-COMMANDS = ("run", "compare", "analyze", "reproduce", "list")
+COMMANDS = ("run", "compare", "analyze", "reproduce", "deploy", "list")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +72,7 @@ def _dispatch(arguments: list[str]) -> int:
     from rich.console import Console
 
     from .._check import nearest
-    from . import analyze, compare, listing, reproduce, run
+    from . import analyze, compare, deploy, listing, reproduce, run
     from .output import FailedRunError
     from .usage import UsageError
 
@@ -84,6 +87,8 @@ def _dispatch(arguments: list[str]) -> int:
             return analyze.main(rest, console)
         if command == "reproduce":
             return reproduce.main(rest, console)
+        if command == "deploy":
+            return deploy.main(rest, console)
         if command == "list":
             if rest:
                 raise UsageError(f"fedhsa list takes no arguments, got {rest[0]!r}.")

@@ -5,6 +5,7 @@ they import them.
 """
 
 from .federate import federate as federate
+from .federate import in_memory as in_memory
 from .memory import FAULTS as FAULTS
 from .memory import Faults as Faults
 from .memory import Killed as Killed
@@ -16,6 +17,7 @@ from .schema import Schema as Schema
 from .server import FederationError as FederationError
 from .server import Server as Server
 from .site import Site as Site
+from .store import BusyError as BusyError
 from .store import Store as Store
 from .stream import AbstractStream as AbstractStream
 from .stream import Live as Live

@@ -17,10 +17,34 @@ from ..problems import Problem
 from .memory import Faults, MemoryTransport
 from .missing import Missing
 from .outcome import conduct
+from .plan import Plan
 from .server import Server
 from .site import Site
 from .store import Store
 from .task import Task
+
+
+def in_memory(
+    plan: Plan,
+    folder: str | os.PathLike,
+    *,
+    missing: Missing | None = None,
+    faults: Faults | None = None,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    data: str = "",
+) -> Server:
+    """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`."""
+    home = pathlib.Path(folder)
+
+    def begin(site: int) -> Site:
+        store = Store(home / "sites" / server.run_id / f"{site}.state", sync=False)
+        return plan.site([site], store, server.run_id, {"data": data})
+
+    transport = MemoryTransport(begin, plan.num_agents, faults)
+    sites = [[number] for number in range(plan.num_agents)]
+    more: dict[str, Any] = {"missing": missing, "folder": home, "theta_star": plan.theta_star, "watch": watch}
+    server = Server(plan.task, transport, sites, **more)
+    return server
 
 
 def federate(

@@ -162,12 +162,18 @@ class Plan:
         if self.agent is None:
             return tree.take(self.whole.flat_agents, np.asarray(numbers)), None
         build = load_function(self.agent)
-        made = [build(Place(number, self.num_agents, config)) for number in numbers]
+        made = [build(Place(number, self.num_agents, _filled(config, number))) for number in numbers]
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
                 raise TypeError(f"`agent`: {self.agent} must return an `AbstractAgent` or a `Live`, got {agent!r}.")
         agents, streams = split_live(made)
         return tree.stack(agents), streams
+
+
+def _filled(config: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The settings with the agent's number in the name of its data."""
+    data = config.get("data")
+    return {**config, "data": data.replace("{number}", str(number))} if isinstance(data, str) else dict(config)
 
 
 def load_function(path: str) -> Any:

@@ -31,20 +31,20 @@ server_app = ServerApp()
 def answer(message: Message, context: Context) -> Message:
     """What a node does: it makes its agent from the plan and its own settings, and lets it answer."""
     data = unwrap(message.content)
-    config = {**context.run_config, **context.node_config}
-    site = _site(_run_of(data), str(config["plan"]), tuple(sorted(context.node_config.items())), str(config["state"]))
+    settings = {name: context.run_config[name] for name in ("plan", "state", "data")}
+    site = _site(_run_of(data), tuple(sorted({**settings, **context.node_config}.items())))
     return Message(wrap(site.answer(data)), reply_to=message)
 
 
 @functools.cache  # of use where Flower keeps the process: its simulation engine does, a SuperNode does not
-def _site(run: str, plan: str, node: tuple[tuple[str, Any], ...], state: str) -> Site:
-    config, parsed = dict(node), Plan.from_json(plan)
+def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
+    config = dict(settings)
+    plan, folder = Plan.from_json(config.pop("plan")), pathlib.Path(config.pop("state")).expanduser()
     number, nodes = int(config["partition-id"]), int(config["num-partitions"])
-    if nodes != parsed.num_agents:
-        raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {parsed.num_agents} agents.")
-    folder = pathlib.Path(state).expanduser()
+    if nodes != plan.num_agents:
+        raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {plan.num_agents} agents.")
     keep_compiled(folder / "compiled")
-    return parsed.site([number], Store(folder / run / f"{number}.state"), run, config)
+    return plan.site([number], Store(folder / run / f"{number}.state"), run, config)
 
 
 def _run_of(data: bytes) -> str:

@@ -45,7 +45,7 @@ clientapp = "federation.client:app"
 # plan: problem or agent, algorithm, key. Replace it as a whole.
 # rounds: in all. resume: go on from the checkpoint in `out`.
 # out: the folder for results, on the server's machine. state: the folder for what an agent must not forget, on each
-# node's machine; a node's own setting `state` wins.
+# node's machine. data: what agents are built from, {number} standing for the agent's. A node's own setting wins.
 # missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
 # at-least: with skip, how many agents a round needs.
 [tool.flwr.app.config]
@@ -59,6 +59,7 @@ def write_app(
     rounds: int,
     out: str | os.PathLike = "runs/flower",
     state: str | os.PathLike = "~/.fedhsa/sites",
+    data: str = "",
     missing: Missing | None = None,
     resume: bool = False,
     command: str = "",
@@ -75,6 +76,8 @@ def write_app(
     - `rounds`, `missing`, `resume`: of the run; `flwr run --run-config` can replace them.
     - `out`: the folder for results, on the server's machine.
     - `state`: the folder for the agents' states, on each node's machine.
+    - `data`: what a user's function is told as `data` where the node has no such setting; `{number}` stands for the
+      agent's number.
     """
     folder, missing = pathlib.Path(folder), Missing() if missing is None else missing
     package = folder / PACKAGE
@@ -93,6 +96,7 @@ def write_app(
         "resume": resume,
         "out": os.fspath(out),
         "state": os.fspath(state),
+        "data": data,
         "missing": missing.action,
         "patience": missing.seconds,
         "at-least": missing.at_least,

@@ -1,0 +1,244 @@
+"""`fedhsa deploy`: the same run by messages, in one process, on Ray, or between real nodes on Flower."""
+
+import pathlib
+import shlex
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from .. import deploy
+from .._check import nearest
+from ..deploy.events import sentence
+from ..deploy.outcome import carry_out
+from ..engine import Result
+from ..outputs import read_manifest
+from . import status
+from .chart import chart
+from .deploy_settings import (
+    AbstractDeploySettings,
+    DemoSettings,
+    FlowerSettings,
+    KeysSettings,
+    MemorySettings,
+    RaySettings,
+    StatusSettings,
+)
+from .output import FailedRunError, writable
+from .parsing import parse, parse_flags
+from .usage import UsageError
+
+HELP = """\
+usage: fedhsa deploy COMMAND [OPTIONS]
+
+Runs an algorithm by messages between a server and agents that keep their data.
+
+commands:
+  demo    a real Flower federation on this machine, for a look: two minutes
+  memory  everything in one process, with faults if you like: seconds
+  ray     agents shared out over the processes of a cluster: thousands of rounds
+  flower  write or run a Flower app for your own federation
+  keys    make the certificates and keys of a federation
+  status  how a run stands, while it runs or afterwards
+
+Every command explains its settings with `--help`. docs/deploy.md leads from a
+laptop to three machines and to your own data.
+"""
+INTERRUPTED = 130
+
+
+def main(args: Sequence[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    if not args or args[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    command, *rest = args
+    commands: dict[str, Callable[[list[str], Console], int]] = {
+        "demo": _demo,
+        "memory": _memory,
+        "ray": _ray,
+        "flower": _flower,
+        "keys": _keys,
+        "status": _status,
+    }
+    if command not in commands:
+        near = nearest(command, commands)
+        raise UsageError(f"fedhsa deploy has the commands {', '.join(commands)}, got {command!r}.{near}")
+    try:
+        return commands[command](rest, console)
+    except (deploy.FederationError, deploy.BusyError) as error:
+        raise FailedRunError(str(error)) from error
+    except ModuleNotFoundError as error:  # an extra that is not installed; the message says which
+        raise FailedRunError(str(error)) from error
+
+
+def _memory(args: list[str], console: Console) -> int:
+    settings = parse(MemorySettings, args)
+    plan, folder = settings.plan(), settings.folder
+    faults = deploy.Faults(settings.faults) if settings.faults else None
+    with writable(folder):
+        server = deploy.in_memory(
+            plan, folder, missing=settings.policy(), faults=faults, watch=_teller(console), data=settings.data
+        )
+        result = carry_out(plan, server, settings.rounds, folder, settings.resume, _command(settings, args))
+    if faults is not None:
+        counts = {kind: faults.happened.count(kind) for kind in deploy.FAULTS}
+        _print(console, "Survived: " + ", ".join(f"{n} x {kind}" for kind, n in counts.items() if n))
+    return _finish(console, folder, result)
+
+
+def _ray(args: list[str], console: Console) -> int:
+    settings = parse(RaySettings, args)
+    plan, folder = settings.plan(), settings.folder
+    from ..deploy.ray import federate_on_ray
+
+    with writable(folder):
+        result = federate_on_ray(
+            plan,
+            rounds=settings.rounds,
+            address=settings.address,
+            actors=settings.actors,
+            missing=settings.policy(),
+            folder=folder,
+            resume=settings.resume,
+            watch=_teller(console),
+            config={"data": _absolute(settings.data)},
+            command=_command(settings, args),
+        )
+    return _finish(console, folder, result)
+
+
+def _demo(args: list[str], console: Console) -> int:
+    settings = parse(DemoSettings, args)
+    from ..deploy.flower.network import Network
+
+    plan, folder = settings.plan(), settings.folder.absolute()
+    with writable(folder), tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
+        app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
+        how = "in plain text (insecure)" if settings.insecure else "encrypted, with a key for each node"
+        _print(console, f"Starting a SuperLink and {plan.num_agents} SuperNodes on this machine, {how} ...")
+        with Network(plan.num_agents, insecure=settings.insecure, logs=folder / "logs") as network:
+            console.print("All are online. Flower starts a process for every message: a round takes a while.")
+            code = network.run(app, on_line=_flower_teller(console, settings.verbose))
+    console.print("The SuperLink and the SuperNodes are stopped.")
+    return _finish_flower(console, folder, code)
+
+
+def _flower(args: list[str], console: Console) -> int:
+    settings = parse(FlowerSettings, args)
+    from ..deploy.flower.network import run_on, simulate
+
+    if settings.write is not None:
+        app = _write(settings.write, settings, settings.folder, settings.state, args)
+        _print(console, f"Flower app: {app}")
+        _print(console, f"Run it with `flwr run {app} SUPERLINK --stream`; its settings are in its pyproject.toml.")
+        return 0
+    tell = _flower_teller(console, settings.verbose)
+    with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
+        if settings.simulate:
+            folder = settings.folder.absolute()
+            with writable(folder):
+                app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
+                return _finish_flower(console, folder, simulate(app, settings.plan().num_agents, on_line=tell))
+        app = _write(pathlib.Path(home, "app"), settings, settings.folder, settings.state, args)
+        certificates = None if settings.insecure else settings.root_certificates
+        code = run_on(str(settings.superlink), app, on_line=tell, root_certificates=certificates)
+    if code:
+        raise FailedRunError("The run did not complete; `--verbose` shows all that Flower says.")
+    _print(console, f"The results are on the SuperLink's machine, in {settings.folder}.")
+    return 0
+
+
+def _keys(args: list[str], console: Console) -> int:
+    settings = parse_flags(KeysSettings, args, KeysSettings())
+    from ..deploy.flower.keys import make_keys
+
+    folder = make_keys(settings.folder, settings.nodes, settings.host, settings.days, port=settings.port)
+    _print(console, f"Keys: {folder}. What to copy where, and what each person types: {folder / 'COMMANDS.txt'}")
+    return 0
+
+
+def _status(args: list[str], console: Console) -> int:
+    settings = parse_flags(StatusSettings, args, StatusSettings())
+    return status.show(settings.folder, settings.json, console)
+
+
+def _write(
+    folder: pathlib.Path, settings: AbstractDeploySettings, out: Any, state: Any, args: list[str]
+) -> pathlib.Path:
+    from ..deploy.flower.write import write_app
+
+    return write_app(
+        folder,
+        settings.plan(),
+        rounds=settings.rounds,
+        out=out,
+        state=state,
+        data=_absolute(settings.data),
+        missing=settings.policy(),
+        resume=settings.resume,
+        command=_command(settings, args),
+    )
+
+
+def _print(console: Console, text: str) -> None:
+    """Prints a sentence with a path or a command in it, which must not be broken."""
+    console.print(text, soft_wrap=True)
+
+
+def _absolute(data: str) -> str:
+    """The name of a file from wherever a process is; other texts as they are."""
+    path = pathlib.Path(data)
+    return str(path.absolute()) if data and path.parent.is_dir() and len(path.parts) > 1 else data
+
+
+def _command(settings: AbstractDeploySettings, args: Sequence[str]) -> str:
+    return shlex.join(["fedhsa", *settings.command.split(), *args])
+
+
+def _teller(console: Console) -> Callable[[dict[str, Any]], None]:
+    def tell(event: dict[str, Any]) -> None:
+        if words := sentence(event):
+            _print(console, words)
+
+    return tell
+
+
+def _flower_teller(console: Console, verbose: bool) -> Callable[[str], None]:
+    """Shows the server's own lines, or all."""
+    prefix = "fedhsa: "
+
+    def tell(line: str) -> None:
+        if line.startswith(prefix):
+            _print(console, line.removeprefix(prefix))
+        elif verbose:
+            _print(console, line)
+
+    return tell
+
+
+def _finish(console: Console, folder: pathlib.Path, result: Result) -> int:
+    shown = "error" if np.isfinite(result.error).any() else "operator_norm"
+    console.print(chart(result.records[shown][0], shown.replace("_", " ")))
+    _print(console, f"Figure: {folder / 'curves.png'}")
+    if not result.complete:
+        console.print("Interrupted: what there is was written. Go on with the same command and `--resume`.")
+        return INTERRUPTED
+    return 0
+
+
+def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:
+    curves, manifest = folder / "curves.npz", read_manifest(folder)
+    if curves.exists():
+        with np.load(curves) as arrays:
+            name = next(name for name in arrays.files if name.endswith(("/error", "/operator_norm")))
+            console.print(chart(arrays[name][0], name.rpartition("/")[2].replace("_", " ")))
+        _print(console, f"Figure: {folder / 'curves.png'}")
+    if code or not manifest.get("complete"):
+        raise FailedRunError(
+            f"The run did not complete. What happened is in {folder / 'log.jsonl'}, what Flower says in "
+            f"{folder / 'logs'}; go on with `--resume`."
+        )
+    return 0

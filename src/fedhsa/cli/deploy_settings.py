@@ -1,0 +1,276 @@
+"""The settings of `fedhsa deploy` and of each of its commands."""
+
+import dataclasses
+import pathlib
+from typing import Annotated, Any
+
+import tyro
+
+from .. import _check
+from .._types import DTYPES
+from ..deploy import Missing, Plan
+from .settings import AbstractFlags, AbstractSettings
+from .usage import UsageError, check_name, check_number
+
+_FILES = """\
+The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
+curves.csv, curves.npz, manifest.json), log.jsonl (what happened, one JSON
+object per line) and server.state (the checkpoint; --resume goes on from it).
+`fedhsa deploy status` tells how a run stands, also while it runs.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractDeploySettings(AbstractSettings):
+    """What all runs by messages can be told."""
+
+    algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
+    """The algorithm, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
+    num_agents: int | None = 3
+    """Number of agents."""
+    agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None
+    """Instead of a problem: a function (also MODULE:FUNCTION) that builds a node's agent from its own data."""
+    data: Annotated[str, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = ""
+    """What this function is told as `data`, for instance a file; {number} stands for the agent's number."""
+    rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 20
+    """Number of rounds, in all."""
+    dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
+    """The precision."""
+    missing: Annotated[str, tyro.conf.arg(metavar="wait|skip|fail")] = "wait"
+    """When an agent does not answer: wait for it, go on without it in this round, or stop."""
+    patience: Annotated[
+        float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="(default: 600 to wait, else 60)")
+    ] = None
+    """How long an exchange may take before an agent is missing."""
+    at_least: int = 1
+    """With skip: how many agents a round needs."""
+    resume: bool = False
+    """Go on from the checkpoint in the output folder."""
+
+    def _check_own(self) -> None:
+        if len(self.algorithm) != 1 or len(self.step_size) != 1:
+            raise UsageError("`algorithm` and `step_size` must be one each: a federation runs one algorithm at a time.")
+        _check.count("rounds", self.rounds)
+        check_name("dtype", self.dtype, DTYPES)
+        if self.patience is not None:
+            check_number("patience", self.patience)
+        self.policy()
+        self.plan()
+
+    def policy(self) -> Missing:
+        """What to do about agents that do not answer."""
+        return Missing(self.missing, self.patience, self.at_least)
+
+    def plan(self) -> Plan:
+        """What every site must know."""
+        names = {field.name for field in dataclasses.fields(Plan)} - {"algorithm", "step_size"}
+        given: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Plan(**given, algorithm=self.algorithm[0], step_size=self.step_size[0])
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where the results go."""
+        return pathlib.Path("runs", *self.command.split()) if self.out is None else self.out
+
+
+@dataclasses.dataclass(frozen=True)
+class MemorySettings(AbstractDeploySettings):
+    """All that `fedhsa deploy memory` can be told."""
+
+    command = "deploy memory"
+    description = f"""\
+Runs a federation inside this process: the same server, sites and messages as
+on a network, to see what they do, and what happens when something goes wrong.
+
+Examples:
+  fedhsa deploy memory
+  fedhsa deploy memory --problem td --step-size 0.05 --faults 0.3
+  fedhsa deploy memory --agent examples/private_series/site.py:build --dim 4 \\
+      --data examples/private_series/data/{{number}}.csv
+
+{_FILES}"""
+
+    faults: Annotated[float, tyro.conf.arg(metavar="0..1")] = 0.0
+    """The probability that a message is lost, late, repeated or garbled, or its site killed over it."""
+    out: Annotated[
+        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/memory)")
+    ] = None
+    """The folder for the results."""
+
+    def _check_own(self) -> None:
+        super()._check_own()
+        check_number("faults", self.faults)
+        _check.number("faults", self.faults, least=0.0, most=0.95)
+
+
+@dataclasses.dataclass(frozen=True)
+class RaySettings(AbstractDeploySettings):
+    """All that `fedhsa deploy ray` can be told."""
+
+    command = "deploy ray"
+    description = f"""\
+Runs on Ray: agents are shared out over actors, long-lived processes that may
+be on other machines of a trusted cluster. Rounds take milliseconds.
+
+Examples:
+  fedhsa deploy ray --num-agents 1000 --actors 4
+  fedhsa deploy ray --address auto --out /shared/run     (a running cluster)
+
+An actor that dies is started again, and goes on from what it has saved in the
+output folder: on a cluster that must be a folder that all machines share.
+
+{_FILES}"""
+
+    address: str = "local"
+    """local: start Ray for this run; auto or HOST:PORT: use a running cluster."""
+    actors: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
+    """Over how many processes the agents are shared out."""
+    out: Annotated[
+        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/ray)")
+    ] = None
+    """The folder for the results."""
+
+    def _check_own(self) -> None:
+        super()._check_own()
+        if self.actors is not None:
+            _check.count("actors", self.actors)
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoSettings(AbstractDeploySettings):
+    """All that `fedhsa deploy demo` can be told."""
+
+    command = "deploy demo"
+    description = f"""\
+Runs a real Flower federation on this machine: a SuperLink and one SuperNode
+per agent, encrypted and with keys, started for this run and gone after it.
+Nothing outside this machine is contacted. A round takes about 15 seconds:
+Flower starts a new process for every message.
+
+Examples:
+  fedhsa deploy demo
+  fedhsa deploy demo --problem td --step-size 0.05 --num-agents 4 --rounds 10
+  fedhsa deploy demo --agent examples/private_series/site.py:build --dim 4 \\
+      --data examples/private_series/data/{{number}}.csv
+
+{_FILES}"""
+
+    problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "td"
+    """The family of problems; `fedhsa list` shows them."""
+    rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 5
+    """Number of rounds, in all."""
+    step_size: Annotated[tuple[float, ...], tyro.conf.arg(metavar="ETA")] = (0.05,)
+    """The step size."""
+    insecure: bool = False
+    """Without encryption and keys."""
+    verbose: bool = False
+    """Show all that Flower says."""
+    out: Annotated[
+        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/demo)")
+    ] = None
+    """The folder for the results."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowerSettings(AbstractDeploySettings):
+    """All that `fedhsa deploy flower` can be told."""
+
+    command = "deploy flower"
+    description = f"""\
+Writes or runs a standard Flower app for any problem and algorithm, or for
+agents of your own, each built on its node from data that stay there.
+
+Examples:
+  write the app, to run it yourself with `flwr run my-app ...`:
+    fedhsa deploy flower --write my-app --rounds 50
+  run it on Flower's simulation engine (needs fedhsa[ray] too):
+    fedhsa deploy flower --simulate
+  run it on your federation (see `fedhsa deploy keys`):
+    fedhsa deploy flower --superlink 192.0.2.7:8000 --root-certificates ca.crt
+  each node's agent from a file that only this node has (its SuperNode was
+  started with --node-config "partition-id=0 num-partitions=3 data='my.csv'"):
+    fedhsa deploy flower --superlink ... --agent site.py:build --dim 4
+
+On a federation the results are written on the SuperLink's machine, to `--out`
+below the folder in which the SuperLink was started, unless it is absolute.
+
+{_FILES}"""
+
+    write: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Write the app to this folder, and run nothing."""
+    simulate: bool = False
+    """Run it on Flower's simulation engine, on this machine."""
+    superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """Run it on the federation of this SuperLink."""
+    root_certificates: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
+    """The certificate that the SuperLink's is checked against, ca.crt of `fedhsa deploy keys`."""
+    insecure: bool = False
+    """Talk to the SuperLink without encryption."""
+    state: str = "~/.fedhsa/sites"
+    """The folder on each node's machine for what its agent must not forget."""
+    verbose: bool = False
+    """Show all that Flower says."""
+    out: Annotated[
+        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/flower)")
+    ] = None
+    """The folder for the results."""
+
+    def _check_own(self) -> None:
+        super()._check_own()
+        ways = [self.write is not None, self.simulate, self.superlink is not None]
+        if sum(ways) != 1:
+            raise UsageError(
+                "fedhsa deploy flower needs one of `--write DIR`, `--simulate` and `--superlink HOST:PORT`. To try it "
+                "on this machine, use `fedhsa deploy demo`."
+            )
+        if self.superlink is not None and self.insecure == (self.root_certificates is not None):
+            raise UsageError(
+                "`superlink` needs `--root-certificates ca.crt`, or `--insecure` to go without encryption; not both."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class KeysSettings(AbstractFlags):
+    """All that `fedhsa deploy keys` can be told."""
+
+    command = "deploy keys"
+    description = """\
+Makes the certificates and keys of a Flower federation: one folder per machine,
+and COMMANDS.txt, which says what each person types.
+
+Examples:
+  fedhsa deploy keys my-federation --nodes 3 --host 192.0.2.7
+  fedhsa deploy keys my-federation --nodes 5 --host fed.example.org 10.0.0.5
+"""
+
+    folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("federation")
+    """A new folder."""
+    nodes: int = 3
+    """Number of nodes, each with a key of its own."""
+    host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("127.0.0.1",)
+    """Names or addresses under which the nodes reach the server."""
+    port: int = 8000
+    """The server's port."""
+    days: int = 365
+    """How long the certificates are valid."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StatusSettings(AbstractFlags):
+    """All that `fedhsa deploy status` can be told."""
+
+    command = "deploy status"
+    description = """\
+Tells how a run stands, while it runs or afterwards, from its output folder.
+
+Examples:
+  fedhsa deploy status
+  fedhsa deploy status runs/deploy/demo --json
+"""
+
+    folder: Annotated[
+        tyro.conf.Positional[pathlib.Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(the latest)")
+    ] = None
+    """The output folder of the run. Default: the one in runs/deploy that changed last."""
+    json: bool = False
+    """Print JSON."""

@@ -1,0 +1,79 @@
+"""`fedhsa deploy status`: how a run stands, from its log and its checkpoint."""
+
+import json
+import pathlib
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..deploy import Store
+from ..deploy.journal import FILE, read
+from .output import FailedRunError
+
+RUNS = pathlib.Path("runs", "deploy")
+
+
+def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
+    """Prints how the run in `folder` stands; without one, the run that changed last."""
+    found = summarise(_latest() if folder is None else folder)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, value in found.items():
+        table.add_row(name.replace("_", " "), _words(value))
+    console.print(table)
+    return 0
+
+
+def summarise(folder: pathlib.Path) -> dict[str, Any]:
+    """How the run stands, as plain values."""
+    try:
+        events = list(read(folder))
+    except FileNotFoundError:
+        raise FailedRunError(f"There is no run in {str(folder)!r}: it has no {FILE}.") from None
+    begun = [event for event in events if event["event"] in ("started", "resumed")]
+    rounds = [event for event in events if event["event"] == "round"]
+    if not begun:
+        raise FailedRunError(f"The log in {str(folder)!r} does not say that a run began.")
+    last, latest = rounds[-1] if rounds else begun[-1], events[-1]
+    running = Store(folder / "server.state").busy
+    ended = latest["event"] if latest["event"] in ("finished", "failed", "interrupted", "diverged") else "killed"
+    recent = [event["seconds"] for event in rounds[-5:]]
+    left = begun[-1]["rounds"] - last["round"]
+    return {
+        "folder": str(folder),
+        "run": begun[-1]["run"],
+        "state": "running" if running else ended,
+        "why": latest.get("why") if not running else None,
+        "transport": begun[-1]["transport"],
+        "missing_agents": begun[-1]["missing"],
+        "round": last["round"],
+        "rounds": begun[-1]["rounds"],
+        "error": last.get("error"),
+        "operator_norm": last.get("operator_norm"),
+        "agents": last["agents"] if rounds else 0,
+        "absent": last.get("absent", []),
+        "seconds_per_round": sum(recent) / len(recent) if recent else None,
+        "seconds_left": left * sum(recent) / len(recent) if running and recent else None,
+        "bytes_down": sum(event["bytes_down"] for event in rounds),
+        "bytes_up": sum(event["bytes_up"] for event in rounds),
+        "resumed": sum(event["event"] == "resumed" for event in events),
+        "refused_messages": sum(event["event"] == "refused" for event in events),
+        "started": begun[0]["time"],
+        "last_event": latest["time"],
+    }
+
+
+def _latest() -> pathlib.Path:
+    logs = sorted(RUNS.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime)
+    if not logs:
+        raise FailedRunError(f"There is no run in {str(RUNS)!r}. Name the run's output folder.")
+    return logs[-1].parent
+
+
+def _words(value: Any) -> str:
+    if value is None or value == []:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
