@@ -1,7 +1,9 @@
 """What happens in a run, as it happens: a log in JSON lines, and what can be read from it afterwards."""
 
+import contextlib
 import datetime
 import json
+import os
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,17 +32,17 @@ class Journal:
         entry = {"time": now, "event": event, **plain(facts)}
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, allow_nan=False) + "\n")
+            with open(self.path, "ab+") as file:
+                # A process that was killed may have left half a line, which must not swallow this one.
+                start = b"\n" if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n" else b""
+                file.write(start + json.dumps(entry, allow_nan=False).encode() + b"\n")
         if self.watch is not None:
             self.watch(entry)
 
 
 def read(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """The events of a run; a last line that a killed process left unfinished is left out."""
-    with open(folder / FILE, encoding="utf-8") as file:
+    """The events of a run; lines that a killed process left unfinished are left out."""
+    with open(folder / FILE, "rb") as file:
         for line in file:
-            try:
+            with contextlib.suppress(ValueError):
                 yield json.loads(line)
-            except ValueError:
-                continue

@@ -46,14 +46,16 @@ class Missing:
         """The patience as a number."""
         return float(self.patience or 0.0)
 
-    def check(self, algorithm: AbstractAlgorithm) -> None:
-        """Refuses to skip agents of a method that needs them all."""
+    def check(self, algorithm: AbstractAlgorithm, num_agents: int | None = None) -> None:
+        """Refuses to skip agents of a method that needs them all, and to need more agents than there are."""
         if self.action != "skip":
             return
+        if num_agents is not None and self.at_least > num_agents:
+            raise ValueError(f"`at_least` must be at most {num_agents}, the number of agents, got {self.at_least}.")
         try:
             Partial(algorithm, Bernoulli(0.5))
         except TypeError as error:
             raise ValueError(
-                f"`missing` cannot be 'skip' with {type(algorithm).__name__}, which needs all agents in every round: "
+                f"`missing` cannot be 'skip' with {type(algorithm).__name__}, whose rounds need all agents: "
                 f"{error} Use 'wait' or 'fail'."
             ) from error

@@ -34,7 +34,9 @@ class Schema:
 
     def __init__(self, shapes: PyTree):
         paths, self.structure = jax.tree_util.tree_flatten_with_path(shapes)
-        self.leaves = tuple(Leaf(_name(path), tuple(s.shape), np.dtype(s.dtype).name) for path, s in paths)
+        names, shapes = _names([path for path, _ in paths]), [shape for _, shape in paths]
+        pairs = zip(names, shapes, strict=True)
+        self.leaves = tuple(Leaf(name, tuple(s.shape), np.dtype(s.dtype).name) for name, s in pairs)
 
     @property
     def num_bytes(self) -> int:
@@ -74,6 +76,16 @@ def of_some(message: PyTree, rows: Any) -> PyTree:
         return PerAgent(tree.take(leaf.values, rows)) if isinstance(leaf, PerAgent) else leaf
 
     return jax.tree.map(cut, message, is_leaf=lambda x: isinstance(x, PerAgent))
+
+
+def is_finite(values: PyTree) -> bool:
+    """Whether all numbers are."""
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values) if np.asarray(leaf).dtype.kind == "f")
+
+
+def _names(paths: list[tuple]) -> list[str]:
+    names = [_name(path) for path in paths]
+    return names if len(set(names)) == len(names) else [f"{i}.{name}" for i, name in enumerate(names)]
 
 
 def _name(path: tuple) -> str:

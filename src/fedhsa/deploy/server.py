@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import pathlib
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,16 +21,16 @@ from .._types import precision
 from ..algorithms import Replies
 from ..engine import batch
 from ..engine.run import DIVERGED
-from .journal import Journal
+from .journal import FILE, Journal
 from .missing import Missing
-from .schema import Schema, of_some
+from .schema import Schema, is_finite, of_some
 from .site import HELLO
-from .store import Store
+from .store import Store, check_run, set_aside
 from .task import Task
 from .transport import AbstractTransport
-from .wire import Packet, Refused, pack, unpack
+from .wire import REASON, Packet, Refused, pack, unpack
 
-BOOT = 2**20
+BOOT = 2**36
 """Attempts are numbered from a multiple of this: each start of the server has numbers of its own."""
 
 
@@ -67,9 +69,18 @@ class _AbsentError(Exception):
 class _AgainError(Exception):
     """The round must be begun again: a site has missed part of it."""
 
+    def __init__(self, site: int):
+        self.site = site
+
 
 class _DivergedError(Exception):
-    """A site's reply is not finite, and would not be if it were asked again."""
+    """What a site or the server would send is not finite, and would not be if it were asked again."""
+
+
+_HOPELESS = ("exhausted", "lost")
+"""Refusals that no waiting changes."""
+_PAUSE, _LONGEST_PAUSE = 0.001, 1.0
+"""Seconds between questions to sites that do not answer or refuse: twice as long each time."""
 
 
 class Server:
@@ -84,6 +95,7 @@ class Server:
     - `folder`: for the checkpoint and the log, or None to keep neither.
     - `theta_star`: the root, where it is known, to record the error.
     - `watch`: called with every event of the log.
+    - `run`: what the run is called. Default: a name by chance.
     """
 
     def __init__(
@@ -93,26 +105,35 @@ class Server:
         sites: Sequence[Sequence[int]],
         *,
         missing: Missing | None = None,
-        folder: pathlib.Path | None = None,
+        folder: str | os.PathLike | None = None,
         theta_star: np.ndarray | None = None,
         watch: Callable[[dict[str, Any]], None] | None = None,
         run: str | None = None,
     ):
         self.task, self.transport, self.theta_star = task, transport, theta_star
         self.missing = Missing() if missing is None else missing
-        self.missing.check(task.algorithm)
+        self.missing.check(task.algorithm, task.num_agents)
         self.sites = [np.asarray(numbers, dtype=np.int64) for numbers in sites]
-        if np.concatenate(self.sites).tolist() != list(range(task.num_agents)):
+        if not all(len(numbers) for numbers in self.sites) or (
+            [n for numbers in self.sites for n in numbers.tolist()] != list(range(task.num_agents))
+        ):
             raise ValueError(f"`sites` must list the agents 0 to {task.num_agents - 1} in order, got {sites!r}.")
         self.site_of = {int(numbers[0]): site for site, numbers in enumerate(self.sites)}
         self.schemas = [task.schemas(len(numbers)) for numbers in self.sites]
         self.keys = task.keys(np.arange(task.num_agents))
-        self.run_id = run or uuid.uuid4().hex[:12]
-        self.store = None if folder is None else Store(folder / "server.state")
-        self.journal = Journal(folder, watch)
+        self._limits = [max(s[i][2].num_bytes for s in self.schemas) for i in range(len(self.schemas[0]))]
+        self.run_id = check_run(run or uuid.uuid4().hex[:12])
+        home = None if folder is None else pathlib.Path(folder)
+        self.store = None if home is None else Store(home / "server.state")
+        self.journal = Journal(home, watch)
         self.phase: Callable[[str], None] = lambda name: None
         """Called on the way through a round: sent, collected, aggregated, checkpointed."""
-        self.attempt, self.boots = BOOT, 1
+        self.attempt, self.boots, self._own = BOOT, 1, False
+        self._reasons: dict[int, str] = {}
+        self._tokens: dict[int, str] = {}
+        self._hopeless: set[int] = set()
+        self._shortage: float | None = None
+        self._rows, self._known = np.zeros((0, len(Record._fields))), 0
         self._bound = DIVERGED * (
             1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
         )
@@ -134,27 +155,46 @@ class Server:
                 "`resume`: the checkpoint belongs to another run: its algorithm, agents, key, start or precision "
                 "differ. Repeat that run's settings, or use another folder."
             )
-        self.run_id, self.boots = header["run"], header["boots"] + 1
+        if arrays["sizes"].tolist() != [len(numbers) for numbers in self.sites]:
+            raise ValueError(
+                f"`resume`: the run had sites of {arrays['sizes'].tolist()} agents, got "
+                f"{[len(numbers) for numbers in self.sites]}. Divide the agents as before, or use another folder."
+            )
+        self.run_id, self.boots, self._own = header["run"], header["boots"] + 1, True
         self.attempt = self.boots * BOOT
         leaves = [arrays[f"server/{i}"] for i in range(len(self._server_schema.leaves))]
-        columns = [arrays[f"record/{name}"].tolist() for name in Record._fields]
         self.progress = Progress(
             header["round"],
             self._server_schema.structure.unflatten(leaves),
             arrays["counted"],
-            [Record(*row) for row in zip(*columns, strict=True)],
+            [_as_record(row) for row in arrays["records"].tolist()],
             header["failed_round"],
         )
+        self._known = 0
 
     def run(self, rounds: int) -> Progress:
         """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
         with contextlib.nullcontext() if self.store is None else self.store.alone(wait=False):
+            self._claim()
+            if self.progress.round > rounds and self.progress.failed_round < 0:
+                raise ValueError(
+                    f"`rounds` must be at least {self.progress.round}, where the checkpoint stands, got {rounds}."
+                )
             return self._run(rounds)
+
+    def _claim(self) -> None:
+        """Makes the folder this run's: takes up what another process has done since, or sets another run aside."""
+        if self.store is not None and not self._own:
+            for path in (self.store.path, self.store.path.with_name(FILE)):
+                set_aside(path)
+        elif self.store is not None and self.store.changed:
+            self.resume()
+        self._own = True
 
     def _run(self, rounds: int) -> Progress:
         self._checkpoint()
         facts = {"agents": self.task.num_agents, "missing": self.missing.action, "transport": self.transport.name}
-        began = "resumed" if self.progress.round else "started"
+        began = "resumed" if self.boots > 1 else "started"
         error = self.progress.records[-1].error
         self.journal(began, run=self.run_id, round=self.progress.round, rounds=rounds, error=error, **facts)
         try:
@@ -164,8 +204,9 @@ class Server:
         except KeyboardInterrupt:
             self.journal("interrupted", round=self.progress.round)
             raise
-        except FederationError as error:
-            self.journal("failed", round=self.progress.round, why=str(error))
+        except Exception as error:
+            why = str(error) if isinstance(error, FederationError) else f"{type(error).__name__}: {error}"
+            self.journal("failed", round=self.progress.round, why=why)
             raise
         diverged = self.progress.failed_round >= 0
         self.journal("diverged" if diverged else "finished", round=self.progress.round)
@@ -177,8 +218,8 @@ class Server:
         try:
             moved, cohort, norm = self._round(t)
         except _DivergedError:
-            self.progress = self._fail(t)
-            self._checkpoint()
+            spent = (0, time.perf_counter() - began, self._down, self._up, self.attempt - first)
+            self._fail(Record(float("inf"), float("inf"), *spent))
             return
         counted = counted.copy()
         counted[sorted(cohort)] = t
@@ -186,37 +227,43 @@ class Server:
         agents = sum(len(self.sites[site]) for site in cohort)
         seconds = time.perf_counter() - began
         record = Record(self._error(moved), norm, agents, seconds, self._down, self._up, self.attempt - first)
+        if not np.linalg.norm(_flat(moved.theta)) <= self._bound:
+            self._fail(record._replace(error=float("inf"), operator_norm=float("inf")))
+            return
         self.progress = Progress(t + 1, moved, counted, [*records, record], -1)
-        if not float((np.asarray(moved.theta) ** 2).sum()) <= self._bound**2:
-            self.progress = self._fail(t)
         self.phase("aggregated")
         self._checkpoint()
         self.phase("checkpointed")
         absent = [int(n) for site in range(len(self.sites)) if site not in cohort for n in self.sites[site]]
         self.journal("round", round=t + 1, rounds=rounds, **record._asdict(), absent=absent)
 
-    def _fail(self, t: int) -> Progress:
-        """The end of a run that has diverged in round `t`: what was recorded is infinite from here."""
-        last = self.progress.records[-1]
-        record = last._replace(error=float("inf"), operator_norm=float("inf"))
-        return self.progress._replace(round=t + 1, records=[*self.progress.records, record], failed_round=t + 1)
+    def _fail(self, record: Record) -> None:
+        """The end of a run that has diverged; the parameter is the last that had not."""
+        t, _, _, records, _ = self.progress
+        self.progress = self.progress._replace(round=t + 1, records=[*records, record], failed_round=t + 1)
+        self._checkpoint()
 
     def _round(self, t: int) -> tuple[PyTree, set[int], float | None]:
         """The server after round `t`, who took part, and the norm of the averaged operators where there are any."""
-        cohort = self._cohort()
+        self._shortage = None
+        cohort, trouble_since = self._cohort(), None
         while True:
             self.attempt += 1
             try:
                 return self._try(t, cohort)
-            except _AgainError:
-                continue
-            except _AbsentError as absent:
-                names = sorted(int(n) for site in absent.sites for n in self.sites[site])
-                reasons = {site: self._reasons.get(site) or self.transport.trouble(site) for site in absent.sites}
-                self.journal("missing", round=t + 1, agents=names, why={str(k): v for k, v in reasons.items() if v})
-                if self.missing.action != "skip":
-                    raise FederationError(self._explain(t, names, reasons)) from None
-                cohort = self._cohort(cohort - absent.sites)
+            except _AgainError as again:
+                trouble_since = trouble_since or time.monotonic()
+                if time.monotonic() - trouble_since < self.missing.seconds:
+                    continue
+                absent, trouble_since = {again.site}, None
+            except _AbsentError as error:
+                absent = error.sites
+            names = sorted(int(n) for site in absent for n in self.sites[site])
+            reasons = {site: self._reasons.get(site) or self.transport.trouble(site) for site in absent}
+            self.journal("missing", round=t + 1, agents=names, why={str(k): v for k, v in reasons.items() if v})
+            if self.missing.action != "skip":
+                raise FederationError(self._explain(t, names, reasons))
+            cohort = self._cohort(cohort - absent)
 
     def _try(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float | None]:
         server, norm = self.progress.server, None
@@ -224,14 +271,17 @@ class Server:
             index = np.asarray(t)
             message = _send(self.task.settings, number, self.keys, server, index, self.task.num_agents)
             message = tree.to_host(message)
+            if not is_finite(message):
+                raise _DivergedError
+            self._tokens = {}
             requests = {site: self._request(t, number, site, message) for site in sorted(cohort)}
             self.phase("sent")
             answers = self._collect(t, number, requests)
             self.phase("collected")
             replies = self._stack(number, answers)
             server = _aggregate(self.task.settings, number, self.keys, server, replies, index, self.task.num_agents)
-            if number == 0 and exchange.name == "operator":
-                norm = float(np.linalg.norm(np.asarray(_mean(replies))))
+            if number == 0 and exchange.name == "operator" and self._are_vectors(replies):
+                norm = float(np.linalg.norm(_flat(_mean(replies))))
         return server, cohort, norm
 
     def _cohort(self, some: set[int] | None = None) -> set[int]:
@@ -239,14 +289,14 @@ class Server:
         if self.missing.action != "skip":
             return set(range(len(self.sites)))
         cohort = self.transport.present() if some is None else some
-        deadline = time.monotonic() + self.missing.seconds
-        while sum(len(self.sites[site]) for site in cohort) < self.missing.at_least:
-            if time.monotonic() > deadline:
-                raise FederationError(
-                    f"{sum(len(self.sites[s]) for s in cohort)} agents can be reached, the round needs "
-                    f"{self.missing.at_least} (`at_least`). Start more of them, then resume."
-                )
-            time.sleep(max(self.transport.pause, 0.05))
+        while (there := sum(len(self.sites[site]) for site in cohort)) < self.missing.at_least:
+            needed = f"{there} agents can be reached, the round needs {self.missing.at_least} (`at_least`)"
+            if self._shortage is None:
+                self._shortage = time.monotonic()
+                self.journal("waiting", round=self.progress.round + 1, why=needed)
+            if time.monotonic() > self._shortage + self.missing.seconds:
+                raise FederationError(f"{needed}. Start more of them, then resume.")
+            time.sleep(min(max(self.transport.pause, 0.05), self.missing.seconds))
             cohort = self.transport.present()
         return cohort
 
@@ -261,14 +311,18 @@ class Server:
             "exchange": number,
             "name": name,
             "counted": int(self.progress.counted[site]),
+            "first": int(self.sites[site][0]),
+            "agents": len(self.sites[site]),
+            # Only who was asked knows it: no site can answer for another.
+            "token": self._tokens.setdefault(site, secrets.token_hex(8)),
         }
         return pack(header, schema.split(of_some(message, self.sites[site])))
 
     def _collect(self, t: int, number: int, requests: dict[int, bytes]) -> dict[int, PyTree]:
         """The replies of all sites asked, asking again those that do not answer until patience ends."""
         replies: dict[int, PyTree] = {}
-        waiting, self._reasons = set(requests), {}
-        deadline = time.monotonic() + self.missing.seconds
+        waiting, self._reasons, self._hopeless = set(requests), {}, set()
+        deadline, pause = time.monotonic() + self.missing.seconds, _PAUSE
         while waiting:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -287,24 +341,31 @@ class Server:
                     waiting.discard(site)
                 if not waiting:
                     break
-            if waiting & self._reasons.keys() and self.missing.action != "wait":
-                raise _AbsentError(waiting & self._reasons.keys())
-            if waiting and not any(site in replies for site in messages):
-                time.sleep(min(self.transport.pause, max(0.0, deadline - time.monotonic())))
+            given_up = self._hopeless if self.missing.action == "wait" else self._reasons.keys()
+            if waiting & given_up:
+                raise _AbsentError(waiting & given_up)
+            if waiting == messages.keys():
+                time.sleep(min(max(self.transport.pause, pause), max(0.0, deadline - time.monotonic())))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                pause = _PAUSE
         return replies
 
     def _open(self, data: bytes, t: int, number: int) -> tuple[int, PyTree]:
         """The site and its reply to this exchange; refuses everything else."""
-        packet = unpack(data, max(schemas[number][2].num_bytes for schemas in self.schemas))
+        packet = unpack(data, self._limits[number])
         header = packet.header
-        if (header.get("run"), header.get("task")) != (self.run_id, self.task.digest):
-            raise Refused("foreign", "the message belongs to another run")
-        first = header.get("first")
+        first, agents = header.get("first"), header.get("agents")
         site = self.site_of.get(first) if type(first) is int else None
-        if site is None or header.get("agents") != len(self.sites[site]):
-            raise Refused("foreign", f"no site begins with agent {first!r}")
-        if [header.get(name) for name in ("round", "attempt", "exchange")] != [t, self.attempt, number]:
+        if site is None or type(agents) is not int or agents != len(self.sites[site]):
+            raise Refused("foreign", "no site of this run has the agents that it speaks for")
+        if (header.get("run"), header.get("task")) != (self.run_id, self.task.digest):
+            raise Refused("foreign", f"site {site} speaks of another run, or its settings differ from the server's")
+        asked = [header.get(name) for name in ("round", "attempt", "exchange")]
+        if asked != [t, self.attempt, number] or not all(type(value) is int for value in asked):
             raise Refused("stale", f"site {site} speaks of another exchange than that of round {t + 1}")
+        if header.get("token") != self._tokens.get(site):
+            raise Refused("foreign", f"site {site} was not asked this")
         if header.get("kind") == "refusal":
             return self._refused(site, packet)
         if header.get("kind") != "reply":
@@ -312,11 +373,14 @@ class Server:
         return site, self.schemas[site][number][2].join(packet.arrays)
 
     def _refused(self, site: int, packet: Packet) -> tuple[int, PyTree]:
-        code, reason = str(packet.header.get("code"))[:40], str(packet.header.get("reason"))[:300]
+        code, reason = (
+            value[:REASON] if isinstance(value, str) else "no reason given"
+            for value in (packet.header.get("code"), packet.header.get("reason"))
+        )
         self._reasons[site] = reason
         if code in ("missed", "conflict"):
-            self.journal("again", site=site, why=reason)
-            raise _AgainError
+            self.journal("again", round=self.progress.round + 1, site=site, why=reason)
+            raise _AgainError(site)
         if code == "diverged":
             raise _DivergedError
         if code == "stale":
@@ -324,6 +388,8 @@ class Server:
                 f"Site {site} is further than this server's checkpoint ({reason}): was an old one restored? Use the "
                 "latest, or start a new run."
             )
+        if code in _HOPELESS:
+            self._hopeless.add(site)
         raise Refused(code, f"site {site}: {reason}")
 
     def _stack(self, number: int, answers: dict[int, PyTree]) -> Replies:
@@ -349,10 +415,16 @@ class Server:
             f"up to round {t}: resume it when the agents are back, or let it go on without them with 'skip'."
         )
 
+    def _are_vectors(self, replies: Replies) -> bool:
+        """Whether the replies are one parameter-sized vector of each agent, so that their mean has a meaning."""
+        shapes = [leaf.shape for leaf in jax.tree.leaves(replies.values)]
+        return shapes == [(self.task.num_agents, len(self.task.theta))]
+
     def _error(self, server: PyTree) -> float:
         if self.theta_star is None:
             return float("nan")
-        return float(((np.asarray(server.theta)[0] - self.theta_star) ** 2).sum())
+        away = _flat(server.theta) - self.theta_star
+        return float(away @ away)
 
     def _movement(self, before: PyTree, after: PyTree) -> float:
         """How far the parameter moved per step: the size of the operators, where they are not sent themselves."""
@@ -361,7 +433,7 @@ class Server:
         total = 1.0
         if isinstance(step, int | float | np.ndarray):
             total = float(step) * self.task.algorithm.block_length
-        return float(np.linalg.norm(np.asarray(after.theta) - np.asarray(before.theta))) / total
+        return float(np.linalg.norm(_flat(after.theta) - _flat(before.theta))) / total
 
     def _checkpoint(self) -> None:
         if self.store is None:
@@ -374,17 +446,37 @@ class Server:
             "boots": self.boots,
             "round": progress.round,
             "failed_round": progress.failed_round,
-            "settings": json.loads(json.dumps(self.task.plain())),
         }
         arrays = {f"server/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(progress.server))}
-        columns = zip(Record._fields, zip(*progress.records, strict=True), strict=True)
-        arrays |= {"counted": progress.counted} | {f"record/{name}": np.asarray(values) for name, values in columns}
-        self.store.save(header, arrays)
+        arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
+        # As bytes, since settings may hold long arrays, and headers are short.
+        arrays["settings"] = np.frombuffer(json.dumps(self.task.plain()).encode(), np.uint8)
+        self.store.save(header, arrays | {"records": self._table()})
+
+    def _table(self) -> np.ndarray:
+        """The records as one array; only what is new is converted."""
+        records = self.progress.records
+        known = min(self._known, len(records))
+        if len(records) > len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros((len(records), len(Record._fields)))])
+        self._rows[known : len(records)] = records[known:]
+        self._known = len(records)
+        return self._rows[: len(records)]
 
 
 def hello(task: Task, run: str) -> bytes:
     """A message that asks a site who it is."""
     return pack({"kind": HELLO, "run": run, "task": task.digest}, {})
+
+
+def _as_record(row: list[float]) -> Record:
+    error, norm, agents, seconds, down, up, attempts = row
+    return Record(error, norm, int(agents), seconds, int(down), int(up), int(attempts))
+
+
+def _flat(values: Any) -> np.ndarray:
+    """A vector of double precision, in which squares of float32 do not overflow."""
+    return np.ravel(np.asarray(values, dtype=np.float64))
 
 
 @eqx.filter_jit

@@ -22,7 +22,7 @@ from ..algorithms import AbstractAlgorithm
 from ..engine import batch
 from ..problems import AbstractAgent
 from .schema import Schema
-from .store import Store
+from .store import Store, check_run
 from .stream import AbstractStream
 from .task import Task
 from .wire import Packet, Refused, pack, unpack
@@ -46,6 +46,8 @@ class State(NamedTuple):
     """What was answered in this round, to be said again."""
     marks: list[str]
     """Of which messages."""
+    blocks: int = 0
+    """How many blocks of observations were drawn so far."""
 
 
 class Site:
@@ -70,22 +72,26 @@ class Site:
         run: str,
         streams: Sequence[AbstractStream] | None = None,
     ):
-        self.task, self.store, self.run, self.streams = task, store, run, streams
+        self.task, self.store, self.run, self.streams = task, store, check_run(run), streams
         self.numbers = np.asarray(numbers, dtype=np.int64)
+        _check_numbers(self.numbers, task.num_agents, tree.leading_axis(agents), streams)
         self.keys = task.keys(self.numbers)
         self.schemas = task.schemas(len(self.numbers))
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas)
         self.phase: Callable[[str], None] = lambda name: None
         """Called on the way through an answer: received, computed, saved."""
+        self._length = None if streams else tree.take(agents, 0).source.length
         with precision(task.dtype):
             self.agents = tree.to_device(agents, task.dtype)
             memory = _begin_memory(task.settings, jnp.asarray(task.theta, task.dtype), len(self.numbers))
             source = () if streams else _begin_sources(self.agents, self.keys)
         self.first = State(-1, 0, source, memory, memory, [], [])
+        self._first_streams = [stream.save() for stream in streams or []]
         self._memory_schema = Schema(memory)
         self._source_schema = Schema(self._block_like() if streams else source)
         self._state, self._loaded = self.first, False
         self._block: tuple[int, Any, Any] | None = None  # round, chains after it, block
+        self._drawn: dict[tuple[int, int], Any] = {}  # by round and stream, until all of them have given their block
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a message, or a refusal that says why; never an error."""
@@ -110,13 +116,19 @@ class Site:
                 "foreign", "the message belongs to another run, or the settings here differ from the server's"
             )
         if header.get("kind") == HELLO:
+            if packet.arrays:
+                raise Refused("malformed", "a greeting carries no arrays")
             return pack(self._header("present", header, round=self._restore().round), {})
-        t, attempt, number, counted = _whole(header, "round", "attempt", "exchange", "counted")
-        if header.get("kind") != "request" or not 0 <= number < len(self.schemas):
+        t, attempt, number, counted, first, agents = _whole(
+            header, "round", "attempt", "exchange", "counted", "first", "agents"
+        )
+        if (first, agents) != (self.numbers[0], len(self.numbers)):
+            raise Refused("foreign", f"the message is to {agents} agents from number {first}, who are not here")
+        if header.get("kind") != "request" or t < 0 or not 0 <= number < len(self.schemas):
             raise Refused("malformed", "not a request for an exchange of this algorithm")
         name, sent, _ = self.schemas[number]
         if header.get("name") != name:
-            raise Refused("foreign", f"exchange {number} is {name!r} here, not {header.get('name')!r}")
+            raise Refused("foreign", f"exchange {number} is {name!r} here, the message names another")
         message = sent.join(packet.arrays)
         self.phase("received")
         state = self._restore()
@@ -140,9 +152,16 @@ class Site:
         if t == state.round:
             return state._replace(attempt=attempt, memory=state.before, replies=[], marks=[])
         memory = state.memory if counted == state.round else state.before  # a round that did not count leaves no trace
-        drawn = state.source if state.round < 0 or self.streams else self._draw(state)[0]
-        source = self._draw_live(t) if self.streams else drawn
-        return State(t, attempt, source, memory, memory, [], [])
+        blocks = state.blocks + 1
+        if self._length is not None and blocks * self.task.algorithm.block_length > self._length:
+            raise Refused("exhausted", "what was recorded for replay is used up: ask for fewer rounds")
+        if self.streams:
+            # Saved at once: what was observed cannot be observed again.
+            state = State(t, attempt, self._draw_live(t), memory, memory, [], [], blocks)
+            self._save(state)
+            return state
+        source = state.source if state.round < 0 else self._draw(state)[0]
+        return State(t, attempt, source, memory, memory, [], [], blocks)
 
     def _compute(self, state: State, header: dict[str, Any], message: PyTree, mark: str) -> bytes:
         number = len(state.replies)
@@ -170,15 +189,15 @@ class Site:
         return self._block[1:]
 
     def _draw_live(self, t: int) -> PyTree:
-        """The streams' block, once per round also if the round cannot be answered."""
-        if self._block is None or self._block[0] != t:
-            blocks = [
-                stream.draw(host_generator(self.task.key, "stream", int(number), t), self.task.algorithm.block_length)
-                for stream, number in zip(self.streams or [], self.numbers, strict=True)
-            ]
-            with_seed = jax.tree.map(lambda x: x[:, :, None], tree.stack(blocks))
-            self._block = (t, (), tree.to_device(with_seed, self.task.dtype))
-        return self._block[2]
+        """The streams' block, once per round also if another stream fails or the round cannot be answered."""
+        length = self.task.algorithm.block_length
+        for i, stream in enumerate(self.streams or []):
+            if (t, i) not in self._drawn:
+                generator = host_generator(self.task.key, "stream", int(self.numbers[i]), t)
+                self._drawn[t, i] = _check_block(stream.draw(generator, length), stream.like, length)
+        blocks = [self._drawn[t, i] for i in range(len(self.numbers))]
+        with_seed = jax.tree.map(lambda x: x[:, :, None], tree.stack(blocks))
+        return tree.to_device(with_seed, self.task.dtype)
 
     def _block_like(self) -> PyTree:
         shape = (len(self.numbers), self.task.algorithm.block_length, 1)
@@ -186,44 +205,50 @@ class Site:
         return jax.tree.map(lambda x: np.zeros((*shape, *np.shape(x)), np.asarray(x).dtype), likes[0])
 
     def _header(self, kind: str, asked: dict[str, Any], **more: Any) -> dict[str, Any]:
-        echo = {name: asked[name] for name in ("round", "attempt", "exchange", "name") if name in asked}
-        numbers = self.numbers.tolist()
-        own = {"run": self.run, "task": self.task.digest, "first": numbers[0], "agents": len(numbers)}
-        return {"kind": kind, **own, **echo, **more}
+        own = {"run": self.run, "task": self.task.digest, "first": int(self.numbers[0]), "agents": len(self.numbers)}
+        return {"kind": kind, **own, **_echo(asked), **more}
 
     def _save(self, state: State) -> None:
         header = {
             "kind": "site",
             "task": self.task.digest,
             "run": self.run,
-            "numbers": self.numbers.tolist(),
             "round": state.round,
             "attempt": state.attempt,
             "marks": state.marks,
+            "blocks": state.blocks,
         }
-        arrays = {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
+        arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
+        arrays |= {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
         for name, part in (("source", state.source), ("before", state.before), ("memory", state.memory)):
             arrays |= {f"{name}/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(part))}
         for i, stream in enumerate(self.streams or []):
             arrays |= {f"stream/{i}/{name}": np.asarray(value) for name, value in stream.save().items()}
         self.store.save(header, arrays)
         self._state, self._loaded = state, True
+        self._drawn.clear()
 
     def _restore(self) -> State:
         """The state saved last, also if another process has saved it."""
         if self._loaded and not self.store.changed:
             return self._state
-        packet = self.store.load()
-        self._state, self._loaded, self._block = self.first, True, None
-        if packet is not None:
-            self._state = self._read(packet)
+        packet, gone = self.store.load(), self._loaded
+        self._loaded, self._block = False, None
+        self._drawn.clear()
+        self._state = self.first if packet is None else self._read(packet)
+        if packet is None and gone:  # somebody has removed the file
+            for stream, start in zip(self.streams or [], self._first_streams, strict=True):
+                stream.restore(start)
+        self._loaded = True
         return self._state
 
     def _read(self, packet: Packet) -> State:
         header, arrays = packet
-        own = {"kind": "site", "task": self.task.digest, "run": self.run, "numbers": self.numbers.tolist()}
-        if any(header.get(name) != value for name, value in own.items()):
-            raise ValueError(f"{str(self.store.path)!r} belongs to other agents or another run.")
+        own = {"kind": "site", "task": self.task.digest, "run": self.run}
+        same = np.array_equal(arrays.get("numbers", ()), self.numbers)
+        if not same or any(header.get(name) != value for name, value in own.items()):
+            log.error("%s belongs to other agents or another run", self.store.path)
+            raise Refused("foreign", "what is saved there belongs to other agents or another run")
 
         def part(name: str, schema: Schema) -> PyTree:
             return schema.structure.unflatten([arrays[f"{name}/{i}"] for i in range(len(schema.leaves))])
@@ -239,6 +264,7 @@ class Site:
             part("memory", self._memory_schema),
             [arrays[f"reply/{i}"].tobytes() for i in range(len(header["marks"]))],
             header["marks"],
+            header["blocks"],
         )
 
 
@@ -247,6 +273,32 @@ def _whole(header: dict[str, Any], *names: str) -> list[int]:
     if not all(type(value) is int and -1 <= value < 2**53 for value in values):
         raise Refused("malformed", f"the header must have whole numbers {', '.join(names)}")
     return [value for value in values if isinstance(value, int)]
+
+
+def _echo(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a reply repeats of a message that may hold anything."""
+    numbers = {name: asked.get(name) for name in ("round", "attempt", "exchange")}
+    words = {name: asked.get(name) for name in ("name", "token")}
+    return {name: value for name, value in numbers.items() if type(value) is int and -1 <= value < 2**53} | {
+        name: value for name, value in words.items() if isinstance(value, str) and len(value) <= 100
+    }
+
+
+def _check_numbers(numbers: np.ndarray, num_agents: int, found: int, streams: Sequence[AbstractStream] | None) -> None:
+    if not (numbers.ndim == 1 and len(numbers) and numbers.min() >= 0 and numbers.max() < num_agents):
+        raise ValueError(f"`numbers` must say which of the agents 0 to {num_agents - 1} are here, got {numbers}.")
+    if found != len(numbers) or (streams is not None and len(streams) != len(numbers)):
+        of_streams = "" if streams is None else f" and {len(streams)} streams"
+        raise ValueError(f"`agents` must be as many as `numbers`: {len(numbers)}, got {found}{of_streams}.")
+
+
+def _check_block(block: PyTree, like: PyTree, length: int) -> PyTree:
+    """Refuses a stream's block that is not `length` observations like the example."""
+    wanted = jax.tree.map(lambda x: (length, *np.shape(x)), like)
+    found = jax.tree.map(np.shape, block)
+    if found != wanted:
+        raise ValueError(f"`draw` must give {length} observations of shapes {wanted}, got {found}.")
+    return jax.tree.map(np.array, block)  # a copy: the stream may use its buffers again
 
 
 @eqx.filter_jit

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,12 +29,14 @@ class Store:
 
     def __init__(self, path: str | os.PathLike, sync: bool = True):
         self.path, self.sync = pathlib.Path(path), sync
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, int, bytes] | None = None
 
     def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Replaces the state."""
         with _files.atomic(self.path, self.sync) as file:
             file.write(pack(header, arrays))
+        if self.sync:
+            _sync_folder(self.path.parent)
         self._seen = self._now()
 
     def load(self) -> Packet | None:
@@ -54,10 +57,11 @@ class Store:
         """Whether another process has saved or removed the state since this one did."""
         return self._seen != self._now()
 
-    def _now(self) -> tuple[int, int] | None:
-        with contextlib.suppress(FileNotFoundError):
-            found = os.stat(self.path)
-            return found.st_ino, found.st_mtime_ns
+    def _now(self) -> tuple[int, int, bytes] | None:
+        # Two files of the same moment can have the same number on the disk, but not the same checksum.
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            found = os.fstat(file.fileno())
+            return found.st_ino, found.st_mtime_ns, file.read(16)
         return None
 
     @contextlib.contextmanager
@@ -77,6 +81,33 @@ class Store:
                 return False
         except BusyError:
             return True
+
+
+def set_aside(path: pathlib.Path) -> None:
+    """Gives a file another name, so that a new one can take its place; nothing is lost."""
+    number = 1
+    while (name := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(name)
+
+
+def check_run(run: str) -> str:
+    """Refuses a name of a run that could not be the name of a folder, or would lead out of one."""
+    if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", run):
+        raise ValueError(f"`run` must be up to 64 letters, digits, - and _, got {run!r}.")
+    return run
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    """Lets the file's new name survive a loss of power too."""
+    if fcntl is None:  # folders cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 class BusyError(Exception):

@@ -12,6 +12,8 @@ MAGIC = b"fedhsa/1"
 """The format and its version."""
 HEADER_BYTES = 2**20
 """The longest header that is looked at."""
+REASON = 300
+"""How many characters of a reason are kept: part of it may be what a stranger sent."""
 DTYPES = ("bool", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 _LENGTHS = struct.Struct("<II")
 _START = len(MAGIC) + _LENGTHS.size
@@ -21,8 +23,8 @@ class Refused(Exception):  # noqa: N818 (what happened to the message)
     """A message that is not taken, with the reason and a word for it that programs can tell apart."""
 
     def __init__(self, code: str, reason: str):
-        super().__init__(reason)
-        self.code, self.reason = code, reason
+        super().__init__(reason[:REASON])
+        self.code, self.reason = code, reason[:REASON]
 
 
 class Packet(NamedTuple):
@@ -48,6 +50,8 @@ def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
             raise TypeError(f"{name!r} has the type {array.dtype}, which messages do not carry.")
     described = [[name, array.dtype.name, list(array.shape)] for name, array in parts.items()]
     head = json.dumps({**header, "arrays": described}, allow_nan=False, separators=(",", ":")).encode()
+    if len(head) > HEADER_BYTES:
+        raise ValueError(f"the header has {len(head):,} bytes, at most {HEADER_BYTES:,} can be read again")
     little = [array.astype(array.dtype.newbyteorder("<"), copy=False) for array in parts.values()]
     body = b"".join([head, *(array.tobytes() for array in little)])
     return MAGIC + _LENGTHS.pack(zlib.crc32(body), len(head)) + body
@@ -94,7 +98,9 @@ def _read_arrays(described: list, body: memoryview, limit: int | None) -> dict[s
         size = count * np.dtype(dtype).itemsize
         if size > len(body) - place:
             raise Refused("malformed", f"the array {name!r} is cut off")
-        array = np.frombuffer(body, np.dtype(dtype).newbyteorder("<"), count, place)
+        array = np.frombuffer(body[place : place + size], np.dtype(dtype).newbyteorder("<"))
+        if dtype == "bool" and (array.view(np.uint8) > 1).any():
+            raise Refused("malformed", f"the array {name!r} has truth values other than 0 and 1")
         arrays[name] = array.astype(dtype).reshape(shape)  # a copy, in this machine's byte order
         place += size
     if place != len(body):
@@ -107,7 +113,8 @@ def _read_arrays(described: list, body: memoryview, limit: int | None) -> dict[s
 def _description(entry: Any) -> tuple[str, str, tuple[int, ...]]:
     if isinstance(entry, list) and len(entry) == 3:
         name, dtype, shape = entry
-        whole = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**48 for n in shape)
-        if isinstance(name, str) and dtype in DTYPES and whole and len(shape) <= 32:
+        whole = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and n >= 0 for n in shape)
+        # Also an empty array must have a shape that exists.
+        if isinstance(name, str) and dtype in DTYPES and whole and math.prod(n for n in shape if n) < 2**48:
             return name, dtype, tuple(shape)
     raise Refused("malformed", "an array is not described by its name, type and shape")
