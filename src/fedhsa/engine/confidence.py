@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from .. import _check
 from .result import Result
@@ -85,8 +85,8 @@ def confidence(iterates: Any, *, burn_in: int = 0, batches: int | None = None, l
     centre = means.mean(axis=-2)
     away = means - centre[..., None, :]
     covariance = np.swapaxes(away, -1, -2) @ away / (B - 1) / B
-    half = stats.t.ppf((1 + level) / 2, B - 1) * np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    radius = np.sqrt(d * (B - 1) / (B - d) * stats.f.ppf(level, d, B - d))
+    half = special.stdtrit(B - 1, (1 + level) / 2) * np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
+    radius = np.sqrt(d * (B - 1) / (B - d) * special.fdtri(d, B - d, level))
     return Confidence(centre, covariance, centre - half, centre + half, float(radius), level, B)
 
 

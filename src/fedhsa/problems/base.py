@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import PyTree
 
 from .. import _check, tree
@@ -274,6 +273,8 @@ def _find_root(problem: Problem) -> np.ndarray:
         A_bar, b_bar = A.mean(0), b.mean(0)
         _check_jacobian(A_bar)
         return np.linalg.solve(A_bar, b_bar)
+    import optimistix as optx  # here, since most problems are affine and it takes long to load
+
     with precision():
         agents, theta = tree.to_device((problem.flat_agents, start), "float64")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import fft, special, stats
+from scipy import fft, special
 
 from .. import _check
 
@@ -183,7 +183,7 @@ def jackknife(whole: Any, others: Sequence[Any], level: float) -> Interval:
     """Student's interval for `whole`, by what becomes of it without each of the repeats."""
     _check.number("level", level, above=0.0, most=1 - 1e-9)
     R, whole = len(others), np.asarray(whole)
-    reach = stats.t.ppf((1 + level) / 2, R - 1) * np.sqrt((R - 1) * np.var(np.stack(others), axis=0))
+    reach = special.stdtrit(R - 1, (1 + level) / 2) * np.sqrt((R - 1) * np.var(np.stack(others), axis=0))
     return Interval(whole[()], (whole - reach)[()], (whole + reach)[()])
 
 
