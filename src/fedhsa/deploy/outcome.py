@@ -15,7 +15,6 @@ from .. import outputs
 from .._version import __version__
 from ..algorithms import Cost
 from ..engine import Result
-from .journal import FILE
 from .plan import Plan
 from .server import FederationError, Record, Server
 
@@ -27,9 +26,10 @@ def carry_out(
     if resume and not (folder / "server.state").exists():
         warnings.warn(f"No checkpoint in {str(folder)!r}: starting at round 0.", stacklevel=2)
         resume = False
-    if not resume:
-        for name in (*outputs.FILES, FILE, "server.state"):
-            (folder / name).unlink(missing_ok=True)
+    if not resume and server.store is not None:
+        with server.store.alone(wait=False):  # not while another server writes them; it sets its own files aside
+            for name in outputs.FILES:
+                (folder / name).unlink(missing_ok=True)
     began = datetime.datetime.now(datetime.UTC)
     try:
         found = conduct(server, rounds, plan.cost, resume)
@@ -66,12 +66,22 @@ def conduct(
     except KeyboardInterrupt:
         complete = False
         warnings.warn(f"Interrupted after round {server.progress.round} of {rounds}.", stacklevel=2)
-    return result(server, cost, time.perf_counter() - began, complete, problem)
+    return result(server, cost, time.perf_counter() - began, complete, problem, rounds)
 
 
-def result(server: Server, cost: Cost, seconds: float, complete: bool, problem: dict[str, Any] | None = None) -> Result:
-    """The result of the rounds that are done."""
+def result(
+    server: Server,
+    cost: Cost,
+    seconds: float,
+    complete: bool,
+    problem: dict[str, Any] | None = None,
+    rounds: int = 0,
+) -> Result:
+    """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
     progress, task = server.progress, server.task
+    if progress.failed_round >= 0 and progress.round < rounds:
+        rest = [Record(float("inf"), float("inf"), 0, 0.0, 0, 0, 0)] * (rounds - progress.round)
+        progress = progress._replace(round=rounds, records=[*progress.records, *rest])
     columns = {
         name: np.asarray(values)[None]
         for name, values in zip(Record._fields, zip(*progress.records, strict=True), strict=True)
