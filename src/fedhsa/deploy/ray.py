@@ -1,0 +1,429 @@
+"""A run on Ray: the agents in long-lived processes, on this machine or on a cluster that one trusts."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from ..engine import Result
+from .missing import Missing
+from .outcome import carry_out, conduct
+from .plan import Plan
+from .server import FederationError, Server
+from .site import Site
+from .store import Store
+from .transport import AbstractTransport
+
+LONGEST_FOLDER = 40
+"""Characters: Ray keeps sockets in its folder, whose paths the system limits to about a hundred."""
+STARTING = 600.0
+"""Seconds that all actors may take to start."""
+AGAIN = 2.0
+"""Seconds between two attempts to start an actor that ended for good."""
+
+
+class SiteActor:
+    """A site in a process of Ray's; when the process is killed, Ray starts another, which goes on from what was saved.
+
+    **Arguments:**
+
+    - `given`: JSON: the plan, which agents, the folder of their state, and the run.
+    """
+
+    def __init__(self, given: bytes):
+        _one_thread()
+        facts = json.loads(given)
+        folder = pathlib.Path(facts["folder"])
+        if not folder.is_dir():
+            raise FileNotFoundError(f"`folder`: no {str(folder)!r} on this node. Use one on a shared file system.")
+        sys.path += [entry for entry in facts["path"] if entry not in sys.path]
+        numbers = range(facts["first"], facts["first"] + facts["count"])
+        # Ray's own processes end at any moment, machines seldom lose power: no waiting for the disk.
+        store = Store(folder / f"{facts['site']}.state", sync=False)
+        self.site: Site = Plan.from_json(facts["plan"]).site(numbers, store, facts["run"], facts["config"])
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply to a message."""
+        return self.site.answer(message)
+
+    def ping(self) -> bytes:
+        """Nothing, as a sign of life."""
+        return b""
+
+
+class RayTransport(AbstractTransport):
+    """Carries messages to actors, one for each site.
+
+    Messages and replies are `bytes`, which Ray carries as they are: its `SerializationContext.serialize` pickles all
+    else. Ray does pickle the actor's class, and errors that it reports; and a `ray://` address pickles everything once
+    more on its way through Ray's proxy.
+
+    **Arguments:**
+
+    - `start`: makes a site's actor.
+    - `num_sites`: how many there are.
+    - `all_needed`: whether to stop if an actor cannot be started at the beginning.
+    """
+
+    name = "ray"
+    pause = 0.1
+
+    def __init__(self, start: Callable[[int], Any], num_sites: int, all_needed: bool = True):
+        self._ray = import_ray()
+        self.start, self.num_sites, self.all_needed = start, num_sites, all_needed
+        self.actors: dict[int, Any] = {}
+        self._calls: dict[Any, int] = {}  # what is awaited, and from which site
+        self._away: dict[int, str] = {}  # sites whose last call failed, and why
+        self._ended: dict[int, float] = {}  # when an actor was found to have ended for good
+        self._late: list[bytes] = []
+
+    def present(self) -> set[int]:
+        self._begin()
+        self._late += self._finished(0.0)
+        for site in self._away:
+            self._call(site, None)
+        return set(range(self.num_sites)) - self._away.keys() - set(self._calls.values())
+
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
+        deadline = time.monotonic() + seconds
+        self._begin()
+        asked = {call for site, message in messages.items() if (call := self._call(site, message)) is not None}
+        late, self._late = self._late, []
+        yield from late
+        while asked & self._calls.keys():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            yield from self._finished(left)
+
+    def trouble(self, site: int) -> str | None:
+        return self._away.get(site)
+
+    def close(self) -> None:
+        """Ends all actors."""
+        for actor in self.actors.values():
+            with contextlib.suppress(Exception):  # already gone, or Ray itself is
+                self._ray.kill(actor, no_restart=True)
+        self.actors, self._calls = {}, {}
+
+    def _begin(self) -> None:
+        """Starts all actors, if that has not been done, and waits for them."""
+        if self.actors:
+            return
+        deadline = time.monotonic() + STARTING
+        self.actors = {site: self.start(site) for site in range(self.num_sites)}
+        for site in self.actors:
+            self._call(site, None)
+        while self._calls:
+            if time.monotonic() > deadline:
+                late = sorted(self._calls.values())
+                raise FederationError(f"The actors {late} did not start within {STARTING:g} s. Is the cluster full?")
+            self._finished(1.0)
+            if self._ended and self.all_needed:
+                site = min(self._ended)
+                raise FederationError(f"The agents of actor {site} could not be made: {self._away[site]}")
+
+    def _call(self, site: int, message: bytes | None) -> Any:
+        """Asks the site, or with no message only whether it is there; None if it has no actor now."""
+        if site in self._ended:
+            if time.monotonic() < self._ended[site] + AGAIN:
+                return None
+            self.actors[site] = self.start(site)
+            del self._ended[site]
+        if message is None and site in self._calls.values():
+            return None
+        actor = self.actors[site]
+        call = actor.ping.remote() if message is None else actor.answer.remote(message)
+        self._calls[call] = site
+        return call
+
+    def _finished(self, seconds: float) -> list[bytes]:
+        """The replies that have come by the time that the first has."""
+        if not self._calls:
+            return []
+        calls = list(self._calls)
+        first, _ = self._ray.wait(calls, num_returns=1, timeout=seconds)
+        replies = []
+        for call in first:
+            site = self._calls.pop(call)
+            try:
+                reply = self._ray.get(call)
+            except self._ray.exceptions.RayError as error:
+                self._lose(site, error)
+                continue
+            self._away.pop(site, None)
+            if reply:
+                replies.append(reply)
+        return replies
+
+    def _lose(self, site: int, error: Exception) -> None:
+        """Notes that a site is away; Ray starts its actor again, unless that has failed."""
+        gone = isinstance(error, self._ray.exceptions.ActorDiedError)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        self._away[site] = f"its process ended: {lines[-1][:300]}"
+        if gone:
+            self._ended[site] = time.monotonic()
+
+
+def federate_on_ray(
+    plan: Plan,
+    *,
+    rounds: int,
+    address: str = "local",
+    actors: int | None = None,
+    num_cpus: float | None = None,
+    missing: Missing | None = None,
+    folder: str | os.PathLike | None = None,
+    resume: bool = False,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    config: Mapping[str, Any] | None = None,
+    command: str = "",
+) -> Result:
+    """Runs a plan with its agents sharded over actors of Ray.
+
+    The numbers are those of `simulate` with one seed. Killing actors does not change them: Ray starts them again, and
+    they go on from what they have saved in `folder`.
+
+    **Arguments:**
+
+    - `plan`: what to run.
+    - `rounds`: how many rounds in all.
+    - `address`: `"local"` starts a Ray for this run alone, on the loopback device, and leaves nothing of it; `"auto"`,
+      `"host:port"` or `"ray://host:port"` uses a cluster, and leaves it running.
+    - `actors`: among how many processes to divide the agents. Default: as many as there are cores.
+    - `num_cpus`: how many cores each of them reserves. Default: at most one, so that all of them fit.
+    - `missing`: what to do about actors that do not answer.
+    - `folder`: where server and actors keep their states and the server its log. On a cluster it is needed, and must
+      be on a file system that all nodes share. Default: a temporary one.
+    - `resume`: continue the run in `folder`; it may ask for more rounds.
+    - `watch`: called with every event.
+    - `config`: what the plan's `agent` function is told, JSON values.
+    - `command`: what the manifest in `folder` says was typed.
+    """
+    _check.count("rounds", rounds)
+    if folder is None and (resume or address != "local"):
+        what = "`resume=True`" if resume else f"`address={address!r}`"
+        raise ValueError(f"{what} needs `folder`" + (", where the run was kept." if resume else " on a shared disk."))
+    actors = _check_actors(plan, actors)
+    import_ray()
+    kept = None if folder is None else pathlib.Path(folder).resolve()
+    if resume and kept is not None:
+        actors = _actors_before(kept, actors)
+    with (
+        tempfile.TemporaryDirectory(prefix="fedhsa-") if kept is None else contextlib.nullcontext(kept) as place,
+        _private_ray(actors or min(plan.num_agents, _cores())) if address == "local" else _cluster(address) as cores,
+    ):
+        actors = actors or min(plan.num_agents, max(1, int(cores)))
+        shards = np.array_split(np.arange(plan.num_agents), actors)
+        share = min(1.0, int(1e4 * cores / actors) / 1e4) if num_cpus is None else num_cpus
+        sites = pathlib.Path(place) / "sites"
+
+        def start(site: int) -> Any:
+            home = sites / server.run_id
+            home.mkdir(parents=True, exist_ok=True)
+            given = {
+                "plan": _with_whole_path(plan).to_json(),
+                "first": int(shards[site][0]),
+                "count": len(shards[site]),
+                "folder": str(home),
+                "site": site,
+                "run": server.run_id,
+                "config": dict(config or {}),
+                # What can be imported here can be imported there, on the same machine.
+                "path": [entry for entry in sys.path if entry] if address == "local" else [],
+            }
+            actor = import_ray().remote(num_cpus=share, max_restarts=-1, scheduling_strategy="SPREAD")(SiteActor)
+            return actor.remote(json.dumps(given).encode())
+
+        policy = Missing() if missing is None else missing
+        transport = RayTransport(start, actors, all_needed=policy.action != "skip")
+        server = Server(
+            plan.task, transport, shards, missing=policy, folder=kept, theta_star=plan.theta_star, watch=watch
+        )
+        try:
+            if kept is None:
+                return conduct(server, rounds, plan.cost, resume)
+            return carry_out(plan, server, rounds, kept, resume, command)
+        finally:
+            transport.close()
+
+
+def import_ray() -> Any:
+    """Ray, or what to do to have it."""
+    # Ray asks for these when it is imported: not to report usage, and what it would else warn of.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("Ray is not installed: pip install 'fedhsa[ray]'.") from error
+
+
+def _check_actors(plan: Plan, actors: int | None) -> int | None:
+    if actors is not None:
+        _check.count("actors", actors)
+        if actors > plan.num_agents:
+            raise ValueError(f"`actors` must be at most {plan.num_agents}, the number of agents, got {actors}.")
+    return actors
+
+
+def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
+    """As many actors as before: each goes on with what it has saved."""
+    packet = Store(folder / "server.state").load()
+    if packet is None:
+        return actors  # the server says what is missing
+    before = len(packet.arrays.get("counted", ()))
+    if actors not in (None, before):
+        raise ValueError(f"`actors` must be {before} to resume, as when the run was started, got {actors}.")
+    return before
+
+
+def _with_whole_path(plan: Plan) -> Plan:
+    """The plan for a process that may work in another folder."""
+    if plan.agent is None or ".py:" not in plan.agent:
+        return plan
+    path, _, function = plan.agent.rpartition(":")
+    return dataclasses.replace(plan, agent=f"{pathlib.Path(path).resolve()}:{function}")
+
+
+def _one_thread() -> None:
+    """One thread for this process: its neighbours have the other cores."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _cluster(address: str) -> Iterator[float]:
+    """Joins a cluster and gives the number of its cores; leaves it as it was."""
+    ray = import_ray()
+    joined = not ray.is_initialized()
+    if joined:
+        try:
+            ray.init(address=address, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConnectionError(
+                f"`address`: there is no Ray at {address!r} ({error}). Start one with `ray start --head`, or use "
+                "'local'."
+            ) from error
+    try:
+        yield ray.cluster_resources().get("CPU", 1.0)
+    finally:
+        if joined:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _private_ray(cores: int) -> Iterator[float]:
+    """A Ray of our own, of which nothing is left afterwards: no process and no file."""
+    ray = import_ray()
+    if ray.is_initialized():
+        raise ValueError("`address`: this process uses a Ray already. Say 'auto' to use it, or `ray.shutdown()` first.")
+    with _end_by_exception() as armed:
+        home = tempfile.mkdtemp(prefix="fr", dir=_short(tempfile.gettempdir()))
+        try:
+            with warnings.catch_warnings():
+                # JAX warns of every fork once it has been used; Ray's are followed by another program at once.
+                warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
+                ray.init(
+                    address="local",
+                    num_cpus=cores,
+                    include_dashboard=False,
+                    logging_level="ERROR",
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=home,
+                )
+            armed()  # Ray has put its own handlers in the place of ours
+            yield float(cores)
+        finally:
+            with _undisturbed():
+                processes = _processes(home)
+                ray.shutdown()
+                _end(processes)
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def _short(folder: str) -> str:
+    return folder if len(folder) <= LONGEST_FOLDER or not os.path.isdir("/tmp") else "/tmp"
+
+
+def _processes(home: str) -> list[Any]:
+    """The processes of the Ray that works in this folder."""
+    import psutil  # comes with Ray
+
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if any(home in word for word in child.cmdline()):
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
+def _end(processes: list[Any]) -> None:
+    """Waits for processes to end, then makes them."""
+    import psutil
+
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextlib.contextmanager
+def _end_by_exception() -> Iterator[Callable[[], None]]:
+    """Within, signals that would end the process at once end it by an exception, so that it can clean up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    before = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGINT)}
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    def arm() -> None:
+        for number, handler in before.items():
+            signal.signal(number, leave if handler == signal.SIG_DFL else handler)
+
+    arm()
+    try:
+        yield arm
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Within, signals are not heard: whoever cleans up is on the way out already."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (*_SIGNALS, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
