@@ -128,13 +128,14 @@ def _demo(args: list[str], console: Console) -> int:
 
 def _flower(args: list[str], console: Console) -> int:
     settings = parse(FlowerSettings, args)
-    from ..deploy.flower.network import run_on, simulate
-
+    settings.check_way()
     if settings.write is not None:
         app = _write(settings.write, settings, settings.folder, settings.state, args)
         _print(console, f"Flower app: {app}")
         _print(console, f"Run it with `flwr run {app} SUPERLINK --stream`; its settings are in its pyproject.toml.")
         return 0
+    from ..deploy.flower.network import run_on, simulate
+
     tell = _flower_teller(console, settings.verbose)
     with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
         if settings.simulate:

@@ -215,8 +215,8 @@ below the folder in which the SuperLink was started, unless it is absolute.
     ] = None
     """The folder for the results."""
 
-    def _check_own(self) -> None:
-        super()._check_own()
+    def check_way(self) -> None:
+        """Refuses to guess what to do with the app; defaults alone do not say it."""
         ways = [self.write is not None, self.simulate, self.superlink is not None]
         if sum(ways) != 1:
             raise UsageError(
