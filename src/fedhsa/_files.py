@@ -12,25 +12,56 @@ import numpy as np
 
 
 @contextlib.contextmanager
-def atomic(path: str | os.PathLike, sync: bool = True) -> Iterator[IO[bytes]]:
-    """Opens a binary file that appears under `path` only when the block ends without an error.
-
-    Without `sync` the file survives the end of this process, however violent, but not a loss of power.
-    """
+def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """Opens a binary file that appears under `path` only when the block ends without an error."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             yield file
             file.flush()
-            if sync:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
             os.chmod(file.name, 0o666 & ~_umask())
             os.replace(file.name, path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(file.name)
             raise
+
+
+def write_quickly(path: pathlib.Path, data: bytes) -> None:
+    """Writes a file that only one process at a time writes, so that `open_quickly` finds it or the one before, whole.
+
+    It survives the end of this process, however violent, but not a loss of power. Nothing is renamed to a name that
+    exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times as long.
+    """
+    new, old = path.with_name(path.name + ".new"), _old(path)
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    with open(handle, "wb", buffering=0) as file:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(path, old)
+    os.replace(new, path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(old)
+
+
+def open_quickly(path: pathlib.Path) -> IO[bytes]:
+    """Opens what `write_quickly` has written last, also if it was killed half way."""
+    for name in (path, _old(path)):
+        with contextlib.suppress(FileNotFoundError):
+            return open(name, "rb")
+    return open(path, "rb")  # between the two looks it may have come
+
+
+def _old(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(path.name + "~")
 
 
 def check_writable(name: str, path: str | os.PathLike) -> None:

@@ -33,17 +33,21 @@ class Store:
 
     def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Replaces the state."""
-        with _files.atomic(self.path, self.sync) as file:
-            file.write(pack(header, arrays))
+        data = pack(header, arrays)
         if self.sync:
+            with _files.atomic(self.path) as file:
+                file.write(data)
             _sync_folder(self.path.parent)
+        else:
+            _files.write_quickly(self.path, data)
         self._seen = self._now()
 
     def load(self) -> Packet | None:
         """The state saved last, or None."""
         self._seen = self._now()
         try:
-            return unpack(self.path.read_bytes())
+            with _files.open_quickly(self.path) as file:
+                return unpack(file.read())
         except FileNotFoundError:
             return None
         except Refused as refused:
@@ -59,7 +63,7 @@ class Store:
 
     def _now(self) -> tuple[int, int, bytes] | None:
         # Two files of the same moment can have the same number on the disk, but not the same checksum.
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), _files.open_quickly(self.path) as file:
             found = os.fstat(file.fileno())
             return found.st_ino, found.st_mtime_ns, file.read(16)
         return None
@@ -67,8 +71,13 @@ class Store:
     @contextlib.contextmanager
     def alone(self, wait: bool = True) -> Iterator[None]:
         """Keeps other processes from the state; with `wait` False refuses at once if one has it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path.with_suffix(".lock"), "a") as file, _lock_file(file, wait, self.path):
+        lock = self.path.with_suffix(".lock")
+        try:
+            file = open(lock, "ab", buffering=0)
+        except FileNotFoundError:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(lock, "ab", buffering=0)
+        with file, _lock_file(file, wait, self.path):
             yield
 
     @property
