@@ -13,6 +13,7 @@ from .. import _check, tree
 from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm, cost
 from ..engine import Result
+from ..engine.simulate import check_length
 from ..problems import Problem
 from .memory import Faults, MemoryTransport
 from .missing import Missing
@@ -88,6 +89,7 @@ def federate(
     if resume and folder is None:
         raise ValueError("`resume=True` needs `folder`, where the run was kept.")
     algorithm.check(problem)
+    check_length(problem, rounds * algorithm.block_length)
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
     start = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
     agents = problem.flat_agents

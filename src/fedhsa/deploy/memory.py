@@ -12,6 +12,8 @@ FAULTS = (
     "lose reply",
     "repeat request",
     "repeat reply",
+    "late request",
+    "late repeat",
     "late reply",
     "garble request",
     "garble reply",
@@ -19,7 +21,10 @@ FAULTS = (
     "kill computed",
     "kill saved",
 )
-"""What can happen to one message: to be lost, repeated, late, changed; its site killed at some point of its answer."""
+"""What can happen to one message: to be lost, repeated, late, changed; its site killed at some point of its answer.
+
+A late request or repeat comes with the messages of a later exchange, before or after them.
+"""
 
 
 class Killed(BaseException):
@@ -69,6 +74,10 @@ class Faults:
         if self.reorder:
             self._random.shuffle(replies)
 
+    def cut(self, count: int) -> int:
+        """How many of so many late messages come before the others."""
+        return self._random.randrange(count + 1) if count else 0
+
     def garble(self, data: bytes) -> bytes:
         """The message with one byte changed, or cut off."""
         place = self._random.randrange(len(data))
@@ -96,15 +105,20 @@ class MemoryTransport(AbstractTransport):
         """Sites that nobody reaches, until they are taken out of this set."""
         self.num_sites = num_sites
         self._late: list[bytes] = []
+        self._held: list[tuple[int, bytes]] = []
 
     def present(self) -> set[int]:
         return set(range(self.num_sites)) - self.absent
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
         arrived, self._late = self._late, []
+        held, self._held = self._held, []
+        before = held[: self.faults.cut(len(held))]
+        arrived += [self._ask(site, message) for site, message in before if site not in self.absent]
         for site, message in messages.items():
             if site not in self.absent:
                 arrived += self._deliver(site, message)
+        arrived += [self._ask(site, message) for site, message in held[len(before) :] if site not in self.absent]
         self.faults.shuffle(arrived)
         yield from arrived
 
@@ -113,6 +127,11 @@ class MemoryTransport(AbstractTransport):
         match fault:
             case "lose request":
                 return []
+            case "late request":
+                self._held.append((site, message))
+                return []
+            case "late repeat":
+                self._held.append((site, message))
             case "garble request":
                 return [self._ask(site, self.faults.garble(message))]
             case "repeat request":

@@ -96,7 +96,7 @@ def simulate(
     if checkpoint is not None:
         _files.check_writable("checkpoint", checkpoint)
     algorithm.check(problem)
-    _check_length(problem, rounds * algorithm.block_length)
+    check_length(problem, rounds * algorithm.block_length)
     recorders = resolve(record)
     theta = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
     devices = list(devices) if devices is not None else jax.devices()
@@ -152,7 +152,8 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
     return True
 
 
-def _check_length(problem: Problem, needed: int) -> None:
+def check_length(problem: Problem, needed: int) -> None:
+    """Refuses to need more observations than were recorded."""
     available = tree.take(problem.agents, 0).source.length
     if available is not None and needed > available:
         raise ValueError(
