@@ -3,12 +3,14 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import ssl
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -38,14 +40,17 @@ serverapp = "echo.apps:server"
 clientapp = "echo.apps:client"
 [tool.flwr.app.config]
 rounds = 1
+nodes = 1
 text = ""
 """
 APPS = """
+import time
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 @client.query("ask")
 def ask(message, context):
@@ -57,7 +62,8 @@ def main(grid, context):
     if context.run_config["text"] == "fail":
         raise RuntimeError("asked to fail")
     print("text:", context.run_config["text"], flush=True)
-    nodes = list(grid.get_node_ids())
+    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
+        time.sleep(0.1)
     for turn in range(context.run_config["rounds"]):
         asked = [Message(RecordDict(), node, "query.ask", group_id=str(turn)) for node in nodes]
         print("asked", flush=True)
@@ -294,7 +300,7 @@ def test_a_keeper_leaves_no_process_behind(end):
 
 
 def test_a_missing_flower_is_named(monkeypatch):
-    monkeypatch.setattr(network.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedhsa\[flower\]'"):
         network.Network(1)
 
@@ -321,7 +327,7 @@ def test_a_network_runs_an_app_and_leaves_nothing(app, tmp_path):
         folder, processes = net.folder, below(os.getpid())
         assert sorted(net.node_pids) == [0, 1]
         assert set(net.node_pids.values()) < set(processes)
-        assert net.run(app, {"rounds": 1, "text": text}, lines.append) == 0
+        assert net.run(app, {"nodes": 2, "text": text}, lines.append) == 0
         assert f"text: {text}" in lines
         replies = sorted(line for line in lines if line.startswith("reply:"))
         assert len(replies) == 2
@@ -372,6 +378,7 @@ def test_a_network_ends_with_the_process_that_started_it(app, number):
     finally:
         user.send_signal(number)
         user.stdout.read()
+        user.stdout.close()
         code = user.wait(timeout=60)
     assert code == (143 if number == signal.SIGTERM else -number)
     if number == signal.SIGKILL:  # nobody could wait for them
@@ -428,11 +435,22 @@ def test_only_registered_encrypted_nodes_of_the_right_server_take_part(app, tmp_
 
 
 @pytest.mark.slow
-def test_a_simulation_leaves_no_process_no_folder_and_no_token(app, tmp_path, monkeypatch):
+@pytest.mark.parametrize("letters", [0, 60])
+def test_a_simulation_leaves_no_process_no_folder_and_no_token(app, tmp_path, monkeypatch, letters):
     pytest.importorskip("ray")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(network.tempfile, "tempdir", None)
+    made: list[str] = []
+    make = tempfile.mkdtemp
+
+    def recorded(*arguments, **options) -> str:
+        made.append(make(*arguments, **options))
+        return made[-1]
+
+    # Ray's sockets do not fit into a folder with a long name.
+    temporary = tmp_path / ("x" * letters) if letters else pathlib.Path(make(dir="/tmp"))
+    temporary.mkdir(exist_ok=True)
+    monkeypatch.setenv("HOME", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(tempfile, "mkdtemp", recorded)
     processes: dict[int, str] = {}
     lines: list[str] = []
 
@@ -440,8 +458,14 @@ def test_a_simulation_leaves_no_process_no_folder_and_no_token(app, tmp_path, mo
         lines.append(line)
         processes.update(below(os.getpid()))
 
-    assert network.simulate(app, 3, {"rounds": 2}, on_line) == 0
-    assert sum(line.startswith("reply:") for line in lines) == 6
-    assert any("partition-id', '2'" in line for line in lines)
-    assert remaining(processes) == []
-    assert list(tmp_path.iterdir()) == []
+    try:
+        assert network.simulate(app, 3, {"nodes": 3, "rounds": 2}, on_line) == 0, "\n".join(lines)
+        assert sum(line.startswith("reply:") for line in lines) == 6
+        assert any("partition-id', '2'" in line for line in lines)
+        assert len(processes) > 6  # Ray's own among them
+        assert remaining(processes) == []
+        assert len(made) == 1
+        assert not pathlib.Path(made[0]).exists()
+        assert list(temporary.iterdir()) == []
+    finally:
+        shutil.rmtree(temporary)

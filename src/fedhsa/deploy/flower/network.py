@@ -32,23 +32,30 @@ _POLL = 0.05
 _NAME = "federation"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# Registers many keys at the price of one start of Flower's command line, which loads while the SuperLink starts.
-_REGISTER = """
+# Several commands at the price of one start of Flower's command line.
+_FLWR = """
 import pathlib, sys, time
 from flwr.cli.app import app
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.02)
-for key in sys.argv[2:]:
-    app(["supernode", "register", key], standalone_mode=False)
-"""
 
-# Flower's `run` ends with 0 also when the app failed, so the same process then asks what became of it.
-_RUN = """
-import sys
-from flwr.cli.app import app
-app(["run", *sys.argv[2:]], standalone_mode=False)
+def flwr(*arguments):
+    try:
+        app(arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+# It loads while the SuperLink starts.
+_REGISTER = f"""{_FLWR}
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep({_POLL})
+for key in sys.argv[2:]:
+    flwr("supernode", "register", key)
+"""
+# Flower's `run` ends with 0 also when the app failed, so ask what became of it.
+_RUN = f"""{_FLWR}
+flwr("run", *sys.argv[2:])
 print(sys.argv[1], flush=True)
-app(["list", "--limit", "1", "--format", "json"], standalone_mode=False)
+flwr("list", "--limit", "1", "--format", "json")
 """
 _STATUS = "-- status of the run --"
 
@@ -255,7 +262,9 @@ def simulate(
     """
     nodes = _check.count("nodes", nodes)
     site = _Site(logs, None, environment, patience)
-    with site.starting():
+    # Ray keeps sockets in this folder, whose names may have no more than about 100 letters.
+    crowded = len(tempfile.gettempdir()) > 30 and os.access("/tmp", os.W_OK)
+    with site.starting("/tmp" if crowded else None):
         site.superlink(["--insecure", "--simulation"], None)
     try:
         # One core per node at a time: the default of two finds no room on a small machine.
@@ -307,9 +316,9 @@ class _Site:
         self._life = self._janitor = self._handler = None
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
+    def starting(self, parent: str | None = None) -> Iterator[None]:
         """Makes the folder, and leaves nothing behind if what follows fails."""
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-"))  # mode 0700
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-", dir=parent))  # mode 0700
         try:
             reading, self._life = os.pipe()
             # Ends, and removes the folder, when this process and all keepers have closed their end of the pipe.
@@ -409,7 +418,7 @@ class _Site:
             command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), *arguments]
             process = self.start("superlink", [*command, "--disable-runtime-dependency-installation"])
             deadline = time.monotonic() + self.patience
-            while process.alive and not (answered := _answers(port, authority)) and time.monotonic() < deadline:
+            while not (answered := _answers(port, authority)) and process.alive and time.monotonic() < deadline:
                 time.sleep(_POLL)
             if process.alive and answered:
                 break
