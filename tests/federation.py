@@ -1,0 +1,110 @@
+"""A small federation in one folder, whose server and sites can be killed and started again."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import fedhsa as fh
+from cases import CASES
+from fedhsa import tree
+from fedhsa.deploy import Faults, Killed, MemoryTransport, Missing, Server, Site, Store, Task
+from fedhsa.deploy.server import Progress
+
+PHASES = ("sent", "collected", "aggregated", "checkpointed")
+ALGORITHMS: dict[str, fh.AbstractAlgorithm] = {
+    "FedHSA": fh.FedHSA(0.05, 3),
+    "LocalSA": fh.LocalSA(0.05, 3),
+    "SCAFFLSA": fh.SCAFFLSA(0.05, 3),
+    "SCAFFOLD": fh.SCAFFOLD(0.05, 3),
+}
+
+
+@functools.cache
+def make_task(name: str, case: str = "td") -> Task:
+    problem = CASES[case]().problem
+    theta = np.linspace(-1, 1, problem.dim)
+    example = tree.take(problem.flat_agents, 0)
+    return Task(ALGORITHMS[name], problem.num_agents, theta, key=3, example=example)
+
+
+class Federation:
+    """Three agents, each a site of its own. What processes would share is in `folder`, nothing else outlives them."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        algorithm: str = "FedHSA",
+        case: str = "td",
+        sites: Sequence[Sequence[int]] = ((0,), (1,), (2,)),
+    ):
+        self.folder, self.task, self.sites = folder, make_task(algorithm, case), sites
+        self.problem = CASES[case]().problem
+        self.events: list[dict[str, Any]] = []
+
+    def site(self, site: int, run: str) -> Site:
+        """A site's process starts."""
+        numbers = self.sites[site]
+        agents = tree.take(self.problem.flat_agents, np.asarray(numbers))
+        return Site(self.task, agents, numbers, self.store(site, run), run)
+
+    def store(self, site: int, run: str) -> Store:
+        return Store(self.folder / "sites" / run / f"{site}.state", sync=False)
+
+    def server(self, faults: Faults | None = None, missing: Missing | None = None, **options: Any) -> Server:
+        """A server's process starts, and with it a transport that has forgotten what was on its way."""
+        transport = MemoryTransport(lambda site: self.site(site, server.run_id), len(self.sites), faults)
+        options = {"folder": self.folder, "theta_star": self.problem.theta_star, "run": "test"} | options
+        server = Server(self.task, transport, self.sites, missing=missing, watch=self.events.append, **options)
+        if server.store is not None:
+            server.store.sync = False
+        return server
+
+    def saved(self, run: str = "test") -> list[tuple]:
+        """What the sites have saved, without the messages: those are of each attempt."""
+        found = [self.store(site, run).load() for site in range(len(self.sites))]
+        return [
+            (
+                {name: packet.header[name] for name in ("round", "blocks")},
+                {name: a.tolist() for name, a in packet.arrays.items() if not name.startswith("reply/")},
+            )
+            for packet in found
+            if packet is not None
+        ]
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        """The events of this name."""
+        return [event for event in self.events if event["event"] == name]
+
+
+def kill_at(place: int) -> Callable[[str], None]:
+    """Ends a process at the `place`-th point of its way, from 0."""
+    left = [place]
+
+    def phase(name: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+
+    return phase
+
+
+def survive(federation: Federation, rounds: int, faults: Faults, kills: Sequence[tuple[int, bool]]) -> Progress:
+    """Runs to the end through all faults; the server is killed at each of `kills`, and with it all sites, or none."""
+    server = federation.server(faults)
+    for place, with_sites in kills:
+        server.phase = kill_at(place)
+        try:
+            return server.run(rounds)
+        except Killed:
+            old, server = server, federation.server(faults)
+            if not with_sites:
+                server.transport = old.transport  # and what is late still comes
+            server.resume()
+    return server.run(rounds)
+
+
+def theta(progress: Progress) -> np.ndarray:
+    return np.asarray(progress.server.theta)[0]
