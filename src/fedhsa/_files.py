@@ -35,7 +35,7 @@ def write_quickly(path: pathlib.Path, data: bytes) -> None:
     It survives the end of this process, however violent, but not a loss of power. Nothing is renamed to a name that
     exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times as long.
     """
-    new, old = path.with_name(path.name + ".new"), _old(path)
+    new, old = f"{path}.new", f"{path}~"
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     except FileNotFoundError:
@@ -54,14 +54,10 @@ def write_quickly(path: pathlib.Path, data: bytes) -> None:
 
 def open_quickly(path: pathlib.Path) -> IO[bytes]:
     """Opens what `write_quickly` has written last, also if it was killed half way."""
-    for name in (path, _old(path)):
+    for name in (path, f"{path}~"):
         with contextlib.suppress(FileNotFoundError):
             return open(name, "rb")
     return open(path, "rb")  # between the two looks it may have come
-
-
-def _old(path: pathlib.Path) -> pathlib.Path:
-    return path.with_name(path.name + "~")
 
 
 def check_writable(name: str, path: str | os.PathLike) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from .. import tree
 from ..algorithms.base import PerAgent
-from .wire import Refused
+from .wire import Refused, dtype_name
 
 
 class Leaf(NamedTuple):
@@ -59,7 +59,7 @@ class Schema:
             raise Refused("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(names)}")
         for leaf in self.leaves:
             array = arrays[leaf.name]
-            if array.shape != leaf.shape or array.dtype.name != leaf.dtype:
+            if array.shape != leaf.shape or dtype_name(array) != leaf.dtype:
                 raise Refused(
                     "malformed",
                     f"{leaf.name!r} is {array.dtype.name} of shape {array.shape}, expected {leaf.dtype} {leaf.shape}",

@@ -21,6 +21,7 @@ from .._types import precision
 from ..algorithms import Replies
 from ..engine import batch
 from ..engine.run import DIVERGED
+from .compiled import Compiled
 from .journal import FILE, Journal
 from .missing import Missing
 from .schema import Schema, is_finite, of_some
@@ -121,6 +122,9 @@ class Server:
         self.site_of = {int(numbers[0]): site for site, numbers in enumerate(self.sites)}
         self.schemas = [task.schemas(len(numbers)) for numbers in self.sites]
         self.keys = task.keys(np.arange(task.num_agents))
+        fixed, numbers = (task.num_agents, task.settings, self.keys), range(len(self.schemas[0]))
+        self._sends = [Compiled(_send, number, *fixed) for number in numbers]
+        self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) for i in range(len(self.schemas[0]))]
         self.run_id = check_run(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
@@ -269,7 +273,7 @@ class Server:
         server, norm = self.progress.server, None
         for number, exchange in enumerate(self.task.algorithm.exchanges):
             index = np.asarray(t)
-            message = _send(self.task.settings, number, self.keys, server, index, self.task.num_agents)
+            message = self._sends[number](server, index)
             message = tree.to_host(message)
             if not is_finite(message):
                 raise _DivergedError
@@ -279,7 +283,7 @@ class Server:
             answers = self._collect(t, number, requests)
             self.phase("collected")
             replies = self._stack(number, answers)
-            server = _aggregate(self.task.settings, number, self.keys, server, replies, index, self.task.num_agents)
+            server = self._aggregates[number](server, replies, index)
             if number == 0 and exchange.name == "operator" and self._are_vectors(replies):
                 norm = float(np.linalg.norm(_flat(_mean(replies))))
         return server, cohort, norm
@@ -485,18 +489,16 @@ def _begin(algorithm, theta):
     return jax.tree.map(lambda x: x[None], server)
 
 
-@eqx.filter_jit
-def _send(algorithm, number, keys, server, index, num_agents):
+def _send(number, num_agents, algorithm, keys, server, index):
     message = batch.send(algorithm.exchanges[number], keys, server, index, num_agents)
     return jax.tree.map(lambda x: x[0], message)
 
 
-@eqx.filter_jit
-def _aggregate(algorithm, number, keys, server, replies, index, num_agents):
+def _aggregate(number, num_agents, algorithm, keys, server, replies, index):
     with_seed = Replies(jax.tree.map(lambda x: x[:, None], replies.values), replies.weights)
     return batch.aggregate(algorithm.exchanges[number], keys, server, with_seed, index, num_agents)
 
 
-@eqx.filter_jit
+@jax.jit
 def _mean(replies):
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(replies.mean())])

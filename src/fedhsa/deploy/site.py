@@ -21,6 +21,7 @@ from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..engine import batch
 from ..problems import AbstractAgent
+from .compiled import Compiled
 from .schema import Schema
 from .store import Store, check_run
 from .stream import AbstractStream
@@ -85,6 +86,11 @@ class Site:
             self.agents = tree.to_device(agents, task.dtype)
             memory = _begin_memory(task.settings, jnp.asarray(task.theta, task.dtype), len(self.numbers))
             source = () if streams else _begin_sources(self.agents, self.keys)
+        fixed = (self.agents, task.settings, self.keys)
+        self._next_block = Compiled(batch.draw, *fixed)
+        self._locals = [
+            Compiled(_local, number, task.num_agents, self.numbers, *fixed) for number in range(len(self.schemas))
+        ]
         self.first = State(-1, 0, source, memory, memory, [], [])
         self._first_streams = [stream.save() for stream in streams or []]
         self._memory_schema = Schema(memory)
@@ -167,8 +173,7 @@ class Site:
         number = len(state.replies)
         _, _, expected = self.schemas[number]
         block = state.source if self.streams else self._draw(state)[1]
-        arguments = (self.task.settings, number, self.agents, self.keys, message, state.memory, block)
-        values, memory = _local(*arguments, np.asarray(state.round), self.numbers, self.task.num_agents)
+        values, memory = self._locals[number](message, state.memory, block, np.asarray(state.round))
         arrays = expected.split(values)
         try:
             expected.join(arrays)
@@ -184,8 +189,7 @@ class Site:
     def _draw(self, state: State) -> tuple[PyTree, PyTree]:
         """The chains after the state's round, and its block; from memory, if this process has drawn it."""
         if self._block is None or self._block[0] != state.round:
-            drawn = _draw(self.task.settings, self.agents, self.keys, state.source, np.asarray(state.round))
-            self._block = (state.round, *drawn)
+            self._block = (state.round, *self._next_block(state.source, np.asarray(state.round)))
         return self._block[1:]
 
     def _draw_live(self, t: int) -> PyTree:
@@ -310,13 +314,7 @@ def _begin_memory(algorithm: AbstractAlgorithm, theta: Any, num_agents: int) -> 
 _begin_sources = eqx.filter_jit(batch.start_sources)
 
 
-@eqx.filter_jit
-def _draw(algorithm, agents, keys, source, index):
-    return batch.draw(agents, algorithm, keys, source, index)
-
-
-@eqx.filter_jit
-def _local(algorithm, number, agents, keys, message, memory, block, index, numbers, num_agents):
+def _local(number, num_agents, numbers, agents, algorithm, keys, message, memory, block, index):
     exchange = algorithm.exchanges[number]
     # A message has no axis for seeds but in front of what is each agent's own; replies go without it.
     message = jax.tree.map(lambda x: x[None], message)

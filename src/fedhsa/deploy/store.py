@@ -30,6 +30,7 @@ class Store:
     def __init__(self, path: str | os.PathLike, sync: bool = True):
         self.path, self.sync = pathlib.Path(path), sync
         self._seen: tuple[int, int, bytes] | None = None
+        self._placed = False
 
     def save(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         """Replaces the state."""
@@ -71,13 +72,10 @@ class Store:
     @contextlib.contextmanager
     def alone(self, wait: bool = True) -> Iterator[None]:
         """Keeps other processes from the state; with `wait` False refuses at once if one has it."""
-        lock = self.path.with_suffix(".lock")
-        try:
-            file = open(lock, "ab", buffering=0)
-        except FileNotFoundError:
+        if not self._placed:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(lock, "ab", buffering=0)
-        with file, _lock_file(file, wait, self.path):
+            self._placed = True
+        with open(self.path.with_suffix(".lock"), "ab", buffering=0) as file, _lock_file(file, wait, self.path):
             yield
 
     @property
