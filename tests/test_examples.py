@@ -1,9 +1,15 @@
 import pathlib
+import runpy
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+
+from fedhsa._types import precision
+from fedhsa.deploy import Place, Plan, in_memory
+from fedhsa.deploy.plan import load_function
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
@@ -29,10 +35,102 @@ CHECKS = {"one_slow_agent.py": one_slow_agent, "own_problem.py": own_problem}
 """What a script must have done besides running, by its name."""
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py")))
+LONG = ("one_slow_agent.py",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path.name, marks=pytest.mark.slow if path.name in LONG else ())
+        for path in sorted(EXAMPLES.glob("*.py"))
+    ],
+)
 def test_every_example_runs_and_does_what_it_says(script, tmp_path):
     command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     CHECKS.get(script, lambda printed, folder: None)(done.stdout, tmp_path)
+
+
+SERIES = EXAMPLES / "private_series"
+
+
+@pytest.fixture
+def series(monkeypatch):
+    """The example's function, and its fit to all data in one place."""
+    monkeypatch.setitem(sys.modules, "site", sys.modules["site"])  # Python's own has the name of the example's file
+    build = load_function(f"{SERIES / 'site.py'}:build")
+    return build, runpy.run_path(str(SERIES / "pooled.py"))["fit"]()
+
+
+def distance(algorithm: str, pooled: np.ndarray, folder: pathlib.Path) -> float:
+    """How far the federation of the three files ends from the fit to all data, as the example's README runs it."""
+    plan = Plan(agent=f"{SERIES / 'site.py'}:build", dim=4, algorithm=algorithm, step_size=0.1, local_steps=20)
+    server = in_memory(plan, folder, data=str(SERIES / "data" / "{number}.csv"))
+    server.run(40)
+    return float(np.linalg.norm(np.asarray(server.progress.server.theta)[0] - pooled))
+
+
+@pytest.mark.slow
+def test_private_series_end_at_the_fit_to_all_data_with_fed_hsa_and_elsewhere_with_local_sa(series, tmp_path):
+    _, pooled = series
+    ends = {name: distance(name, pooled, tmp_path / name) for name in ("FedHSA", "LocalSA")}
+    ends |= {f"mean {name}": distance(f"Averaged({name}, burn_in=20)", pooled, tmp_path / f"m{name}") for name in ends}
+    written = {"FedHSA": 0.017, "LocalSA": 0.079, "mean FedHSA": 0.007, "mean LocalSA": 0.066}
+    assert ends == pytest.approx(written, abs=6e-4)  # what the README says
+
+
+def test_private_series_come_near_the_fit_to_all_data(series, tmp_path):
+    _, pooled = series
+    assert np.abs(pooled).max() > 0.5
+    assert distance("Averaged(FedHSA, burn_in=20)", pooled, tmp_path) < 0.01
+
+
+def test_a_private_series_has_as_its_root_what_numpy_fits_to_its_file(series):
+    build, _ = series
+    pairs = runpy.run_path(str(SERIES / "pooled.py"))["pairs"]
+    for number in range(3):
+        path = SERIES / "data" / f"{number}.csv"
+        agent = build(Place(number, 3, {"data": str(path)}))
+        own = np.linalg.lstsq(*pairs(path), rcond=None)[0]
+        with precision("float64"):
+            assert np.abs(agent.mean_operator(own)).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "there is no file"),
+        ("", "must begin with a line that names the columns"),
+        ("time;value\n1;2\n", "must begin with a line that names the columns"),
+        ("time,value\n0,1.5\n1,warm\n", "line 3 .* has 'warm' as its value"),
+        ("time,value\n0,1.5\n1\n", "line 3 .* has None as its value"),
+        ("time,value\n0,nan\n", "line 2 .* has 'nan' as its value"),
+        ("time,value\n" + "".join(f"{t},20.5\n" for t in range(26)), "has 26 rows, a day of pairs needs 27"),
+        (
+            "time,value\n" + "".join(f"{t + (t > 9)},20.5\n" for t in range(30)),
+            "time 9 is not followed by the next hour",
+        ),
+    ],
+    ids=["missing", "empty", "other columns", "words", "cut off", "not finite", "short", "gap"],
+)
+def test_a_bad_file_of_a_private_series_is_refused_in_words(series, tmp_path, text, says):
+    path = tmp_path / "my.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=says):
+        series[0](Place(0, 3, {"data": str(path)}))
+
+
+def test_a_private_series_without_a_file_says_how_to_name_one(series):
+    with pytest.raises(ValueError, match="--data PATH"):
+        series[0](Place(0, 3, {"data": ""}))
+
+
+def test_the_files_of_the_private_series_are_those_that_the_script_writes(tmp_path):
+    shutil.copy(SERIES / "make_data.py", tmp_path)
+    runpy.run_path(str(tmp_path / "make_data.py"), run_name="__main__")
+    for number in range(3):
+        made, kept = (folder / "data" / f"{number}.csv" for folder in (tmp_path, SERIES))
+        assert made.read_bytes() == kept.read_bytes()

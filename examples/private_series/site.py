@@ -1,0 +1,74 @@
+"""One site of a federation: it reads its own time series, which stays there, and helps to fit a shared predictor.
+
+The next value is predicted from the last three and a constant. All sites share the four coefficients: those with the
+least squared error on average over the sites, each counting as much as the others however long its record.
+`fedhsa deploy` calls `build` on every node, with the name of the node's own file in `place.config["data"]`.
+"""
+
+import csv
+import math
+import pathlib
+
+import numpy as np
+
+import fedhsa as fh
+from fedhsa.deploy import Place
+
+LAGS, DAY = 3, 24
+CENTRE, SCALE = 20.0, 5.0
+"""Agreed on beforehand, from nobody's data, and the same everywhere: with its own mean and spread each site would fit
+coefficients of another meaning, and the mean and spread of all data are known to nobody."""
+
+
+class Predictor(fh.AbstractAgent):
+    """Least squares; one observation is a day of pairs: 24 rows of inputs, and what followed each of them."""
+
+    source: fh.AbstractSource
+
+    def operator(self, theta, o, /):
+        inputs, target = o
+        return inputs.T @ (target - inputs @ theta) / DAY
+
+
+def build(place: Place) -> fh.AbstractAgent:
+    """The agent of this node; raises a `ValueError` that says what is wrong with its file."""
+    name = place.config.get("data")
+    if not name:
+        raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
+    return Predictor(fh.sources.Replay(days(read(pathlib.Path(name).expanduser())), wrap=True))
+
+
+def days(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs `(days, 24, 4)` and targets `(days, 24)`; hours after the last whole day are left out."""
+    scaled = (values - CENTRE) / SCALE
+    count = (len(scaled) - LAGS) // DAY
+    target = scaled[LAGS:]
+    inputs = np.stack([np.ones_like(target), *(scaled[LAGS - k : -k] for k in range(1, LAGS + 1))], axis=-1)
+    return inputs[: count * DAY].reshape(count, DAY, 1 + LAGS), target[: count * DAY].reshape(count, DAY)
+
+
+def read(path: pathlib.Path) -> np.ndarray:
+    """The values of a file with the columns `time`, in whole hours without gaps, and `value`."""
+    if not path.is_file():
+        raise ValueError(f"`data`: there is no file {str(path)!r} on this node.")
+    with open(path, newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if not {"time", "value"} <= set(reader.fieldnames or ()):
+            raise ValueError(f"`data`: {str(path)!r} must begin with a line that names the columns time,value.")
+        rows = [[_number(row[column], column, reader.line_num, path) for column in ("time", "value")] for row in reader]
+    if len(rows) < LAGS + DAY:
+        raise ValueError(f"`data`: {str(path)!r} has {len(rows)} rows, a day of pairs needs {LAGS + DAY}.")
+    times, values = np.array(rows).T
+    if (gaps := np.flatnonzero(np.diff(times) != 1)).size:
+        raise ValueError(f"`data`: in {str(path)!r} time {times[gaps[0]]:g} is not followed by the next hour.")
+    return values
+
+
+def _number(text: str | None, column: str, line: int, path: pathlib.Path) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"`data`: line {line} of {str(path)!r} has {text!r} as its {column}, which is no number.")
+    return number
