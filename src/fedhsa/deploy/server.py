@@ -463,7 +463,8 @@ class Server:
         known = min(self._known, len(records))
         if len(records) > len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros((len(records), len(Record._fields)))])
-        self._rows[known : len(records)] = records[known:]
+        for number in range(known, len(records)):
+            self._rows[number] = records[number]
         self._known = len(records)
         return self._rows[: len(records)]
 
