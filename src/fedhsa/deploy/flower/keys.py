@@ -24,7 +24,7 @@ def make_keys(
     *,
     port: int = 8000,
 ) -> pathlib.Path:
-    """Makes everything a federation needs to be encrypted and closed to strangers, and returns its folder.
+    """Makes what a federation needs to be encrypted and to know its nodes by their keys, and returns the folder.
 
     ```
     COMMANDS.txt                                      what each person types; each machine's part is in its folder too

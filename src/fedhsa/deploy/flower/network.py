@@ -61,7 +61,7 @@ _STATUS = "-- status of the run --"
 
 
 class Network:
-    """A SuperLink and its SuperNodes on loopback: encrypted, closed to strangers, and gone when the block ends.
+    """A SuperLink and its SuperNodes on loopback: encrypted, nodes known by their keys, and gone when the block ends.
 
     ```python
     with Network(nodes=3) as network:
@@ -70,6 +70,9 @@ class Network:
 
     Every process started inside, directly or by Flower, ends with the block: after an exception, Ctrl-C, SIGTERM, and
     even when this process is killed. So does the temporary folder with its keys, Flower's home and the logs.
+
+    !!! warning
+        Flower asks nobody who registers nodes or starts apps: while the network is up, so can any user of this machine.
 
     **Arguments:**
 
