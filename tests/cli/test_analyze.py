@@ -231,6 +231,7 @@ def test_the_sweeps_reach_the_edge_of_stability_and_hold_the_settings_asked_for(
         assert all(p.stable and math.isfinite(p.floor) for p in drawn["sweeps"]["local_steps"][name])
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_panels_that_would_take_long_are_left_out_and_it_says_so(said, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_module.effort, "seconds", lambda *_: 100.0)
     monkeypatch.setattr(sweep_module.effort, "total", lambda *_: 100.0)

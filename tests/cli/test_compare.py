@@ -16,6 +16,8 @@ from fedhsa.cli.parsing import parse
 from fedhsa.cli.settings import CompareSettings
 from fedhsa.experiments import contest
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 PROBLEM = ["--num-agents", "2", "--dim", "2", "--local-steps", "4"]
 SMALL = [*PROBLEM, "--samples", "400", "--seeds", "3", "--grid", "5", "--tuning-seeds", "2"]
 TWIN = "FedHSA(server_step=1.0)"

@@ -13,6 +13,8 @@ from fedhsa.cli import main
 from fedhsa.experiments import base, presets
 from fedhsa.experiments.comparison import Comparison
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 NAMES = list(presets.experiments())
 TINY = ["--option", "num_agents=3", "dim=2", "step_size=0.02", "--rounds", "150"]
 KEYS = {"name", "statement", "measured", "expected", "interval", "verdict"}

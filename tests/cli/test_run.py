@@ -23,6 +23,8 @@ from fedhsa.cli.parsing import parse, read
 from fedhsa.cli.settings import RunSettings
 from fedhsa.cli.usage import parse_option
 
+pytestmark = pytest.mark.usefixtures("unrendered")
+
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 SMALL = [
     "--num-agents",
@@ -461,6 +463,7 @@ def test_list_does_not_import_what_only_plotting_needs():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_the_example_shows_the_floors_of_figure_2b(tmp_path):
     settings = read(RunSettings, EXAMPLES / "quadratic.toml")
     assert (settings.num_agents, settings.dim, settings.local_steps) == (20, 10, 10)
