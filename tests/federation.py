@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from cases import CASES
 from fedhsa import tree
 from fedhsa.deploy import Faults, Killed, MemoryTransport, Missing, Server, Site, Store, Task
 from fedhsa.deploy.server import Progress
+from fedhsa.deploy.wire import unpack
 
 PHASES = ("sent", "collected", "aggregated", "checkpointed")
 ALGORITHMS: dict[str, fh.AbstractAlgorithm] = {
@@ -23,8 +24,8 @@ ALGORITHMS: dict[str, fh.AbstractAlgorithm] = {
 
 
 @functools.cache
-def make_task(name: str, case: str = "td") -> Task:
-    problem = CASES[case]().problem
+def make_task(name: str) -> Task:
+    problem = CASES["td"]().problem
     theta = np.linspace(-1, 1, problem.dim)
     example = tree.take(problem.flat_agents, 0)
     return Task(ALGORITHMS[name], problem.num_agents, theta, key=3, example=example)
@@ -37,11 +38,14 @@ class Federation:
         self,
         folder: pathlib.Path,
         algorithm: str = "FedHSA",
-        case: str = "td",
+        *,
+        task: Task | None = None,
+        problem: fh.Problem | None = None,
         sites: Sequence[Sequence[int]] = ((0,), (1,), (2,)),
     ):
-        self.folder, self.task, self.sites = folder, make_task(algorithm, case), sites
-        self.problem = CASES[case]().problem
+        self.folder, self.sites = folder, sites
+        self.task = make_task(algorithm) if task is None else task
+        self.problem = CASES["td"]().problem if problem is None else problem
         self.events: list[dict[str, Any]] = []
 
     def site(self, site: int, run: str) -> Site:
@@ -53,9 +57,11 @@ class Federation:
     def store(self, site: int, run: str) -> Store:
         return Store(self.folder / "sites" / run / f"{site}.state", sync=False)
 
-    def server(self, faults: Faults | None = None, missing: Missing | None = None, **options: Any) -> Server:
+    def server(
+        self, faults: Faults | None = None, missing: Missing | None = None, kind: type = MemoryTransport, **options: Any
+    ) -> Server:
         """A server's process starts, and with it a transport that has forgotten what was on its way."""
-        transport = MemoryTransport(lambda site: self.site(site, server.run_id), len(self.sites), faults)
+        transport = kind(lambda site: self.site(site, server.run_id), len(self.sites), faults)
         options = {"folder": self.folder, "theta_star": self.problem.theta_star, "run": "test"} | options
         server = Server(self.task, transport, self.sites, missing=missing, watch=self.events.append, **options)
         if server.store is not None:
@@ -77,6 +83,47 @@ class Federation:
     def named(self, name: str) -> list[dict[str, Any]]:
         """The events of this name."""
         return [event for event in self.events if event["event"] == name]
+
+
+class Scripted(MemoryTransport):
+    """Sites of which some cannot be reached, or cannot be heard, in some exchanges."""
+
+    def __init__(self, start: Callable, num_sites: int, faults: Faults | None = None):
+        super().__init__(start, num_sites, faults)
+        self.gone: Callable[[int, int], set[int]] = lambda t, exchange: set()
+        """Who gets no message in this exchange of round `t`."""
+        self.mute: Callable[[int, int], set[int]] = lambda t, exchange: set()
+        """Whose reply is lost."""
+        self.round: Callable[[], int] = lambda: 0
+        self.asked: list[tuple[int, int, int]] = []
+        """Round, exchange and site of each message."""
+
+    def present(self) -> set[int]:
+        self.absent = self.gone(self.round(), 0)
+        return super().present()
+
+    def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
+        for site, message in messages.items():
+            header = unpack(message).header
+            t, number = header["round"], header["exchange"]
+            self.asked.append((t, number, site))
+            if site in self.gone(t, number):
+                continue
+            reply = self._ask(site, message)
+            if site not in self.mute(t, number):
+                yield reply
+
+    def trouble(self, site: int) -> str | None:
+        return "nobody is there"
+
+
+def scripted(federation: Federation, missing: Missing, gone=None, mute=None, **options: Any) -> Server:
+    """A server whose sites come and go as the functions of round and exchange say."""
+    server = federation.server(missing=missing, kind=Scripted, **options)
+    transport: Any = server.transport
+    transport.round = lambda: server.progress.round
+    transport.gone, transport.mute = gone or transport.gone, mute or transport.mute
+    return server
 
 
 def kill_at(place: int) -> Callable[[str], None]:

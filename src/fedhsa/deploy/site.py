@@ -236,9 +236,9 @@ class Site:
         """The state saved last, also if another process has saved it."""
         if self._loaded and not self.store.changed:
             return self._state
-        packet, gone = self.store.load(), self._loaded
-        self._loaded, self._block = False, None
+        gone, self._loaded, self._block = self._loaded, False, None
         self._drawn.clear()
+        packet = self.store.load()
         self._state = self.first if packet is None else self._read(packet)
         if packet is None and gone:  # somebody has removed the file
             for stream, start in zip(self.streams or [], self._first_streams, strict=True):
