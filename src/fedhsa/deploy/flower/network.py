@@ -276,6 +276,36 @@ def simulate(
         site.close()
 
 
+def run_on(
+    address: str,
+    app: str | os.PathLike,
+    config: Mapping[str, Value] | None = None,
+    on_line: Callable[[str], object] | None = None,
+    *,
+    root_certificates: str | os.PathLike | None = None,
+) -> int:
+    """Runs a Flower app on the federation of a SuperLink elsewhere, and returns 0 only if it was completed.
+
+    Ctrl-C ends the watching, not the run; `flwr stop` does.
+
+    **Arguments:**
+
+    - `address`: of the SuperLink, host:port.
+    - `app`, `config`, `on_line`: as for `Network.run`.
+    - `root_certificates`: what the SuperLink's certificate is checked against; None to go without encryption.
+    """
+    authority = None if root_certificates is None else pathlib.Path(root_certificates).absolute()
+    if authority is not None and not authority.is_file():
+        raise FileNotFoundError(f"`root_certificates`: there is no file {str(authority)!r}.")
+    site = _Site(None, None, None, 120.0)
+    with site.starting():
+        site.point_to(address, authority)
+    try:
+        return site.run(app, config, on_line)
+    finally:
+        site.close()
+
+
 def toml(settings: Mapping[str, Value]) -> str:
     """Settings as a TOML file, which carries any text, unlike Flower's `key=value` options."""
     lines = []
@@ -433,11 +463,15 @@ class _Site:
         else:
             raise self.failed("superlink", "found no free port")
         self._port, self.address = port, f"127.0.0.1:{port}"
-        trust: dict[str, Value] = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
-        lines = f'[superlink]\ndefault = "{_NAME}"\n[superlink.{_NAME}]\n' + toml({"address": self.address, **trust})
-        _files.write_text(self.folder / "user" / "config.toml", lines)
+        self.point_to(self.address, authority)
         _files.write_text(self.folder / "ready", "")
         return process
+
+    def point_to(self, address: str, authority: pathlib.Path | None) -> None:
+        """Tells Flower's command line where the SuperLink is, and by whose word to trust it."""
+        trust: dict[str, Value] = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
+        lines = f'[superlink]\ndefault = "{_NAME}"\n[superlink.{_NAME}]\n' + toml({"address": address, **trust})
+        _files.write_text(self.folder / "user" / "config.toml", lines)
 
     def run(
         self,

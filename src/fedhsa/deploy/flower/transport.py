@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from ..transport import AbstractTransport
 from ..wire import Refused, unpack
+from .client import unwrap, wrap
 
 POLL = 0.2
 """Seconds between looks for replies; Flower's own `send_and_receive` looks every three."""
@@ -15,19 +16,7 @@ AGAIN = 180.0
 """Seconds after which a message that got no answer is sent once more."""
 GREETING = 60.0
 """Seconds that a node has to say who it is."""
-TYPE, RECORD, ENTRY = "query.fedhsa", "fedhsa", "message"
-
-
-def wrap(data: bytes) -> RecordDict:
-    """A message as the content of one of Flower's."""
-    return RecordDict({RECORD: ConfigRecord({ENTRY: data})})
-
-
-def unwrap(content: RecordDict) -> bytes:
-    """The message in the content of one of Flower's; empty if there is none."""
-    record = content.config_records.get(RECORD)
-    data = None if record is None else record.get(ENTRY)
-    return data if isinstance(data, bytes) else b""
+TYPE = "query.fedhsa"
 
 
 class FlowerTransport(AbstractTransport):

@@ -12,12 +12,12 @@ from .network import Value, toml
 PACKAGE = "federation"
 AGENT = "site_agent"
 
-_APP = '''\
-"""A run of fedhsa as a Flower app: the plan is in pyproject.toml, the algorithm in fedhsa."""
+_SERVER = '''\
+"""The server's side: the plan is in pyproject.toml, the algorithm in fedhsa."""
 
-from fedhsa.deploy.flower.app import {name}
+import fedhsa.deploy.flower.server
 
-app = {name}
+app = fedhsa.deploy.flower.server.app
 '''
 _PROJECT = """\
 [build-system]
@@ -106,7 +106,7 @@ def write_app(
     if ship:
         shutil.copyfile(source, package / f"{AGENT}.py")
     _files.write_text(package / "__init__.py", '"""A run of fedhsa on Flower."""\n')
-    _files.write_text(package / "server.py", _APP.format(name="server_app"))
-    _files.write_text(package / "client.py", _APP.format(name="client_app"))
+    _files.write_text(package / "server.py", _SERVER)
+    shutil.copyfile(pathlib.Path(__file__).with_name("client.py"), package / "client.py")
     _files.write_text(folder / "pyproject.toml", _PROJECT + toml(settings))
     return folder

@@ -1,0 +1,115 @@
+"""What a node's Flower app does with a message: it hands it to a process that stays, and starts that if need be.
+
+Flower starts a new process for every message, and loading JAX and fedhsa would take it longer than all else. So this
+file is light: it knows nothing of fedhsa, and is copied into every app. The process that stays holds the agent; it ends
+with the SuperNode. Without it, or where Flower keeps its processes itself, the message is answered right here.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+RECORD, ENTRY = "fedhsa", "message"
+SETTINGS = ("plan", "state", "data")
+"""Settings of the run that a node needs; a node's own settings win."""
+PATIENCE = 120.0
+LENGTH = struct.Struct("<Q")
+TOKEN_BYTES = 32
+
+app = ClientApp()
+
+
+@app.query("fedhsa")
+def answer(message: Message, context: Context) -> Message:
+    """The reply to a message of the server's."""
+    run = {name: context.run_config[name] for name in SETTINGS}
+    return Message(wrap(reply(unwrap(message.content), {**run, **context.node_config})), reply_to=message)
+
+
+def wrap(data: bytes) -> RecordDict:
+    """A message as the content of one of Flower's."""
+    return RecordDict({RECORD: ConfigRecord({ENTRY: data})})
+
+
+def unwrap(content: RecordDict) -> bytes:
+    """The message in the content of one of Flower's; empty if there is none."""
+    record = content.config_records.get(RECORD)
+    data = None if record is None else record.get(ENTRY)
+    return data if isinstance(data, bytes) else b""
+
+
+def reply(data: bytes, settings: dict[str, Any]) -> bytes:
+    """What the agent of these settings answers."""
+    if "ray" not in sys.modules and "fedhsa" not in sys.modules:  # there the process stays anyway
+        with contextlib.suppress(OSError, ValueError, TimeoutError):
+            return _by_resident(data, settings)
+    from fedhsa.deploy.flower.node import answer_here
+
+    return answer_here(data, settings)
+
+
+def _by_resident(data: bytes, settings: dict[str, Any]) -> bytes:
+    # One for each version of the app: with it may have come other code of the user's.
+    name = hashlib.sha256(json.dumps([settings, __file__], sort_keys=True).encode()).hexdigest()[:16]
+    folder = pathlib.Path(settings["state"]).expanduser()
+    note = folder / f"resident-{name}.json"
+    try:
+        return _ask(note, data)
+    except (OSError, ValueError, KeyError):
+        starting = _start(folder, note, settings)
+    deadline = time.monotonic() + PATIENCE
+    while starting.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return _ask(note, data)
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def _ask(note: pathlib.Path, data: bytes) -> bytes:
+    """The resident's reply; it is found by a note that only its owner can read, and known by what that says."""
+    found = json.loads(note.read_text())
+    with socket.create_connection(("127.0.0.1", found["port"]), timeout=PATIENCE) as connection:
+        connection.sendall(bytes.fromhex(found["token"]) + LENGTH.pack(len(data)) + data)
+        return receive(connection, *LENGTH.unpack(receive(connection, LENGTH.size)))
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes."""
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 2**20))
+        if not part:
+            raise ConnectionError("the other side has hung up")
+        parts += part
+    return bytes(parts)
+
+
+def _start(folder: pathlib.Path, note: pathlib.Path, settings: dict[str, Any]) -> subprocess.Popen:
+    """Starts the process that stays for as long as the one that started this one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    token = secrets.token_hex(TOKEN_BYTES)
+    told = {"settings": settings, "note": str(note), "token": token, "keeper": os.getppid(), "path": sys.path}
+    with open(note.with_suffix(".log"), "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedhsa.deploy.flower.node"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # or Flower would end it with this process
+        )
+    assert process.stdin is not None
+    with process.stdin as stdin:
+        stdin.write(json.dumps(told).encode())
+    return process

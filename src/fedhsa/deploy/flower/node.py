@@ -1,0 +1,110 @@
+"""A node's agent: made from the plan and the node's own settings, in a process that stays between messages."""
+
+import contextlib
+import functools
+import hmac
+import json
+import os
+import pathlib
+import re
+import socket
+import sys
+import time
+from typing import Any
+
+import jax
+
+from ..plan import Plan
+from ..site import Site
+from ..store import BusyError, Store
+from ..wire import Refused, unpack
+from .client import LENGTH, PATIENCE, TOKEN_BYTES, receive
+
+IDLE = 3600.0
+"""Seconds without a message after which the process ends."""
+LARGEST = 2**32
+"""Bytes of the largest message that is looked at."""
+
+
+def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
+    """What the agent of these settings answers, by this process."""
+    return _site(_run_of(data), tuple(sorted(settings.items()))).answer(data)
+
+
+@functools.cache
+def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
+    config = dict(settings)
+    plan, folder = Plan.from_json(config.pop("plan")), pathlib.Path(config.pop("state")).expanduser()
+    number, nodes = int(config["partition-id"]), int(config["num-partitions"])
+    if nodes != plan.num_agents:
+        raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {plan.num_agents} agents.")
+    keep_compiled(folder / "compiled")
+    return plan.site([number], Store(folder / run / f"{number}.state"), run, config)
+
+
+def _run_of(data: bytes) -> str:
+    """The run a message belongs to; it becomes the name of a folder, so nothing but letters and digits will do."""
+    run = unpack(data).header.get("run")
+    if not isinstance(run, str) or not re.fullmatch("[0-9a-zA-Z]{1,64}", run):
+        raise Refused("foreign", "the message does not say which run it belongs to")
+    return run
+
+
+def keep_compiled(folder: pathlib.Path) -> None:
+    """Keeps compiled programs on disk for the next process, which would compile the same again."""
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def stay(told: dict[str, Any]) -> None:
+    """Answers the messages that a node's light processes hand over, until the SuperNode ends or nothing comes."""
+    note, last = pathlib.Path(told["note"]), time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Store(note).alone(wait=False))  # one is enough
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listening.settimeout(0.5)
+        _leave(note, {"port": listening.getsockname()[1], "token": told["token"]})
+        stack.callback(note.unlink, missing_ok=True)
+        while _alive(told["keeper"]) and time.monotonic() < last + IDLE:
+            with contextlib.suppress(TimeoutError):
+                connection, _ = listening.accept()
+                last = time.monotonic()
+                with connection, contextlib.suppress(OSError):
+                    _serve(connection, told)
+
+
+def _leave(note: pathlib.Path, found: dict[str, Any]) -> None:
+    """Writes where this process is found, for its owner's eyes only."""
+    draft = note.with_suffix(".draft")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(found, file)
+    os.replace(draft, note)
+
+
+def _serve(connection: socket.socket, told: dict[str, Any]) -> None:
+    connection.settimeout(PATIENCE)
+    token = receive(connection, TOKEN_BYTES)
+    (size,) = LENGTH.unpack(receive(connection, LENGTH.size))
+    if not hmac.compare_digest(token, bytes.fromhex(told["token"])) or size > LARGEST:
+        return
+    reply = answer_here(receive(connection, size), told["settings"])
+    connection.sendall(LENGTH.pack(len(reply)) + reply)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+if __name__ == "__main__":
+    instructions = json.loads(sys.stdin.read())
+    sys.path[:] = instructions["path"]
+    with contextlib.suppress(BusyError):
+        stay(instructions)

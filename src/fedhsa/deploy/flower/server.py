@@ -1,0 +1,46 @@
+"""What the server's Flower app does: all rounds of any plan, and the files of a run."""
+
+import pathlib
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..events import sentence
+from ..missing import Missing
+from ..outcome import carry_out
+from ..plan import Plan
+from ..server import Server, hello
+from .transport import FlowerTransport
+
+PREFIX = "fedhsa: "
+"""Begins every line of the server's that is for the user; the others are Flower's."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """What the server does: all rounds of the plan, and the files of a run."""
+    config = context.run_config
+    plan = Plan.from_json(str(config["plan"]))
+    folder = pathlib.Path(str(config["out"])).expanduser().absolute()
+    sites = [[number] for number in range(plan.num_agents)]
+    missing = Missing(str(config["missing"]), float(config["patience"]) or None, int(config["at-least"]))
+    transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id), {i: i for i in range(len(sites))})
+    server = Server(
+        plan.task,
+        transport,
+        sites,
+        missing=missing,
+        folder=folder,
+        theta_star=plan.theta_star,
+        watch=say,
+    )
+    carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
+
+
+def say(event: dict[str, Any]) -> None:
+    """Tells the user of an event, through the server's output, which Flower carries to whoever started the run."""
+    if words := sentence(event):
+        print(PREFIX + words, flush=True)

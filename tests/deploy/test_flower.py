@@ -1,0 +1,149 @@
+"""A real Flower federation gives the engine's numbers, also when its processes are killed. All of this is slow."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import fedhsa
+from fedhsa.deploy import Missing, Plan
+
+pytest.importorskip("flwr")
+network = pytest.importorskip("fedhsa.deploy.flower.network")
+from fedhsa.deploy.flower.write import write_app  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+TD = Plan(problem="td", num_agents=3, dim=3, option={"num_states": 6}, step_size=0.05, local_steps=5)
+
+
+def theta(folder: pathlib.Path, plan: Plan) -> np.ndarray:
+    with np.load(folder / "curves.npz") as arrays:
+        return arrays[f"{plan.algorithm}/theta"]
+
+
+def events(folder: pathlib.Path, name: str) -> list[dict]:
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+def close_to_engine(folder: pathlib.Path, plan: Plan, rounds: int) -> None:
+    expected = fedhsa.simulate(plan.whole, plan.method, rounds=rounds).theta
+    np.testing.assert_allclose(theta(folder, plan), expected, rtol=0, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """A SuperLink and three SuperNodes, encrypted and with keys."""
+    with network.Network(3, logs=tmp_path_factory.mktemp("logs")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("algorithm", ["FedHSA", "LocalSA", "SCAFFLSA"])
+def test_five_rounds_on_three_nodes_are_those_of_the_engine(nodes, tmp_path, algorithm):
+    plan = TD.replace(algorithm=algorithm)
+    app = write_app(tmp_path / "app", plan, rounds=5, out=tmp_path / "out", state=tmp_path / "state")
+    assert nodes.run(app) == 0
+    close_to_engine(tmp_path / "out", plan, 5)
+    assert [event["agents"] for event in events(tmp_path / "out", "round")] == [3] * 5
+    assert not events(tmp_path / "out", "refused")
+
+
+def test_a_node_killed_in_the_middle_changes_nothing(nodes, tmp_path):
+    app = write_app(tmp_path / "app", TD, rounds=3, out=tmp_path / "out", state=tmp_path / "state")
+    killed = []
+
+    def watch(line: str) -> None:
+        if "Round 1/3" in line:
+            time.sleep(2)  # the next exchange is under way
+            nodes.kill_node(1)
+            nodes.start_node(1)
+            killed.append(1)
+
+    assert nodes.run(app, on_line=watch) == 0
+    assert killed
+    close_to_engine(tmp_path / "out", TD, 3)
+
+
+def test_a_node_that_stays_away_is_skipped_and_back_in_the_round_after_it_returns(nodes, tmp_path):
+    policy = Missing("skip", patience=30)
+    app = write_app(tmp_path / "app", TD, rounds=4, out=tmp_path / "out", state=tmp_path / "state", missing=policy)
+
+    def watch(line: str) -> None:
+        if "Round 1/4" in line:
+            nodes.stop_node(2)
+        if "Round 2/4" in line:
+            nodes.start_node(2)
+
+    assert nodes.run(app, on_line=watch) == 0
+    absent = [event["absent"] for event in events(tmp_path / "out", "round")]
+    assert absent[0] == []
+    assert absent[1] == [2]
+    assert absent[-1] == []
+
+
+def test_a_run_whose_superlink_was_killed_goes_on_in_a_new_run(tmp_path):
+    settings = {"out": tmp_path / "out", "state": tmp_path / "state"}
+    with network.Network(3, logs=tmp_path / "logs") as nodes:
+
+        def watch(line: str) -> None:
+            if "Round 2/4" in line:
+                nodes.kill_superlink()
+
+        app = write_app(tmp_path / "app", TD, rounds=4, **settings)
+        assert nodes.run(app, on_line=watch) != 0
+        done = len(events(tmp_path / "out", "round"))
+        assert 2 <= done < 4
+        for node in list(nodes.node_pids):
+            nodes.kill_node(node)
+        nodes.start_superlink()
+        for node in range(3):
+            nodes.start_node(node)
+        assert nodes.run(app, {"resume": True}) == 0
+    assert len(events(tmp_path / "out", "resumed")) == 1
+    close_to_engine(tmp_path / "out", TD, 4)
+
+
+def test_the_simulation_engine_gives_the_same_numbers(tmp_path):
+    pytest.importorskip("ray")
+    app = write_app(tmp_path / "app", TD, rounds=5, out=tmp_path / "out", state=tmp_path / "state")
+    assert network.simulate(app, 3) == 0
+    close_to_engine(tmp_path / "out", TD, 5)
+
+
+def test_the_demo_ends_with_its_processes_gone_also_after_ctrl_c(tmp_path):
+    mark = f"demo-{os.getpid()}"
+    environment = {**os.environ, "FEDHSA_TEST_MARK": mark, "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-c", "import sys; from fedhsa.cli import main; sys.exit(main())", "deploy", "demo"]
+    command += ["--dim", "2", "--option", "num_states=4", "--rounds", "50", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith("Round"):
+                break
+        assert marked(mark)
+        demo.send_signal(signal.SIGINT)
+        demo.stdout.read()
+        assert demo.wait(timeout=120) == 130
+    assert not marked(mark)
+    assert not list((tmp_path / "tmp").iterdir())
+    assert (tmp_path / "out" / "server.state").exists()
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that have this mark in their environment."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
