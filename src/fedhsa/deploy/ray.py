@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,13 +47,13 @@ class SiteActor:
     def __init__(self, given: bytes):
         _one_thread()
         facts = json.loads(given)
-        folder = pathlib.Path(facts["folder"])
-        if not folder.is_dir():
-            raise FileNotFoundError(f"`folder`: no {str(folder)!r} on this node. Use one on a shared file system.")
+        state = pathlib.Path(facts["state"])
+        if not state.parent.is_dir():
+            raise FileNotFoundError(f"`folder`: no {str(state.parent)!r} on this node. Use one that all nodes share.")
         sys.path += [entry for entry in facts["path"] if entry not in sys.path]
         numbers = range(facts["first"], facts["first"] + facts["count"])
         # Ray's own processes end at any moment, machines seldom lose power: no waiting for the disk.
-        store = Store(folder / f"{facts['site']}.state", sync=False)
+        store = Store(state, sync=False)
         self.site: Site = Plan.from_json(facts["plan"]).site(numbers, store, facts["run"], facts["config"])
 
     def answer(self, message: bytes) -> bytes:
@@ -93,7 +93,10 @@ class RayTransport(AbstractTransport):
 
     def present(self) -> set[int]:
         self._begin()
-        self._late += self._finished(0.0)
+        awaited = -1
+        while awaited != len(self._calls):
+            awaited = len(self._calls)
+            self._late += self._finished(0.0)
         for site in self._away:
             self._call(site, None)
         return set(range(self.num_sites)) - self._away.keys() - set(self._calls.values())
@@ -101,14 +104,15 @@ class RayTransport(AbstractTransport):
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
         deadline = time.monotonic() + seconds
         self._begin()
-        asked = {call for site, message in messages.items() if (call := self._call(site, message)) is not None}
+        asked = [call for site, message in messages.items() if (call := self._call(site, message)) is not None]
         late, self._late = self._late, []
         yield from late
-        while asked & self._calls.keys():
-            left = deadline - time.monotonic()
-            if left <= 0:
+        yield from self._together(asked, deadline)
+        while self._calls.keys() & asked:
+            awaited = len(self._calls)
+            yield from self._finished(max(0.0, deadline - time.monotonic()))
+            if len(self._calls) == awaited:
                 return
-            yield from self._finished(left)
 
     def trouble(self, site: int) -> str | None:
         return self._away.get(site)
@@ -151,12 +155,24 @@ class RayTransport(AbstractTransport):
         self._calls[call] = site
         return call
 
+    def _together(self, asked: list[Any], deadline: float) -> list[bytes]:
+        """The replies to all calls, if nothing else is awaited and nothing goes wrong: quicker than one by one."""
+        if not asked or len(asked) != len(self._calls):
+            return []
+        try:
+            replies = self._ray.get(asked, timeout=max(0.0, deadline - time.monotonic()))
+        except self._ray.exceptions.RayError:  # also when it takes too long
+            return []
+        for site in self._calls.values():
+            self._away.pop(site, None)
+        self._calls = {}
+        return replies
+
     def _finished(self, seconds: float) -> list[bytes]:
-        """The replies that have come by the time that the first has."""
+        """The reply that comes first; none if it is only a sign of life, or its actor has ended."""
         if not self._calls:
             return []
-        calls = list(self._calls)
-        first, _ = self._ray.wait(calls, num_returns=1, timeout=seconds)
+        first, _ = self._ray.wait(list(self._calls), num_returns=1, timeout=seconds)
         replies = []
         for call in first:
             site = self._calls.pop(call)
@@ -228,38 +244,54 @@ def federate_on_ray(
         _private_ray(actors or min(plan.num_agents, _cores())) if address == "local" else _cluster(address) as cores,
     ):
         actors = actors or min(plan.num_agents, max(1, int(cores)))
-        shards = np.array_split(np.arange(plan.num_agents), actors)
+        shards = [numbers.tolist() for numbers in np.array_split(np.arange(plan.num_agents), actors)]
         share = min(1.0, int(1e4 * cores / actors) / 1e4) if num_cpus is None else num_cpus
         sites = pathlib.Path(place) / "sites"
 
         def start(site: int) -> Any:
             home = sites / server.run_id
             home.mkdir(parents=True, exist_ok=True)
-            given = {
-                "plan": _with_whole_path(plan).to_json(),
-                "first": int(shards[site][0]),
-                "count": len(shards[site]),
-                "folder": str(home),
-                "site": site,
-                "run": server.run_id,
-                "config": dict(config or {}),
-                # What can be imported here can be imported there, on the same machine.
-                "path": [entry for entry in sys.path if entry] if address == "local" else [],
-            }
-            actor = import_ray().remote(num_cpus=share, max_restarts=-1, scheduling_strategy="SPREAD")(SiteActor)
-            return actor.remote(json.dumps(given).encode())
+            # What can be imported here can be imported there, on the same machine.
+            path = [entry for entry in sys.path if entry] if address == "local" else []
+            return start_actor(plan, shards[site], home / f"{site}.state", server.run_id, share, config, path)
 
         policy = Missing() if missing is None else missing
         transport = RayTransport(start, actors, all_needed=policy.action != "skip")
         server = Server(
             plan.task, transport, shards, missing=policy, folder=kept, theta_star=plan.theta_star, watch=watch
         )
+        if server.store is not None:
+            server.store.sync = False  # a power cut would also take what the actors have saved
         try:
             if kept is None:
                 return conduct(server, rounds, plan.cost, resume)
             return carry_out(plan, server, rounds, kept, resume, command)
         finally:
             transport.close()
+
+
+def start_actor(
+    plan: Plan,
+    numbers: Sequence[int],
+    state: pathlib.Path,
+    run: str,
+    num_cpus: float = 1.0,
+    config: Mapping[str, Any] | None = None,
+    path: Sequence[str] = (),
+    kind: type[SiteActor] = SiteActor,
+) -> Any:
+    """Starts an actor for consecutive agents of a plan, with its state in a file and more folders to import from."""
+    given = {
+        "plan": _with_whole_path(plan).to_json(),
+        "first": numbers[0],
+        "count": len(numbers),
+        "state": str(state),
+        "run": run,
+        "config": dict(config or {}),
+        "path": list(path),
+    }
+    actor = import_ray().remote(num_cpus=num_cpus, max_restarts=-1, scheduling_strategy="SPREAD")(kind)
+    return actor.remote(json.dumps(given).encode())
 
 
 def import_ray() -> Any:
@@ -368,7 +400,7 @@ def _short(folder: str) -> str:
 
 def _processes(home: str) -> list[Any]:
     """The processes of the Ray that works in this folder."""
-    import psutil  # comes with Ray
+    psutil = importlib.import_module("psutil")  # comes with Ray
 
     found = []
     for child in psutil.Process().children():
@@ -380,7 +412,7 @@ def _processes(home: str) -> list[Any]:
 
 def _end(processes: list[Any]) -> None:
     """Waits for processes to end, then makes them."""
-    import psutil
+    psutil = importlib.import_module("psutil")
 
     _, alive = psutil.wait_procs(processes, timeout=5)
     for process in alive:

@@ -1,0 +1,285 @@
+"""What one exchange costs by messages: in memory, on Ray and on Flower, next to a bare message of the same size."""
+
+import functools
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from fedhsa.deploy import AbstractTransport, MemoryTransport, Plan, Server, Store
+from fedhsa.deploy import ray as on_ray
+from fedhsa.deploy import site as site_module
+from fedhsa.deploy.compiled import Compiled
+from machine import RESULTS, load, machine
+
+STAGES = ("unpack", "compute", "pack", "save")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Times exchanges of FedHSA with 10 local steps and writes deploy.json."""
+
+    actors: int = 4
+    """how many processes, or sites in memory"""
+    seconds: float = 8.0
+    """how long each case is measured, after its programs are compiled"""
+    local_steps: int = 10
+    quick: bool = False
+    """the smallest cases and short measurements, to see whether everything works"""
+    out: Path = RESULTS
+    """the folder to write to"""
+
+
+@dataclass(frozen=True)
+class Case:
+    per_site: int
+    dim: int
+
+    def plan(self, settings: Settings) -> Plan:
+        path = Path(__file__).with_name("deploy_agents.py")
+        return Plan(
+            agent=f"{path}:{'small' if self.dim == 10 else 'large'}",
+            num_agents=settings.actors * self.per_site,
+            dim=self.dim,
+            step_size=0.01,
+            local_steps=settings.local_steps,
+        )
+
+
+CASES = [Case(1, 10), Case(100, 10), Case(10_000, 10), Case(1, 10_000), Case(100, 10_000)]
+
+
+class Stopwatch:
+    """The seconds spent in functions, by their names."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    def wrap(self, name: str, function: Callable) -> Callable:
+        @functools.wraps(function)
+        def timed(*args, **kwargs):
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+        return timed
+
+
+class TimedActor(on_ray.SiteActor):
+    """A site that says where its time went."""
+
+    def __init__(self, given: bytes):
+        super().__init__(given)
+        self.watch, self.samples = Stopwatch(), []
+        site_module.unpack = self.watch.wrap("unpack", site_module.unpack)
+        site_module.pack = self.watch.wrap("pack", site_module.pack)
+        Store.save = self.watch.wrap("save", Store.save)
+        call = Compiled.__call__
+        Compiled.__call__ = self.watch.wrap("compute", lambda *args: jax.block_until_ready(call(*args)))
+        self.ask = self.watch.wrap("answer", super().answer)
+
+    def answer(self, message: bytes) -> bytes:
+        self.watch.seconds = {}
+        reply = self.ask(message)
+        self.samples.append(self.watch.seconds)
+        return reply
+
+    def times(self) -> bytes:
+        """The means of an answer's stages since this was asked last, as JSON."""
+        names = ("answer", *STAGES)
+        means = {name: statistics.fmean(sample.get(name, 0.0) for sample in self.samples) for name in names}
+        self.samples = []
+        return json.dumps(means).encode()
+
+
+class BareActor:
+    """What Ray does with a message without us: bytes there, as many bytes back as our replies have."""
+
+    def __init__(self, sizes: bytes):
+        self.replies = {asked: bytes(size) for asked, size in json.loads(sizes)}
+
+    def answer(self, message: bytes) -> bytes:
+        return self.replies[len(message)]
+
+
+class Measured(AbstractTransport):
+    """A transport that notes how long it took and how large the messages were."""
+
+    def __init__(self, inner: AbstractTransport):
+        self.inner, self.seconds = inner, 0.0
+        self.requests: list[list[bytes]] = []
+        self.replies: list[list[bytes]] = []
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.name
+
+    def present(self) -> set[int]:
+        return self.inner.present()
+
+    def exchange(self, messages, seconds) -> Iterator[bytes]:
+        self.requests = [*self.requests[-1:], list(messages.values())]
+        self.replies = [*self.replies[-1:], []]
+        began = time.perf_counter()
+        for reply in self.inner.exchange(messages, seconds):
+            self.seconds += time.perf_counter() - began
+            self.replies[-1].append(reply)
+            yield reply
+            began = time.perf_counter()
+
+
+def shards(plan: Plan, actors: int) -> list[list[int]]:
+    return [numbers.tolist() for numbers in np.array_split(np.arange(plan.num_agents), actors)]
+
+
+def blocks(server: Server, transport: Measured, settings: Settings, between: Callable[[], None]) -> dict[str, float]:
+    """Runs blocks of rounds for some time; medians over the blocks of the seconds per exchange."""
+    per_round = len(server.schemas[0])
+    server.run(3)  # compiles
+    between()
+    began, size, totals, ours = time.perf_counter(), 2, [], []
+    while not totals or time.perf_counter() - began < settings.seconds:
+        transport.seconds, start = 0.0, time.perf_counter()
+        server.run(server.progress.round + size)
+        seconds = time.perf_counter() - start
+        totals.append(seconds / size / per_round)
+        ours.append((seconds - transport.seconds) / size / per_round)
+        between()
+        size = 20 if seconds / size < 0.1 else 2
+    return {"exchange": statistics.median(totals), "fastest": min(totals), "server": statistics.median(ours)}
+
+
+def wire_ratio(server: Server, transport: Measured) -> float:
+    """The bytes of a round's messages over those of the arrays in them."""
+    sent = sum(len(data) for side in (transport.requests, transport.replies) for batch in side for data in batch)
+    return sent / sum(schema.num_bytes for site in server.schemas for _, *both in site for schema in both)
+
+
+def make_server(plan: Plan, transport: Measured, settings: Settings, folder: Path) -> Server:
+    server = Server(plan.task, transport, shards(plan, settings.actors), folder=folder, run="benchmark")
+    assert server.store is not None
+    server.store.sync = False
+    return server
+
+
+def in_memory(case: Case, settings: Settings) -> dict[str, Any]:
+    plan = case.plan(settings)
+    with tempfile.TemporaryDirectory() as name:
+        parts, folder = shards(plan, settings.actors), pathlib.Path(name)
+        stores = [Store(folder / f"{i}.state", sync=False) for i in range(settings.actors)]
+        sites = [plan.site(numbers, store, "benchmark") for numbers, store in zip(parts, stores, strict=True)]
+        transport = Measured(MemoryTransport(sites.__getitem__, settings.actors))
+        server = make_server(plan, transport, settings, folder)
+        times = blocks(server, transport, settings, lambda: None)
+    return {"transport": "memory", **asdict(case), "seconds": times, "wire": wire_ratio(server, transport)}
+
+
+def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
+    """Ours and bare messages in turns, so that both meet the same neighbours."""
+    ray, plan = on_ray.import_ray(), case.plan(settings)
+    with tempfile.TemporaryDirectory() as name:
+        folder, parts = pathlib.Path(name), shards(plan, settings.actors)
+
+        def start(site: int) -> Any:
+            path = [entry for entry in sys.path if entry]
+            return on_ray.start_actor(
+                plan, parts[site], folder / f"{site}.state", "benchmark", 1.0, None, path, TimedActor
+            )
+
+        inner = on_ray.RayTransport(start, settings.actors)
+        transport = Measured(inner)
+        server = make_server(plan, transport, settings, folder)
+        bare: list[float] = []
+        stages: list[dict[str, float]] = []
+        echo: list[Any] = []
+        sizes: list[tuple[int, int]] = []
+
+        def between() -> None:
+            first = not echo
+            if first:
+                pairs = zip(transport.requests, transport.replies, strict=True)
+                sizes.extend((len(asked[0]), len(given[0])) for asked, given in pairs)
+                made = ray.remote(num_cpus=0)(BareActor)
+                echo.extend(made.remote(json.dumps(sizes).encode()) for _ in range(settings.actors))
+            seconds = bare_exchanges(ray, echo, sizes)
+            inside = [json.loads(t) for t in ray.get([actor.times.remote() for actor in inner.actors.values()])]
+            if not first:  # which compiled and started
+                bare.append(seconds)
+                stages.extend(inside)
+
+        try:
+            times = blocks(server, transport, settings, between)
+        finally:
+            inner.close()
+            for actor in echo:
+                ray.kill(actor)
+    inside = {name: statistics.median(stage[name] for stage in stages) for name in ("answer", *STAGES)}
+    times |= {"bare": statistics.median(bare), "bare_fastest": min(bare)}
+    times |= {"on_top": times["exchange"] - times["bare"]}
+    times |= {f"actor_{name}": seconds for name, seconds in inside.items()}
+    return {"transport": "ray", **asdict(case), "seconds": times, "wire": wire_ratio(server, transport)}
+
+
+def bare_exchanges(ray: Any, echo: list[Any], sizes: list[tuple[int, int]]) -> float:
+    """Seconds per exchange of messages as large as ours that nobody looks at."""
+    began = time.perf_counter()
+    for _ in range(3):
+        for asked, _ in sizes:
+            ray.get([actor.answer.remote(bytes(asked)) for actor in echo])
+    return (time.perf_counter() - began) / 3 / len(sizes)
+
+
+def on_flower_nodes(settings: Settings) -> list[dict[str, Any]]:
+    """One and four nodes of a Flower network on loopback; not measured yet."""
+    return []
+
+
+def show(rows: list[dict[str, Any]], console: Console) -> None:
+    shown = ["exchange", "bare", "on_top", "server", *(f"actor_{name}" for name in ("answer", *STAGES))]
+    table = Table("transport", "agents\nper site", "d", title="milliseconds")
+    for name in [*shown, "bytes_per_payload"]:
+        table.add_column(name.replace("_", "\n", 1).replace("_", " "), justify="right")
+    for row in rows:
+        cells = [f"{1e3 * row['seconds'][name]:.2f}" if name in row["seconds"] else "" for name in shown]
+        table.add_row(row["transport"], f"{row['per_site']:,}", f"{row['dim']:,}", *cells, f"{row['wire']:.3f}")
+    console.print(table)
+
+
+def main(settings: Settings) -> None:
+    if settings.quick:
+        settings = replace(settings, actors=2, seconds=0.5, out=settings.out / "quick")
+    cases = CASES[:1] if settings.quick else CASES
+    console, where = Console(width=None if sys.stdout.isatty() else 160), machine()
+    if where["load"] > 0.5:
+        console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
+    rows = []
+    with on_ray._private_ray(settings.actors):
+        for case in cases:
+            for measure in (in_memory, on_ray_actors):
+                began = load()
+                rows.append(measure(case, settings) | {"load": [began, load()]})
+                show(rows[-1:], console)
+    rows += on_flower_nodes(settings)
+    show(rows, console)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": rows}
+    (settings.out / "deploy.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
+    console.print(f"Written: {settings.out / 'deploy.json'}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
