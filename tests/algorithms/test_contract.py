@@ -12,13 +12,34 @@ TABLES = (paper, corrected, rules, output, channel)
 METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
 ROUNDS, KEY = 7, 5
 
+SHOWN_BY_OTHERS = {
+    "SCAFFLSA": "SCAFFLSA, schedule",
+    "SCAFFOLD, option 2": "SCAFFOLD, schedule",
+    "Scaffnew": "Scaffnew, schedule",
+    "FedHSA, sign of differences": "LocalSA, random differences",
+    "LocalSA, losses": "FedHSA, losses",
+    "FedHSA, over the air": "LocalSA, over the air",
+    "FedHSA, half of the agents": "FedHSA, half of the agents after all gave their operators",
+    "Weighted(FedHSA)": "Weighted(LocalSA)",
+    "ServerMomentum(LocalSA)": "ServerMomentum(FedHSA)",
+    "Gossip(FedHSA)": "Gossip(FedHSA), varying graph",
+    "Averaged(FedHSA)": "Averaged(LocalSA)",
+    "RichardsonRomberg(LocalSA)": "RichardsonRomberg(FedHSA), three steps",
+}
+"""Entries with the parts of another, which runs with the fast tests; these run with the slow ones."""
+
 
 def pairs():
     """Every method on every problem it runs on; all but one of them, in turn, take long together."""
     for number, (name, method) in enumerate(METHODS.items()):
         for place, case in enumerate(method.cases):
-            marks = () if place == number % len(method.cases) else pytest.mark.slow
-            yield pytest.param(name, case, marks=marks)
+            fast = place == number % len(method.cases) and name not in SHOWN_BY_OTHERS
+            yield pytest.param(name, case, marks=() if fast else pytest.mark.slow)
+
+
+def test_entries_shown_by_others_are_of_the_table_and_so_are_the_others():
+    assert SHOWN_BY_OTHERS.keys() | {*SHOWN_BY_OTHERS.values()} <= METHODS.keys()
+    assert not SHOWN_BY_OTHERS.keys() & {*SHOWN_BY_OTHERS.values()}
 
 
 @pytest.mark.parametrize(("name", "case"), [*pairs()])

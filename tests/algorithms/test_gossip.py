@@ -52,7 +52,9 @@ def test_a_varying_graph_has_the_asked_number_of_links_and_another_every_round()
 
 
 @pytest.mark.parametrize(
-    "algorithm", [fh.FedHSA(0.03, 4), fh.LocalSA(0.03, 4, server_step=1.3)], ids=["FedHSA", "LocalSA"]
+    "algorithm",
+    [fh.FedHSA(0.03, 4), pytest.param(fh.LocalSA(0.03, 4, server_step=1.3), marks=pytest.mark.slow)],
+    ids=["FedHSA", "LocalSA"],
 )
 def test_on_a_complete_graph_it_is_the_method_with_a_server(algorithm):
     problem, options = quadratic().problem, {"rounds": 7, "seeds": 2, "record": ("theta",)}
