@@ -84,6 +84,7 @@ def test_scaffold_with_option_2_is_scafflsa():
     equal(path(problem, fh.SCAFFOLD(ETA, H)), path(problem, fh.SCAFFLSA(ETA, H)))
 
 
+@pytest.mark.slow
 def test_fed_hsa_with_one_exchange_is_scaffold_with_option_1():
     problem = CASES["quadratic"]().problem
     for server_step in (1.0, 0.8):
@@ -94,11 +95,17 @@ def test_fed_hsa_with_one_exchange_is_scaffold_with_option_1():
 def test_relatives_of_fed_hsa_become_fed_hsa():
     problem = CASES["quadratic"]().problem
     hsa = path(problem, fh.FedHSA(ETA, H))
-    for algorithm in fh.FedLin(H * ETA, H), fh.FedLin(H * ETA, (H, H, H)), fh.SSLocalSGD(ETA, H, 1.0):
+    for algorithm in fh.FedLin(H * ETA, H), fh.SSLocalSGD(ETA, H, 1.0):
         equal(path(problem, algorithm), hsa)
     once = path(problem, fh.SSLocalSGD(ETA, H, 1e-9))
     equal(once[:, :2], hsa[:, :2])  # the first round always has anchors of its own
     assert abs(once[:, 2:] - hsa[:, 2:]).max() > 1e-6
+
+
+@pytest.mark.slow
+def test_fed_lin_whose_agents_all_take_as_many_steps_is_fed_hsa():
+    problem = CASES["quadratic"]().problem
+    equal(path(problem, fh.FedLin(H * ETA, (H, H, H))), path(problem, fh.FedHSA(ETA, H)))
 
 
 def test_scaffnew_that_averages_every_few_steps_is_scafflsa():
@@ -107,12 +114,14 @@ def test_scaffnew_that_averages_every_few_steps_is_scafflsa():
     equal(scaffnew, path(problem, fh.SCAFFLSA(ETA, H)))
 
 
+@pytest.mark.slow
 def test_loopless_sa_that_averages_every_few_steps_is_local_sa():
     problem = CASES["quadratic"]().problem
     loopless = path(problem, CoinEvery(fh.LooplessSA(ETA, 1 / H), H), rounds=7 * H, every=H)
     equal(loopless, path(problem, fh.LocalSA(ETA, H)))
 
 
+@pytest.mark.slow
 def test_one_local_step_makes_all_methods_synchronised_sa():
     problem = CASES["quadratic"]().problem
     synchronised = path(problem, fh.SynchronisedSA(ETA))
@@ -127,6 +136,7 @@ def test_one_local_step_makes_all_methods_synchronised_sa():
         equal(path(problem, algorithm), synchronised)
 
 
+@pytest.mark.slow
 def test_one_agent_makes_all_methods_plain_sa():
     problem = CASES["quadratic"](1).problem
     alone = path(problem, fh.SA(ETA), rounds=7 * H)
@@ -136,7 +146,12 @@ def test_one_agent_makes_all_methods_plain_sa():
 
 
 @pytest.mark.parametrize(
-    "algorithm", [fh.SCAFFLSA(0.5, 20), fh.SCAFFOLD(0.5, 20), fh.Scaffnew(0.5, 0.05)], ids=lambda a: type(a).__name__
+    "algorithm",
+    [
+        fh.SCAFFLSA(0.5, 20),
+        *(pytest.param(a, marks=pytest.mark.slow) for a in (fh.SCAFFOLD(0.5, 20), fh.Scaffnew(0.5, 0.05))),
+    ],
+    ids=lambda a: type(a).__name__,
 )
 def test_accumulated_drift_converges_to_the_root_where_fed_hsa_diverges(algorithm):
     problem = scalar_problem()
@@ -154,6 +169,7 @@ def test_accumulated_drift_converges_to_the_root_where_fed_hsa_diverges(algorith
         np.testing.assert_allclose(learned.sum(1), 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_oracle_converges_there_and_the_other_anchored_methods_diverge_with_fed_hsa():
     problem = scalar_problem()
     fates = {}
@@ -169,14 +185,17 @@ def test_the_oracle_converges_there_and_the_other_anchored_methods_diverge_with_
     assert fates == diverged | {"OracleShift": "root"}
 
 
-def test_shifts_add_to_zero_with_noise_too():
-    problem = CASES["td"]().problem
-    for algorithm in fh.SCAFFLSA(0.1, H), fh.Scaffnew(0.1, 0.25):
-        record = {"shift": lambda snapshot: snapshot.server.memory[1]}
-        result = fh.simulate(problem, OpenMemory(algorithm, 3), rounds=200, every=10, seeds=2, record=record)
-        shift = result.records["shift"]
-        assert abs(shift[:, -1]).min() > 1e-6
-        np.testing.assert_allclose(shift.sum(2), 0, atol=1e-12 * abs(shift).max())
+@pytest.mark.parametrize(
+    "algorithm",
+    [fh.SCAFFLSA(0.1, H), pytest.param(fh.Scaffnew(0.1, 0.25), marks=pytest.mark.slow)],
+    ids=lambda a: type(a).__name__,
+)
+def test_shifts_add_to_zero_with_noise_too(algorithm):
+    record = {"shift": lambda snapshot: snapshot.server.memory[1]}
+    options = {"rounds": 200, "every": 10, "seeds": 2, "record": record}
+    shift = fh.simulate(CASES["td"]().problem, OpenMemory(algorithm, 3), **options).records["shift"]
+    assert abs(shift[:, -1]).min() > 1e-6
+    np.testing.assert_allclose(shift.sum(2), 0, atol=1e-12 * abs(shift).max())
 
 
 def powers_and_sums(A, eta, H):

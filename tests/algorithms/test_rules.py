@@ -24,6 +24,7 @@ def local_sa_limit(problem, step_size, local_steps):
     return np.linalg.solve(pull.mean(0), np.einsum("mij,mj->mi", pull, problem.local_roots).mean(0))
 
 
+@pytest.mark.slow
 def test_dissacc_without_noise_makes_one_synchronised_step_per_round():
     problem = CASES["quadratic"]().problem.noiseless()
     synchronised = path(problem, fh.SynchronisedSA(0.05))
@@ -31,6 +32,7 @@ def test_dissacc_without_noise_makes_one_synchronised_step_per_round():
         np.testing.assert_allclose(path(problem, fh.DisSACC(0.05, H)), synchronised, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_one_gap_is_local_sa_and_so_are_equal_ones():
     problem = CASES["td"]().problem
     local = path(problem, fh.LocalSA(0.05, 4), rounds=6, seeds=2)
@@ -115,6 +117,7 @@ def test_batches_double_in_length_half_as_often():
     assert sum(frequencies) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_multilevel_steps_of_level_zero_are_local_sa():
     problem = CASES["td"]().problem
     local = path(problem, fh.LocalSA(0.05, 4), rounds=6, seeds=2)
@@ -130,6 +133,7 @@ def test_momentum_keeps_the_bias_of_local_sa_for_every_beta():
         np.testing.assert_allclose(result.theta[0], limit, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_momentum_with_beta_one_is_local_sa():
     problem = CASES["td"]().problem
     local = path(problem, fh.LocalSA(0.05, 4), rounds=6, seeds=2)
