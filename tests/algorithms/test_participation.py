@@ -22,14 +22,18 @@ def weights_of(sampling):
     """The weights of three agents in four rounds, over many runs: `(rounds, agents, runs)`."""
 
     def run(sampling, key):
-        states, weights = [sampling.init()] * 3, []
-        for t in range(ROUNDS):
-            shared = fh.Round(jnp.asarray(t), jax.random.fold_in(key, t), num_agents=3)
-            for i in range(3):
+        def one_round(states, t):
+            shared = fh.Round(t, jax.random.fold_in(key, t), num_agents=3)
+
+            def of_agent(i, state):
                 mine = shared._replace(agent_key=jax.random.fold_in(shared.key, i), agent=i)
-                weight, states[i] = sampling(mine, states[i])
-                weights.append(weight)
-        return jnp.stack(weights).reshape(ROUNDS, 3)
+                weight, state = sampling(mine, state)
+                return state, weight
+
+            return jax.vmap(of_agent)(jnp.arange(3), states)
+
+        states = jax.tree.map(lambda x: jnp.stack([x] * 3), sampling.init())
+        return jax.lax.scan(one_round, states, jnp.arange(ROUNDS))[1]
 
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(2), DRAWS)
@@ -76,6 +80,7 @@ def test_fed_hsa_arrives_if_all_agents_give_their_operators():
     assert floor(0.02, "operator") < 1e-20
 
 
+@pytest.mark.slow
 def test_scaffold_arrives_with_some_agents_only():
     algorithm = fh.Partial(fh.SCAFFOLD(0.02, 4), fh.Bernoulli(0.5))
     result = fh.simulate(CASES["quadratic"]().problem.noiseless(), algorithm, rounds=3000, every=3000)
