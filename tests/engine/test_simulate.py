@@ -9,7 +9,8 @@ from fedhsa.sources import FiniteChain
 
 
 @pytest.mark.parametrize(
-    ("case", "algorithm"), [*((case, "FedHSA") for case in CASES), *(("td", name) for name in ALGORITHMS)]
+    ("case", "algorithm"),
+    [*((case, "FedHSA") for case in CASES), *(("td", name) for name in ALGORITHMS if name != "FedHSA")],
 )
 def test_runs_are_deterministic_and_do_not_depend_on_how_seeds_are_batched(case, algorithm):
     """Shapes, dtypes, determinism bit for bit, and independence of the number of seeds and of the chunk size."""
@@ -31,8 +32,8 @@ def test_runs_are_deterministic_and_do_not_depend_on_how_seeds_are_batched(case,
 def test_the_debug_engine_agrees_with_the_compiled_one(case):
     problem = CASES[case](2).problem
     algorithm = fh.FedHSA(0.05, 3)
-    fast = fh.simulate(problem, algorithm, rounds=4, seeds=2, key=3)
-    slow = fh.simulate(problem, algorithm, rounds=4, seeds=2, key=3, debug=True)
+    fast = fh.simulate(problem, algorithm, rounds=2, seeds=2, key=3)
+    slow = fh.simulate(problem, algorithm, rounds=2, seeds=2, key=3, debug=True)
     np.testing.assert_allclose(slow.error, fast.error, rtol=1e-12)
     np.testing.assert_allclose(slow.theta, fast.theta, rtol=1e-12)
 
