@@ -19,7 +19,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa."))
 
 
-@pytest.mark.parametrize("name", MODULES)
+LONG = ("fedhsa.experiments.contest", "fedhsa.engine.confidence", "fedhsa.theory.choose")
+"""Modules whose examples take long, beside fast tests of what they show."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MODULES]
+)
 def test_docstring_examples_run(name):
     module = importlib.import_module(name)
     context = vars(module) | {"fedhsa": fedhsa, "np": np}

@@ -96,6 +96,7 @@ def test_sweeps_meet_in_one_point():
     assert STUDY._middle() == Point(12, 6, 3000)
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     study = Corollary(
         seeds=3, round_sweep=(40, 80), local_step_sweep=(2,), copy_sweep=(1,), outside_rounds=8, outside_copies=(1, 1)

@@ -54,6 +54,7 @@ def test_the_theorems_factor_is_that_of_the_problems_constants(family):
     np.testing.assert_allclose(_theorem_factor(problem, 0.1), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_run_gives_what_the_rest_needs():
     outcome = TINY.run(Watch())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
