@@ -86,7 +86,7 @@ def test_the_law_equals_that_of_the_whole_joint_system(algorithm, start):
     np.testing.assert_allclose(exact.floor(problem, algorithm), expected[-1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
+@pytest.mark.parametrize("method", [fh.FedHSA, pytest.param(fh.LocalSA, marks=pytest.mark.slow)])
 def test_simulation_agrees_with_the_law_on_the_papers_quadratic(method):
     """200 seeds, rounds 1, 10, 50 and the last: within 4 standard errors."""
     problem = quadratic.random(20, 10, key=0)
@@ -123,7 +123,7 @@ def test_floors_over_nested_problems_agree_with_the_law(M):
     assert abs(standard_errors(problem, algorithm, 80, [80], theta=root)).max() < 4
 
 
-@pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
+@pytest.mark.parametrize("method", [fh.FedHSA, pytest.param(fh.LocalSA, marks=pytest.mark.slow)])
 def test_for_equal_agents_the_floor_times_their_number_is_constant(method):
     floors = [
         M * exact.floor(quadratic.random(M, 5, heterogeneity=0.0, key=2), method(0.01, 10)) for M in (1, 5, 20, 100)

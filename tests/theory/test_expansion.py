@@ -15,6 +15,12 @@ METHODS = {
     "SynchronisedSA": fh.SynchronisedSA,
 }
 MARKOV = ["td", "finite-sum"]
+FEWER = [
+    pytest.param(name, method, marks=() if name == "td" or method == "FedHSA" else pytest.mark.slow)
+    for name in MARKOV
+    for method in METHODS
+]
+"""All methods on one family, FedHSA on both, and the rest with the slow tests."""
 
 
 def tiny(name):
@@ -113,8 +119,7 @@ def test_first_order_bias_and_covariance_are_the_formulas(name, method):
     np.testing.assert_allclose(first_order_covariance(problem, algorithm), X, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", MARKOV)
+@pytest.mark.parametrize(("name", "method"), FEWER)
 def test_the_expansion_becomes_first_order_for_small_steps(name, method):
     problem, algorithm = tiny(name), METHODS[method](1e-6)
     found = expansion(problem, algorithm)
@@ -122,8 +127,7 @@ def test_the_expansion_becomes_first_order_for_small_steps(name, method):
     np.testing.assert_allclose(found.markov_bias, first_order_bias(problem, algorithm), rtol=1e-3)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", MARKOV)
+@pytest.mark.parametrize(("name", "method"), FEWER)
 def test_the_expansion_misses_the_exact_law_by_one_order_of_the_step(name, method):
     """Against the product law: half the step, half the relative error of bias and covariance."""
     problem, misses = tiny(name), []
