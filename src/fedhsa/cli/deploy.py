@@ -13,6 +13,7 @@ from .. import deploy
 from .._check import nearest
 from ..deploy.events import sentence
 from ..deploy.outcome import carry_out
+from ..deploy.privacy import Account, epsilon
 from ..engine import Result
 from ..outputs import read_manifest
 from . import status
@@ -80,13 +81,18 @@ def _memory(args: list[str], console: Console) -> int:
     faults = deploy.Faults(settings.faults) if settings.faults else None
     with writable(folder):
         server = deploy.in_memory(
-            plan, folder, missing=settings.policy(), faults=faults, watch=_teller(console), data=settings.data
+            plan,
+            folder,
+            missing=settings.policy(),
+            faults=faults,
+            watch=_teller(console),
+            config=settings.config_of_sites(),
         )
         result = carry_out(plan, server, settings.rounds, folder, settings.resume, _command(settings, args))
     if faults is not None:
         counts = {kind: faults.happened.count(kind) for kind in deploy.FAULTS}
         _print(console, "Survived: " + ", ".join(f"{n} x {kind}" for kind, n in counts.items() if n))
-    return _finish(console, folder, result)
+    return _finish(console, settings, result)
 
 
 def _ray(args: list[str], console: Console) -> int:
@@ -104,10 +110,10 @@ def _ray(args: list[str], console: Console) -> int:
             folder=folder,
             resume=settings.resume,
             watch=_teller(console),
-            config={"data": _absolute(settings.data)},
+            config=settings.config_of_sites(),
             command=_command(settings, args),
         )
-    return _finish(console, folder, result)
+    return _finish(console, settings, result)
 
 
 def _demo(args: list[str], console: Console) -> int:
@@ -123,6 +129,7 @@ def _demo(args: list[str], console: Console) -> int:
             console.print("All are online. Flower starts a process for every message: a round takes a while.")
             code = network.run(app, on_line=_flower_teller(console, settings.verbose))
     console.print("The SuperLink and the SuperNodes are stopped.")
+    _print_privacy(console, settings)
     return _finish_flower(console, folder, code)
 
 
@@ -177,7 +184,7 @@ def _write(
         rounds=settings.rounds,
         out=out,
         state=state,
-        data=_absolute(settings.data),
+        config=settings.config_of_sites(),
         missing=settings.policy(),
         resume=settings.resume,
         command=_command(settings, args),
@@ -187,12 +194,6 @@ def _write(
 def _print(console: Console, text: str) -> None:
     """Prints a sentence with a path or a command in it, which must not be broken."""
     console.print(text, soft_wrap=True)
-
-
-def _absolute(data: str) -> str:
-    """The name of a file from wherever a process is; other texts as they are."""
-    path = pathlib.Path(data)
-    return str(path.absolute()) if data and path.parent.is_dir() and len(path.parts) > 1 else data
 
 
 def _command(settings: AbstractDeploySettings, args: Sequence[str]) -> str:
@@ -220,14 +221,27 @@ def _flower_teller(console: Console, verbose: bool) -> Callable[[str], None]:
     return tell
 
 
-def _finish(console: Console, folder: pathlib.Path, result: Result) -> int:
+def _finish(console: Console, settings: AbstractDeploySettings, result: Result) -> int:
+    folder = settings.folder
     shown = "error" if np.isfinite(result.error).any() else "operator_norm"
     console.print(chart(result.records[shown][0], shown.replace("_", " ")))
     _print(console, f"Figure: {folder / 'curves.png'}")
+    _print_privacy(console, settings)
     if not result.complete:
         console.print("Interrupted: what there is was written. Go on with the same command and `--resume`.")
         return INTERRUPTED
     return 0
+
+
+def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
+    """Says what noise was worth, by the accounts that the sites of this folder keep."""
+    privacy = deploy.Privacy.from_config(settings.config_of_sites())
+    if privacy is None:
+        return
+    for path in sorted((settings.folder / "sites").glob("*.account")):
+        sent = Account(deploy.Store(path), privacy).sent
+        worth = f"epsilon {epsilon(sent, privacy.delta):.3g} at delta {privacy.delta:g}"
+        _print(console, f"Privacy of agent {path.stem}: {sum(sent.values())} replies in all runs, {worth}.")
 
 
 def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:

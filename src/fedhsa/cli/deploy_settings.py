@@ -8,9 +8,16 @@ import tyro
 
 from .. import _check
 from .._types import DTYPES
-from ..deploy import Missing, Plan
+from ..deploy import Missing, Plan, Privacy
 from .settings import AbstractFlags, AbstractSettings
 from .usage import UsageError, check_name, check_number
+
+
+def _absolute(data: str) -> str:
+    """The name of a file from wherever a process is; other texts as they are."""
+    path = pathlib.Path(data)
+    return str(path.absolute()) if len(path.parts) > 1 and path.parent.is_dir() else data
+
 
 _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
@@ -44,6 +51,14 @@ class AbstractDeploySettings(AbstractSettings):
     """How long an exchange may take before an agent is missing."""
     at_least: int = 1
     """With skip: how many agents a round needs."""
+    clip: Annotated[float, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = 0.0
+    """With noise: shorten every reply to this norm."""
+    noise: Annotated[float, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = 0.0
+    """Add Gaussian noise to every reply, with this many times twice the clip as its standard deviation."""
+    epsilon: Annotated[float, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = 0.0
+    """With noise: answer no more once more privacy than this would be spent."""
+    delta: float = 1e-5
+    """With noise: the probability with which epsilon may not hold."""
     resume: bool = False
     """Go on from the checkpoint in the output folder."""
 
@@ -54,8 +69,17 @@ class AbstractDeploySettings(AbstractSettings):
         check_name("dtype", self.dtype, DTYPES)
         if self.patience is not None:
             check_number("patience", self.patience)
+        for name in ("clip", "noise", "epsilon", "delta"):
+            check_number(name, getattr(self, name))
+        Privacy.from_config(self.config_of_sites())
         self.policy()
         self.plan()
+
+    def config_of_sites(self) -> dict[str, Any]:
+        """What sites are told besides the plan, unless they have settings of their own."""
+        noise = {name: getattr(self, name) for name in ("clip", "noise", "epsilon")}
+        given = {name: value for name, value in noise.items() if value}
+        return {"data": _absolute(self.data), **given, **({"delta": self.delta} if given else {})}
 
     def policy(self) -> Missing:
         """What to do about agents that do not answer."""

@@ -13,6 +13,7 @@ from .memory import MemoryTransport as MemoryTransport
 from .missing import Missing as Missing
 from .plan import Place as Place
 from .plan import Plan as Plan
+from .privacy import Privacy as Privacy
 from .schema import Schema as Schema
 from .server import FederationError as FederationError
 from .server import Server as Server

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,14 +32,17 @@ def in_memory(
     missing: Missing | None = None,
     faults: Faults | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
-    data: str = "",
+    config: Mapping[str, Any] | None = None,
 ) -> Server:
-    """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`."""
+    """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`.
+
+    `config` is what sites are told besides the plan, as the settings of a node would.
+    """
     home = pathlib.Path(folder)
 
     def begin(site: int) -> Site:
         store = Store(home / "sites" / server.run_id / f"{site}.state", sync=False)
-        return plan.site([site], store, server.run_id, {"data": data})
+        return plan.site([site], store, server.run_id, config)
 
     transport = MemoryTransport(begin, plan.num_agents, faults)
     sites = [[number] for number in range(plan.num_agents)]

@@ -17,6 +17,7 @@ from .. import _check, tree
 from ..algorithms import AbstractAlgorithm, Cost, cost, parse
 from ..problems import AbstractAgent, Problem, make
 from ..sources import Silent
+from .privacy import Account, Privacy
 from .site import Site
 from .store import Store
 from .stream import AbstractStream, Live, split_live
@@ -154,7 +155,11 @@ class Plan:
     def site(self, numbers: Sequence[int], store: Store, run: str, config: Mapping[str, Any] | None = None) -> Site:
         """The site of these agents."""
         agents, streams = self._agents(numbers, config or {})
-        return Site(self.task, agents, numbers, store, run, streams)
+        privacy = Privacy.from_config(config or {})
+        # Beside the folders of the runs, for the account is that of all of them.
+        path = store.path.parent.parent / f"{numbers[0]}.account"
+        account = None if privacy is None else Account(Store(path), privacy)
+        return Site(self.task, agents, numbers, store, run, streams, account)
 
     def _agents(
         self, numbers: Sequence[int], config: Mapping[str, Any]

@@ -22,6 +22,7 @@ from ..algorithms import AbstractAlgorithm
 from ..engine import batch
 from ..problems import AbstractAgent
 from .compiled import Compiled
+from .privacy import Account
 from .schema import Schema
 from .store import Store, check_run
 from .stream import AbstractStream
@@ -62,6 +63,7 @@ class Site:
     - `store`: where their state is kept.
     - `run`: which run this is; messages of others are refused.
     - `streams`: one for each agent, where observations do not come from the agents' sources.
+    - `account`: adds noise to replies, and counts them. Default: none.
     """
 
     def __init__(
@@ -72,12 +74,17 @@ class Site:
         store: Store,
         run: str,
         streams: Sequence[AbstractStream] | None = None,
+        account: Account | None = None,
     ):
         self.task, self.store, self.run, self.streams = task, store, check_run(run), streams
         self.numbers = np.asarray(numbers, dtype=np.int64)
         _check_numbers(self.numbers, task.num_agents, tree.leading_axis(agents), streams)
         self.keys = task.keys(self.numbers)
         self.schemas = task.schemas(len(self.numbers))
+        self.account = account
+        if account is not None:
+            for _, _, expected in self.schemas:
+                account.privacy.check(expected)
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas)
         self.phase: Callable[[str], None] = lambda name: None
         """Called on the way through an answer: received, computed, saved."""
@@ -175,6 +182,9 @@ class Site:
         block = state.source if self.streams else self._draw(state)[1]
         values, memory = self._locals[number](message, state.memory, block, np.asarray(state.round))
         arrays = expected.split(values)
+        if self.account is not None:
+            self.account.charge()
+            arrays = self.account.privacy.apply(arrays)
         try:
             expected.join(arrays)
         except Refused as refused:

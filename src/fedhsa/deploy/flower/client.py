@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 RECORD, ENTRY = "fedhsa", "message"
-SETTINGS = ("plan", "state", "data")
+SETTINGS = ("plan", "state", "data", "clip", "noise", "epsilon", "delta")
 """Settings of the run that a node needs; a node's own settings win."""
 PATIENCE = 120.0
 LENGTH = struct.Struct("<Q")

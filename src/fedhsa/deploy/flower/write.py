@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+from collections.abc import Mapping
 
 from ... import _files
 from ..missing import Missing
@@ -45,7 +46,8 @@ clientapp = "federation.client:app"
 # plan: problem or agent, algorithm, key. Replace it as a whole.
 # rounds: in all. resume: go on from the checkpoint in `out`.
 # out: the folder for results, on the server's machine. state: the folder for what an agent must not forget, on each
-# node's machine. data: what agents are built from, {number} standing for the agent's. A node's own setting wins.
+# node's machine. data: what agents are built from, {number} standing for the agent's. clip, noise, epsilon, delta:
+# noise on what leaves a node, 0 for none. Of these, a node's own setting wins.
 # missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
 # at-least: with skip, how many agents a round needs.
 [tool.flwr.app.config]
@@ -59,7 +61,7 @@ def write_app(
     rounds: int,
     out: str | os.PathLike = "runs/flower",
     state: str | os.PathLike = "~/.fedhsa/sites",
-    data: str = "",
+    config: Mapping[str, Value] | None = None,
     missing: Missing | None = None,
     resume: bool = False,
     command: str = "",
@@ -76,8 +78,8 @@ def write_app(
     - `rounds`, `missing`, `resume`: of the run; `flwr run --run-config` can replace them.
     - `out`: the folder for results, on the server's machine.
     - `state`: the folder for the agents' states, on each node's machine.
-    - `data`: what a user's function is told as `data` where the node has no such setting; `{number}` stands for the
-      agent's number.
+    - `config`: what nodes are told where they have no setting of their own: `data` for a user's function (`{number}`
+      stands for the agent's number), `clip`, `noise`, `epsilon` and `delta` for `Privacy`.
     """
     folder, missing = pathlib.Path(folder), Missing() if missing is None else missing
     package = folder / PACKAGE
@@ -96,7 +98,8 @@ def write_app(
         "resume": resume,
         "out": os.fspath(out),
         "state": os.fspath(state),
-        "data": data,
+        **{"data": "", "clip": 0.0, "noise": 0.0, "epsilon": 0.0, "delta": 0.0},
+        **(config or {}),
         "missing": missing.action,
         "patience": missing.seconds,
         "at-least": missing.at_least,

@@ -1,0 +1,94 @@
+"""Noise on what leaves a node: how it is made, and what it is worth."""
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from fedhsa.cli import main
+from fedhsa.deploy import FederationError, Plan, Privacy, Refused, Schema, Store, in_memory
+from fedhsa.deploy.privacy import Account, epsilon
+
+pytest.importorskip("dp_accounting")
+
+
+def closed_form(multipliers: dict[float, int], delta: float) -> float:
+    """Gaussian mechanisms compose to one whose squared signal-to-noise ratio is the sum (Balle and Wang, 2018)."""
+    mu = np.sqrt(sum(count / noise**2 for noise, count in multipliers.items()))
+
+    def excess(e: float) -> float:
+        return norm.cdf(mu / 2 - e / mu) - np.exp(e) * norm.cdf(-mu / 2 - e / mu) - delta
+
+    return float(brentq(excess, 0, 500))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("sent", [{1.0: 1}, {20.0: 100}, {5.0: 10, 8.0: 30}, {50.0: 2000}])
+def test_what_is_spent_is_that_of_the_closed_form_for_gaussian_noise(sent):
+    assert epsilon(sent, 1e-5) == pytest.approx(closed_form(sent, 1e-5), rel=1e-4)
+
+
+def test_replies_are_shortened_and_have_noise_of_twice_the_clip_times_the_multiplier():
+    privacy, rows = Privacy(clip=0.5, noise=2.0), 4000
+    arrays = {"g": np.tile([3.0, 0.0, 0.0], (rows, 1)), "h": np.tile([4.0], (rows, 1))}
+    noisy = privacy.apply(arrays)
+    values = np.concatenate([noisy["g"], noisy["h"]], axis=1)
+    std = 2 * 0.5 * 2.0
+    # Four standard errors, of means std / sqrt(rows), of standard deviations std / sqrt(2 rows).
+    np.testing.assert_allclose(values.mean(0), [0.3, 0, 0, 0.4], atol=4 * std / np.sqrt(rows))
+    np.testing.assert_allclose(values.std(0), std, atol=4 * std / np.sqrt(2 * rows))
+    assert np.abs(np.corrcoef(values.T)[~np.eye(4, dtype=bool)]).max() < 4 / np.sqrt(rows)
+
+
+def test_short_replies_keep_their_length_and_infinite_ones_say_nothing():
+    replies = np.array([[1e5, 2e5], [np.inf, 1e5], [np.nan, 0.0]])
+    noisy = np.mean([Privacy(clip=3e5, noise=0.1).apply({"g": replies})["g"] for _ in range(4000)], axis=0)
+    np.testing.assert_allclose(noisy, [[1e5, 2e5], [0, 0], [0, 0]], atol=5 * 6e4 / np.sqrt(4000))
+
+
+def test_noise_is_new_every_time_and_does_not_come_from_the_runs_key():
+    privacy = Privacy(clip=1.0, noise=1.0)
+    first, second = (privacy.apply({"g": np.zeros((1, 8))})["g"] for _ in range(2))
+    assert not np.isin(first, second).any()
+
+
+def test_replies_with_a_part_that_could_have_no_noise_are_refused():
+    with pytest.raises(ValueError, match="also sends 'age', which is int64"):
+        Privacy(1.0, 1.0).check(Schema({"g": np.zeros(2), "age": np.zeros((), np.int64)}))
+
+
+def test_an_account_counts_all_runs_and_refuses_what_would_cost_too_much(tmp_path):
+    limit = closed_form({4.0: 3}, 1e-5)
+    account = Account(Store(tmp_path / "0.account"), Privacy(1.0, 4.0, epsilon=limit * 1.001))
+    for _ in range(3):
+        account.charge()
+    with pytest.raises(Refused, match="is spent"):
+        account.charge()
+    later = Account(Store(tmp_path / "0.account"), Privacy(1.0, 8.0, epsilon=100.0))
+    later.charge()
+    assert later.sent == {4.0: 3, 8.0: 1}
+
+
+def test_a_run_stops_when_an_agent_has_spent_its_privacy_and_the_rounds_before_are_kept(tmp_path):
+    plan = Plan(num_agents=2, dim=2, local_steps=3, step_size=0.05, algorithm="LocalSA")
+    limit = closed_form({4.0: 3}, 1e-5) * 1.001
+    config = {"clip": 1.0, "noise": 4.0, "epsilon": limit, "delta": 1e-5}
+    server = in_memory(plan, tmp_path, config=config)
+    with pytest.raises(FederationError, match="privacy"):
+        server.run(10)
+    assert server.progress.round == 3
+
+
+def test_the_command_says_what_noise_was_worth_and_the_run_is_another(tmp_path, capsys):
+    small = ["--num-agents", "2", "--dim", "2", "--local-steps", "3", "--rounds", "3", "--step-size", "0.05"]
+    assert main(["deploy", "memory", *small, "--out", str(tmp_path / "plain")]) == 0
+    noise = ["--clip", "1", "--noise", "3"]
+    assert main(["deploy", "memory", *small, "--out", str(tmp_path / "noisy"), *noise]) == 0
+    assert f"6 replies in all runs, epsilon {closed_form({3.0: 6}, 1e-5):.3g} at" in capsys.readouterr().out
+    found = [np.load(tmp_path / name / "curves.npz")["FedHSA/theta"] for name in ("plain", "noisy")]
+    assert np.abs(found[0] - found[1]).min() > 0
+
+
+@pytest.mark.parametrize("given", [["--clip", "1"], ["--noise", "1"], ["--clip", "1", "--noise", "-1"]])
+def test_noise_without_a_clip_and_what_is_not_positive_is_refused(given, capsys):
+    assert main(["deploy", "memory", *given]) == 2
+    assert "noise" in capsys.readouterr().err
