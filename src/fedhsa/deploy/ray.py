@@ -390,8 +390,8 @@ def _private_ray(cores: int) -> Iterator[float]:
             with _undisturbed():
                 processes = _processes(home)
                 ray.shutdown()
-                _end(processes)
-                shutil.rmtree(home, ignore_errors=True)
+                _end([*processes, *_processes(home)])  # also those that were only starting before
+                _remove(home)
 
 
 def _short(folder: str) -> str:
@@ -403,10 +403,10 @@ def _processes(home: str) -> list[Any]:
     psutil = importlib.import_module("psutil")  # comes with Ray
 
     found = []
-    for child in psutil.Process().children():
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if any(home in word for word in child.cmdline()):
-                found += [child, *child.children(recursive=True)]
+            if process.pid != os.getpid() and any(home in word for word in process.cmdline()):
+                found += [process, *process.children(recursive=True)]
     return found
 
 
@@ -419,6 +419,15 @@ def _end(processes: list[Any]) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=5)
+
+
+def _remove(home: str) -> None:
+    """Removes a folder into which someone may still have been writing a moment ago."""
+    for _ in range(50):
+        shutil.rmtree(home, ignore_errors=True)
+        if not os.path.exists(home):
+            return
+        time.sleep(0.1)
 
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
