@@ -191,7 +191,7 @@ def test_waiting_does_not_keep_asking_without_a_pause(tmp_path):
 class Broken(fh.AbstractAgent):
     """An agent whose code fails with words that nobody else should read."""
 
-    source: fh.sources.Silent
+    source: fh.AbstractSource
     private: np.ndarray
 
     def operator(self, theta, o, /):
@@ -430,7 +430,7 @@ def test_a_run_that_diverges_slowly_ends_in_the_round_in_which_it_does_in_the_en
 
 def test_a_mean_that_overflows_ends_the_run_and_is_not_sent(tmp_path):
     class Huge(fh.AbstractAgent):
-        source: fh.sources.Silent
+        source: fh.AbstractSource
         sign: np.ndarray
 
         def operator(self, theta, o, /):

@@ -166,8 +166,9 @@ class Nowhere(Store):
     def changed(self):
         return True
 
+    @contextlib.contextmanager
     def alone(self, wait=True):
-        return contextlib.nullcontext()
+        yield
 
 
 def check_site(folder, count, seed):
@@ -207,7 +208,7 @@ LENGTH, ROUNDS = 3, 3
 class Follower(fh.AbstractAgent):
     """Follows what it observes."""
 
-    source: fh.sources.Silent
+    source: fh.AbstractSource
     speed: np.ndarray
 
     def operator(self, theta, o, /):
@@ -267,9 +268,7 @@ def live(folder, faults, kills=(), sensors=None):
         return Site(FOLLOWERS, agent, [site], Store(folder / f"{site}.state", sync=False), "test", [stream])
 
     def begin():
-        server = Server(FOLLOWERS, MemoryTransport(start, 2, faults), [[0], [1]], folder=folder, run="test")
-        server.store.sync = False
-        return server
+        return Server(FOLLOWERS, MemoryTransport(start, 2, faults), [[0], [1]], folder=folder, run="test")
 
     server = begin()
     for place in kills:

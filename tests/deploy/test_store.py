@@ -1,5 +1,6 @@
 """States that outlive processes: whole or absent, and one process at a time."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,22 +13,27 @@ from fedhsa.deploy import Store
 from fedhsa.deploy.store import BusyError, set_aside
 
 
+def saved_round(store):
+    packet = store.load()
+    return None if packet is None else packet.header["round"]
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_state_comes_back_in_another_process(sync, tmp_path):
     store = Store(tmp_path / "deep" / "a.state", sync)
     assert store.load() is None
     store.save({"round": 1}, {"x": np.arange(3.0)})
     store.save({"round": 2}, {"x": np.arange(4.0)})
-    header, arrays = Store(tmp_path / "deep" / "a.state", not sync).load()
-    assert header == {"round": 2}
-    assert arrays["x"].tolist() == [0, 1, 2, 3]
+    packet = Store(tmp_path / "deep" / "a.state", not sync).load()
+    assert packet is not None
+    assert packet.header == {"round": 2}
+    assert packet.arrays["x"].tolist() == [0, 1, 2, 3]
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["a.state"]
 
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_state_is_the_old_or_the_new_one_wherever_a_write_ends(sync, tmp_path, monkeypatch):
     """Every call that a write makes to the system fails in turn, as if the process had ended there."""
-    import os
 
     class End(BaseException):
         pass
@@ -54,12 +60,13 @@ def test_a_state_is_the_old_or_the_new_one_wherever_a_write_ends(sync, tmp_path,
                 ended = False
             except End:
                 ended = True
-        assert Store(store.path, sync).load().header["round"] in ((1, 2) if ended else (2,))
+        assert saved_round(Store(store.path, sync)) in ((1, 2) if ended else (2,))
         Store(store.path, sync).save({"round": 3}, {})  # and the next process is not in its way
-        assert Store(store.path, sync).load().header["round"] == 3
+        assert saved_round(Store(store.path, sync)) == 3
         if not ended:
-            break
-    assert 2 < place < 19
+            assert place > 2
+            return
+    pytest.fail("more calls than were tried")
 
 
 def test_a_file_that_is_no_state_is_refused_with_its_name(tmp_path):
@@ -76,7 +83,7 @@ def test_a_change_by_another_process_is_seen_also_within_the_same_moment(tmp_pat
     for number in range(50):
         other.save({"round": number}, {})
         assert mine.changed
-        assert mine.load().header["round"] == number
+        assert saved_round(mine) == number
         assert not mine.changed
     mine.save({"round": 99}, {})
     assert not mine.changed
@@ -110,6 +117,7 @@ def test_another_process_is_kept_out_and_let_in_when_it_ends(tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a.state")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         assert Store(tmp_path / "a.state").busy
         process.kill()
