@@ -67,7 +67,7 @@ def series(monkeypatch):
 def distance(algorithm: str, pooled: np.ndarray, folder: pathlib.Path) -> float:
     """How far the federation of the three files ends from the fit to all data, as the example's README runs it."""
     plan = Plan(agent=f"{SERIES / 'site.py'}:build", dim=4, algorithm=algorithm, step_size=0.1, local_steps=20)
-    server = in_memory(plan, folder, data=str(SERIES / "data" / "{number}.csv"))
+    server = in_memory(plan, folder, config={"data": str(SERIES / "data" / "{number}.csv")})
     server.run(40)
     return float(np.linalg.norm(np.asarray(server.progress.server.theta)[0] - pooled))
 
