@@ -402,23 +402,33 @@ def _processes(home: str) -> list[Any]:
     """The processes of the Ray that works in this folder."""
     psutil = importlib.import_module("psutil")  # comes with Ray
 
-    found = []
+    programs, found = os.path.dirname(import_ray().__file__), []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and any(home in word for word in process.cmdline()):
+            words = process.cmdline()
+            if any(programs in word for word in words[:3]) and any(home in word for word in words):
                 found += [process, *process.children(recursive=True)]
     return found
 
 
 def _end(processes: list[Any]) -> None:
-    """Waits for processes to end, then makes them."""
-    psutil = importlib.import_module("psutil")
+    """Waits a moment for processes to end, then makes them."""
+    for seconds in (1.0, 5.0):
+        deadline = time.monotonic() + seconds
+        while (alive := [process for process in processes if _is_alive(process)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in alive:
+            with contextlib.suppress(Exception):  # gone in the meantime
+                process.kill()
 
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, timeout=5)
+
+def _is_alive(process: Any) -> bool:
+    """Whether a process does anything; one that has ended may be listed until its parent takes note."""
+    psutil = importlib.import_module("psutil")
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _remove(home: str) -> None:
