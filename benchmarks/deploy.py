@@ -35,6 +35,8 @@ class Settings:
     """how many processes, or sites in memory"""
     seconds: float = 8.0
     """how long each case is measured, after its programs are compiled"""
+    flower_rounds: int = 6
+    """how many rounds, and bare exchanges, a Flower network makes, twice each"""
     local_steps: int = 10
     quick: bool = False
     """the smallest cases and short measurements, to see whether everything works"""
@@ -243,9 +245,92 @@ def bare_exchanges(ray: Any, echo: list[Any], sizes: list[tuple[int, int]]) -> f
     return (time.perf_counter() - began) / 3 / len(sizes)
 
 
-def on_flower_nodes(settings: Settings) -> list[dict[str, Any]]:
-    """One and four nodes of a Flower network on loopback; not measured yet."""
-    return []
+BARE_SERVER = """
+import time
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    wanted, size = context.run_config["nodes"], context.run_config["size"]
+    while len(nodes := list(grid.get_node_ids())) < wanted:
+        time.sleep(0.2)
+    for _ in range(context.run_config["exchanges"]):
+        began = time.perf_counter()
+        record = RecordDict({"bare": ConfigRecord({"message": bytes(size)})})
+        replies = list(grid.send_and_receive([Message(record, node, "query.bare") for node in nodes]))
+        assert len(replies) == wanted and all(reply.has_content() for reply in replies)
+        print("exchange", time.perf_counter() - began, flush=True)
+"""
+BARE_CLIENT = """
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.query("bare")
+def answer(message, context):
+    return Message(message.content, reply_to=message)
+"""
+BARE_PROJECT = """
+[project]
+name = "bare"
+version = "1.0.0"
+license = "MIT"
+
+[tool.flwr.app]
+publisher = "fedhsa"
+
+[tool.flwr.app.components]
+serverapp = "bare.server:app"
+clientapp = "bare.client:app"
+
+[tool.flwr.app.config]
+nodes = {nodes}
+size = {size}
+exchanges = {exchanges}
+"""
+
+
+def on_flower_nodes(nodes: int, case: Case, settings: Settings) -> dict[str, Any]:
+    """Ours and bare messages by turns on one network: SuperLink and SuperNodes on loopback, encrypted, with keys."""
+    from fedhsa.deploy.flower.network import Network
+    from fedhsa.deploy.flower.write import write_app
+
+    plan = replace(case, per_site=1).plan(replace(settings, actors=nodes))
+    rounds = 2 if settings.quick else settings.flower_rounds
+    bare, ours, first, sent = [], [], [], []
+    with tempfile.TemporaryDirectory() as name, Network(nodes, logs=pathlib.Path(name, "logs")) as network:
+        home, exchanges = pathlib.Path(name), len(plan.method.exchanges)
+        package = home / "bare" / "bare"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "server.py").write_text(BARE_SERVER)
+        (package / "client.py").write_text(BARE_CLIENT)
+        size = 8 * case.dim + 300
+        project = BARE_PROJECT.format(nodes=nodes, size=size, exchanges=rounds)
+        (home / "bare" / "pyproject.toml").write_text(project)
+
+        def note(line: str) -> None:
+            if line.startswith("exchange "):
+                bare.append(float(line.split()[1]))
+
+        for turn in range(2):
+            assert network.run(home / "bare", on_line=note) == 0
+            app = write_app(home / "app", plan, rounds=rounds, out=home / f"out-{turn}", state=home / "state")
+            assert network.run(app) == 0
+            lines = (home / f"out-{turn}" / "log.jsonl").read_text().splitlines()
+            events = [event for event in map(json.loads, lines) if event["event"] == "round"]
+            seconds = [event["seconds"] / exchanges for event in events]
+            first.append(seconds[0])  # in which the nodes say who they are, load and compile
+            ours += seconds[1:]
+            payload = nodes * exchanges * 8 * case.dim
+            sent.append((events[-1]["bytes_down"] + events[-1]["bytes_up"]) / 2 / payload)
+    times = {"exchange": statistics.median(ours), "bare": statistics.median(bare), "first": statistics.median(first)}
+    times |= {"on_top": times["exchange"] - times["bare"], "exchange_all": ours, "bare_all": bare}
+    return {"transport": f"flower, {nodes}", "per_site": 1, "dim": case.dim, "seconds": times, "wire": sent[-1]}
 
 
 def show(rows: list[dict[str, Any]], console: Console) -> None:
@@ -273,7 +358,10 @@ def main(settings: Settings) -> None:
                 began = load()
                 rows.append(measure(case, settings) | {"load": [began, load()]})
                 show(rows[-1:], console)
-    rows += on_flower_nodes(settings)
+    for nodes, case in [(1, CASES[0])] if settings.quick else [(1, CASES[0]), (4, CASES[0]), (4, CASES[3])]:
+        began = load()
+        rows.append(on_flower_nodes(nodes, case, settings) | {"load": [began, load()]})
+        show(rows[-1:], console)
     show(rows, console)
     settings.out.mkdir(parents=True, exist_ok=True)
     report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": rows}
