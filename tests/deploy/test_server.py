@@ -216,7 +216,7 @@ def broken(folder, action, patience):
 
 def test_fail_stops_at_once_when_an_agent_cannot_answer(tmp_path):
     _, server = broken(tmp_path, "fail", 1e6)
-    with pytest.raises(FederationError, match=r"agent 1 .*RuntimeError; see the log of the site"):
+    with pytest.raises(FederationError, match=r"agent 1 cannot answer \(RuntimeError; see the log of the site\)"):
         server.run(2)
 
 
@@ -416,16 +416,16 @@ def test_a_step_that_is_too_large_ends_the_run_as_it_does_in_the_engine(name, dt
 
 def test_a_run_that_diverges_slowly_ends_in_the_round_in_which_it_does_in_the_engine(tmp_path):
     problem = CASES["quadratic"](3).problem
-    algorithm = fh.LocalSA(3.0, 3)
-    found = fh.deploy.federate(problem, algorithm, rounds=40, folder=tmp_path)
-    expected = fh.simulate(problem, algorithm, rounds=40)
-    assert 3 < found.failed_round[0] == expected.failed_round[0] < 40
+    algorithm = fh.LocalSA(10.0, 3)
+    found = fh.deploy.federate(problem, algorithm, rounds=20, folder=tmp_path)
+    expected = fh.simulate(problem, algorithm, rounds=20)
+    assert 3 < found.failed_round[0] == expected.failed_round[0] < 20
     until = int(found.failed_round[0])
     np.testing.assert_allclose(found.error[0, :until], expected.error[0, :until], rtol=1e-9)
     assert list(journals.read(tmp_path))[-1]["event"] == "diverged"
-    resumed = fh.deploy.federate(problem, algorithm, rounds=50, folder=tmp_path, resume=True)
+    resumed = fh.deploy.federate(problem, algorithm, rounds=30, folder=tmp_path, resume=True)
     assert resumed.failed_round[0] == until
-    assert resumed.error.shape == (1, 51)
+    assert resumed.error.shape == (1, 31)
 
 
 def test_a_mean_that_overflows_ends_the_run_and_is_not_sent(tmp_path):

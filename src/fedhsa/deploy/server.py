@@ -414,9 +414,11 @@ class Server:
     def _explain(self, t: int, names: list[int], reasons: dict[int, str | None]) -> str:
         who = f"agent {names[0]}" if len(names) == 1 else f"agents {', '.join(map(str, names[:10]))}"
         why = "; ".join(sorted({reason for reason in reasons.values() if reason})) or "no answer"
+        silent = not any(site in self._reasons for site in reasons)
+        what = f"did not answer within {self.missing.seconds:g} s" if silent else "cannot answer"
         return (
-            f"Round {t + 1} stopped: {who} did not answer within {self.missing.seconds:g} s ({why}). The run is kept "
-            f"up to round {t}: resume it when the agents are back, or let it go on without them with 'skip'."
+            f"Round {t + 1} stopped: {who} {what} ({why}). The run is kept up to round {t}: resume it when the agents "
+            "are back, or let it go on without them with 'skip'."
         )
 
     def _are_vectors(self, replies: Replies) -> bool:
