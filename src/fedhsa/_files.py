@@ -12,8 +12,11 @@ import numpy as np
 
 
 @contextlib.contextmanager
-def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """Opens a binary file that appears under `path` only when the block ends without an error."""
+def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]]:
+    """Opens a binary file that appears under `path` only when the block ends without an error.
+
+    What is `private` is for the eyes of its owner alone.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -21,7 +24,8 @@ def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(file.name, 0o666 & ~_umask())
+            if not private:
+                os.chmod(file.name, 0o666 & ~_umask())
             os.replace(file.name, path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -32,15 +36,16 @@ def atomic(path: str | os.PathLike) -> Iterator[IO[bytes]]:
 def write_quickly(path: pathlib.Path, data: bytes) -> None:
     """Writes a file that only one process at a time writes, so that `open_quickly` finds it or the one before, whole.
 
-    It survives the end of this process, however violent, but not a loss of power. Nothing is renamed to a name that
-    exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times as long.
+    It is private. It survives the end of this process, however violent, but not a loss of power. Nothing is renamed
+    to a name that exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times
+    as long.
     """
     new, old = f"{path}.new", f"{path}~"
     try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(handle, "wb", buffering=0) as file:
         left = memoryview(data)
         while left:

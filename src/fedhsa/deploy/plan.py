@@ -196,10 +196,11 @@ def load_function(path: str) -> Any:
 def _load_file(path: pathlib.Path) -> types.ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"no file {str(path)!r}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"fedhsa_agent_{path.stem}"  # not its own: it may be that of a module of Python's, like `site`
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot load {str(path)!r}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

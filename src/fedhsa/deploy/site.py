@@ -117,9 +117,7 @@ class Site:
             code, reason = refused.code, refused.reason
             log.warning("refused a message (%s): %s", code, reason)
         except Exception as error:
-            # The words of an error in the user's code may hold private data: they stay here.
-            code, reason = "failed", f"{type(error).__name__}; see the log of the site"
-            log.exception("could not answer")
+            code, reason = "failed", hidden(error)
         return pack(self._header("refusal", packet.header, code=code, reason=reason), {})
 
     def _answer(self, packet: Packet, mark: str) -> bytes:
@@ -280,6 +278,23 @@ class Site:
             header["marks"],
             header["blocks"],
         )
+
+
+def cannot_begin(data: bytes, number: int, error: Exception) -> bytes:
+    """The refusal of a site of one agent that could not be made."""
+    try:
+        asked = unpack(data).header
+    except Refused:
+        asked = {}
+    of_run = {name: asked.get(name) if isinstance(asked.get(name), str) else "" for name in ("run", "task")}
+    own = {**of_run, "first": number, "agents": 1}
+    return pack({"kind": "refusal", **own, **_echo(asked), "code": "failed", "reason": hidden(error)}, {})
+
+
+def hidden(error: Exception) -> str:
+    """What may be said elsewhere of an error in the user's code: its words may hold private data, and stay here."""
+    log.error("could not answer", exc_info=error)
+    return f"{type(error).__name__}; see the log of the site"
 
 
 def _whole(header: dict[str, Any], *names: str) -> list[int]:

@@ -36,7 +36,7 @@ class Store:
         """Replaces the state."""
         data = pack(header, arrays)
         if self.sync:
-            with _files.atomic(self.path) as file:
+            with _files.atomic(self.path, private=True) as file:
                 file.write(data)
             _sync_folder(self.path.parent)
         else:

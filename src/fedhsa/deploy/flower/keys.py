@@ -125,8 +125,11 @@ def _node_commands(node: int, nodes: int, host: str, port: int) -> str:
 == Node {node}, in its copy of the folder `node-{node}` ==
 
 {_EXPORT}
-flower-supernode --superlink {address} --root-certificates ca.crt --auth-supernode-private-key key \\
-    --node-config "partition-id={node} num-partitions={nodes}"
+while true; do  # a node that has died is let in again after a minute or so
+    flower-supernode --superlink {address} --root-certificates ca.crt --auth-supernode-private-key key \\
+        --node-config "partition-id={node} num-partitions={nodes}"
+    sleep 10
+done
 """
 
 

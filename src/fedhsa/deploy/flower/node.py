@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from ..plan import Plan
-from ..site import Site
+from ..site import Site, cannot_begin
 from ..store import BusyError, Store
 from ..wire import Refused, unpack
 from .client import LENGTH, PATIENCE, TOKEN_BYTES, receive
@@ -27,8 +27,11 @@ LARGEST = 2**32
 
 
 def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
-    """What the agent of these settings answers, by this process."""
-    return _site(_run_of(data), tuple(sorted(settings.items()))).answer(data)
+    """What the agent of these settings answers, by this process; never an error, whose words Flower would carry on."""
+    try:
+        return _site(_run_of(data), tuple(sorted(settings.items()))).answer(data)
+    except Exception as error:
+        return cannot_begin(data, int(settings.get("partition-id", -1)), error)
 
 
 @functools.cache

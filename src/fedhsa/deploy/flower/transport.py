@@ -14,6 +14,8 @@ POLL = 0.2
 """Seconds between looks for replies; Flower's own `send_and_receive` looks every three."""
 AGAIN = 180.0
 """Seconds after which a message that got no answer is sent once more."""
+STRANGE = 60.0
+"""Seconds after which a node that could not say who it is, is asked again: somebody may have mended it."""
 GREETING = 60.0
 """Seconds that a node has to say who it is."""
 TYPE = "query.fedhsa"
@@ -38,12 +40,13 @@ class FlowerTransport(AbstractTransport):
         """The node of each site that has said who it is."""
         self._troubles: dict[int, str] = {}
         self._open: dict[str, int] = {}  # messages that may still be answered, and the nodes they went to
-        self._strange: set[int] = set()  # nodes that are no site of this run
+        self._strange: dict[int, float] = {}  # nodes that are no site of this run, and when to ask them again
 
     def present(self) -> set[int]:
         online = set(self.grid.get_node_ids())
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
-        unknown = online - set(self.node_of.values()) - self._strange
+        now = time.monotonic()
+        unknown = online - set(self.node_of.values()) - {n for n, again in self._strange.items() if now < again}
         if unknown:
             self._greet(unknown)
         return set(self.node_of)
@@ -83,13 +86,16 @@ class FlowerTransport(AbstractTransport):
         except Refused:
             header = {}
         first = header.get("first")
-        site = self.site_of.get(first) if header.get("kind") == "present" and type(first) is int else None
+        named = self.site_of.get(first) if type(first) is int else None
+        site = named if header.get("kind") == "present" else None
         if site is None:
-            self._strange.add(node)
+            self._strange[node] = time.monotonic() + STRANGE
             reason = str(header.get("reason", "it does not speak our language"))[:300]
+            if named is not None:
+                self._troubles[named] = reason
             print(f"fedhsa: node {node} does not take part: {reason}", flush=True)
         elif site in self.node_of and self.node_of[site] != node:
-            self._strange.add(node)
+            self._strange[node] = time.monotonic() + STRANGE
             print(f"fedhsa: node {node} says it is agent {first}, which node {self.node_of[site]} is", flush=True)
         else:
             self.node_of[site] = node
