@@ -122,7 +122,7 @@ def test_the_demo_ends_with_its_processes_gone_also_after_ctrl_c(tmp_path):
     environment = {**os.environ, "FEDHSA_TEST_MARK": mark, "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-c", "import sys; from fedhsa.cli import main; sys.exit(main())", "deploy", "demo"]
-    command += ["--dim", "2", "--option", "num_states=4", "--rounds", "50", "--out", str(tmp_path / "out")]
+    command += ["--dim", "2", "--rounds", "50", "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:

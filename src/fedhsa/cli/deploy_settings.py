@@ -179,12 +179,12 @@ Examples:
 
 {_FILES}"""
 
-    problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "td"
-    """The family of problems; `fedhsa list` shows them."""
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 5
     """Number of rounds, in all."""
-    step_size: Annotated[tuple[float, ...], tyro.conf.arg(metavar="ETA")] = (0.05,)
+    step_size: Annotated[tuple[float, ...], tyro.conf.arg(metavar="ETA")] = (0.02,)
     """The step size."""
+    local_steps: Annotated[int, tyro.conf.arg(metavar="H")] = 30
+    """Local steps per round, for algorithms that have them."""
     insecure: bool = False
     """Without encryption and keys."""
     verbose: bool = False
