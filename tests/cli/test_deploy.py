@@ -10,6 +10,8 @@ import pytest
 import fedhsa
 from fedhsa.cli import main
 from fedhsa.cli.chart import chart
+from fedhsa.cli.deploy_settings import FlowerSettings, MemorySettings
+from fedhsa.cli.parsing import parse
 from fedhsa.deploy import Plan
 from fedhsa.outputs import FILES
 
@@ -64,6 +66,29 @@ def test_a_run_goes_on_where_it_ended_and_status_tells_how_it_stands(tmp_path, c
     assert "finished" in capsys.readouterr().out
 
 
+def test_a_run_does_not_go_on_with_another_problem(tmp_path, capsys):
+    assert memory(tmp_path, "--rounds", "1") == 0
+    assert memory(tmp_path, "--rounds", "2", "--resume", "--problem-key", "7") == 2
+    assert "belongs to another run" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_was_being_written_is_found(tmp_path, capsys):
+    assert memory(tmp_path, "--rounds", "2") == 0
+    (tmp_path / "server.state").rename(tmp_path / "server.state~")  # as a process killed in between leaves it
+    assert memory(tmp_path, "--rounds", "3", "--resume") == 0
+    assert "goes on after round 2" in capsys.readouterr().out
+
+
+def test_data_of_this_machine_are_found_from_everywhere_and_others_are_left_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "0.csv").touch()
+    agent = ["--agent", "site.py:build", "--dim", "2"]
+    here = parse(MemorySettings, [*agent, "--data", "{number}.csv"]).config_of_sites()
+    there = parse(FlowerSettings, [*agent, "--data", "{number}.csv", "--write", "app"]).config_of_sites()
+    assert here == {"data": str(tmp_path / "{number}.csv")}
+    assert there == {"data": "{number}.csv"}
+
+
 def test_status_finds_the_latest_run_and_says_where_there_is_none(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["deploy", "status"]) == 1
@@ -113,6 +138,8 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
         (["memory", "--round", "3"], "Did you mean '--rounds'?"),
         (["flower"], "one of `--write DIR`, `--simulate` and `--superlink HOST:PORT`"),
         (["flower", "--superlink", "127.0.0.1:1"], "`--root-certificates ca.crt`"),
+        (["flower", "--write", "app", "--insecure"], "`insecure` does nothing with `--write`"),
+        (["memory", "--at-least", "2"], "`at_least` goes with `--missing skip`"),
         (["ray", "--actors", "0"], "`actors` must be at least 1"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+import fedhsa
 from fedhsa.cli import main
 from fedhsa.deploy import FederationError, Plan, Privacy, Refused, Schema, Store, in_memory
 from fedhsa.deploy.privacy import Account, epsilon
@@ -53,19 +54,41 @@ def test_noise_is_new_every_time_and_does_not_come_from_the_runs_key():
 
 def test_replies_with_a_part_that_could_have_no_noise_are_refused():
     with pytest.raises(ValueError, match="also sends 'age', which is int64"):
-        Privacy(1.0, 1.0).check(Schema({"g": np.zeros(2), "age": np.zeros((), np.int64)}))
+        Privacy(1.0, 1.0).check(fedhsa.LocalSA(0.1, 2), Schema({"g": np.zeros(2), "age": np.zeros((), np.int64)}))
+
+
+@pytest.mark.parametrize("algorithm", ["SCAFFOLD", "SCAFFLSA", "Scaffnew", "Partial(FedHSA, Bernoulli(0.5))"])
+def test_methods_that_need_their_replies_as_they_are_do_not_go_with_noise(algorithm, tmp_path):
+    plan = Plan(num_agents=2, dim=2, local_steps=3, algorithm=algorithm)
+    with pytest.raises(ValueError, match="`noise` does not go with"):
+        plan.site([0], Store(tmp_path / "run" / "0.state"), "run1", {"clip": 1.0, "noise": 1.0})
 
 
 def test_an_account_counts_all_runs_and_refuses_what_would_cost_too_much(tmp_path):
     limit = closed_form({4.0: 3}, 1e-5)
-    account = Account(Store(tmp_path / "0.account"), Privacy(1.0, 4.0, epsilon=limit * 1.001))
+    account = Account(Store(tmp_path / "account"), Privacy(1.0, 4.0, epsilon=limit * 1.001), [0])
     for _ in range(3):
         account.charge()
     with pytest.raises(Refused, match="is spent"):
         account.charge()
-    later = Account(Store(tmp_path / "0.account"), Privacy(1.0, 8.0, epsilon=100.0))
+    later = Account(Store(tmp_path / "account"), Privacy(1.0, 8.0, epsilon=100.0), [0, 1])  # another run and sharding
     later.charge()
-    assert later.sent == {4.0: 3, 8.0: 1}
+    assert later.sent == {"0": {4.0: 3, 8.0: 1}, "1": {8.0: 1}}
+
+
+def test_a_node_that_protects_itself_is_not_told_how_by_the_run():
+    pytest.importorskip("flwr")
+    from fedhsa.deploy.flower.client import own_settings
+
+    run = {"plan": "", "state": "a", "data": "", "clip": "9", "noise": "0.1", "epsilon": "", "delta": "0.1"}
+    found = Privacy.from_config(own_settings(run, {"clip": 1.0, "noise": 2.0, "epsilon": 3.0}))
+    assert found == Privacy(1.0, 2.0, 3.0, 1e-5)
+    assert Privacy.from_config(own_settings(run, {})) == Privacy(9.0, 0.1, None, 0.1)
+
+
+def test_no_privacy_at_all_is_not_taken_for_any_amount():
+    with pytest.raises(ValueError, match="`epsilon` must be greater than 0"):
+        Privacy.from_config({"clip": 1, "noise": 1, "epsilon": 0})
 
 
 def test_a_run_stops_when_an_agent_has_spent_its_privacy_and_the_rounds_before_are_kept(tmp_path):
@@ -83,7 +106,7 @@ def test_the_command_says_what_noise_was_worth_and_the_run_is_another(tmp_path, 
     assert main(["deploy", "memory", *small, "--out", str(tmp_path / "plain")]) == 0
     noise = ["--clip", "1", "--noise", "3"]
     assert main(["deploy", "memory", *small, "--out", str(tmp_path / "noisy"), *noise]) == 0
-    assert f"6 replies in all runs, epsilon {closed_form({3.0: 6}, 1e-5):.3g} at" in capsys.readouterr().out
+    assert f"6 replies in all runs here, epsilon {closed_form({3.0: 6}, 1e-5):.3g} at" in capsys.readouterr().out
     found = [np.load(tmp_path / name / "curves.npz")["FedHSA/theta"] for name in ("plain", "noisy")]
     assert np.abs(found[0] - found[1]).min() > 0
 

@@ -149,7 +149,9 @@ def _flower(args: list[str], console: Console) -> int:
             folder = settings.folder.absolute()
             with writable(folder):
                 app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
-                return _finish_flower(console, folder, simulate(app, settings.plan().num_agents, on_line=tell))
+                code = simulate(app, settings.plan().num_agents, on_line=tell)
+                _print_privacy(console, settings)
+                return _finish_flower(console, folder, code)
         app = _write(pathlib.Path(home, "app"), settings, settings.folder, settings.state, args)
         certificates = None if settings.insecure else settings.root_certificates
         code = run_on(str(settings.superlink), app, on_line=tell, root_certificates=certificates)
@@ -210,11 +212,11 @@ def _teller(console: Console) -> Callable[[dict[str, Any]], None]:
 
 def _flower_teller(console: Console, verbose: bool) -> Callable[[str], None]:
     """Shows the server's own lines, or all."""
-    prefix = "fedhsa: "
+    from ..deploy.flower.network import PREFIX
 
     def tell(line: str) -> None:
-        if line.startswith(prefix):
-            _print(console, line.removeprefix(prefix))
+        if line.startswith(PREFIX):
+            _print(console, line.removeprefix(PREFIX))
         elif verbose:
             _print(console, line)
 
@@ -238,10 +240,12 @@ def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
     privacy = deploy.Privacy.from_config(settings.config_of_sites())
     if privacy is None:
         return
-    for path in sorted((settings.folder / "sites").glob("*.account")):
-        sent = Account(deploy.Store(path), privacy).sent
-        worth = f"epsilon {epsilon(sent, privacy.delta):.3g} at delta {privacy.delta:g}"
-        _print(console, f"Privacy of agent {path.stem}: {sum(sent.values())} replies in all runs, {worth}.")
+    account = Account(deploy.Store(settings.folder / "sites" / "privacy.account"), privacy, [])
+    spent = {agent: (epsilon(sent, privacy.delta), sum(sent.values())) for agent, sent in account.sent.items()}
+    if spent:
+        most, replies = max(spent.values())
+        worth = f"epsilon {most:.3g} at delta {privacy.delta:g}"
+        _print(console, f"Privacy: an agent has sent up to {replies} replies in all runs here, {worth}.")
 
 
 def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:

@@ -9,15 +9,9 @@ import tyro
 from .. import _check
 from .._types import DTYPES
 from ..deploy import Missing, Plan, Privacy
+from ..deploy.privacy import SETTINGS
 from .settings import AbstractFlags, AbstractSettings
 from .usage import UsageError, check_name, check_number
-
-
-def _absolute(data: str) -> str:
-    """The name of a file from wherever a process is; other texts as they are."""
-    path = pathlib.Path(data)
-    return str(path.absolute()) if len(path.parts) > 1 and path.parent.is_dir() else data
-
 
 _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
@@ -51,13 +45,13 @@ class AbstractDeploySettings(AbstractSettings):
     """How long an exchange may take before an agent is missing."""
     at_least: int = 1
     """With skip: how many agents a round needs."""
-    clip: Annotated[float, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = 0.0
+    clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
     """With noise: shorten every reply to this norm."""
-    noise: Annotated[float, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = 0.0
+    noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
     """Add Gaussian noise to every reply, with this many times twice the clip as its standard deviation."""
-    epsilon: Annotated[float, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = 0.0
+    epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
     """With noise: answer no more once more privacy than this would be spent."""
-    delta: float = 1e-5
+    delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
     resume: bool = False
     """Go on from the checkpoint in the output folder."""
@@ -69,17 +63,24 @@ class AbstractDeploySettings(AbstractSettings):
         check_name("dtype", self.dtype, DTYPES)
         if self.patience is not None:
             check_number("patience", self.patience)
-        for name in ("clip", "noise", "epsilon", "delta"):
-            check_number(name, getattr(self, name))
+        for name in SETTINGS:
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
+        if self.at_least != 1 and self.missing != "skip":
+            raise UsageError("`at_least` goes with `--missing skip`: otherwise every round needs all agents.")
         Privacy.from_config(self.config_of_sites())
         self.policy()
         self.plan()
 
     def config_of_sites(self) -> dict[str, Any]:
         """What sites are told besides the plan, unless they have settings of their own."""
-        noise = {name: getattr(self, name) for name in ("clip", "noise", "epsilon")}
-        given = {name: value for name, value in noise.items() if value}
-        return {"data": _absolute(self.data), **given, **({"delta": self.delta} if given else {})}
+        noise = {name: getattr(self, name) for name in SETTINGS}
+        data = str(pathlib.Path(self.data).absolute()) if self.data and self._is_here(self.data) else self.data
+        return {"data": data, **{name: value for name, value in noise.items() if value is not None}}
+
+    def _is_here(self, data: str) -> bool:
+        """Whether data are a file of this machine, which processes find from wherever they are by its whole name."""
+        return pathlib.Path(data.replace("{number}", "0")).exists()
 
     def policy(self) -> Missing:
         """What to do about agents that do not answer."""
@@ -239,14 +240,23 @@ below the folder in which the SuperLink was started, unless it is absolute.
     ] = None
     """The folder for the results."""
 
+    def _is_here(self, data: str) -> bool:
+        return self.simulate and super()._is_here(data)
+
     def check_way(self) -> None:
-        """Refuses to guess what to do with the app; defaults alone do not say it."""
+        """Refuses to guess what to do with the app, which defaults alone do not say, and flags that say nothing."""
         ways = [self.write is not None, self.simulate, self.superlink is not None]
         if sum(ways) != 1:
             raise UsageError(
                 "fedhsa deploy flower needs one of `--write DIR`, `--simulate` and `--superlink HOST:PORT`. To try it "
                 "on this machine, use `fedhsa deploy demo`."
             )
+        of_superlink = {"insecure": self.insecure, "root_certificates": self.root_certificates is not None}
+        idle = {"state": self.simulate and self.state != FlowerSettings.state, "verbose": self.write and self.verbose}
+        idle |= {} if self.superlink is not None else of_superlink
+        for name in [name for name, given in idle.items() if given]:
+            way = "--write" if self.write is not None else "--simulate"
+            raise UsageError(f"`{name}` does nothing with `{way}`: leave it out.")
         if self.superlink is not None and self.insecure == (self.root_certificates is not None):
             raise UsageError(
                 "`superlink` needs `--root-certificates ca.crt`, or `--insecure` to go without encryption; not both."

@@ -46,7 +46,7 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         "folder": str(folder),
         "run": begun[-1]["run"],
         "state": "running" if running else ended,
-        "why": latest.get("why") if not running else None,
+        "why": latest.get("why") if not running and ended != "killed" else None,
         "transport": begun[-1]["transport"],
         "missing_agents": begun[-1]["missing"],
         "round": last["round"],

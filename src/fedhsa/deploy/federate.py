@@ -1,12 +1,14 @@
 """`federate`: the run that `simulate` makes with one seed, by messages between a server and sites."""
 
 import contextlib
+import hashlib
 import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from .. import _check, tree
@@ -96,7 +98,10 @@ def federate(
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
     start = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
     agents = problem.flat_agents
-    task = Task(algorithm, problem.num_agents, start, key, dtype, example=tree.take(agents, 0))
+    example, digest = tree.take(agents, 0), hashlib.sha256()
+    for leaf in jax.tree.leaves(problem):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    task = Task(algorithm, problem.num_agents, start, key, dtype, example, digest.hexdigest())
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         home = pathlib.Path(place)
 

@@ -6,7 +6,6 @@ import pathlib
 import platform
 import time
 import warnings
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +22,7 @@ def carry_out(
     plan: Plan, server: Server, rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
 ) -> Result:
     """Runs the server, and writes the files of a run to `folder`, also for as much of it as there is."""
-    if resume and not (folder / "server.state").exists():
+    if resume and (server.store is None or server.store.load() is None):
         warnings.warn(f"No checkpoint in {str(folder)!r}: starting at round 0.", stacklevel=2)
         resume = False
     if not resume and server.store is not None:
@@ -54,9 +53,7 @@ def _write(plan: Plan, folder: pathlib.Path, found: Result, began: datetime.date
     outputs.write(folder, {plan.algorithm: found}, manifest, title=plan.title)
 
 
-def conduct(
-    server: Server, rounds: int, cost: Cost, resume: bool = False, problem: dict[str, Any] | None = None
-) -> Result:
+def conduct(server: Server, rounds: int, cost: Cost, resume: bool = False) -> Result:
     """Runs the server, from its checkpoint if `resume` says so; Ctrl-C gives what there is."""
     if resume:
         server.resume()
@@ -66,7 +63,7 @@ def conduct(
     except KeyboardInterrupt:
         complete = False
         warnings.warn(f"Interrupted after round {server.progress.round} of {rounds}.", stacklevel=2)
-    return result(server, cost, time.perf_counter() - began, complete, problem, rounds)
+    return result(server, cost, time.perf_counter() - began, complete, rounds)
 
 
 def result(
@@ -74,7 +71,6 @@ def result(
     cost: Cost,
     seconds: float,
     complete: bool,
-    problem: dict[str, Any] | None = None,
     rounds: int = 0,
 ) -> Result:
     """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
@@ -87,7 +83,6 @@ def result(
         for name, values in zip(Record._fields, zip(*progress.records, strict=True), strict=True)
     }
     settings = task.plain()
-    settings["problem"] |= problem or {}
     policy = {"action": server.missing.action, "patience": server.missing.seconds, "at_least": server.missing.at_least}
     settings |= {
         "seeds": 1,

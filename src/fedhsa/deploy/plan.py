@@ -150,15 +150,22 @@ class Plan:
     def task(self) -> Task:
         """What server and sites must agree on."""
         example = None if self.agent is not None else tree.take(self.whole.flat_agents, 0)
-        return Task(self.method, self.num_agents, np.zeros(self.whole.dim), self.key, self.dtype, example)
+        return Task(self.method, self.num_agents, np.zeros(self.whole.dim), self.key, self.dtype, example, self._of())
+
+    def _of(self) -> str:
+        """What the agents are of. A function of the user's by its name: its file is elsewhere on every node."""
+        if self.agent is not None:
+            return self.agent.rpartition(":")[2]
+        names = ("problem", "heterogeneity", "problem_key", "option", "noiseless", "iid")
+        return json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
 
     def site(self, numbers: Sequence[int], store: Store, run: str, config: Mapping[str, Any] | None = None) -> Site:
         """The site of these agents."""
         agents, streams = self._agents(numbers, config or {})
         privacy = Privacy.from_config(config or {})
         # Beside the folders of the runs, for the account is that of all of them.
-        path = store.path.parent.parent / f"{numbers[0]}.account"
-        account = None if privacy is None else Account(Store(path), privacy)
+        path = store.path.parent.parent / "privacy.account"
+        account = None if privacy is None else Account(Store(path), privacy, numbers)
         return Site(self.task, agents, numbers, store, run, streams, account)
 
     def _agents(

@@ -2,17 +2,21 @@
 
 import dataclasses
 import functools
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from .. import _check
+from ..algorithms import AbstractAlgorithm, Lossy
 from .schema import Schema
 from .store import Store
 from .wire import Refused
 
+SETTINGS = ("clip", "noise", "epsilon", "delta")
 LEAST_NOISE = 0.1
 """One reply with less has an epsilon above 90."""
 
@@ -60,16 +64,21 @@ class Privacy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Privacy | None":
-        """What a node's settings `clip`, `noise`, `epsilon` and `delta` ask for; None without the first two."""
-        given = {name: float(config[name]) for name in ("clip", "noise", "epsilon", "delta") if config.get(name)}
+        """What a node's settings `clip`, `noise`, `epsilon` and `delta` ask for; None where none is given."""
+        found = {name: config.get(name) for name in SETTINGS}
+        given = {name: float(value) for name, value in found.items() if value not in (None, "")}
         if not given:
             return None
         if not {"clip", "noise"} <= given.keys():
             raise ValueError(f"`clip` and `noise` go together, got {', '.join(given)} alone.")
         return cls(**given)
 
-    def check(self, replies: Schema) -> None:
-        """Refuses replies of which a part would go without noise."""
+    def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:
+        """Refuses methods that need their replies as they are, and replies of which a part would have no noise."""
+        try:
+            Lossy(algorithm, 0.5)  # to which the same methods object, for the same reasons
+        except TypeError as error:
+            raise ValueError(f"`noise` does not go with {type(algorithm).__name__}: {error}") from error
         for leaf in replies.leaves:
             if not leaf.dtype.startswith("float"):
                 raise ValueError(
@@ -85,8 +94,7 @@ class Privacy:
         # That a reply is not finite would say something of the data: nothing is said instead.
         flat = np.where(np.isfinite(norms), flat, 0.0)
         flat *= np.minimum(1.0, self.clip / np.maximum(np.where(np.isfinite(norms), norms, 1.0), 1e-300))
-        generator = np.random.default_rng(secrets.randbits(256))
-        flat += 2 * self.clip * self.noise * generator.standard_normal(flat.shape)
+        flat += 2 * self.clip * self.noise * _unpredictable(flat.shape)
         ends = np.cumsum([a[0].size for a in arrays.values()])[:-1]
         parts = np.split(flat, ends, axis=1)
         return {
@@ -99,56 +107,63 @@ class Privacy:
 
 
 class Account:
-    """What a site has sent with noise, in all runs: written down before it is sent.
+    """What agents have sent with noise, in all runs: written down before it is sent.
 
     **Arguments:**
 
-    - `store`: where it is kept.
+    - `store`: where it is kept, for all agents of a folder.
     - `privacy`: the protection of what is sent now.
+    - `numbers`: the agents that are charged.
     """
 
-    def __init__(self, store: Store, privacy: Privacy):
-        self.store, self.privacy = store, privacy
+    def __init__(self, store: Store, privacy: Privacy, numbers: Sequence[int]):
+        self.store, self.privacy, self.numbers = store, privacy, [str(number) for number in numbers]
 
     @property
-    def sent(self) -> dict[float, int]:
-        """How many replies were sent, by their noise."""
+    def sent(self) -> dict[str, dict[float, int]]:
+        """How many replies each agent has sent, by their noise."""
         packet = self.store.load()
-        return {} if packet is None else {float(noise): count for noise, count in packet.header["sent"].items()}
+        found = {} if packet is None else packet.header["sent"]
+        return {agent: {float(noise): count for noise, count in counts.items()} for agent, counts in found.items()}
 
     def charge(self) -> None:
-        """Counts one more reply; refuses it if it would cost more than is left."""
+        """Counts one more reply of each agent; refuses all if one of them would cost more than is left."""
         privacy = self.privacy
         with self.store.alone():
             sent = self.sent
-            sent[privacy.noise] = sent.get(privacy.noise, 0) + 1
-            if privacy.epsilon is not None and epsilon(sent, privacy.delta) > privacy.epsilon:
-                raise Refused("exhausted", "the privacy that may be spent there is spent")
-            self.store.save({"kind": "account", "sent": {str(noise): count for noise, count in sent.items()}}, {})
+            for number in self.numbers:
+                counts = sent.setdefault(number, {})
+                counts[privacy.noise] = counts.get(privacy.noise, 0) + 1
+                if privacy.epsilon is not None and epsilon(counts, privacy.delta) > privacy.epsilon:
+                    raise Refused("exhausted", "the privacy that may be spent there is spent")
+            self.store.save({"kind": "account", "sent": sent}, {})
 
 
 def epsilon(sent: Mapping[float, int], delta: float) -> float:
     r"""The $\varepsilon$ of replies with these noises, each so many times.
 
+    Gaussian mechanisms compose to one whose $1/z^2$ is the sum of theirs.
+
     !!! example
         >>> round(epsilon({20.0: 100, 50.0: 10}, 1e-5), 2)
-        2.02
+        2.01
     """
-    return _epsilon(tuple(sorted((noise, count) for noise, count in sent.items() if count)), delta)
+    total = sum(count / noise**2 for noise, count in sent.items())
+    return _epsilon(total, delta) if total else 0.0
 
 
-@functools.lru_cache(maxsize=1024)
-def _epsilon(sent: tuple[tuple[float, int], ...], delta: float) -> float:
-    if not sent:
-        return 0.0
+@functools.lru_cache(maxsize=4096)
+def _epsilon(total: float, delta: float) -> float:
     try:
-        import dp_accounting
-        from dp_accounting.pld import PLDAccountant
+        from dp_accounting import get_epsilon_gaussian
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "Counting what noise is worth needs dp-accounting. Install it with `pip install 'fedhsa[privacy]'`."
         ) from error
-    accountant = PLDAccountant()
-    for noise, count in sent:
-        accountant.compose(dp_accounting.GaussianDpEvent(noise), count)
-    return float(accountant.get_epsilon(delta))
+    return float(get_epsilon_gaussian(total**-0.5, delta))
+
+
+def _unpredictable(shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normals from the system's own source of secrets: what was seen of them says nothing of the others."""
+    words = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64).reshape(shape)
+    return special.ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)

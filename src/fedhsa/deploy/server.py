@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import precision
 from ..algorithms import Replies
+from ..algorithms.server import layers
 from ..engine import batch
 from ..engine.run import DIVERGED
 from .compiled import Compiled
@@ -368,7 +369,7 @@ class Server:
         asked = [header.get(name) for name in ("round", "attempt", "exchange")]
         if asked != [t, self.attempt, number] or not all(type(value) is int for value in asked):
             raise Refused("stale", f"site {site} speaks of another exchange than that of round {t + 1}")
-        if header.get("token") != self._tokens.get(site):
+        if site not in self._tokens or header.get("token") != self._tokens[site]:
             raise Refused("foreign", f"site {site} was not asked this")
         if header.get("kind") == "refusal":
             return self._refused(site, packet)
@@ -434,9 +435,8 @@ class Server:
 
     def _movement(self, before: PyTree, after: PyTree) -> float:
         """How far the parameter moved per step: the size of the operators, where they are not sent themselves."""
-        settings: Any = self.task.algorithm
-        step = getattr(settings, "step_size", None)
-        total = 1.0
+        *_, method = layers(self.task.algorithm)
+        step, total = getattr(method, "step_size", None), 1.0
         if isinstance(step, int | float | np.ndarray):
             total = float(step) * self.task.algorithm.block_length
         return float(np.linalg.norm(_flat(after.theta) - _flat(before.theta))) / total

@@ -84,7 +84,7 @@ class Site:
         self.account = account
         if account is not None:
             for _, _, expected in self.schemas:
-                account.privacy.check(expected)
+                account.privacy.check(task.algorithm, expected)
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas)
         self.phase: Callable[[str], None] = lambda name: None
         """Called on the way through an answer: received, computed, saved."""

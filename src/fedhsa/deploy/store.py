@@ -95,8 +95,9 @@ def set_aside(path: pathlib.Path) -> None:
     number = 1
     while (name := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
         number += 1
-    with contextlib.suppress(FileNotFoundError):
-        path.rename(name)
+    for found in (f"{path}~", path):  # the first is what a process killed while it wrote has left; the second is newer
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(found, name)
 
 
 def check_run(run: str) -> str:

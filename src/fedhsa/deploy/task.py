@@ -35,6 +35,7 @@ class Task:
     - `key`: the same key gives the same run as `simulate` with one seed.
     - `dtype`: `"float64"` or `"float32"`.
     - `example`: any of the agents, for methods that look at more than an agent's operators.
+    - `problem`: what the agents are of, in any words; sites and checkpoints with others are refused.
 
     !!! example
         >>> task = Task(fedhsa.FedHSA(0.1, local_steps=5), num_agents=3, theta=np.zeros(2))
@@ -48,6 +49,7 @@ class Task:
     key: SeedLike = 0
     dtype: str = "float64"
     example: AbstractAgent | None = None
+    problem: str = ""
 
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
@@ -100,7 +102,8 @@ class Task:
     def digest(self) -> str:
         """Two sides with the same digest agree on everything here."""
         schemas = [[name, sent.plain(), reply.plain()] for name, sent, reply in self.schemas(1)]
-        text = json.dumps([describe(self.algorithm), self.num_agents, key_words(self.key), self.dtype, schemas])
+        own = [describe(self.algorithm), self.problem, self.num_agents, key_words(self.key), self.dtype]
+        text = json.dumps([*own, schemas])
         return hashlib.sha256(text.encode() + self.theta.tobytes()).hexdigest()[:32]
 
     def plain(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ with the SuperNode. Without it, or where Flower keeps its processes itself, the 
 
 import contextlib
 import hashlib
+import hmac
 import json
 import os
 import pathlib
@@ -22,11 +23,12 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 RECORD, ENTRY = "fedhsa", "message"
-SETTINGS = ("plan", "state", "data", "clip", "noise", "epsilon", "delta")
+SETTINGS, PRIVACY = ("plan", "state", "data"), ("clip", "noise", "epsilon", "delta")
 """Settings of the run that a node needs; a node's own settings win."""
-PATIENCE = 120.0
+PATIENCE, GLANCE = 600.0, 5.0
+"""Seconds to wait for an answer, and for what must come at once."""
 LENGTH = struct.Struct("<Q")
-TOKEN_BYTES = 32
+MARK_BYTES = 32
 
 app = ClientApp()
 
@@ -34,8 +36,14 @@ app = ClientApp()
 @app.query("fedhsa")
 def answer(message: Message, context: Context) -> Message:
     """The reply to a message of the server's."""
-    run = {name: context.run_config[name] for name in SETTINGS}
-    return Message(wrap(reply(unwrap(message.content), {**run, **context.node_config})), reply_to=message)
+    settings = own_settings(dict(context.run_config), dict(context.node_config))
+    return Message(wrap(reply(unwrap(message.content), settings)), reply_to=message)
+
+
+def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run under those of the node; one that protects itself is told nothing about protection."""
+    names = SETTINGS if any(name in node for name in PRIVACY) else SETTINGS + PRIVACY
+    return {**{name: run[name] for name in names}, **node}
 
 
 def wrap(data: bytes) -> RecordDict:
@@ -78,11 +86,23 @@ def _by_resident(data: bytes, settings: dict[str, Any]) -> bytes:
 
 
 def _ask(note: pathlib.Path, data: bytes) -> bytes:
-    """The resident's reply; it is found by a note that only its owner can read, and known by what that says."""
+    """The resident's reply: a note that only its owner can read says where it is, and a secret that both must know."""
     found = json.loads(note.read_text())
-    with socket.create_connection(("127.0.0.1", found["port"]), timeout=PATIENCE) as connection:
-        connection.sendall(bytes.fromhex(found["token"]) + LENGTH.pack(len(data)) + data)
-        return receive(connection, *LENGTH.unpack(receive(connection, LENGTH.size)))
+    secret = bytes.fromhex(found["secret"])
+    with socket.create_connection(("127.0.0.1", found["port"]), timeout=GLANCE) as connection:
+        length = LENGTH.pack(len(data))
+        connection.sendall(length + mark(secret, b"ask", length) + data + mark(secret, b"data", data))
+        connection.settimeout(PATIENCE)
+        (size,) = LENGTH.unpack(receive(connection, LENGTH.size))
+        said = receive(connection, min(size, 2**32))
+        if not hmac.compare_digest(receive(connection, MARK_BYTES), mark(secret, b"reply", data, said)):
+            raise ConnectionError("somebody else answers on the resident's port")
+        return said
+
+
+def mark(secret: bytes, *parts: bytes) -> bytes:
+    """What only who knows the secret can say about these bytes."""
+    return hmac.digest(secret, b"".join(LENGTH.pack(len(part)) + part for part in parts), "sha256")
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
@@ -99,9 +119,9 @@ def receive(connection: socket.socket, size: int) -> bytes:
 def _start(folder: pathlib.Path, note: pathlib.Path, settings: dict[str, Any]) -> subprocess.Popen:
     """Starts the process that stays for as long as the one that started this one."""
     folder.mkdir(parents=True, exist_ok=True)
-    token = secrets.token_hex(TOKEN_BYTES)
-    told = {"settings": settings, "note": str(note), "token": token, "keeper": os.getppid(), "path": sys.path}
-    with open(note.with_suffix(".log"), "ab") as log:
+    secret = secrets.token_hex(32)
+    told = {"settings": settings, "note": str(note), "secret": secret, "keeper": os.getppid(), "path": sys.path}
+    with open(os.open(note.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "fedhsa.deploy.flower.node"],
             stdin=subprocess.PIPE,

@@ -28,6 +28,8 @@ Value = str | int | float | bool
 """What a setting of a Flower app or node can be."""
 
 _KEEPER = str(pathlib.Path(__file__).with_name("_keeper.py"))
+PREFIX = "fedhsa: "
+"""Begins every line of a server's output that is for the user; the others are Flower's."""
 _POLL = 0.05
 _NAME = "federation"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

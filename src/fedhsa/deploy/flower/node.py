@@ -6,9 +6,9 @@ import hmac
 import json
 import os
 import pathlib
-import re
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -16,14 +16,12 @@ import jax
 
 from ..plan import Plan
 from ..site import Site, cannot_begin
-from ..store import BusyError, Store
-from ..wire import Refused, unpack
-from .client import LENGTH, PATIENCE, TOKEN_BYTES, receive
+from ..store import BusyError, Store, check_run
+from ..wire import unpack
+from .client import GLANCE, LENGTH, MARK_BYTES, mark, receive
 
 IDLE = 3600.0
 """Seconds without a message after which the process ends."""
-LARGEST = 2**32
-"""Bytes of the largest message that is looked at."""
 
 
 def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
@@ -46,11 +44,8 @@ def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
 
 
 def _run_of(data: bytes) -> str:
-    """The run a message belongs to; it becomes the name of a folder, so nothing but letters and digits will do."""
-    run = unpack(data).header.get("run")
-    if not isinstance(run, str) or not re.fullmatch("[0-9a-zA-Z]{1,64}", run):
-        raise Refused("foreign", "the message does not say which run it belongs to")
-    return run
+    """The run a message belongs to, whose name becomes that of a folder."""
+    return check_run(str(unpack(data).header.get("run")))
 
 
 def keep_compiled(folder: pathlib.Path) -> None:
@@ -63,13 +58,14 @@ def keep_compiled(folder: pathlib.Path) -> None:
 def stay(told: dict[str, Any]) -> None:
     """Answers the messages that a node's light processes hand over, until the SuperNode ends or nothing comes."""
     note, last = pathlib.Path(told["note"]), time.monotonic()
+    threading.Thread(target=_end_with, args=(told["keeper"], note), daemon=True).start()
     with contextlib.ExitStack() as stack:
         stack.enter_context(Store(note).alone(wait=False))  # one is enough
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listening.settimeout(0.5)
-        _leave(note, {"port": listening.getsockname()[1], "token": told["token"]})
+        _leave(note, {"port": listening.getsockname()[1], "secret": told["secret"]})
         stack.callback(note.unlink, missing_ok=True)
-        while _alive(told["keeper"]) and time.monotonic() < last + IDLE:
+        while time.monotonic() < last + IDLE:
             with contextlib.suppress(TimeoutError):
                 connection, _ = listening.accept()
                 last = time.monotonic()
@@ -87,13 +83,24 @@ def _leave(note: pathlib.Path, found: dict[str, Any]) -> None:
 
 
 def _serve(connection: socket.socket, told: dict[str, Any]) -> None:
-    connection.settimeout(PATIENCE)
-    token = receive(connection, TOKEN_BYTES)
-    (size,) = LENGTH.unpack(receive(connection, LENGTH.size))
-    if not hmac.compare_digest(token, bytes.fromhex(told["token"])) or size > LARGEST:
+    secret = bytes.fromhex(told["secret"])
+    connection.settimeout(GLANCE)
+    length = receive(connection, LENGTH.size)
+    if not hmac.compare_digest(receive(connection, MARK_BYTES), mark(secret, b"ask", length)):
         return
-    reply = answer_here(receive(connection, size), told["settings"])
-    connection.sendall(LENGTH.pack(len(reply)) + reply)
+    data = receive(connection, *LENGTH.unpack(length))
+    if not hmac.compare_digest(receive(connection, MARK_BYTES), mark(secret, b"data", data)):
+        return
+    reply = answer_here(data, told["settings"])
+    connection.sendall(LENGTH.pack(len(reply)) + reply + mark(secret, b"reply", data, reply))
+
+
+def _end_with(process: int, note: pathlib.Path) -> None:
+    """Ends this process with another, whatever it is at."""
+    while _alive(process):
+        time.sleep(0.5)
+    note.unlink(missing_ok=True)
+    os._exit(0)
 
 
 def _alive(process: int) -> bool:

@@ -11,10 +11,7 @@ from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan
 from ..server import Server, hello
-from .transport import FlowerTransport
-
-PREFIX = "fedhsa: "
-"""Begins every line of the server's that is for the user; the others are Flower's."""
+from .transport import FlowerTransport, say
 
 app = ServerApp()
 
@@ -35,12 +32,12 @@ def main(grid: Grid, context: Context) -> None:
         missing=missing,
         folder=folder,
         theta_star=plan.theta_star,
-        watch=say,
+        watch=tell,
     )
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
 
 
-def say(event: dict[str, Any]) -> None:
-    """Tells the user of an event, through the server's output, which Flower carries to whoever started the run."""
+def tell(event: dict[str, Any]) -> None:
+    """Tells the user of an event."""
     if words := sentence(event):
-        print(PREFIX + words, flush=True)
+        say(words)

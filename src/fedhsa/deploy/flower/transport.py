@@ -1,7 +1,7 @@
 """Messages by way of Flower's grid: from the server's app to the nodes' apps and back."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from ..transport import AbstractTransport
 from ..wire import Refused, unpack
 from .client import unwrap, wrap
+from .network import PREFIX
 
 POLL = 0.2
 """Seconds between looks for replies; Flower's own `send_and_receive` looks every three."""
@@ -17,8 +18,13 @@ AGAIN = 180.0
 STRANGE = 60.0
 """Seconds after which a node that could not say who it is, is asked again: somebody may have mended it."""
 GREETING = 60.0
-"""Seconds that a node has to say who it is."""
+"""Seconds that the first nodes have to say who they are."""
 TYPE = "query.fedhsa"
+
+
+def say(words: str) -> None:
+    """Tells the user something, through the server's output, which Flower carries to whoever started the run."""
+    print(PREFIX + words, flush=True)
 
 
 class FlowerTransport(AbstractTransport):
@@ -40,15 +46,21 @@ class FlowerTransport(AbstractTransport):
         """The node of each site that has said who it is."""
         self._troubles: dict[int, str] = {}
         self._open: dict[str, int] = {}  # messages that may still be answered, and the nodes they went to
+        self._greeted: dict[str, int] = {}  # messages that ask nodes who they are
         self._strange: dict[int, float] = {}  # nodes that are no site of this run, and when to ask them again
 
     def present(self) -> set[int]:
-        online = set(self.grid.get_node_ids())
+        online, now = set(self.grid.get_node_ids()), time.monotonic()
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
-        now = time.monotonic()
-        unknown = online - set(self.node_of.values()) - {n for n, again in self._strange.items() if now < again}
-        if unknown:
-            self._greet(unknown)
+        known = {*self.node_of.values(), *self._greeted.values()}
+        strange = {node for node, again in self._strange.items() if now < again}
+        self._greeted |= self._push(dict.fromkeys(online - known - strange, self.hello()))
+        # Whoever is here already need not wait for newcomers; only the first of all are waited for.
+        deadline = now if self.node_of else now + GREETING
+        self._welcome()
+        while self._greeted and time.monotonic() < deadline:
+            time.sleep(POLL)
+            self._welcome()
         return set(self.node_of)
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
@@ -60,7 +72,7 @@ class FlowerTransport(AbstractTransport):
             self._troubles.setdefault(site, "the node is not connected")
         for site in messages.keys() & self.node_of.keys():
             self._troubles.pop(site, None)
-        waiting = self._push(nodes)
+        waiting = self._push(nodes).keys()
         while waiting & self._open.keys() and time.monotonic() < deadline:
             yield from self._pull()
             if waiting & self._open.keys():
@@ -69,16 +81,11 @@ class FlowerTransport(AbstractTransport):
     def trouble(self, site: int) -> str | None:
         return self._troubles.get(site)
 
-    def _greet(self, nodes: Iterable[int]) -> None:
-        """Asks nodes who they are."""
-        waiting = self._push(dict.fromkeys(nodes, self.hello()))
-        deadline = time.monotonic() + GREETING
-        while waiting & self._open.keys() and time.monotonic() < deadline:
-            asked = {message: self._open[message] for message in waiting & self._open.keys()}
-            for reply in self._receive(asked):
-                self._introduce(asked[reply.metadata.reply_to_message_id], unwrap(reply.content))
-            if waiting & self._open.keys():
-                time.sleep(POLL)
+    def _welcome(self) -> None:
+        """Hears those nodes that have said by now who they are."""
+        for reply in self._receive(self._greeted):
+            self._introduce(self._greeted[reply.metadata.reply_to_message_id], unwrap(reply.content))
+        self._greeted = {message: node for message, node in self._greeted.items() if message in self._open}
 
     def _introduce(self, node: int, data: bytes) -> None:
         try:
@@ -93,25 +100,27 @@ class FlowerTransport(AbstractTransport):
             reason = str(header.get("reason", "it does not speak our language"))[:300]
             if named is not None:
                 self._troubles[named] = reason
-            print(f"fedhsa: node {node} does not take part: {reason}", flush=True)
+            say(f"Node {node} does not take part: {reason}")
         elif site in self.node_of and self.node_of[site] != node:
             self._strange[node] = time.monotonic() + STRANGE
-            print(f"fedhsa: node {node} says it is agent {first}, which node {self.node_of[site]} is", flush=True)
+            say(f"Node {node} says it is agent {first}, which node {self.node_of[site]} is.")
         else:
             self.node_of[site] = node
 
-    def _push(self, nodes: Mapping[int, bytes]) -> set[str]:
-        """Sends messages to nodes; gives their ids."""
+    def _push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
+        """Sends messages to nodes; gives their ids, and the nodes they went to."""
         messages = [Message(wrap(data), node, TYPE) for node, data in nodes.items()]
         if not messages:
-            return set()
+            return {}
         ids = list(self.grid.push_messages(messages))
         sent = {name: node for name, node in zip(ids, nodes, strict=True) if name}
         self._open |= sent
-        return set(sent)
+        return sent
 
     def _pull(self) -> Iterator[bytes]:
-        for reply in self._receive(self._open):
+        for reply in self._receive(
+            {message: node for message, node in self._open.items() if message not in self._greeted}
+        ):
             yield unwrap(reply.content)
 
     def _receive(self, messages: Mapping[str, int]) -> list[Message]:

@@ -2,12 +2,12 @@
 
 import os
 import pathlib
-import shutil
 from collections.abc import Mapping
 
 from ... import _files
 from ..missing import Missing
 from ..plan import Plan
+from ..privacy import SETTINGS
 from .network import Value, toml
 
 PACKAGE = "federation"
@@ -47,7 +47,7 @@ clientapp = "federation.client:app"
 # rounds: in all. resume: go on from the checkpoint in `out`.
 # out: the folder for results, on the server's machine. state: the folder for what an agent must not forget, on each
 # node's machine. data: what agents are built from, {number} standing for the agent's. clip, noise, epsilon, delta:
-# noise on what leaves a node, 0 for none. Of these, a node's own setting wins.
+# noise on what leaves a node, "" for none. Of these, a node's own setting wins.
 # missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
 # at-least: with skip, how many agents a round needs.
 [tool.flwr.app.config]
@@ -98,18 +98,19 @@ def write_app(
         "resume": resume,
         "out": os.fspath(out),
         "state": os.fspath(state),
-        **{"data": "", "clip": 0.0, "noise": 0.0, "epsilon": 0.0, "delta": 0.0},
-        **(config or {}),
+        **dict.fromkeys(("data", *SETTINGS), ""),
+        **{name: value if name == "data" else str(value) for name, value in (config or {}).items()},
         "missing": missing.action,
         "patience": missing.seconds,
         "at-least": missing.at_least,
         "command": command,
     }
     package.mkdir(parents=True, exist_ok=True)
+    (package / f"{AGENT}.py").unlink(missing_ok=True)
     if ship:
-        shutil.copyfile(source, package / f"{AGENT}.py")
+        _files.write_text(package / f"{AGENT}.py", pathlib.Path(source).read_text(encoding="utf-8"))
     _files.write_text(package / "__init__.py", '"""A run of fedhsa on Flower."""\n')
     _files.write_text(package / "server.py", _SERVER)
-    shutil.copyfile(pathlib.Path(__file__).with_name("client.py"), package / "client.py")
+    _files.write_text(package / "client.py", pathlib.Path(__file__).with_name("client.py").read_text(encoding="utf-8"))
     _files.write_text(folder / "pyproject.toml", _PROJECT + toml(settings))
     return folder
