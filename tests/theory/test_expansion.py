@@ -16,11 +16,13 @@ METHODS = {
 }
 MARKOV = ["td", "finite-sum"]
 FEWER = [
-    pytest.param(name, method, marks=() if name == "td" or method == "FedHSA" else pytest.mark.slow)
+    pytest.param(
+        name, method, marks=() if method == "FedHSA" or (name, method) == ("td", "LocalSA") else pytest.mark.slow
+    )
     for name in MARKOV
     for method in METHODS
 ]
-"""All methods on one family, FedHSA on both, and the rest with the slow tests."""
+"""FedHSA on both families, Local SA on one, and the rest with the slow tests."""
 
 
 def tiny(name):
