@@ -83,6 +83,7 @@ def test_a_node_that_protects_itself_is_not_told_how_by_the_run():
     run = {"plan": "", "state": "a", "data": "", "clip": "9", "noise": "0.1", "epsilon": "", "delta": "0.1"}
     found = Privacy.from_config(own_settings(run, {"clip": 1.0, "noise": 2.0, "epsilon": 3.0}))
     assert found == Privacy(1.0, 2.0, 3.0, 1e-5)
+    assert own_settings(run, {"clip": 1.0, "noise": 2.0})["state"] != "a"  # where the account is
     assert Privacy.from_config(own_settings(run, {})) == Privacy(9.0, 0.1, None, 0.1)
 
 

@@ -25,6 +25,7 @@ from flwr.clientapp import ClientApp
 RECORD, ENTRY = "fedhsa", "message"
 SETTINGS, PRIVACY = ("plan", "state", "data"), ("clip", "noise", "epsilon", "delta")
 """Settings of the run that a node needs; a node's own settings win."""
+STATE = "~/.fedhsa/sites"
 PATIENCE, GLANCE = 600.0, 5.0
 """Seconds to wait for an answer, and for what must come at once."""
 LENGTH = struct.Struct("<Q")
@@ -41,9 +42,11 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run under those of the node; one that protects itself is told nothing about protection."""
-    names = SETTINGS if any(name in node for name in PRIVACY) else SETTINGS + PRIVACY
-    return {**{name: run[name] for name in names}, **node}
+    """The settings of a run under those of the node; one that protects itself is not told how, or where to count."""
+    told = {name: run[name] for name in SETTINGS + PRIVACY}
+    if any(name in node for name in PRIVACY):
+        told = {name: value for name, value in told.items() if name not in PRIVACY} | {"state": STATE}
+    return {**told, **node}
 
 
 def wrap(data: bytes) -> RecordDict:

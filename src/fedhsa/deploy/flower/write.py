@@ -8,6 +8,7 @@ from ... import _files
 from ..missing import Missing
 from ..plan import Plan
 from ..privacy import SETTINGS
+from .client import STATE
 from .network import Value, toml
 
 PACKAGE = "federation"
@@ -60,7 +61,7 @@ def write_app(
     *,
     rounds: int,
     out: str | os.PathLike = "runs/flower",
-    state: str | os.PathLike = "~/.fedhsa/sites",
+    state: str | os.PathLike = STATE,
     config: Mapping[str, Value] | None = None,
     missing: Missing | None = None,
     resume: bool = False,
