@@ -58,9 +58,12 @@ def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     head = json.dumps({**header, "arrays": described}, allow_nan=False, separators=(",", ":")).encode()
     if len(head) > HEADER_BYTES:
         raise ValueError(f"the header has {len(head):,} bytes, at most {HEADER_BYTES:,} can be read again")
-    little = [array.astype(array.dtype.newbyteorder("<"), copy=False) for array in parts.values()]
-    body = b"".join([head, *(array.tobytes() for array in little)])
-    return MAGIC + _LENGTHS.pack(zlib.crc32(body), len(head)) + body
+    little = [array.astype(array.dtype.newbyteorder("<"), order="C", copy=False) for array in parts.values()]
+    body = [head, *(array.reshape(-1).view(np.uint8) for array in little)]  # copied only once, below
+    checksum = 0
+    for part in body:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join([MAGIC, _LENGTHS.pack(checksum, len(head)), *body])
 
 
 def unpack(data: bytes, limit: int | None = None) -> Packet:
