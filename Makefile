@@ -3,19 +3,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
 EXTRAS := test,lint,bench,flower,ray,privacy
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: help reproduce figures test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/base: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedhsa needs Python 3.11 or newer; set PYTHON=python3.x")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(INSTALL) .
 	@touch $@
 
-reproduce: .venv/ready  ## run the main job: every figure and claim of the paper, on results/report.html
+.venv/ready: .venv/base  # all that tests need: Flower and Ray too, which reproducing the paper does not
+	$(INSTALL) '.[$(EXTRAS)]'
+	@touch $@
+
+reproduce: .venv/base  ## run the main job: every figure and claim of the paper, on results/report.html
 	OPENBLAS_NUM_THREADS=1 $(BIN)/fedhsa reproduce  # two experiments run at once, each with its own core
 
 figures:  ## copy the README's figures from results/, where `make reproduce` has put them
@@ -34,6 +39,7 @@ bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/first_figure.py
 	$(BIN)/python benchmarks/theory.py
+	$(BIN)/python benchmarks/deploy.py
 
 lint: .venv/ready  ## check style, types and import layers
 	$(BIN)/ruff check .
