@@ -73,12 +73,12 @@ def test_a_node_killed_in_the_middle_changes_nothing(nodes, tmp_path):
 
 def test_a_node_that_stays_away_is_skipped_and_back_in_the_round_after_it_returns(nodes, tmp_path):
     policy = Missing("skip", patience=30)
-    app = write_app(tmp_path / "app", TD, rounds=4, out=tmp_path / "out", state=tmp_path / "state", missing=policy)
+    app = write_app(tmp_path / "app", TD, rounds=9, out=tmp_path / "out", state=tmp_path / "state", missing=policy)
 
     def watch(line: str) -> None:
-        if "Round 1/4" in line:
+        if "Round 1/9" in line:
             nodes.stop_node(2)
-        if "Round 2/4" in line:
+        if "Round 2/9" in line:
             nodes.start_node(2)
 
     assert nodes.run(app, on_line=watch) == 0
