@@ -253,6 +253,15 @@ def test_ray_gives_what_simulate_gives(algorithm, ray, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_private_ray_listens_to_this_machine_only(ray):
+    own = importlib.import_module("psutil").Process()
+    sockets = [c for p in [own, *own.children(recursive=True)] for c in p.net_connections("inet")]
+    listening = {socket.laddr.ip for socket in sockets if socket.status == "LISTEN"}
+    assert listening
+    assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.slow
 def test_killing_a_process_in_any_phase_of_an_answer_changes_nothing(ray, tmp_path):
     deaths = [*itertools.product([0], ["received", "computed", "saved"], [1, 4])]
     deaths += [(2, "computed", 3), (4, "saved", 2), (4, "received", 5)]

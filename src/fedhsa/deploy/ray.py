@@ -373,7 +373,7 @@ def _private_ray(cores: int) -> Iterator[float]:
     with _end_by_exception() as armed:
         home = tempfile.mkdtemp(prefix="fr", dir=_short(tempfile.gettempdir()))
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _on_loopback():
                 # JAX warns of every fork once it has been used; Ray's are followed by another program at once.
                 warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
                 ray.init(
@@ -381,7 +381,6 @@ def _private_ray(cores: int) -> Iterator[float]:
                     num_cpus=cores,
                     include_dashboard=False,
                     logging_level="ERROR",
-                    _node_ip_address="127.0.0.1",
                     _temp_dir=home,
                 )
             armed()  # Ray has put its own handlers in the place of ours
@@ -392,6 +391,22 @@ def _private_ray(cores: int) -> Iterator[float]:
                 ray.shutdown()
                 _end([*processes, *_processes(home)])  # also those that were only starting before
                 _remove(home)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Within, Ray starts on the loopback device only.
+
+    On Linux it would listen to the whole network, and run what anyone there sends it; `_node_ip_address` does not
+    change that. What it does on other systems is the constant below.
+    """
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _short(folder: str) -> str:
