@@ -121,7 +121,10 @@ def test_the_demo_ends_with_its_processes_gone_also_after_ctrl_c(tmp_path):
     mark = f"demo-{os.getpid()}"
     environment = {**os.environ, "FEDHSA_TEST_MARK": mark, "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
-    command = [sys.executable, "-c", "import sys; from fedhsa.cli import main; sys.exit(main())", "deploy", "demo"]
+    # In the background of a shell, where tests may run, Ctrl-C is ignored unless somebody asks for it.
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program += "from fedhsa.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "deploy", "demo"]
     command += ["--dim", "2", "--rounds", "50", "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
