@@ -123,9 +123,7 @@ def local(
     return _over_agents(of_agent, (agents, numbers, memory, block, agent_keys, own), group)
 
 
-def aggregate(
-    exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, index: Any, num_agents: int
-) -> PyTree:
+def aggregate(exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, index: Any, num_agents: int) -> PyTree:
     """The server after the replies of all agents; weights are the same for all seeds."""
 
     def of_seed(server, values, key):
