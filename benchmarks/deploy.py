@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedhsa.deploy import AbstractTransport, MemoryTransport, Plan, Server, Store
+from fedhsa.deploy import AbstractTransport, MemoryTransport, Plan, Server, Store, wire
 from fedhsa.deploy import ray as on_ray
 from fedhsa.deploy import site as site_module
 from fedhsa.deploy.compiled import Compiled
@@ -87,8 +87,8 @@ class TimedActor(on_ray.SiteActor):
     def __init__(self, given: bytes):
         super().__init__(given)
         self.watch, self.samples = Stopwatch(), []
-        site_module.unpack = self.watch.wrap("unpack", site_module.unpack)
-        site_module.pack = self.watch.wrap("pack", site_module.pack)
+        vars(site_module)["unpack"] = self.watch.wrap("unpack", wire.unpack)
+        vars(site_module)["pack"] = self.watch.wrap("pack", wire.pack)
         Store.save = self.watch.wrap("save", Store.save)
         call = Compiled.__call__
         Compiled.__call__ = self.watch.wrap("compute", lambda *args: jax.block_until_ready(call(*args)))
