@@ -87,8 +87,8 @@ class TimedActor(on_ray.SiteActor):
     def __init__(self, given: bytes):
         super().__init__(given)
         self.watch, self.samples = Stopwatch(), []
-        vars(site_module)["unpack"] = self.watch.wrap("unpack", wire.unpack)
-        vars(site_module)["pack"] = self.watch.wrap("pack", wire.pack)
+        site_module.__dict__["unpack"] = self.watch.wrap("unpack", wire.unpack)
+        site_module.__dict__["pack"] = self.watch.wrap("pack", wire.pack)
         Store.save = self.watch.wrap("save", Store.save)
         call = Compiled.__call__
         Compiled.__call__ = self.watch.wrap("compute", lambda *args: jax.block_until_ready(call(*args)))
