@@ -90,7 +90,7 @@ def test_a_node_that_stays_away_is_skipped_and_back_in_the_round_after_it_return
 
 def test_a_run_whose_superlink_was_killed_goes_on_in_a_new_run(tmp_path):
     settings = {"out": tmp_path / "out", "state": tmp_path / "state"}
-    with network.Network(3, logs=tmp_path / "logs") as nodes:
+    with network.Network(3, logs=tmp_path / "logs", durable=True) as nodes:
 
         def watch(line: str) -> None:
             if "Round 2/4" in line:

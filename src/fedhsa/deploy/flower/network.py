@@ -59,7 +59,10 @@ flwr("run", *sys.argv[2:])
 print(sys.argv[1], flush=True)
 flwr("list", "--limit", "1", "--format", "json")
 """
-_STATUS = "-- status of the run --"
+_LIST = f"""{_FLWR}
+flwr("list", "--limit", "1", "--format", "json")
+"""
+_STATUS, _UNDER_WAY = "-- status of the run --", re.compile(r'"status": "(pending|starting|running)')
 
 
 class Network:
@@ -86,6 +89,8 @@ class Network:
     - `port`: of the SuperLink; a free one if not given.
     - `environment`: variables added to the environment of all processes.
     - `patience`: seconds to wait for the SuperLink and for each node to be ready.
+    - `durable`: whether a SuperLink that is started again still knows the nodes' keys. It then keeps a database on disk,
+        which many nodes on a busy machine find locked.
     """
 
     def __init__(
@@ -98,8 +103,9 @@ class Network:
         port: int | None = None,
         environment: Mapping[str, str] | None = None,
         patience: float = 120.0,
+        durable: bool = False,
     ):
-        self.nodes = _check.count("nodes", nodes)
+        self.nodes, self.durable = _check.count("nodes", nodes), durable
         if node_config is None:
             settings: list[Mapping[str, Value]] = [{} for _ in range(nodes)]
         elif callable(node_config):
@@ -201,14 +207,15 @@ class Network:
             self._superlink.kill()
 
     def start_superlink(self) -> None:
-        """Starts the SuperLink, again after `kill_superlink`: same address, same registered nodes, but no run."""
+        """Starts the SuperLink, again after `kill_superlink`: same address, no run, and with `durable` the same registered nodes."""
         if self._secrets is None:
             arguments = ["--insecure"]
         else:
             server = self._secrets / "server"
             arguments = ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
             arguments += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
-        arguments += ["--database", str(self._site.folder / "superlink.db")]
+        if self.durable:
+            arguments += ["--database", str(self._site.folder / "superlink.db")]
         authority = None if self._secrets is None else self._secrets / "server" / "ca.crt"
         self._superlink = self._site.superlink(arguments, authority)
 
@@ -497,10 +504,16 @@ class _Site:
             for line in itertools.takewhile(lambda line: line != _STATUS, lines):
                 if on_line is not None:
                     on_line(line)
-            completed = "finished:completed" in "\n".join(lines)
+            told = "\n".join(lines)
         finally:
             process.kill()
-        return process.returncode or (0 if completed else 1)
+        # On a machine with too much to do Flower's stream of lines may end before the run does.
+        while not process.returncode and _UNDER_WAY.search(told):
+            time.sleep(5)
+            process = self.start("status", [sys.executable, "-c", _LIST], stream=True)
+            told = "\n".join(process.lines())
+            process.kill()
+        return process.returncode or (0 if "finished:completed" in told else 1)
 
 
 class _Kept:
