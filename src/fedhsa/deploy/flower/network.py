@@ -89,8 +89,8 @@ class Network:
     - `port`: of the SuperLink; a free one if not given.
     - `environment`: variables added to the environment of all processes.
     - `patience`: seconds to wait for the SuperLink and for each node to be ready.
-    - `durable`: whether a SuperLink that is started again still knows the nodes' keys. It then keeps a database on disk,
-        which many nodes on a busy machine find locked.
+    - `durable`: whether a SuperLink that is started again still knows the nodes' keys. It then keeps a database on
+        disk, which many nodes on a busy machine find locked.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Network:
             self._superlink.kill()
 
     def start_superlink(self) -> None:
-        """Starts the SuperLink, again after `kill_superlink`: same address, no run, and with `durable` the same registered nodes."""
+        """Starts the SuperLink, again after `kill_superlink`: same address, no run, with `durable` the same nodes."""
         if self._secrets is None:
             arguments = ["--insecure"]
         else:
