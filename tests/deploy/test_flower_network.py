@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedhsa.deploy.flower import keys, network
 from fedhsa.deploy.flower._keeper import descendants
+from fedhsa.deploy.flower.processes import free_port, toml
 
 # The smallest app: every node answers with its number and the settings it was started with.
 PYPROJECT = """
@@ -245,10 +246,10 @@ def test_settings_survive_flowers_reading(tmp_path):
     from flwr.common.config import parse_config_args
 
     settings = {"text": "a \"b' c=d é\n\\", "empty": "", "count": -3, "number": 1e-300, "yes": True, "no": False}
-    (tmp_path / "settings.toml").write_text(network.toml(settings))
+    (tmp_path / "settings.toml").write_text(toml(settings))
     assert parse_config_args([str(tmp_path / "settings.toml")]) == settings
     with pytest.raises(ValueError, match="`bad` must be a text, number or truth value"):
-        network.toml({"bad": [1]})  # pyright: ignore[reportArgumentType]
+        toml({"bad": [1]})  # pyright: ignore[reportArgumentType]
 
 
 KEEPER = pathlib.Path(network.__file__).with_name("_keeper.py")
@@ -411,7 +412,7 @@ def test_only_registered_encrypted_nodes_of_the_right_server_take_part(app, tmp_
         net.stop_node(0)  # its key is free for the one that distrusts the server
         started = {}
         for name, arguments in attempts.items():
-            port = str(network._free_port())
+            port = str(free_port())
             arguments = [
                 "flower-supernode",
                 "--superlink",

@@ -583,9 +583,9 @@ def test_the_records_of_a_long_run_are_converted_once():
     server = Server(Federation(None).task, Scripted(lambda site: None, 3), [[0], [1], [2]])
     record = server.progress.records[0]._replace(bytes_down=7)
     server.progress = server.progress._replace(records=[record] * 1000)
-    server._table()[500, 4] = -1
+    server._table(server.progress.records)[500, 4] = -1
     server.progress.records.append(record)
-    table = server._table()
+    table = server._table(server.progress.records)
     assert table.shape == (1001, 7)
     assert np.flatnonzero(table[:, 4] != 7).tolist() == [500]  # only what was new was looked at
 

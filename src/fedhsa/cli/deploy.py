@@ -11,7 +11,7 @@ from rich.console import Console
 
 from .. import deploy
 from .._check import nearest
-from ..deploy.events import sentence
+from ..deploy.events import PREFIX, sentence
 from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
 from ..engine import Result
@@ -212,7 +212,6 @@ def _teller(console: Console) -> Callable[[dict[str, Any]], None]:
 
 def _flower_teller(console: Console, verbose: bool) -> Callable[[str], None]:
     """Shows the server's own lines, or all."""
-    from ..deploy.flower.network import PREFIX
 
     def tell(line: str) -> None:
         if line.startswith(PREFIX):

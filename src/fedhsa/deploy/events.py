@@ -2,6 +2,9 @@
 
 from typing import Any
 
+PREFIX = "fedhsa: "
+"""Begins every line of a server on Flower that is for the user; the others are Flower's own."""
+
 
 def sentence(event: dict[str, Any]) -> str | None:
     """What happened, for a terminal; None for what only the log needs."""

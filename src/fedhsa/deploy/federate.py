@@ -40,16 +40,31 @@ def in_memory(
 
     `config` is what sites are told besides the plan, as the settings of a node would.
     """
-    home = pathlib.Path(folder)
+
+    def site(numbers: Sequence[int], store: Store, run: str) -> Site:
+        return plan.site(numbers, store, run, config)
+
+    sites = [[number] for number in range(plan.num_agents)]
+    kept = {"folder": pathlib.Path(folder), "missing": missing, "theta_star": plan.theta_star, "watch": watch}
+    return _server(plan.task, site, sites, pathlib.Path(folder), faults, sync=False, **kept)
+
+
+def _server(
+    task: Task,
+    make: Callable[[Sequence[int], Store, str], Site],
+    sites: Sequence[Sequence[int]],
+    home: pathlib.Path,
+    faults: Faults | None,
+    sync: bool,
+    **more: Any,
+) -> Server:
+    """A server with its sites beside it, which are made when they are first asked and keep their states in `home`."""
 
     def begin(site: int) -> Site:
-        store = Store(home / "sites" / server.run_id / f"{site}.state", sync=False)
-        return plan.site([site], store, server.run_id, config)
+        store = Store(home / "sites" / server.run_id / f"{site}.state", sync)
+        return make(sites[site], store, server.run_id)
 
-    transport = MemoryTransport(begin, plan.num_agents, faults)
-    sites = [[number] for number in range(plan.num_agents)]
-    more: dict[str, Any] = {"missing": missing, "folder": home, "theta_star": plan.theta_star, "watch": watch}
-    server = Server(plan.task, transport, sites, **more)
+    server = Server(task, MemoryTransport(begin, len(sites), faults), sites, **more)
     return server
 
 
@@ -103,20 +118,10 @@ def federate(
         digest.update(np.ascontiguousarray(leaf).tobytes())
     task = Task(algorithm, problem.num_agents, start, key, dtype, example, digest.hexdigest())
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
-        home = pathlib.Path(place)
 
-        def begin(site: int) -> Site:
-            store = Store(home / "sites" / server.run_id / f"{site}.state", sync=folder is not None)
-            return Site(task, tree.take(agents, np.asarray(sites[site])), sites[site], store, server.run_id)
+        def site(numbers: Sequence[int], store: Store, run: str) -> Site:
+            return Site(task, tree.take(agents, np.asarray(numbers)), numbers, store, run)
 
-        transport = MemoryTransport(begin, len(sites), faults)
-        server = Server(
-            task,
-            transport,
-            sites,
-            missing=missing,
-            folder=None if folder is None else home,
-            theta_star=problem.theta_star,
-            watch=watch,
-        )
+        kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
+        server = _server(task, site, sites, pathlib.Path(place), faults, sync=folder is not None, **kept)
         return conduct(server, rounds, cost(problem, algorithm), resume)

@@ -15,7 +15,8 @@ from .._version import __version__
 from ..algorithms import Cost
 from ..engine import Result
 from .plan import Plan
-from .server import FederationError, Record, Server
+from .progress import Record
+from .server import FederationError, Server
 
 
 def carry_out(

@@ -8,7 +8,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,6 +25,7 @@ from ..engine.run import DIVERGED
 from .compiled import Compiled
 from .journal import FILE, Journal
 from .missing import Missing
+from .progress import Progress, Record, Table
 from .schema import Schema, is_finite, of_some
 from .site import HELLO
 from .store import Store, check_run, set_aside
@@ -38,29 +39,6 @@ BOOT = 2**36
 
 class FederationError(RuntimeError):
     """The run cannot go on; what was done until the last finished round is kept."""
-
-
-class Record(NamedTuple):
-    """What is kept of each round; entry 0 is before the first."""
-
-    error: float
-    operator_norm: float
-    agents: int
-    seconds: float
-    bytes_down: int
-    bytes_up: int
-    attempts: int
-
-
-class Progress(NamedTuple):
-    """All that a checkpoint holds: a run is continued from it as if it had not ended."""
-
-    round: int
-    server: PyTree
-    counted: np.ndarray
-    """Per site, the last round that its replies were part of, or -1."""
-    records: list[Record]
-    failed_round: int
 
 
 class _AbsentError(Exception):
@@ -138,7 +116,7 @@ class Server:
         self._tokens: dict[int, str] = {}
         self._hopeless: set[int] = set()
         self._shortage: float | None = None
-        self._rows, self._known = np.zeros((0, len(Record._fields))), 0
+        self._table = Table()
         self._bound = DIVERGED * (
             1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
         )
@@ -172,10 +150,10 @@ class Server:
             header["round"],
             self._server_schema.structure.unflatten(leaves),
             arrays["counted"],
-            [_as_record(row) for row in arrays["records"].tolist()],
+            Table.read(arrays["records"]),
             header["failed_round"],
         )
-        self._known = 0
+        self._table = Table()
 
     def run(self, rounds: int) -> Progress:
         """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
@@ -457,28 +435,12 @@ class Server:
         arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
         # As bytes, since settings may hold long arrays, and headers are short.
         arrays["settings"] = np.frombuffer(json.dumps(self.task.plain()).encode(), np.uint8)
-        self.store.save(header, arrays | {"records": self._table()})
-
-    def _table(self) -> np.ndarray:
-        """The records as one array; only what is new is converted."""
-        records = self.progress.records
-        known = min(self._known, len(records))
-        if len(records) > len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros((len(records), len(Record._fields)))])
-        for number in range(known, len(records)):
-            self._rows[number] = records[number]
-        self._known = len(records)
-        return self._rows[: len(records)]
+        self.store.save(header, arrays | {"records": self._table(progress.records)})
 
 
 def hello(task: Task, run: str) -> bytes:
     """A message that asks a site who it is."""
     return pack({"kind": HELLO, "run": run, "task": task.digest}, {})
-
-
-def _as_record(row: list[float]) -> Record:
-    error, norm, agents, seconds, down, up, attempts = row
-    return Record(error, norm, int(agents), seconds, int(down), int(up), int(attempts))
 
 
 def _flat(values: Any) -> np.ndarray:

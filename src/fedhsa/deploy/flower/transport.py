@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from ..events import PREFIX
 from ..transport import AbstractTransport
 from ..wire import Refused, unpack
 from .client import unwrap, wrap
-from .network import PREFIX
 
 POLL = 0.2
 """Seconds between looks for replies; Flower's own `send_and_receive` looks every three."""
@@ -118,9 +118,8 @@ class FlowerTransport(AbstractTransport):
         return sent
 
     def _pull(self) -> Iterator[bytes]:
-        for reply in self._receive(
-            {message: node for message, node in self._open.items() if message not in self._greeted}
-        ):
+        asked = {message: node for message, node in self._open.items() if message not in self._greeted}
+        for reply in self._receive(asked):
             yield unwrap(reply.content)
 
     def _receive(self, messages: Mapping[str, int]) -> list[Message]:

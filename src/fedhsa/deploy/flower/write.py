@@ -9,7 +9,7 @@ from ..missing import Missing
 from ..plan import Plan
 from ..privacy import SETTINGS
 from .client import STATE
-from .network import Value, toml
+from .processes import Value, toml
 
 PACKAGE = "federation"
 AGENT = "site_agent"

@@ -1,0 +1,377 @@
+"""Flower's commands as processes of this machine: kept together, watched, and ended together with all they start."""
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fedhsa import _files
+
+Value = str | int | float | bool
+"""What a setting of a Flower app or node can be."""
+
+_KEEPER = str(pathlib.Path(__file__).with_name("_keeper.py"))
+POLL = 0.05
+_NAME = "federation"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+# Several commands at the price of one start of Flower's command line.
+_FLWR = """
+import pathlib, sys, time
+from flwr.cli.app import app
+
+def flwr(*arguments):
+    try:
+        app(arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+# It loads while the SuperLink starts.
+_REGISTER = f"""{_FLWR}
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep({POLL})
+for key in sys.argv[2:]:
+    flwr("supernode", "register", key)
+"""
+# Flower's `run` ends with 0 also when the app failed, so ask what became of it.
+_RUN = f"""{_FLWR}
+flwr("run", *sys.argv[2:])
+print(sys.argv[1], flush=True)
+flwr("list", "--limit", "1", "--format", "json")
+"""
+_LIST = f"""{_FLWR}
+flwr("list", "--limit", "1", "--format", "json")
+"""
+_STATUS, _UNDER_WAY = "-- status of the run --", re.compile(r'"status": "(pending|starting|running)')
+
+
+def toml(settings: Mapping[str, Value]) -> str:
+    """Settings as a TOML file, which carries any text, unlike Flower's `key=value` options."""
+    lines = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, str):
+            text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        elif isinstance(value, int | float):
+            text = repr(value)
+        else:
+            raise ValueError(f"`{name}` must be a text, number or truth value, got {type(value).__name__}: {value!r}.")
+        lines.append(f"{json.dumps(name)} = {text}\n")
+    return "".join(lines)
+
+
+class Processes:
+    """The temporary folder, the environment and the processes of one federation, and the commands against it."""
+
+    def __init__(
+        self,
+        logs: str | os.PathLike | None,
+        port: int | None,
+        environment: Mapping[str, str] | None,
+        patience: float,
+    ):
+        self._scripts = os.path.dirname(sys.executable)
+        path = os.pathsep.join([self._scripts, os.environ.get("PATH", os.defpath)])
+        if shutil.which("flower-superlink", path=path) is None:
+            raise ModuleNotFoundError(
+                f"Flower is not installed for {sys.executable}. Install it with `pip install 'fedhsa[flower]'`."
+            )
+        # Flower starts its own helpers by name, so they must be found even when no environment is activated.
+        self._environment = dict(os.environ) | dict(environment or {}) | {"PATH": path}
+        self._environment.pop("RAY_ADDRESS", None)  # a cluster of the user's is not ours to use
+        self._token = secrets.token_hex(32)
+        self._logs = None if logs is None else pathlib.Path(logs).absolute()
+        self._port = port
+        self.patience = patience
+        self._kept: list[Kept] = []
+        self._life = self._janitor = self._handler = None
+
+    @contextlib.contextmanager
+    def starting(self, parent: str | None = None) -> Iterator[None]:
+        """Makes the folder, and leaves nothing behind if what follows fails."""
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-", dir=parent))  # mode 0700
+        try:
+            reading, self._life = os.pipe()
+            # Ends, and removes the folder, when this process and all keepers have closed their end of the pipe.
+            self._janitor = subprocess.Popen(
+                [sys.executable, "-I", _KEEPER, "remove", str(self.folder)],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            os.close(reading)
+            if self._logs is None:
+                self._logs = self.folder / "logs"
+            self._logs.mkdir(parents=True, exist_ok=True)
+            (self.folder / "tmp").mkdir()
+            # A terminated process must unwind its blocks, as an interrupted one does.
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                self._handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends every process and removes the folder. All keepers are told before any is waited for."""
+        kept, self._kept = self._kept, []
+        for process in kept:
+            process.let_go()
+        left = [process.pid for process in kept if not process.gone()]
+        if self._life is not None:
+            os.close(self._life)
+            self._life = None
+        if self._janitor is not None and not left:
+            self._janitor.wait()
+            self._janitor = None
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
+            self._handler = None
+        if left:
+            raise RuntimeError(f"Could not end the Flower processes {left} and what they started; end them by hand.")
+
+    def log(self, name: str) -> pathlib.Path:
+        assert self._logs is not None
+        return self._logs / f"{name}.log"
+
+    def environment(self, machine: str) -> dict[str, str]:
+        """The environment of one machine of the federation: its own home, and no word to the outside."""
+        direct = ",".join(filter(None, [self._environment.get("NO_PROXY"), "127.0.0.1,localhost"]))
+        return self._environment | {
+            "FLWR_HOME": str(self.folder / machine),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": str(self.folder),
+            "RAY_AUTH_MODE": "token",  # a token of our own: Ray would leave one in the user's home
+            "RAY_AUTH_TOKEN": self._token,
+            "TMPDIR": str(self.folder / "tmp"),
+            "PYTHONUNBUFFERED": "1",
+            "NO_PROXY": direct,
+            "no_proxy": direct,
+        }
+
+    def start(self, name: str, arguments: Sequence[str], *, stream: bool = False) -> "Kept":
+        """Starts one of Flower's commands under a keeper, in a folder and with a log file of its own."""
+        assert self._life is not None, "the network is closed"
+        # All of Flower's commands against the SuperLink are typed on one machine.
+        machine = name if name.startswith(("superlink", "node-")) else "user"
+        home = self.folder / machine
+        home.mkdir(exist_ok=True)
+        process = Kept(arguments, self.log(name), self.environment(machine), home, self._life, stream)
+        self._kept.append(process)
+        return process
+
+    def failed(self, name: str, what: str) -> RuntimeError:
+        return RuntimeError(f"Flower's {name} {what}. The end of its log:\n{tail(self.log(name))}")
+
+    def finish(self, process: "Kept", name: str, what: str) -> None:
+        """Waits for a command that must succeed."""
+        deadline = time.monotonic() + self.patience
+        while process.alive and time.monotonic() < deadline:
+            time.sleep(POLL)
+        if process.alive or process.returncode:
+            raise self.failed(name, what)
+
+    def register(self, publics: list[str]) -> "Kept":
+        """Starts to register public keys; it goes on when the SuperLink is ready."""
+        ready = str(self.folder / "ready")
+        return self.start("register", [sys.executable, "-c", _REGISTER, ready, *publics])
+
+    def superlink(self, arguments: Sequence[str], authority: pathlib.Path | None) -> "Kept":
+        """Starts the SuperLink, waits until it answers, and tells Flower's command line where it is."""
+        chosen = self._port
+        for _ in range(5):
+            port = chosen or free_port()
+            command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), *arguments]
+            process = self.start("superlink", [*command, "--disable-runtime-dependency-installation"])
+            deadline = time.monotonic() + self.patience
+            while not (answered := _answers(port, authority)) and process.alive and time.monotonic() < deadline:
+                time.sleep(POLL)
+            if process.alive and answered:
+                break
+            taken = "address already in use" in process.output()
+            process.kill()
+            if chosen is not None or not taken:
+                hint = f": port {port} is taken, name another `port`" if taken else ""
+                raise self.failed("superlink", f"did not start{hint}")
+        else:
+            raise self.failed("superlink", "found no free port")
+        self._port, self.address = port, f"127.0.0.1:{port}"
+        self.point_to(self.address, authority)
+        _files.write_text(self.folder / "ready", "")
+        return process
+
+    def point_to(self, address: str, authority: pathlib.Path | None) -> None:
+        """Tells Flower's command line where the SuperLink is, and by whose word to trust it."""
+        trust: dict[str, Value] = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
+        lines = f'[superlink]\ndefault = "{_NAME}"\n[superlink.{_NAME}]\n' + toml({"address": address, **trust})
+        _files.write_text(self.folder / "user" / "config.toml", lines)
+
+    def run(
+        self,
+        app: str | os.PathLike,
+        config: Mapping[str, Value] | None,
+        on_line: Callable[[str], object] | None,
+        federation: str = "",
+    ) -> int:
+        app = pathlib.Path(app).absolute()
+        if not (app / "pyproject.toml").is_file():
+            raise FileNotFoundError(f"`app`: {str(app)!r} has no pyproject.toml. Name the folder of a Flower app.")
+        command = [sys.executable, "-c", _RUN, _STATUS, str(app), _NAME, "--stream"]
+        if federation:
+            command += ["--federation-config", federation]
+        if config:
+            _files.write_text(self.folder / "run.toml", toml(config))
+            command += ["--run-config", str(self.folder / "run.toml")]
+        process = self.start("run", command, stream=True)
+        lines = process.lines()
+        try:
+            for line in itertools.takewhile(lambda line: line != _STATUS, lines):
+                if on_line is not None:
+                    on_line(line)
+            told = "\n".join(lines)
+        finally:
+            process.kill()
+        # On a machine with too much to do Flower's stream of lines may end before the run does.
+        while not process.returncode and _UNDER_WAY.search(told):
+            time.sleep(5)
+            process = self.start("status", [sys.executable, "-c", _LIST], stream=True)
+            told = "\n".join(process.lines())
+            process.kill()
+        return process.returncode or (0 if "finished:completed" in told else 1)
+
+
+class Kept:
+    """A command that a keeper runs: it and everything it starts end when the keeper is let go, or this process ends."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: pathlib.Path,
+        environment: Mapping[str, str],
+        folder: pathlib.Path,
+        life: int,
+        stream: bool,
+    ):
+        self._log = log
+        self._begin = log.stat().st_size if log.exists() else 0
+        reading, writing = os.pipe()
+        try:
+            with open(log, "ab") as file:
+                self._keeper = subprocess.Popen(
+                    [sys.executable, "-I", _KEEPER, "run", str(writing), *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE if stream else file,
+                    stderr=subprocess.STDOUT,
+                    cwd=folder,
+                    env=dict(environment),
+                    pass_fds=(writing, life),
+                    start_new_session=True,
+                )
+        finally:
+            os.close(writing)
+            with open(reading, "rb") as file:
+                told = file.read()
+        self.pid = int(told or self._keeper.pid)
+
+    @property
+    def alive(self) -> bool:
+        return self._keeper.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        return self._keeper.poll()
+
+    def output(self) -> str:
+        """What this process has written to its log so far."""
+        with open(self._log, "rb") as file:
+            file.seek(self._begin)
+            return file.read().decode(errors="replace")
+
+    def lines(self) -> Iterator[str]:
+        """The lines of its output as they arrive, without colours, also written to the log."""
+        assert self._keeper.stdout is not None
+        with open(self._log, "ab", buffering=0) as file:
+            for line in self._keeper.stdout:
+                file.write(line)
+                yield _COLOUR.sub("", line.decode(errors="replace")).rstrip("\r\n")
+
+    def let_go(self) -> None:
+        assert self._keeper.stdin is not None
+        with contextlib.suppress(OSError):
+            self._keeper.stdin.close()
+
+    def gone(self) -> bool:
+        """Waits until everything it started has ended; the keeper ends last."""
+        try:
+            self._keeper.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            return False
+        if self._keeper.stdout is not None:
+            self._keeper.stdout.close()
+        return True
+
+    def kill(self) -> None:
+        self.let_go()
+        self.gone()
+
+    def stop(self) -> None:
+        assert self._keeper.stdin is not None
+        with contextlib.suppress(OSError):
+            self._keeper.stdin.write(b"stop\n")
+            self._keeper.stdin.flush()
+            self._keeper.wait(timeout=30)
+        self.kill()
+
+
+def tail(log: pathlib.Path, lines: int = 20) -> str:
+    """The last lines of a log file."""
+    if not log.exists():
+        return "(no log)"
+    with open(log, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
+        text = _COLOUR.sub("", file.read().decode(errors="replace")).strip()
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:]) or "(empty)"
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens to."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _answers(port: int, authority: pathlib.Path | None) -> bool:
+    """Whether a SuperLink answers on this port, with a certificate of this authority if there is one."""
+    if authority is None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    else:
+        trust = ssl.create_default_context(cafile=str(authority))
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=trust)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,53 @@
+"""How far a run has come: what the next round needs, and what is kept of each round before it."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import PyTree
+
+
+class Record(NamedTuple):
+    """What is kept of each round; entry 0 is before the first."""
+
+    error: float
+    operator_norm: float
+    agents: int
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    attempts: int
+
+
+class Progress(NamedTuple):
+    """All that a checkpoint holds: a run is continued from it as if it had not ended."""
+
+    round: int
+    server: PyTree
+    counted: np.ndarray
+    """Per site, the last round that its replies were part of, or -1."""
+    records: list[Record]
+    failed_round: int
+
+
+class Table:
+    """Records as one array, for a checkpoint after every round: only what is new is converted."""
+
+    def __init__(self):
+        self._rows, self._known = np.zeros((0, len(Record._fields))), 0
+
+    def __call__(self, records: list[Record]) -> np.ndarray:
+        """The records of all rounds, which are those of the last call and perhaps more."""
+        if len(records) > len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros((len(records), len(Record._fields)))])
+        for number in range(min(self._known, len(records)), len(records)):
+            self._rows[number] = records[number]
+        self._known = len(records)
+        return self._rows[: len(records)]
+
+    @staticmethod
+    def read(rows: np.ndarray) -> list[Record]:
+        """The records of such an array."""
+        return [
+            Record(error, norm, int(agents), seconds, int(down), int(up), int(attempts))
+            for error, norm, agents, seconds, down, up, attempts in rows.tolist()
+        ]
