@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
-EXTRAS := test,lint,bench,flower,ray,privacy
+EXTRAS := test,lint,bench,flower,ray,privacy,gym,gymnax,data
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: help reproduce figures test test-slow bench lint format constraints clean

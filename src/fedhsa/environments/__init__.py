@@ -1,0 +1,1 @@
+"""Environments: finite models of decision processes, with exact values and policies."""
