@@ -1,7 +1,8 @@
 """Checks of arguments: each error names the argument, shows what arrived and says what to do."""
 
 import difflib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,3 +79,50 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     return f" Did you mean {by_lower[found[0]]!r}?" if found else ""
+
+
+def arguments(
+    what: str,
+    name: Any,
+    known: Mapping[str, Callable[..., Any]],
+    given: Mapping[str, Any],
+    *,
+    common: tuple[str, ...] = (),
+) -> None:
+    """Refuses a name that is not known, and arguments that its function lacks or that are of another kind.
+
+    Arguments in `common` are not listed among the options: most functions have them.
+    """
+    if name not in known:
+        raise ValueError(f"`{what}` must be one of {', '.join(known)}, got {name!r}.{nearest(name, known)}")
+    parameters = inspect.signature(known[name]).parameters
+    for argument, value in given.items():
+        if argument not in parameters:
+            options = [p for p in parameters if p not in common]
+            raise ValueError(
+                f"The {what} {name} has no argument `{argument}`.{nearest(argument, options)} "
+                f"Its options are {', '.join(options) or 'none'}."
+            )
+        kind(argument, value, parameters[argument].default)
+
+
+def kind(name: str, value: Any, default: Any) -> None:
+    """Refuses a value of another kind than the default, which generators would stumble over later."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    kinds = [
+        (bool, "true or false", isinstance(value, bool)),
+        (int, "a whole number", number and isinstance(value, int)),
+        (float, "a number", number),
+        (str, "a word", isinstance(value, str)),
+    ]
+    if isinstance(default, tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(default):
+            raise ValueError(f"`{name}` must be a list of {len(default)}, like {list(default)}, got {value!r}.")
+        for part, example in zip(value, default, strict=True):
+            kind(name, part, example)
+        return
+    for type_, wanted, fits in kinds:
+        if isinstance(default, type_):
+            if not fits:
+                raise ValueError(f"`{name}` must be {wanted}, got {value!r}. The default is {default}.")
+            return

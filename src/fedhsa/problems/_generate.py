@@ -1,33 +1,11 @@
-"""Pieces that the random problem generators share: blending towards a common agent, and random kernels."""
+"""Random kernels for the problem generators, beside the pieces that all generators share."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from .. import _check
-from .._random import host_generator
-from .._types import SeedLike
-
-COMMON = 2**31
-"""The agent number under which the common agent, towards which `heterogeneity` blends, is drawn."""
-
-
-def blend(
-    draw: Callable[[np.random.Generator], np.ndarray],
-    name: str,
-    num_agents: int,
-    heterogeneity: float,
-    key: SeedLike,
-) -> np.ndarray:
-    """One draw per agent, moved from a common draw by `heterogeneity`: 0 gives equal agents, 1 independent ones.
-
-    Agent `i` depends on `key`, `name` and `i` alone, so more agents extend a problem instead of changing it.
-    """
-    _check.count("num_agents", num_agents)
-    _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    common = draw(host_generator(key, name, COMMON))
-    own = np.stack([draw(host_generator(key, name, i)) for i in range(num_agents)])
-    return (1 - heterogeneity) * common + heterogeneity * own
+from .._generate import blend as blend
+from .._generate import lazy as lazy
 
 
 def dense_kernel(states: int) -> Callable[[np.random.Generator], np.ndarray]:
@@ -54,13 +32,3 @@ def doubly_stochastic_kernel(states: int) -> Callable[[np.random.Generator], np.
         return P
 
     return draw
-
-
-def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
-    """Stays in place with probability `laziness`: the same stationary law, mixing `1 / (1 - laziness)` times slower."""
-    _check.number("laziness", laziness, least=0.0)
-    if laziness >= 1:
-        raise ValueError(f"`laziness` must be below 1, got {laziness}: the chain would never move.")
-    if laziness == 0:
-        return P  # the same numbers, without a copy of all kernels
-    return (1 - laziness) * P + laziness * np.eye(P.shape[-1])
