@@ -48,6 +48,11 @@ def to_device(tree: T, dtype: str) -> T:
     return jax.tree.map(convert, tree)
 
 
+def arrays_to_device(tree: T, dtype: str) -> T:
+    """Like `to_device`, but what is no NumPy array, such as a function, stays what it is."""
+    return jax.tree.map(lambda leaf: to_device(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
 def to_host(tree: PyTree) -> Any:
     """Every array as a NumPy array."""
     return jax.tree.map(np.asarray, tree)

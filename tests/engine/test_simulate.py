@@ -256,7 +256,7 @@ def test_debug_names_agent_exchange_and_round():
         ({"rounds": 5, "theta": np.zeros(3)}, r"`theta` must have shape \(4,\), got \(3,\)"),
         ({"rounds": 5, "theta": np.full(4, np.nan)}, r"`theta` must be finite"),
         ({"rounds": 5, "dtype": "float16"}, r"`dtype` must be one of float64, float32"),
-        ({"rounds": 5, "record": ("loss",)}, r"`record` knows error, theta, operator_norm, got 'loss'"),
+        ({"rounds": 5, "record": ("loss",)}, r"`record` knows error, theta, operator_norm here, got 'loss'"),
         ({"rounds": 5, "key": "seed"}, r"`key` must be an int or one JAX key"),
         ({"rounds": 5, "key": -1}, r"`key` must not be negative"),
         ({"rounds": 5, "resume": True}, r"`resume=True` needs `checkpoint`"),

@@ -185,7 +185,7 @@ def test_a_user_problem_takes_ten_lines():
         ),
         (
             lambda: td.from_arrays(np.full((1, 2, 2), 0.5), [[0, 1]], np.ones((1, 2, 2)), 0.5),
-            r"`features` must have full column rank 2 on the states a chain visits, got 1 for agent 0",
+            r"`features` must have full column rank 2 on the states that the chains visit, got 1",
         ),
         (
             lambda: finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), [[[0.9, 0.1], [0.5, 0.5]]]),

@@ -40,16 +40,17 @@ def operator_norm(snapshot: Snapshot):
 RECORDERS: dict[str, Callable] = {"error": error, "theta": theta, "operator_norm": operator_norm}
 
 
-def resolve(record: Sequence[str] | Mapping[str, Callable]) -> dict[str, Callable]:
-    """The recorders by name; the error is always among them."""
+def resolve(record: Sequence[str] | Mapping[str, Callable], agents: AbstractAgent) -> dict[str, Callable]:
+    """The recorders by name, those of all problems and those of these agents; the error is always among them."""
     if isinstance(record, str):
         record = (record,)
     if not isinstance(record, Mapping):
-        unknown = [name for name in record if name not in RECORDERS]
+        known = {name: lambda name=name: RECORDERS[name] for name in RECORDERS} | agents.recorders()
+        unknown = [name for name in record if name not in known]
         if unknown:
             raise ValueError(
-                f"`record` knows {', '.join(RECORDERS)}, got {unknown[0]!r}. Pass your own as a dictionary, "
+                f"`record` knows {', '.join(known)} here, got {unknown[0]!r}. Pass your own as a dictionary, "
                 "`record={'first': lambda snapshot: snapshot.theta[0]}`."
             )
-        record = {name: RECORDERS[name] for name in record}
+        record = {name: known[name]() for name in record}
     return {"error": error, **record}

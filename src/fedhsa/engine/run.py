@@ -57,7 +57,7 @@ class Run:
         self.theta, self.theta_star = jnp.asarray(theta, dtype), jnp.asarray(problem.theta_star, dtype)
         self.bound = jnp.asarray(DIVERGED * (1 + np.abs(theta).max() + np.abs(problem.theta_star).max()), dtype)
         self.key, self.seeds, self.every, self.dtype = key, seeds, every, dtype
-        self.record, self.devices = record, devices
+        self.record, self.devices = tree.arrays_to_device(record, dtype), devices
         self.timings = {"compile": 0.0, "run": 0.0}
         self._debugged: list[tuple] = []
 

@@ -97,7 +97,7 @@ def simulate(
         _files.check_writable("checkpoint", checkpoint)
     algorithm.check(problem)
     check_length(problem, rounds * algorithm.block_length)
-    recorders = resolve(record)
+    recorders = resolve(record, problem.agents)
     theta = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
     devices = list(devices) if devices is not None else jax.devices()
     settings = _settings(problem, algorithm, theta, key, seeds, every, dtype, list(recorders))

@@ -68,6 +68,13 @@ class AbstractAgent(eqx.Module):
         values = jax.vmap(lambda next_state: self.operator(theta, Transition(state, next_state)))(next_states)
         return values, jnp.eye(values.shape[-1], dtype=values.dtype)
 
+    def recorders(self) -> dict[str, Callable[[], Callable]]:
+        """What `simulate(record=...)` can keep of these agents, stacked, besides what it can of all: by name, a maker.
+
+        A recorder is a function of a `Snapshot`; one that needs arrays is an `equinox.Module`.
+        """
+        return {}
+
 
 class AffineAgent(AbstractAgent):
     r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$."""
@@ -97,6 +104,9 @@ class MeanAgent(AbstractAgent):
     def mean_operator(self, theta, /):
         return self.agent.mean_operator(theta)
 
+    def recorders(self):
+        return self.agent.recorders()
+
 
 class FlatAgent(AbstractAgent):
     """An agent whose parameter is any pytree, seen through flat vectors."""
@@ -113,6 +123,9 @@ class FlatAgent(AbstractAgent):
 
     def lipschitz(self, o, /):
         return self.agent.lipschitz(o)
+
+    def recorders(self):
+        return self.agent.recorders()
 
 
 class Problem(eqx.Module):

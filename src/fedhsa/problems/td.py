@@ -7,9 +7,13 @@ import numpy as np
 
 from .. import _check
 from .._types import SeedLike
-from ..sources import AbstractSource, FiniteChain, Transitions
+from ..environments import Model
+from ..sources import AbstractSource, Transitions
+from . import _processes
 from ._generate import blend, dense_kernel, lazy
+from ._processes import Process, finite_chain
 from .base import AbstractAgent, Problem
+from .values import value_recorders
 
 
 class TDAgent(AbstractAgent):
@@ -28,7 +32,7 @@ class TDAgent(AbstractAgent):
     def operator(self, theta, o, /):
         phi, next_phi = self.features[o.state], self.features[o.next_state]
         reward = self.rewards[o.state] if self.rewards.ndim == 1 else self.rewards[o.state, o.next_state]
-        return (reward + jnp.sum((self.discount * next_phi - phi) * theta)) * phi
+        return (reward + jnp.sum((self._discount(o.next_state) * next_phi - phi) * theta)) * phi
 
     def mean_operator(self, theta, /):
         return self.A @ theta - self.b
@@ -36,13 +40,19 @@ class TDAgent(AbstractAgent):
     def lipschitz(self, o, /):
         # The Jacobian phi (gamma phi' - phi)^T has rank one.
         phi, next_phi = self.features[o.state], self.features[o.next_state]
-        return jnp.linalg.norm(phi) * jnp.linalg.norm(self.discount * next_phi - phi)
+        return jnp.linalg.norm(phi) * jnp.linalg.norm(self._discount(o.next_state) * next_phi - phi)
 
     def transition_operators(self, theta, state, next_states, /):
         phi = self.features[state]
         rewards = self.rewards[state] if self.rewards.ndim == 1 else self.rewards[state, next_states]
-        errors = rewards + self.discount * (self.features[next_states] @ theta) - phi @ theta
+        errors = rewards + self._discount(next_states) * (self.features[next_states] @ theta) - phi @ theta
         return errors[:, None], phi[None, :]
+
+    def recorders(self):
+        return value_recorders(Process(finite_chain(self.source), self.rewards, self.features, self.discount))
+
+    def _discount(self, next_state):
+        return self.discount if self.discount.ndim == 0 else self.discount[next_state]
 
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = None) -> Problem:
@@ -52,29 +62,45 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = No
 
     - `P`: transition kernels, `(M, S, S)`.
     - `R`: rewards, `(M, S)` on leaving a state, or `(M, S, S)` on a transition.
-    - `features`: $\Phi_i$, `(M, S, d)`, of full column rank on the recurrent states.
-    - `discount`: $\gamma_i$ in [0, 1), `(M,)` or one number.
+    - `features`: $\Phi_i$, `(M, S, d)`; the agents together visit states that tell all of them apart.
+    - `discount`: $\gamma_i$ in [0, 1), `(M,)` or one number; or `(M, S)`, by the state entered: 0 ends an episode.
     - `start`: the law of the first state, `(S,)` or `(M, S)`, or a state. Default: stationary.
+
+    Besides the error, a run can record `value_error` and `mean_value_error`: the weighted root mean square distance to
+    each agent's own values, and to their average.
 
     !!! example
         >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
         >>> from_arrays(P, R=[[0.0, 1.0]], features=[np.eye(2)], discount=0.5).theta_star   # V = (I - P/2)^-1 R
         array([0.5, 1.5])
     """
-    sizes: dict[str, int] = {}
-    P = _check.array("P", P, ("M", "S", "S"), sizes)
-    R = _check.array("R", R, ("M", "S") if np.ndim(R) == 2 else ("M", "S", "S"), sizes)
-    features = _check.array("features", features, ("M", "S", "d"), sizes)
-    discount = np.broadcast_to(discount, sizes["M"]) if np.ndim(discount) == 0 else discount
-    discount = _check.array("discount", discount, ("M",), sizes)
-    if (discount < 0).any() or (discount >= 1).any():
-        agent = int(np.argmax((discount < 0) | (discount >= 1)))
-        raise ValueError(f"`discount` must lie in [0, 1), got {discount[agent]} for agent {agent}.")
-    chain = FiniteChain(P, start)
-    P = chain.transition  # one copy of the kernels is enough
-    _check_rank(features, chain.stationary)
-    A, b = _mean_operators(P, R, features, discount, chain.stationary)
-    return Problem(TDAgent(Transitions(chain), R, features, discount, A, b), like=np.zeros(sizes["d"]))
+    return _problem(_processes.from_arrays(P, R, features, discount, start))
+
+
+def from_model(model: Model, policy: Any = None, features: Any = None, *, start: str = "stationary") -> Problem:
+    r"""TD(0) of a policy in the agents' models; an episode that has ended is followed by another.
+
+    **Arguments:**
+
+    - `model`: the agents' decision processes.
+    - `policy`: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state. Default: all alike.
+    - `features`: of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state in which one can act.
+    - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
+
+    !!! example
+        >>> model = fedhsa.environments.Model([[[0, 1]], [[0, 0]]], [[1.0], [0.0]], 0.9, start=0, ends=[False, True])
+        >>> from_model(model).theta_star        # one step, one reward
+        array([1.])
+    """
+    return _problem(_processes.from_model(model, policy, features, start=start))
+
+
+def _problem(process: Process) -> Problem:
+    r"""$A_i = \Phi_i^T D_i (P_i \Gamma_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
+    weighted, (E, e) = process.weighted_features(), process.errors()
+    A, b = weighted @ E, -(weighted @ e[..., None])[..., 0]
+    agents = TDAgent(Transitions(process.chain), *process[1:], A, b)
+    return Problem(agents, like=np.zeros(A.shape[-1]))
 
 
 def random(
@@ -110,21 +136,3 @@ def random(
     features = blend(lambda rng: rng.random((S, dim)), "features", num_agents, heterogeneity, key)
     discount = blend(lambda rng: np.asarray(rng.uniform(0.5, 0.99)), "discount", num_agents, heterogeneity, key)
     return from_arrays(lazy(P, laziness), R, features, discount)
-
-
-def _mean_operators(P, R, features, discount, stationary) -> tuple[np.ndarray, np.ndarray]:
-    r"""$A_i = \Phi_i^T D_i (\gamma_i P_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
-    rewards = R if R.ndim == 2 else (P * R).sum(-1)
-    weighted = np.swapaxes(features * stationary[..., None], 1, 2)
-    A = weighted @ (discount[:, None, None] * (P @ features) - features)
-    return A, -(weighted @ rewards[..., None])[..., 0]
-
-
-def _check_rank(features: np.ndarray, stationary: np.ndarray) -> None:
-    ranks = np.linalg.matrix_rank(np.sqrt(stationary)[..., None] * features)
-    if (ranks < features.shape[-1]).any():
-        agent = int(np.argmin(ranks))
-        raise ValueError(
-            f"`features` must have full column rank {features.shape[-1]} on the states a chain visits, "
-            f"got {ranks[agent]} for agent {agent}. Drop dependent columns."
-        )

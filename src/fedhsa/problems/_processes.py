@@ -1,0 +1,122 @@
+"""What policy evaluation is about: chains with rewards, discounts and features, given or read off a model."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _check
+from ..environments import Model
+from ..sources import IID, AbstractSource, FiniteChain
+
+STARTS = ("stationary", "episode")
+
+
+class Process(NamedTuple):
+    """Markov reward processes with features, one for each agent."""
+
+    chain: FiniteChain
+    rewards: np.ndarray
+    """`(M, S)` on leaving a state, or `(M, S, S)` on a transition."""
+    features: np.ndarray
+    """`(M, S, d)`."""
+    discount: np.ndarray
+    """`(M,)`, or `(M, S)` by the state entered: 0 where an episode ends."""
+
+    @property
+    def going_on(self) -> np.ndarray:
+        r"""$P \Gamma$, the discounted transitions, `(M, S, S)`."""
+        discount = self.discount[..., None, None] if self.discount.ndim == 1 else self.discount[:, None, :]
+        return self.chain.transition * discount
+
+    @property
+    def mean_rewards(self) -> np.ndarray:
+        """The mean reward on leaving each state, `(M, S)`."""
+        return self.rewards if self.rewards.ndim == 2 else (self.chain.transition * self.rewards).sum(-1)
+
+    def values(self) -> np.ndarray:
+        r"""The value functions, `(M, S)`: $V = \bar R + P \Gamma V$."""
+        identity = np.eye(self.chain.stationary.shape[-1])
+        return np.linalg.solve(identity - self.going_on, self.mean_rewards[..., None])[..., 0]
+
+    def errors(self) -> tuple[np.ndarray, np.ndarray]:
+        r"""The mean TD error of each state is $E \theta + e$: $E = P \Gamma \Phi - \Phi$ and $e = \bar R$."""
+        return self.going_on @ self.features - self.features, self.mean_rewards
+
+    def weighted_features(self) -> np.ndarray:
+        r"""$\Phi^T D$, `(M, d, S)`, with $D$ the stationary law."""
+        return np.swapaxes(self.features * self.chain.stationary[..., None], 1, 2)
+
+
+def from_arrays(P: Any, R: Any, features: Any, discount: Any, start: Any = None) -> Process:
+    """Checked processes, whose agents together tell all features apart."""
+    sizes: dict[str, int] = {}
+    P = _check.array("P", P, ("M", "S", "S"), sizes)
+    R = _check.array("R", R, ("M", "S") if np.ndim(R) == 2 else ("M", "S", "S"), sizes)
+    features = _check.array("features", features, ("M", "S", "d"), sizes)
+    discount = np.broadcast_to(discount, sizes["M"]) if np.ndim(discount) == 0 else discount
+    by_state = np.ndim(discount) == 2
+    discount = _check.array("discount", discount, ("M", "S") if by_state else ("M",), sizes)
+    wrong = (discount < 0) | ((discount > 1) if by_state else (discount >= 1))
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0])
+        raise ValueError(f"`discount` must lie in [0, 1), got {discount[where]} for agent {where[0]}.")
+    process = Process(FiniteChain(P, start), R, features, discount)
+    _check_rank(process)
+    return process
+
+
+def from_model(
+    model: Model, policy: Any = None, features: Any = None, *, pairs: bool | None = None, start: str = "stationary"
+) -> Process:
+    """The processes that agents go through who follow a policy in their models.
+
+    Over states where rewards depend on nothing else, over pairs of state and action otherwise, or as `pairs` says.
+    """
+    _check.choice("start", start, STARTS)
+    if pairs is None:
+        pairs = not _rewards_of_states(model)
+    chain = model.chain(policy, pairs=pairs)
+    table = state_features(model, features)
+    own = np.take_along_axis(table, np.where(chain.states < 0, 0, chain.states)[..., None], axis=1)
+    features = np.where(chain.states[..., None] < 0, 0.0, own)
+    first = chain.start if start == "episode" else None
+    return from_arrays(chain.transition, chain.rewards, features, chain.discount, first)
+
+
+def state_features(model: Model, features: Any = None) -> np.ndarray:
+    """Features of states, `(M, S, d)`: given for all agents alike or for each, or a coordinate for each state."""
+    shape = (model.num_agents, model.num_states)
+    features = np.eye(model.num_states)[:, model.decides] if features is None else features
+    features = _check.array("features", features, ("S", "d") if np.ndim(features) == 2 else ("M", "S", "d"))
+    if features.shape[-2] != model.num_states or (features.ndim == 3 and len(features) != model.num_agents):
+        raise ValueError(f"`features` must have shape (M, S, d) or (S, d) with M, S = {shape}, got {features.shape}.")
+    return np.broadcast_to(features, (*shape, features.shape[-1]))
+
+
+def finite_chain(source: AbstractSource) -> FiniteChain:
+    """The chain behind a source that observes one."""
+    inner: Any = source
+    while not isinstance(inner, FiniteChain):
+        inner = inner.source if isinstance(inner, IID) else inner.chain
+    return inner
+
+
+def _rewards_of_states(model: Model) -> bool:
+    """Whether the reward of a transition does not depend on the action that led to it."""
+    if model.num_actions == 1:
+        return True
+    rewards = model.rewards if model.rewards.ndim == 4 else model.rewards[..., None]
+    possible = (model.transitions > 0) & ~model.ends[:, :, None, None]
+    highest = np.where(possible, rewards, -np.inf).max(2)
+    lowest = np.where(possible, rewards, np.inf).min(2)
+    return bool((highest <= lowest).all(where=possible.any(2)))
+
+
+def _check_rank(process: Process) -> None:
+    d = process.features.shape[-1]
+    rank = np.linalg.matrix_rank((process.weighted_features() @ process.features).sum(0), hermitian=True)
+    if rank < d:
+        raise ValueError(
+            f"`features` must have full column rank {d} on the states that the chains visit, got {rank}. "
+            "Drop dependent columns."
+        )

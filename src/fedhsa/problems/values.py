@@ -1,0 +1,39 @@
+"""How far value functions are off: recorders that compare with the exact ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ._processes import Process
+
+
+class ValueDistance(eqx.Module):
+    r"""The distance of $\phi_i(s)^T \theta$ from given values: the root of its mean square over agents and states."""
+
+    features: np.ndarray
+    weights: np.ndarray
+    values: np.ndarray
+
+    def __call__(self, snapshot: Any) -> Any:
+        d = self.features.shape[-1]  # further coordinates are auxiliary
+        gap = self.features @ snapshot.theta[:d] - self.values
+        return jnp.sqrt(jnp.mean(jnp.sum(self.weights * gap**2, axis=-1)))
+
+
+def value_recorders(process: Process) -> dict[str, Callable[[], Callable]]:
+    r"""What `simulate` can record of agents that evaluate: how to make each recorder, by name.
+
+    - `value_error`: against each agent's own values $V_i$, weighted by how often it visits a state;
+    - `mean_value_error`: against the average $\frac1M \sum_i V_i$, which no agent has but all look for.
+    """
+
+    def distance(average: bool) -> ValueDistance:
+        values = process.values()
+        if average:
+            values = np.broadcast_to(values.mean(0), values.shape)
+        return ValueDistance(process.features, process.chain.stationary, values)
+
+    return {"value_error": lambda: distance(False), "mean_value_error": lambda: distance(True)}
