@@ -1,5 +1,6 @@
 """Finite models of decision processes, one for each agent: what follows from a policy, exactly."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,10 @@ from .. import _check
 ROW_SUM_TOLERANCE = 1e-9
 GREEDY_TOLERANCE = 1e-10
 """Actions whose values differ by less, relative to the largest, are equally good."""
-ARROWS = ("\u2190", "\u2193", "\u2192", "\u2191")
+LEFT, DOWN, RIGHT, UP = ARROWS = ("\u2190", "\u2193", "\u2192", "\u2191")
+"""Names of the actions that move on a grid; pictures draw them as arrows."""
+CELLS = {"S": "start", "G": "goal", "H": "hole", "C": "cliff", "E": "end", ".": ""}
+"""What the letters of `Model.cells` stand for."""
 
 
 class Chain(NamedTuple):
@@ -40,7 +44,9 @@ class Model(eqx.Module):
     - `start`: where episodes begin: a state, or a law `(S,)` or `(M, S)`. Default: all states that end nothing alike.
     - `ends`: states that end an episode, `(S,)` or `(M, S)`, true or false. Default: none.
     - `grid`: rows and columns, where the states are the cells of a grid, for pictures.
-    - `actions`: names of the actions.
+    - `actions`: names of the actions. Those in `ARROWS` are moves on the grid.
+    - `cells`: what the states of an agent are, one letter of `CELLS` each, for pictures: one string, or one per agent.
+      Default: `E` where an episode ends, `S` where all begin, nothing elsewhere.
 
     !!! example
         >>> stay, move = np.eye(2), np.eye(2)[::-1]
@@ -57,6 +63,7 @@ class Model(eqx.Module):
     ends: np.ndarray
     grid: tuple[int, int] | None = eqx.field(static=True)
     actions: tuple[str, ...] = eqx.field(static=True)
+    cells: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -66,7 +73,8 @@ class Model(eqx.Module):
         start: Any = None,
         ends: Any = None,
         grid: tuple[int, int] | None = None,
-        actions: tuple[str, ...] | None = None,
+        actions: Sequence[str] | None = None,
+        cells: str | Sequence[str] | None = None,
     ):
         if np.ndim(transitions) == 3:
             transitions, rewards = np.asarray(transitions)[None], np.asarray(rewards)[None]
@@ -75,11 +83,15 @@ class Model(eqx.Module):
         on_action = np.ndim(rewards) == 3
         self.rewards = _check.array("rewards", rewards, ("M", "S", "A") if on_action else ("M", "S", "A", "S"), sizes)
         M, S, A = self.transitions.shape[:3]
-        self.discount = _check.array("discount", np.broadcast_to(discount, M), (M,))
+        self.discount = _per_agent("discount", np.asarray(discount, dtype=np.float64), (M,))
         _check.number("discount", self.discount, least=0.0, most=1.0)
-        self.ends = np.broadcast_to(np.zeros(S, bool) if ends is None else np.asarray(ends, dtype=bool), (M, S)).copy()
+        self.ends = _per_agent("ends", np.zeros(S, bool) if ends is None else np.asarray(ends, dtype=bool), (M, S))
+        if self.ends.all(-1).any():
+            raise ValueError("`ends` must leave a state in which an agent can act.")
         self.start = _start(start, self.ends)
-        self.grid, self.actions = grid, tuple(actions or (str(a) for a in range(A)))
+        self.grid = None if grid is None else (int(grid[0]), int(grid[1]))
+        self.actions = tuple(actions or (str(a) for a in range(A)))
+        self.cells = _cells(cells, self.ends, self.start)
         _check_model(self)
 
     @property
@@ -104,11 +116,11 @@ class Model(eqx.Module):
 
     def take(self, agents: Any) -> "Model":
         """The models of some of the agents."""
-        agents = np.atleast_1d(agents)
+        agents = np.arange(self.num_agents)[np.atleast_1d(agents)]
         P, R, discount, start, ends = (
             array[agents] for array in (self.transitions, self.rewards, self.discount, self.start, self.ends)
         )
-        return Model(P, R, discount, start, ends, self.grid, self.actions)
+        return Model(P, R, discount, start, ends, self.grid, self.actions, [self.cells[i] for i in agents])
 
     def average(self) -> "Model":
         r"""One model: the averaged transitions, and rewards whose mean on every action is the average.
@@ -118,10 +130,8 @@ class Model(eqx.Module):
         for name in ("discount", "start", "ends"):
             if (getattr(self, name) != getattr(self, name)[:1]).any():
                 raise ValueError(f"The models cannot be averaged: agents differ in `{name}`.")
-        first = (self.discount[:1], self.start[:1], self.ends[:1])
-        return Model(
-            self.transitions.mean(0)[None], self.action_rewards().mean(0)[None], *first, self.grid, self.actions
-        )
+        same = (self.discount[:1], self.start[:1], self.ends[:1], self.grid, self.actions, self.cells[:1])
+        return Model(self.transitions.mean(0)[None], self.action_rewards().mean(0)[None], *same)
 
     def uniform(self) -> np.ndarray:
         """The policy that takes all actions alike, `(M, S, A)`."""
@@ -137,7 +147,7 @@ class Model(eqx.Module):
             if chosen.shape != (S,) or not np.isin(chosen, np.arange(A)).all():
                 raise ValueError(f"`policy` must give one of the actions 0 to {A - 1} for each of {S} states.")
             policy = np.eye(A)[chosen.astype(int)]
-        policy = np.broadcast_to(np.asarray(policy, dtype=np.float64), (self.num_agents, S, A))
+        policy = _per_agent("policy", np.asarray(policy, dtype=np.float64), (self.num_agents, S, A))
         if (policy < 0).any() or (abs(policy.sum(-1) - 1) > ROW_SUM_TOLERANCE).any():
             raise ValueError(f"`policy` must be chances of the {A} actions that add up to 1 in every state.")
         return policy
@@ -169,7 +179,7 @@ class Model(eqx.Module):
 
     def greedy(self, Q: Any) -> np.ndarray:
         """The policy `(M, S, A)` that takes the best actions of a table `(S, A)` or `(M, S, A)`; ties alike."""
-        Q = np.broadcast_to(Q, self.transitions.shape[:3])
+        Q = _per_agent("Q", np.asarray(Q, dtype=np.float64), self.transitions.shape[:3])
         slack = GREEDY_TOLERANCE * (1 + abs(Q).max())
         best = Q + slack >= Q.max(-1, keepdims=True)
         return best / best.sum(-1, keepdims=True)
@@ -216,6 +226,27 @@ class Model(eqx.Module):
         return np.where(self.ends[..., None], 0.0, ahead)
 
 
+def _per_agent(name: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A value for each agent, or one for all of them, as an array of its own with the agents first."""
+    if value.shape not in (shape, shape[1:], (1, *shape[1:])):
+        raise ValueError(f"`{name}` must have shape {shape[1:]}, or {shape} for each agent, got {value.shape}.")
+    return np.broadcast_to(value, shape).copy()
+
+
+def _cells(cells: str | Sequence[str] | None, ends: np.ndarray, start: np.ndarray) -> tuple[str, ...]:
+    M, S = ends.shape
+    if cells is None:
+        letters = np.where(ends, "E", np.where(start == 1, "S", "."))
+        return tuple("".join(row) for row in letters)
+    rows = (cells,) * M if isinstance(cells, str) else tuple(cells)
+    if len(rows) != M or any(len(row) != S or set(row) - set(CELLS) for row in rows):
+        raise ValueError(
+            f"`cells` must be {S} letters of {', '.join(CELLS)}: one string, or one for each of {M} agents, "
+            f"got {cells}."
+        )
+    return rows
+
+
 def _start(start: Any, ends: np.ndarray) -> np.ndarray:
     M, S = ends.shape
     if start is None:
@@ -225,7 +256,7 @@ def _start(start: Any, ends: np.ndarray) -> np.ndarray:
         if not 0 <= start < S:
             raise ValueError(f"`start` must be a state from 0 to {S - 1}, got {start}.")
         start = np.eye(S)[start]
-    law = np.broadcast_to(np.asarray(start, dtype=np.float64), (M, S)).copy()
+    law = _per_agent("start", np.asarray(start, dtype=np.float64), (M, S))
     if (law < 0).any() or (abs(law.sum(-1) - 1) > ROW_SUM_TOLERANCE).any():
         raise ValueError(f"`start` must be a probability vector per agent, got sums {law.sum(-1)}.")
     if (law[ends] > 0).any():
@@ -239,8 +270,6 @@ def _check_model(model: Model) -> None:
     P, S = model.transitions, model.num_states
     if (P < 0).any():
         raise ValueError(f"`transitions` must not be negative, got {P.min():.3g}.")
-    if model.ends.all(-1).any():
-        raise ValueError("`ends` must leave a state in which an agent can act.")
     sums = np.where(model.ends[..., None], 1.0, P.sum(-1))
     wrong = np.argwhere(abs(sums - 1) > ROW_SUM_TOLERANCE)
     if len(wrong):

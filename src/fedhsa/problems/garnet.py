@@ -5,12 +5,9 @@ import numpy as np
 from .. import _check
 from .._random import host_generator
 from .._types import SeedLike
-from ..sources.finite import check_kernel, closed_classes
+from ..environments._garnet import chain_of, check_branching, draw_mixing
 from .base import Problem
 from .td import from_arrays
-
-ATTEMPTS = 1000
-"""How many environments are drawn before there is held to be none that mixes."""
 
 
 def random(
@@ -61,15 +58,14 @@ def random(
     _check.count("kernels", kernels)
     _check.number("perturbation", perturbation, least=0.0)
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    if not 1 <= _check.count("branching", branching) <= S:
-        raise ValueError(f"`branching` must be at most `num_states`, got {branching} > {S}.")
+    check_branching(branching, S)
     if d > S:
         raise ValueError(f"`dim` must be at most `num_states`, got {d} > {S}: features could not have full rank.")
 
     rng = host_generator(key, "garnet")
     reward, features, policy = rng.random(S), rng.random((S, d)), draw_policy(rng, S, num_actions)
     features = features / features.sum(1, keepdims=True)
-    reached = [_draw_mixing(host_generator(key, "kernel", k), policy, branching, d) for k in range(kernels)]
+    reached = [draw_mixing(host_generator(key, "kernel", k), policy, branching, d) for k in range(kernels)]
 
     P, R = np.empty((M, S, S)), np.empty((M, S))
     for i in range(M):
@@ -87,32 +83,3 @@ def draw_policy(rng: np.random.Generator, num_states: int, num_actions: int) -> 
     if num_actions > 1:
         policy[np.arange(num_states), rng.integers(num_actions, size=num_states)] = 0
     return policy / policy.sum(1, keepdims=True)
-
-
-def draw_successors(rng: np.random.Generator, num_states: int, num_actions: int, branching: int) -> np.ndarray:
-    """Ones where a state and an action lead to, `branching` of them each: `(S, A, S)`."""
-    order = rng.permuted(np.tile(np.arange(num_states), (num_states, num_actions, 1)), axis=-1)
-    return (order < branching).astype(float)
-
-
-def chain_of(weights: np.ndarray, policy: np.ndarray) -> np.ndarray:
-    """The kernel over states `(S, S)` that follows from weights of transitions `(S, A, S)` and a policy `(S, A)`."""
-    return np.einsum("sa,sat->st", policy, weights / weights.sum(-1, keepdims=True))
-
-
-def _draw_mixing(rng: np.random.Generator, policy: np.ndarray, branching: int, dim: int) -> np.ndarray:
-    """The first environment whose chain has one closed class, aperiodic and of at least `dim` states."""
-    num_states, num_actions = policy.shape
-    for _ in range(ATTEMPTS):
-        reached = draw_successors(rng, num_states, num_actions, branching)
-        P = chain_of(reached, policy)
-        try:
-            check_kernel(P[None])
-        except ValueError:
-            continue
-        if len(closed_classes(P)[0]) >= dim:
-            return reached
-    raise ValueError(
-        f"None of {ATTEMPTS} Garnet environments mixes and keeps visiting {dim} states or more. "
-        f"Raise `branching`, got {branching}, or lower `dim`."
-    )

@@ -1,0 +1,112 @@
+"""Garnet environments: random, sparse decision processes, and the pieces that other generators take from them."""
+
+import numpy as np
+
+from .. import _check
+from .._random import host_generator
+from .._types import SeedLike
+from ..sources.finite import check_kernel, closed_classes
+from .model import Model
+
+ATTEMPTS = 1000
+"""How many environments are drawn before there is held to be none that mixes."""
+
+
+def garnet(
+    num_agents: int = 10,
+    num_states: int = 30,
+    num_actions: int = 2,
+    *,
+    branching: int = 2,
+    discount: float = 0.95,
+    kernels: int = 1,
+    perturbation: float = 0.02,
+    reward_perturbation: float = 0.02,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+) -> Model:
+    r"""Garnet: every action leads from every state to a few states, drawn at random and about equally likely.
+
+    The rewards of the states, $R \sim U[0, 1]$, are the same for all actions. Agent $i$ lives in environment $i$ modulo
+    `kernels`; where that number is odd, the rewards change sign. `kernels=2, reward_perturbation=0.0` are the
+    environments of the SCAFFLSA paper's heterogeneous setting, `kernels=1` those of its homogeneous one. An environment
+    is drawn again where the policy that takes all actions alike does not mix, or does not visit all states.
+
+    **Arguments:**
+
+    - `branching`: how many states an action leads to.
+    - `kernels`: the number of environments.
+    - `perturbation`, `reward_perturbation`: each agent adds $U[0, \epsilon]$ to the equal weights of its transitions,
+      and to its rewards.
+    - `heterogeneity`: 0 makes all agents equal (environment 0, unperturbed); in between, transitions and rewards are
+      mixed with those of the equal agents.
+
+    !!! example
+        >>> model = garnet(num_agents=3, num_states=8)
+        >>> np.unique((model.transitions > 0).sum(-1))
+        array([2])
+
+    !!! cite "Archibald, McKinnon, Thomas (1995); Mangold et al. (2024), arXiv:2402.04114"
+    """
+    M, S, A = (
+        _check.count(name, value)
+        for name, value in (("num_agents", num_agents), ("num_states", num_states), ("num_actions", num_actions))
+    )
+    _check.count("kernels", kernels)
+    _check.number("perturbation", perturbation, least=0.0)
+    _check.number("reward_perturbation", reward_perturbation, least=0.0)
+    _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
+    check_branching(branching, S)
+    policy = np.full((S, A), 1 / A)
+    reached = [draw_mixing(host_generator(key, "kernel", k), policy, branching, S) for k in range(kernels)]
+    reward = host_generator(key, "garnet").random(S)
+
+    P, R = np.empty((M, S, A, S)), np.empty((M, S))
+    for i in range(M):
+        rng, k = host_generator(key, "agent", i), i % kernels
+        own_kernel = normalised(reached[k] * (1 + perturbation * rng.random(reached[k].shape)))
+        own_reward = (-1) ** k * reward + reward_perturbation * rng.random(S)
+        P[i] = (1 - heterogeneity) * normalised(reached[0]) + heterogeneity * own_kernel
+        R[i] = (1 - heterogeneity) * reward + heterogeneity * own_reward
+    return Model(P, np.repeat(R[..., None], A, axis=-1), discount)
+
+
+def check_branching(branching: int, num_states: int) -> None:
+    """Refuses an action that would lead to more states than there are."""
+    if _check.count("branching", branching) > num_states:
+        raise ValueError(f"`branching` must be at most `num_states`, got {branching} > {num_states}.")
+
+
+def draw_successors(rng: np.random.Generator, num_states: int, num_actions: int, branching: int) -> np.ndarray:
+    """Ones where a state and an action lead to, `branching` of them each: `(S, A, S)`."""
+    order = rng.permuted(np.tile(np.arange(num_states), (num_states, num_actions, 1)), axis=-1)
+    return (order < branching).astype(float)
+
+
+def draw_mixing(rng: np.random.Generator, policy: np.ndarray, branching: int, visited: int) -> np.ndarray:
+    """The first environment whose chain has one closed class, aperiodic and of at least `visited` states."""
+    num_states, num_actions = policy.shape
+    for _ in range(ATTEMPTS):
+        reached = draw_successors(rng, num_states, num_actions, branching)
+        P = chain_of(reached, policy)
+        try:
+            check_kernel(P[None])
+        except ValueError:
+            continue
+        if len(closed_classes(P)[0]) >= visited:
+            return reached
+    fewer = "lower `dim`" if visited < num_states else "lower `num_states`"
+    raise ValueError(
+        f"None of {ATTEMPTS} Garnet environments mixes and keeps visiting {visited} states or more. "
+        f"Raise `branching`, got {branching}, or {fewer}."
+    )
+
+
+def normalised(weights: np.ndarray) -> np.ndarray:
+    """Weights divided by their sum over the last axis."""
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def chain_of(weights: np.ndarray, policy: np.ndarray) -> np.ndarray:
+    """The kernel over states `(S, S)` that follows from weights of transitions `(S, A, S)` and a policy `(S, A)`."""
+    return np.einsum("sa,sat->st", policy, normalised(weights))
