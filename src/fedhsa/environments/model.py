@@ -32,6 +32,19 @@ class Chain(NamedTuple):
     """`(M, N)`, the state whose value and actions count there; -1 where there are none, between two episodes."""
 
 
+class Lasting(NamedTuple):
+    """A model in which no episode is the last."""
+
+    transitions: np.ndarray
+    """`(M, S, A, S)`."""
+    rewards: np.ndarray
+    """`(M, S, A, S)`."""
+    discount: np.ndarray
+    """`(M, S)`, on entering: 0 where an episode ends."""
+    states: np.ndarray
+    """`(M, S)`, the state whose values and actions count there; -1 where there are none, between two episodes."""
+
+
 class Model(eqx.Module):
     r"""Decision processes with $S$ states and $A$ actions, one for each of $M$ agents.
 
@@ -188,23 +201,27 @@ class Model(eqx.Module):
         """The expected discounted return of an episode (or of a life, where none ends) in each model, `(M,)`."""
         return (self.start * self.values(policy)).sum(-1)
 
-    def chain(self, policy: Any = None, *, pairs: bool = False) -> Chain:
-        """What an agent that follows the policy goes through, over states or over pairs of state and action.
+    def lasting(self) -> Lasting:
+        """The model without an end: a new episode begins where one has ended.
 
         The state that ends an episode stands for the first of the next where all begin alike, so that no step is lost;
-        otherwise one step leads from it to where the next begins.
+        otherwise one step, whatever the action, leads from it to where the next begins.
         """
-        policy = self.policy(policy)
-        (M, S, A), rows = policy.shape, np.arange(self.num_agents)[:, None]
-        certain = (self.start == 1).any(-1, keepdims=True)
-        states = np.where(self.ends, np.where(certain, self.start.argmax(-1)[:, None], -1), np.arange(S))
-        own = np.where(states < 0, 0, states)
-        idle = (states < 0)[..., None, None]
+        rows, certain = np.arange(self.num_agents)[:, None], (self.start == 1).any(-1, keepdims=True)
+        first = np.where(certain, self.start.argmax(-1)[:, None], -1)
+        states = np.where(self.ends, first, np.arange(self.num_states))
+        own, idle = np.where(states < 0, 0, states), (states < 0)[..., None, None]
         P = np.where(idle, self.start[:, None, None, :], self.transitions[rows, own])
-        R = self.rewards if self.rewards.ndim == 4 else np.broadcast_to(self.rewards[..., None], P.shape)
-        R = np.where(idle, 0.0, R[rows, own])
-        policy = np.where(idle[..., 0], 1 / A, policy[rows, own])
+        rewards = self.rewards if self.rewards.ndim == 4 else np.broadcast_to(self.rewards[..., None], P.shape)
         discount = np.where(self.ends, 0.0, self.discount[:, None])
+        return Lasting(P, np.where(idle, 0.0, rewards[rows, own]), discount, states)
+
+    def chain(self, policy: Any = None, *, pairs: bool = False) -> Chain:
+        """What an agent that follows the policy goes through, over states or over pairs of state and action."""
+        policy, (P, R, discount, states) = self.policy(policy), self.lasting()
+        M, S, A = policy.shape
+        own = np.take_along_axis(policy, np.where(states < 0, 0, states)[..., None], axis=1)
+        policy = np.where(states[..., None] < 0, 1 / A, own)
         if pairs:
             # Into (s', a') with the chance of s' times that of a' there.
             kernel = (P[..., None] * policy[:, None, None]).reshape(M, S * A, S * A)

@@ -6,5 +6,8 @@ from .finite import FiniteChain as FiniteChain
 from .finite import Transition as Transition
 from .finite import Transitions as Transitions
 from .var import VAR1 as VAR1
+from .windows import Traced as Traced
+from .windows import Traces as Traces
+from .windows import Windows as Windows
 from .wrappers import IID as IID
 from .wrappers import Replay as Replay

@@ -1,0 +1,55 @@
+"""What all methods of policy evaluation share: an affine operator in the features of a chain with rewards."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from ..sources import AbstractSource
+from ._processes import Process, finite_chain
+from .base import AbstractAgent, Problem
+from .values import value_recorders
+
+
+class AbstractEvaluator(AbstractAgent):
+    """An agent that evaluates: its chain's true values are known, and so is how far off it is."""
+
+    source: AbstractSource
+    rewards: np.ndarray
+    features: np.ndarray
+    discount: np.ndarray
+    A: np.ndarray
+    b: np.ndarray
+    """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
+
+    affine: ClassVar[bool] = True
+
+    def mean_operator(self, theta, /):
+        return self.A @ theta - self.b
+
+    def recorders(self):
+        return value_recorders(Process(finite_chain(self.source), self.rewards, self.features, self.discount))
+
+    def error(self, theta, state, next_state):
+        r"""The TD error $R(s, s') + \gamma \phi(s')^T \theta - \phi(s)^T \theta$, of one transition or of many."""
+        discount = self.discounts(next_state)
+        following = discount * (self.features[next_state] @ theta)
+        return self.reward(state, next_state) + following - self.features[state] @ theta
+
+    def reward(self, state, next_state):
+        """The reward of a transition."""
+        return self.rewards[state] if self.rewards.ndim == 1 else self.rewards[state, next_state]
+
+    def discounts(self, next_state):
+        """The discount on entering a state."""
+        return self.discount if self.discount.ndim == 0 else self.discount[next_state]
+
+
+def solved(agents: AbstractEvaluator) -> Problem:
+    """The problem of these agents."""
+    return Problem(agents, like=np.zeros(agents.A.shape[-1]))
+
+
+def projected(process: Process, per_state: np.ndarray, constant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    r"""$A = \Phi^T D E$ and $b = -\Phi^T D e$ of the operator whose mean in each state is $(E \theta + e)\, \phi$."""
+    weighted = process.weighted_features()
+    return weighted @ per_state, -(weighted @ constant[..., None])[..., 0]

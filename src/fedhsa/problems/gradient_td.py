@@ -1,0 +1,86 @@
+"""Off-policy evaluation that is stable with any features: GTD2 and TDC, on two time scales."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from ..environments import Model
+from ..sources import Transitions
+from ._evaluation import AbstractEvaluator, projected
+from .base import Problem
+from .off_policy_td import weighed
+
+METHODS = ("TDC", "GTD2")
+
+
+class GradientTDAgent(AbstractEvaluator):
+    r"""Two parameters side by side, $\theta$ and $w$, whose steps differ by the factor $\kappa$:
+
+    $$w: \kappa\,(\rho\,\delta - \phi^T w)\,\phi, \qquad
+      \theta: \rho\,(\delta\,\phi - \gamma\,\phi'\,\phi^T w) \ \text{(TDC)}, \quad
+      \rho\,(\phi - \gamma\,\phi')\,\phi^T w \ \text{(GTD2)}$$
+    """
+
+    ratios: np.ndarray
+    speed: np.ndarray
+    method: str = eqx.field(static=True)
+
+    def operator(self, theta, o, /):
+        theta, w = jnp.split(theta, 2)
+        rho, phi = self.ratios[o.state], self.features[o.state]
+        following = self.discounts(o.next_state) * self.features[o.next_state]
+        error, guess = self.error(theta, o.state, o.next_state), phi @ w
+        slow = error * phi - following * guess if self.method == "TDC" else (phi - following) * guess
+        return jnp.concatenate([rho * slow, self.speed * (rho * error - guess) * phi])
+
+
+def from_model(
+    model: Model,
+    policy: Any = None,
+    behaviour: Any = None,
+    features: Any = None,
+    *,
+    method: str = "TDC",
+    speed: float = 1.0,
+    start: str = "stationary",
+) -> Problem:
+    r"""The values of `policy` from other behaviours, by a method that is stable whatever features and behaviours are.
+
+    The parameter is $(\theta, w)$, `(2 d,)`; at the root $w$ solves $\mathbb E[\phi \phi^T] w = \mathbb E[\rho \delta
+    \phi]$ on average over the agents, which makes it zero, and $\theta$ is the root of off-policy TD. Value errors look
+    at $\theta$ alone.
+
+    **Arguments:**
+
+    - `model`, `policy`, `behaviour`, `features`, `start`: as for `off_policy_td.from_model`.
+    - `method`: `"TDC"` or `"GTD2"`.
+    - `speed`: $\kappa$, the step of $w$ by that of $\theta$.
+
+    !!! example
+        >>> model = fedhsa.environments.Model([[[0, 1], [0, 1]], [[0, 0], [0, 0]]], [[1.0, 3.0], [0.0, 0.0]], 0.9,
+        ...                                   start=0, ends=[False, True])
+        >>> from_model(model, policy=[1, 0]).theta_star.round(12) + 0.0
+        array([3., 0.])
+
+    !!! cite "Sutton et al. (2009), fast gradient-descent methods for TD with linear function approximation"
+    """
+    _check.choice("method", method, METHODS)
+    _check.number("speed", speed, above=0.0)
+    process, ratios = weighed(model, policy, behaviour, features, start)
+    E, e = process.errors()
+    A_td, b_td = projected(process, ratios[..., None] * E, ratios * e)
+    weighted = process.weighted_features()
+    C, C_rho = weighted @ process.features, weighted @ (ratios[..., None] * process.features)
+    transposed = np.swapaxes(A_td, 1, 2)
+    if method == "TDC":
+        top, b_top = [A_td, -(transposed + C_rho)], b_td
+    else:
+        top, b_top = [np.zeros_like(C), -transposed], np.zeros_like(b_td)
+    A = np.block([top, [speed * A_td, -speed * C]])
+    b = np.concatenate([b_top, speed * b_td], axis=-1)
+    speeds = np.full(model.num_agents, float(speed))
+    agents = GradientTDAgent(Transitions(process.chain), *process[1:], A, b, ratios, speeds, method)
+    return Problem(agents, like=np.zeros(A.shape[-1]))

@@ -1,0 +1,59 @@
+"""Policy evaluation by n-step TD with linear features: more rewards, less trust in the present values."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from .._types import SeedLike
+from ..environments import Model
+from . import _processes, td
+from .base import Problem
+from .off_policy_td import n_step
+
+
+def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, steps: int = 4, start: Any = None) -> Problem:
+    r"""n-step TD in `M` Markov reward processes that share a parameter; `steps=1` is TD(0).
+
+    The observation is a window of $n + 1$ states; the next one overlaps with it.
+
+    **Arguments:**
+
+    - `P`, `R`, `features`, `discount`, `start`: as for `td.from_arrays`.
+    - `steps`: $n$.
+
+    !!! example
+        >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
+        >>> from_arrays(P, R=[[0.0, 1.0]], features=[np.eye(2)], discount=0.5, steps=3).theta_star
+        array([0.5, 1.5])
+
+    !!! cite "Sutton and Barto (2018), section 7.1; Khodadadian et al. (2022), arXiv:2206.10185, for the federated form"
+    """
+    _check.count("steps", steps)
+    process = _processes.from_arrays(P, R, features, discount, start)
+    return n_step(process, np.ones_like(process.chain.stationary), steps)
+
+
+def from_model(
+    model: Model, policy: Any = None, features: Any = None, *, steps: int = 4, start: str = "stationary"
+) -> Problem:
+    """n-step TD of a policy in the agents' models; arguments as for `td.from_model`."""
+    _check.count("steps", steps)
+    process = _processes.from_model(model, policy, features, start=start)
+    return n_step(process, np.ones_like(process.chain.stationary), steps)
+
+
+def random(
+    num_agents: int = 20,
+    num_states: int = 20,
+    dim: int = 8,
+    *,
+    steps: int = 4,
+    heterogeneity: float = 1.0,
+    laziness: float = 0.0,
+    key: SeedLike = 0,
+) -> Problem:
+    """The processes of `td.random`, evaluated by n-step TD."""
+    agents = td.random(num_agents, num_states, dim, heterogeneity=heterogeneity, laziness=laziness, key=key).agents
+    chain = agents.source.chain
+    return from_arrays(chain.transition, agents.rewards, agents.features, agents.discount, steps=steps)

@@ -1,0 +1,114 @@
+"""Policy evaluation off policy: agents follow behaviours of their own and learn the values of another policy."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from ..environments import Model
+from ..sources import Transitions, Windows
+from . import _processes
+from ._evaluation import AbstractEvaluator, projected, solved
+from ._processes import Process
+from .base import Problem
+
+
+class OffPolicyTDAgent(AbstractEvaluator):
+    r"""$G_i(\theta, (x, x')) = \rho_i(x)\,(R + \gamma \phi(x')^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$.
+
+    The ratio $\rho_i = \pi(a \mid s) / b_i(a \mid s)$ weighs an action by how much likelier the target takes it.
+    """
+
+    ratios: np.ndarray
+
+    def operator(self, theta, o, /):
+        return self.ratios[o.state] * self.error(theta, o.state, o.next_state) * self.features[o.state]
+
+    def transition_operators(self, theta, state, next_states, /):
+        errors = self.ratios[state] * self.error(theta, state, next_states)
+        return errors[:, None], self.features[state][None, :]
+
+
+class NStepTDAgent(AbstractEvaluator):
+    r"""$G_i(\theta, (x_0, \dots, x_n)) = \sum_{l<n} \bigl[\prod_{j<l} \rho(x_j) \gamma(x_{j+1})\bigr] \rho(x_l)\,
+    \delta_l\, \phi(x_0)$, with $\delta_l$ the TD error from $x_l$ to $x_{l+1}$.
+    """
+
+    ratios: np.ndarray
+
+    def operator(self, theta, o, /):
+        states, next_states = o[:-1], o[1:]
+        errors = self.ratios[states] * self.error(theta, states, next_states)
+        going_on = self.ratios[states] * self.discounts(next_states)
+        total = errors[-1]
+        for step in reversed(range(len(states) - 1)):  # Horner's rule
+            total = errors[step] + going_on[step] * total
+        return total * self.features[o[0]]
+
+
+def from_model(
+    model: Model,
+    policy: Any = None,
+    behaviour: Any = None,
+    features: Any = None,
+    *,
+    steps: int = 1,
+    start: str = "stationary",
+) -> Problem:
+    r"""TD with importance ratios: the values of `policy` from what agents see who follow their behaviours.
+
+    With function approximation the average operator need not be stable; the problem warns where it is not, and
+    `gradient_td` is for that.
+
+    **Arguments:**
+
+    - `model`: the agents' decision processes.
+    - `policy`: the target: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state.
+    - `behaviour`: what the agents do, likewise; positive where the target is. Default: all actions alike.
+    - `features`: of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state in which one can act.
+    - `steps`: $n$, how many rewards are looked at before the present values stand for the rest.
+    - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
+
+    !!! example
+        >>> model = fedhsa.environments.Model([[[0, 1], [0, 1]], [[0, 0], [0, 0]]], [[1.0, 3.0], [0.0, 0.0]], 0.9,
+        ...                                   start=0, ends=[False, True])
+        >>> from_model(model, policy=[1, 0]).theta_star       # the second action, though both are taken
+        array([3.])
+
+    !!! cite "Precup, Sutton, Singh (2000); Khodadadian et al. (2022), arXiv:2206.10185, for the federated form"
+    """
+    _check.count("steps", steps)
+    process, ratios = weighed(model, policy, behaviour, features, start)
+    if steps > 1:
+        return n_step(process, ratios, steps)
+    E, e = process.errors()
+    A, b = projected(process, ratios[..., None] * E, ratios * e)
+    return solved(OffPolicyTDAgent(Transitions(process.chain), *process[1:], A, b, ratios))
+
+
+def n_step(process: Process, ratios: np.ndarray, steps: int) -> Problem:
+    r"""The problem of windows: the mean in each state is $\sum_{l<n} (\rho P \Gamma)^l \rho\,(E \theta + e)$."""
+    E, e = process.errors()
+    E, e, L = ratios[..., None] * E, ratios * e, ratios[..., None] * process.going_on
+    mean, constant = E, e
+    for _ in range(steps - 1):
+        mean, constant = E + L @ mean, e + (L @ constant[..., None])[..., 0]
+    source = Windows(process.chain, steps)
+    return solved(NStepTDAgent(source, *process[1:], *projected(process, mean, constant), ratios))
+
+
+def weighed(model: Model, policy: Any, behaviour: Any, features: Any, start: str) -> tuple[Process, np.ndarray]:
+    """The processes under the behaviours, over pairs of state and action, and the ratio of each pair, `(M, S A)`."""
+    target, behaviour = model.policy(policy), model.policy(behaviour)
+    missing = np.argwhere((target > 0) & (behaviour == 0) & ~model.ends[..., None])
+    if len(missing):
+        agent, state, action = missing[0]
+        raise ValueError(
+            f"`behaviour` must take every action that `policy` takes, but agent {agent} never takes action {action} "
+            f"in state {state}."
+        )
+    process = _processes.from_model(model, behaviour, features, pairs=True, start=start)
+    ratios = target / np.where(behaviour == 0, 1, behaviour)
+    states = model.chain(behaviour).states
+    own = np.take_along_axis(ratios, np.where(states < 0, 0, states)[..., None], axis=1)
+    return process, own.reshape(model.num_agents, -1)

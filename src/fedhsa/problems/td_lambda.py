@@ -1,0 +1,75 @@
+"""Policy evaluation by TD(lambda) with linear features; the eligibility trace is part of the observation."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from .._types import SeedLike
+from ..environments import Model
+from ..sources import Traces
+from . import _processes, td
+from ._evaluation import AbstractEvaluator, projected, solved
+from ._processes import Process
+from .base import Problem
+
+
+class TDLambdaAgent(AbstractEvaluator):
+    r"""$G_i(\theta, (s, s', z)) = (R_i(s, s') + \gamma_i \phi_i(s')^T \theta - \phi_i(s)^T \theta)\, z$."""
+
+    def operator(self, theta, o, /):
+        return self.error(theta, o.state, o.next_state) * o.trace
+
+
+def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, trace: float = 0.5, start: Any = None) -> Problem:
+    r"""TD($\lambda$) in `M` Markov reward processes that share a parameter.
+
+    0 is TD(0); 1 has the root of Monte Carlo evaluation, the values nearest to the true ones.
+
+    **Arguments:**
+
+    - `P`, `R`, `features`, `discount`, `start`: as for `td.from_arrays`.
+    - `trace`: $\lambda$ in [0, 1].
+
+    !!! example
+        >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
+        >>> from_arrays(P, R=[[0.0, 1.0]], features=[np.ones((2, 1))], discount=0.5, trace=1.0).theta_star   # mean of V
+        array([1.])
+
+    !!! cite "Tsitsiklis and Van Roy (1997); Tian, Olshevsky et al. (2024), arXiv:2403.08896, for one-shot averaging"
+    """
+    return _problem(_processes.from_arrays(P, R, features, discount, start), trace)
+
+
+def from_model(
+    model: Model, policy: Any = None, features: Any = None, *, trace: float = 0.5, start: str = "stationary"
+) -> Problem:
+    r"""TD($\lambda$) of a policy in the agents' models; arguments as for `td.from_model`."""
+    return _problem(_processes.from_model(model, policy, features, start=start), trace)
+
+
+def random(
+    num_agents: int = 20,
+    num_states: int = 20,
+    dim: int = 8,
+    *,
+    trace: float = 0.5,
+    heterogeneity: float = 1.0,
+    laziness: float = 0.0,
+    key: SeedLike = 0,
+) -> Problem:
+    r"""The processes of `td.random`, evaluated by TD($\lambda$)."""
+    agents = td.random(num_agents, num_states, dim, heterogeneity=heterogeneity, laziness=laziness, key=key).agents
+    chain = agents.source.chain
+    return from_arrays(chain.transition, agents.rewards, agents.features, agents.discount, trace=trace)
+
+
+def _problem(process: Process, trace: float) -> Problem:
+    r"""The mean in each state is $(I - \lambda P \Gamma)^{-1} (E \theta + e)$, what a visit is blamed for."""
+    _check.number("trace", trace, least=0.0, most=1.0)
+    E, e = process.errors()
+    blame = np.eye(E.shape[1]) - trace * process.going_on
+    A, b = projected(process, np.linalg.solve(blame, E), np.linalg.solve(blame, e[..., None])[..., 0])
+    by_state = np.broadcast_to(process.discount.reshape(len(E), -1), E.shape[:2])
+    source = Traces(process.chain, process.features, trace * by_state)
+    return solved(TDLambdaAgent(source, *process[1:], A, b))

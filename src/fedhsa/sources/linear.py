@@ -1,0 +1,108 @@
+"""Linear dynamics driven by Gaussian noise, observed in pairs: a plant under feedback, a fading channel."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+
+from .. import _check
+from .._random import complex_normal, real_parts
+from .base import AbstractSource
+from .finite import Transition
+from .var import STARTS
+
+SYMMETRY_TOLERANCE = 1e-9
+
+
+class LinearGaussian(AbstractSource):
+    r"""$s_{t+1} = F s_t + w_t$ with $w_t \sim N(0, W)$; the observation at time $t$ is $(s_t, s_{t+1})$.
+
+    **Arguments:**
+
+    - `transition`: $F$, `(n, n)`, spectral radius below 1.
+    - `noise`: $W$, the covariance `(n, n)` of the noise; it may be singular.
+    - `start`: `"stationary"` or `"zero"`.
+
+    The arrays may carry a leading axis, one entry per agent.
+
+    !!! example
+        >>> float(LinearGaussian([[0.5]], [[3.0]]).covariance[0, 0])   # 3 / (1 - 0.25)
+        4.0
+    """
+
+    transition: np.ndarray
+    noise: np.ndarray
+    covariance: np.ndarray
+    """The stationary covariance."""
+    _noise_factor: np.ndarray
+    _factor: np.ndarray
+    start: str = eqx.field(static=True)
+
+    def __init__(self, transition, noise, start="stationary"):
+        batched, sizes = np.ndim(transition) == 3, {}
+        shape = ("agents", "n", "n") if batched else ("n", "n")
+        F = _check.array("transition", transition, shape, sizes)
+        W = _check.array("noise", noise, shape, sizes)
+        _check.choice("start", start, STARTS)
+        F, W = (F, W) if batched else (F[None], W[None])
+        _check_stable(F)
+        _check_covariance(W)
+        covariance = np.stack([solve_discrete_lyapunov(f, w) for f, w in zip(F, W, strict=True)])
+        unbatch = (lambda x: x) if batched else (lambda x: x[0])
+        self.transition, self.noise, self.covariance = unbatch(F), unbatch(W), unbatch(covariance)
+        self._noise_factor, self._factor = unbatch(_factor(W)), unbatch(_factor(covariance))
+        self.start = start
+
+    def init(self, key, /):
+        return self.sample(key) if self.start == "stationary" else jnp.zeros_like(self._factor[0])
+
+    def sample(self, key, /):
+        return self._factor @ self._normal(key)
+
+    def step(self, key, state, /):
+        next_state = self._move(state, self._normal(key))
+        return next_state, Transition(state, next_state)
+
+    def draw(self, keys, state, /):
+        def move(state, normal):
+            next_state = self._move(state, normal)
+            return next_state, Transition(state, next_state)
+
+        return jax.lax.scan(move, state, jax.vmap(self._normal)(keys))
+
+    def _move(self, state, normal):
+        return self.transition @ state + self._noise_factor @ normal
+
+    def _normal(self, key):
+        n = self._factor.shape[-1]
+        return real_parts(complex_normal(key, (n + 1) // 2, self._factor.dtype), n)
+
+
+def _factor(covariance: np.ndarray) -> np.ndarray:
+    """$L$ with $L L^T$ the covariance, which may be singular, so that Cholesky would refuse it."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(values.clip(min=0))[:, None, :]
+
+
+def _check_stable(F: np.ndarray) -> None:
+    radius = abs(np.linalg.eigvals(F)).max(-1)
+    if (radius >= 1).any():
+        agent = int(np.argmax(radius))
+        raise ValueError(
+            f"`transition` must have spectral radius below 1, got {radius[agent]:.6g} for agent {agent}: the state "
+            "would grow without bound. A plant needs feedback that holds it, a channel must forget."
+        )
+
+
+def _check_covariance(W: np.ndarray) -> None:
+    size = 1 + abs(W).max((-1, -2))
+    for agent, smallest in enumerate(np.linalg.eigvalsh(W)[:, 0]):
+        if abs(W[agent] - W[agent].T).max() > SYMMETRY_TOLERANCE * size[agent]:
+            raise ValueError(
+                f"`noise` must be symmetric, a covariance; that of agent {agent} is not. Use (W + W^T) / 2."
+            )
+        if smallest < -SYMMETRY_TOLERANCE * size[agent]:
+            raise ValueError(
+                f"`noise` must be positive semidefinite, a covariance; agent {agent} has the eigenvalue {smallest:.3g}."
+            )

@@ -1,0 +1,87 @@
+"""What a finite chain has done lately: windows of consecutive states, and traces that fade."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .base import AbstractSource
+from .finite import FiniteChain
+
+
+class Windows(AbstractSource):
+    r"""A finite chain observed in windows: the observation at time $t$ is $(s_t, \dots, s_{t+n})$.
+
+    **Arguments:**
+
+    - `chain`: the chain.
+    - `steps`: $n$.
+    """
+
+    chain: FiniteChain
+    steps: int = eqx.field(static=True)
+
+    def init(self, key, /):
+        return self._from(self.chain.init(key), key)
+
+    def sample(self, key, /):
+        return self._from(self.chain.sample(key), key)
+
+    def step(self, key, state, /):
+        # The window at time t + 1 ends with the state after the last one of the window at time t.
+        following, _ = self.chain.step(key, state[-1])
+        return jnp.append(state[1:], following), state
+
+    def draw(self, keys, state, /):
+        # One chain, cut into windows that overlap.
+        last, after = self.chain.draw(keys, state[-1])
+        path = jnp.concatenate([state, jnp.append(after[1:], last)])
+        windows = path[jnp.arange(keys.shape[0])[:, None] + jnp.arange(self.steps + 1)]
+        return path[-self.steps - 1 :], windows
+
+    def _from(self, state, key):
+        def move(state, key):
+            return self.chain.step(key, state)[0], state
+
+        # Other keys than that of position 0, which has made the first state.
+        last, states = jax.lax.scan(move, state, jax.random.split(key, self.steps + 1)[1:])
+        return jnp.append(states, last)
+
+
+class Traced(NamedTuple):
+    """Two consecutive states of a chain, and the trace of the features of those before."""
+
+    state: Int[Array, "*batch"]
+    next_state: Int[Array, "*batch"]
+    trace: Float[Array, "*batch d"]
+
+
+class Traces(AbstractSource):
+    r"""A finite chain with an eligibility trace: the observation at time $t$ is $(s_t, s_{t+1}, z_t)$.
+
+    $$z_t = \lambda \gamma(s_t)\, z_{t-1} + \phi(s_t)$$
+
+    where $\gamma(s)$ is the discount on entering $s$. The trace begins with nothing before the first state.
+
+    **Arguments:**
+
+    - `chain`: the chain.
+    - `features`: $\phi$, `(S, d)`.
+    - `fading`: $\lambda \gamma$, `(S,)`.
+    """
+
+    chain: FiniteChain
+    features: np.ndarray
+    fading: np.ndarray
+
+    def init(self, key, /) -> tuple[Any, Any]:
+        return self.chain.init(key), jnp.zeros_like(self.features[0])
+
+    def step(self, key, state, /):
+        s, before = state
+        trace = self.fading[s] * before + self.features[s]
+        following, _ = self.chain.step(key, s)
+        return (following, trace), Traced(s, following, trace)
