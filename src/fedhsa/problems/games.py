@@ -1,0 +1,238 @@
+"""Quadratic games whose data are moved by a Markov chain: Nash equilibria and saddle points as federated roots."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .. import _check
+from .._types import SeedLike
+from ..sources import AbstractSource, FiniteChain
+from ._generate import blend, dense_kernel, lazy
+from ._products import component_product
+from .base import AbstractAgent, Problem
+
+SYMMETRY_TOLERANCE = 1e-9
+
+
+class GameAgent(AbstractAgent):
+    r"""$G_i(\theta, s) = -(J_{is} \theta + z_{is})$: every player goes down the slope of its own cost.
+
+    $\theta$ holds the actions of all players, and $s$ is where the chain is. Row block $k$ of $J_{is} \theta + z_{is}$
+    is the derivative of player $k$'s cost in its own action; together they are the pseudo-gradient of the game.
+    """
+
+    source: AbstractSource
+    J: np.ndarray
+    z: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        return -(component_product(self.J, o, theta) + self.z[o])
+
+
+def from_arrays(J: Any, z: Any, P: Any, players: Sequence[int] | None = None, *, start: Any = None) -> Problem:
+    r"""The Nash equilibrium of the average of `M` games, each seen by one agent while its chain changes the data.
+
+    In state $s$ at agent $i$, player $k$ pays
+
+    $$\frac12 \theta_k^T J_{is}^{kk} \theta_k + \theta_k^T \Bigl(\sum_{j \ne k} J_{is}^{kj} \theta_j + z_{is}^k\Bigr).$$
+
+    At the root no player lowers its cost, averaged over agents and over their chains, by changing its own action.
+
+    **Arguments:**
+
+    - `J`: curvatures of the players' own costs on the diagonal blocks, couplings off them, `(M, S, d, d)`.
+    - `z`: $z$, `(M, S, d)`.
+    - `P`: kernels over the states, `(M, S, S)`.
+    - `players`: how many entries of the parameter each player has. Default: every entry is a player.
+    - `start`: the law of the first state, or its number. Default: stationary.
+
+    !!! example "Two firms sell at the price 12 - (u_1 + u_2), at cost 3 and 0 apiece"
+        >>> from_arrays(J=[[[[2.0, 1.0], [1.0, 2.0]]]], z=[[[3.0 - 12.0, -12.0]]], P=[[[1.0]]]).theta_star
+        array([2., 5.])
+    """
+    sizes: dict[str, int] = {}
+    J = _check.array("J", J, ("M", "S", "d", "d"), sizes)
+    z = _check.array("z", z, ("M", "S", "d"), sizes)
+    P = _check.array("P", P, ("M", "S", "S"), sizes)
+    d = sizes["d"]
+    entries = [1] * d if players is None else [_check.count("players", k) for k in players]
+    if sum(entries) != d:
+        raise ValueError(f"`players` must add up to the {d} entries of the parameter, got {entries}.")
+    chain = FiniteChain(P, start)
+    average = np.einsum("ms,msjk->jk", chain.stationary, J) / sizes["M"]
+    ends = np.cumsum(entries)
+    for k, (begin, end) in enumerate(zip(ends - entries, ends, strict=True)):
+        _check_player(k, J[..., begin:end, begin:end], average[begin:end, begin:end])
+    return Problem(GameAgent(chain, J, z), like=np.zeros(d))
+
+
+def saddle_from_arrays(A: Any, B: Any, C: Any, p: Any, q: Any, P: Any, *, start: Any = None) -> Problem:
+    r"""The saddle point $\min_x \max_y$ of the average of `M` functions, each seen by one agent.
+
+    In state $s$ of its chain, agent $i$ has
+
+    $$f_{is}(x, y) = \frac12 x^T A_{is} x + x^T B_{is} y - \frac12 y^T C_{is} y + p_{is}^T x + q_{is}^T y,$$
+
+    the parameter is $\theta = (x, y)$, and $G_{is} = (-\nabla_x f_{is}, \nabla_y f_{is})$. It is strongly monotone
+    where $A$ and $C$ are positive definite on average, whatever $B$ is.
+
+    **Arguments:**
+
+    - `A`, `B`, `C`: `(M, S, n, n)`, `(M, S, n, m)` and `(M, S, m, m)`, the first and the last symmetric.
+    - `p`, `q`: `(M, S, n)` and `(M, S, m)`.
+    - `P`: kernels over the states, `(M, S, S)`.
+    - `start`: the law of the first state, or its number. Default: stationary.
+
+    !!! example "x^2/2 + x y - y^2/2 - 2 x"
+        >>> saddle_from_arrays([[[[1.0]]]], [[[[1.0]]]], [[[[1.0]]]], [[[-2.0]]], [[[0.0]]], [[[1.0]]]).theta_star
+        array([1., 1.])
+    """
+    sizes: dict[str, int] = {}
+    A = _check.array("A", A, ("M", "S", "n", "n"), sizes)
+    B = _check.array("B", B, ("M", "S", "n", "m"), sizes)
+    C = _check.array("C", C, ("M", "S", "m", "m"), sizes)
+    p = _check.array("p", p, ("M", "S", "n"), sizes)
+    q = _check.array("q", q, ("M", "S", "m"), sizes)
+    # The second player pays -f, so this is a game like any other.
+    rows = np.concatenate([A, B], axis=-1), np.concatenate([-np.swapaxes(B, -1, -2), C], axis=-1)
+    z = np.concatenate([p, -q], axis=-1)
+    return from_arrays(np.concatenate(rows, axis=-2), z, P, (sizes["n"], sizes["m"]), start=start)
+
+
+def random(
+    num_agents: int = 20,
+    dim: int = 6,
+    *,
+    num_players: int = 3,
+    num_states: int = 5,
+    variation: float = 0.3,
+    coupling: float = 1.0,
+    min_eigenvalue: float = 1.0,
+    heterogeneity: float = 1.0,
+    laziness: float = 0.0,
+    key: SeedLike = 0,
+) -> Problem:
+    r"""Strongly monotone games of several players.
+
+    Curvatures are $R^T R / n_k$, couplings and linear terms Gaussian; the diagonal of $J_{is}$ is then shifted until
+    the smallest eigenvalue of its symmetric part is `min_eigenvalue`. Kernels are rows of normalised uniform numbers.
+
+    **Arguments:**
+
+    - `num_agents`, `dim`: $M$ and $d$, the actions of all players. More agents with the same key extend the problem.
+    - `num_players`: the players, who share the `dim` entries as equally as can be.
+    - `num_states`: $S$, the states of each agent's chain.
+    - `variation`: how much the data change with the state: 0 not at all, 1 makes them independent draws.
+    - `coupling`: the standard deviation of the couplings is this over $\sqrt d$.
+    - `heterogeneity`: 0 makes all agents equal (costs and kernel), 1 makes them independent draws.
+    - `laziness`: the chance to stay in the same state.
+
+    !!! example
+        >>> random(num_agents=3, dim=4, num_players=2).theta_star.shape
+        (4,)
+    """
+    S, d = _check.count("num_states", num_states), _check.count("dim", dim)
+    if _check.count("num_players", num_players) > d:
+        raise ValueError(f"`num_players` must be at most `dim`, got {num_players} > {d}: each player needs an action.")
+    _check.number("coupling", coupling, least=0.0)
+    _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
+    actions = np.array_split(np.arange(d), num_players)
+
+    def draw_J(rng, count):
+        J = coupling / np.sqrt(d) * rng.normal(size=(count, d, d))
+        for own in actions:
+            J[:, own[:, None], own] = _gram(rng, count, len(own))
+        return _shifted(J, min_eigenvalue)
+
+    J = blend(_varied(draw_J, S, variation), "J", num_agents, heterogeneity, key)
+    z = blend(_varied(_normal(d), S, variation), "z", num_agents, heterogeneity, key)
+    P = blend(dense_kernel(S), "P", num_agents, heterogeneity, key)
+    return from_arrays(J, z, lazy(P, laziness), [len(own) for own in actions])
+
+
+def random_saddle(
+    num_agents: int = 20,
+    dim: int = 6,
+    *,
+    num_states: int = 5,
+    variation: float = 0.3,
+    coupling: float = 1.0,
+    min_eigenvalue: float = 1.0,
+    heterogeneity: float = 1.0,
+    laziness: float = 0.0,
+    key: SeedLike = 0,
+) -> Problem:
+    r"""Strongly monotone saddle-point problems; of the `dim` entries, $x$ has one more than $y$ where they are odd.
+
+    $A_{is}$ and $C_{is}$ are $R^T R / n$ shifted to the smallest eigenvalue `min_eigenvalue`, $B_{is}$ is Gaussian
+    with standard deviation `coupling` $/ \sqrt n$, linear terms and kernels as in `random`.
+
+    **Arguments:** as in `random`, less the players. A large `coupling` makes the operator turn rather than contract.
+
+    !!! example
+        >>> random_saddle(num_agents=3, dim=5).theta_star.shape
+        (5,)
+    """
+    S = _check.count("num_states", num_states)
+    _check.count("dim", dim, least=2, remedy="One entry minimises, the other maximises.")
+    _check.number("coupling", coupling, least=0.0)
+    _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
+    n, m = (dim + 1) // 2, dim // 2
+    draws = {
+        "A": lambda rng, count: _shifted(_gram(rng, count, n), min_eigenvalue),
+        "B": lambda rng, count: coupling / np.sqrt(n) * rng.normal(size=(count, n, m)),
+        "C": lambda rng, count: _shifted(_gram(rng, count, m), min_eigenvalue),
+        "p": _normal(n),
+        "q": _normal(m),
+    }
+    arrays = {
+        name: blend(_varied(draw, S, variation), name, num_agents, heterogeneity, key) for name, draw in draws.items()
+    }
+    P = blend(dense_kernel(S), "P", num_agents, heterogeneity, key)
+    return saddle_from_arrays(**arrays, P=lazy(P, laziness))
+
+
+def _varied(draw: Callable, states: int, variation: float) -> Callable[[np.random.Generator], np.ndarray]:
+    """One draw for the agent and one for each of its states, mixed by `variation`: what `blend` does for agents."""
+    _check.number("variation", variation, least=0.0, most=1.0)
+
+    def mixed(rng):
+        drawn = draw(rng, states + 1)
+        return (1 - variation) * drawn[:1] + variation * drawn[1:]
+
+    return mixed
+
+
+def _normal(size: int) -> Callable:
+    return lambda rng, count: rng.normal(size=(count, size))
+
+
+def _gram(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
+    R = rng.normal(size=(count, size, size))
+    return np.swapaxes(R, 1, 2) @ R / size
+
+
+def _shifted(J: np.ndarray, min_eigenvalue: float) -> np.ndarray:
+    """`J` plus a multiple of the identity that makes this the smallest eigenvalue of its symmetric part."""
+    smallest = np.linalg.eigvalsh((J + np.swapaxes(J, 1, 2)) / 2)[:, 0]
+    return J + (min_eigenvalue - smallest)[:, None, None] * np.eye(J.shape[-1])
+
+
+def _check_player(k: int, own: np.ndarray, average: np.ndarray) -> None:
+    """Refuses a player whose own block is no second derivative, or whose average cost has no minimum."""
+    uneven = abs(own - np.swapaxes(own, -1, -2)).max((-1, -2))
+    if (uneven > SYMMETRY_TOLERANCE * (1 + abs(own).max())).any():
+        agent, state = np.argwhere(uneven > SYMMETRY_TOLERANCE * (1 + abs(own).max()))[0]
+        raise ValueError(
+            f"The curvature of player {k} (counted from 0) must be symmetric, but for agent {agent} in state {state} "
+            f"its entries differ by {uneven[agent, state]:.3g}. Use (R + R^T) / 2, which gives the same cost."
+        )
+    smallest = np.linalg.eigvalsh(average)[0]
+    if smallest <= 0:
+        raise ValueError(
+            f"The average curvature of player {k} (counted from 0) must be positive definite, its smallest eigenvalue "
+            f"is {smallest:.3g}: its average cost has no minimum. Add a multiple of the identity, or drop agents."
+        )
