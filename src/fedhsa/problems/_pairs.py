@@ -1,0 +1,98 @@
+"""Pairs of what is known and what followed, from records with gaps, in the order of time."""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+REGULAR = 0.25
+"""How far from a whole number of usual steps two times may lie apart: months are regular, purchases are not."""
+
+
+class Pairs(NamedTuple):
+    """What is known, and what followed: inputs `(..., d)`, targets `(...)`, and the rows of the table they are from."""
+
+    inputs: np.ndarray
+    target: np.ndarray
+    rows: np.ndarray
+
+
+def make_pairs(
+    name: str,
+    rows: np.ndarray,
+    values: dict[str, np.ndarray],
+    instants: np.ndarray | None,
+    target: str,
+    design: list[tuple[str, int]],
+    missing: str,
+) -> Pairs:
+    """One agent's pairs, in the order of time, in the unit of the table."""
+    deepest = max((k for _, k in design), default=0)
+    if instants is None:
+        at = np.arange(len(rows))
+    else:
+        rows = rows[np.argsort(instants[rows], kind="stable")]
+        at = _positions(name, rows, instants[rows], deepest, missing)
+    if missing == "refuse":
+        for column, known in values.items():
+            if np.isnan(known[rows]).any():
+                row = rows[np.isnan(known[rows]).argmax()]
+                raise ValueError(
+                    f"Agent {name!r} has no value of {column!r} in row {row}. Fill it, drop the row, or leave out the "
+                    "pairs that need it with `missing='skip'`."
+                )
+    # With an entry for every time, present or not, a lag is a shift, and what is missing makes its pairs NaN.
+    length = at[-1] + 1
+    filled = {column: np.full(length, np.nan) for column in values}
+    for column, grid in filled.items():
+        grid[at] = values[column][rows]
+    row_at = np.zeros(length, dtype=np.int64)
+    row_at[at] = rows
+    ends = slice(deepest, length)
+    past = [filled[column][deepest - k : max(length - k, 0)] for column, k in design]
+    inputs = np.stack([np.ones(max(length - deepest, 0)), *past], axis=-1)
+    complete = np.isfinite(inputs).all(-1) & np.isfinite(filled[target][ends])
+    return Pairs(inputs[complete], filled[target][ends][complete], row_at[ends][complete])
+
+
+def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, missing: str) -> np.ndarray:
+    """Which step of a regular clock each row is at; gaps that no lag reaches across are shortened."""
+    if len(times) < 2:
+        return np.zeros(len(times), dtype=np.int64)
+    steps = np.diff(times)
+    if not steps.all():
+        first = (steps == 0).argmax()
+        raise ValueError(
+            f"`time`: agent {name!r} has the same time twice, in rows {rows[first]} and {rows[first + 1]}. Drop one of "
+            "them, or average them."
+        )
+    ratio = steps / np.median(steps)
+    whole = np.maximum(np.round(ratio), 1)
+    if (abs(ratio - whole) > REGULAR).any():
+        worst = (abs(ratio - whole) > REGULAR).argmax()
+        raise ValueError(
+            f"`time`: the times of agent {name!r} are not regular: after row {rows[worst]} {ratio[worst]:.3g} usual "
+            "steps pass. To take rows one after the other whenever they come, sort the table and leave `time` out."
+        )
+    if missing == "refuse" and (whole > 1).any():
+        first = (whole > 1).argmax()
+        raise ValueError(
+            f"`time`: agent {name!r} has {(whole > 1).sum()} gaps, the first after row {rows[first]}, where "
+            f"{whole[first] - 1:g} rows are missing. Fill them, or leave out the pairs that need them with "
+            "`missing='skip'`."
+        )
+    return np.concatenate([[0], np.cumsum(np.minimum(whole, deepest + 1))]).astype(np.int64)
+
+
+def cut_alike(names: list[str], trains: list[Pairs], batch: int) -> Pairs:
+    """The latest pairs of every agent, as many as the shortest record has in whole batches."""
+    lengths = [len(pairs.target) for pairs in trains]
+    kept = min(lengths) // batch * batch
+    if kept < max(lengths) / 2:
+        shortest = names[int(np.argmin(lengths))]
+        warnings.warn(
+            f"All training records are cut to {kept} pairs, what the shortest has, that of agent {shortest!r}; the "
+            f"longest has {max(lengths)}. Leave out agents with short records to learn from more.",
+            stacklevel=3,
+        )
+    return Pairs(*(np.stack([part[len(part) - kept :] for part in parts]) for parts in zip(*trains, strict=True)))

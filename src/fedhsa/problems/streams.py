@@ -1,0 +1,316 @@
+"""Streams of real data: the groups of a table become agents that learn to predict the next value from the last ones."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from ..sources import AbstractSource, Replay
+from ._pairs import Pairs, cut_alike, make_pairs
+from ._tables import Table
+from .base import AbstractAgent, Problem
+
+KINDS = ("linear", "logistic")
+MISSING = ("refuse", "skip")
+
+Lags: TypeAlias = int | Sequence[int] | Mapping[str, int | Sequence[int]]
+Scales: TypeAlias = Mapping[str, tuple[float, float]]
+
+
+class LinearAgent(AbstractAgent):
+    r"""Least squares: $G_i(\theta, (X, y)) = \frac1B X^T (y - X \theta) - \lambda \theta$ for $B$ pairs at a time."""
+
+    source: AbstractSource
+    regularisation: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        inputs, target = o
+        return inputs.T @ (target - inputs @ theta) / len(target) - self.regularisation * theta
+
+    def lipschitz(self, o, /):
+        return _square_norm(o[0]) + self.regularisation
+
+
+class LogisticAgent(AbstractAgent):
+    r"""Classes -1 and 1: $G_i(\theta, (X, y)) = \frac1B \sum_b \sigma(-y_b x_b^T \theta) y_b x_b - \lambda \theta$."""
+
+    source: AbstractSource
+    regularisation: np.ndarray
+
+    def operator(self, theta, o, /):
+        inputs, target = o
+        pull = jax.nn.sigmoid(-target * (inputs @ theta)) * target
+        return inputs.T @ pull / len(target) - self.regularisation * theta
+
+    def lipschitz(self, o, /):
+        return _square_norm(o[0]) / 4 + self.regularisation  # the sigmoid is steepest at 0, where all theta^T x are 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Streams:
+    """The agents of a table, and the later part of their records, which they have not seen.
+
+    `problem` is what algorithms run on. Its root is the fit to all training pairs in one place: as many of each agent.
+    """
+
+    problem: Problem
+    names: tuple[str, ...]
+    """The agents, in the order in which the table first names them."""
+    columns: tuple[str, ...]
+    """What each coefficient multiplies."""
+    kind: str
+    target: str
+    scales: dict[str, tuple[float, float]]
+    """Centre and scale of each column: what `standardise` takes, to treat other tables alike."""
+    train: Pairs
+    """`(M, T, d)`, `(M, T)` and `(M, T)`, scaled, in the order in which they are replayed."""
+    test: tuple[Pairs, ...]
+    """One for each agent, `(N_i, d)`, `(N_i,)` and `(N_i,)`: what came after its training pairs, in the same scale."""
+
+    @property
+    def alone(self) -> np.ndarray:
+        """What each agent would fit to its own training pairs, `(M, d)`; NaN where these do not suffice."""
+        return self.problem.local_roots
+
+    def predict(self, theta: Any) -> tuple[np.ndarray, ...]:
+        """Each agent's predictions for its test pairs, in the unit of the table: values, or chances of a 1.
+
+        **Arguments:**
+
+        - `theta`: the coefficients of all, `(d,)`, or each agent's own, `(M, d)`.
+        """
+        each = self._coefficients(theta)
+        values = (pairs.inputs @ own for pairs, own in zip(self.test, each, strict=True))
+        if self.kind == "logistic":
+            return tuple(1 / (1 + np.exp(-value)) for value in values)
+        centre, scale = self.scales[self.target]
+        return tuple(centre + scale * value for value in values)
+
+    def losses(self, theta: Any) -> tuple[np.ndarray, ...]:
+        """The loss of each test pair, for each agent: squared errors in the unit of the table, or logarithmic ones.
+
+        In their order, since the errors of neighbouring hours are alike: intervals must be made of blocks of them.
+        """
+        if self.kind == "logistic":
+            margins = (p.target * (p.inputs @ t) for p, t in zip(self.test, self._coefficients(theta), strict=True))
+            return tuple(np.logaddexp(0, -margin) for margin in margins)
+        centre, scale = self.scales[self.target]
+        targets = (centre + scale * pairs.target for pairs in self.test)
+        return tuple((y - p) ** 2 for y, p in zip(targets, self.predict(theta), strict=True))
+
+    def test_error(self, theta: Any) -> np.ndarray:
+        """Each agent's error on its test pairs, `(M,)`: the root of the mean squared error, or the mean log loss."""
+        means = np.array([loss.mean() for loss in self.losses(theta)])
+        return np.sqrt(means) if self.kind == "linear" else means
+
+    def _coefficients(self, theta: Any) -> np.ndarray:
+        if not all(len(pairs.target) for pairs in self.test):
+            raise ValueError("There are no test pairs: `from_dataframe` was called with `test_share=0`.")
+        shape = (len(self.names), len(self.columns))
+        theta = np.asarray(theta, dtype=np.float64)
+        if theta.shape not in (shape, shape[1:]):
+            raise ValueError(f"`theta` must have shape {shape[1:]}, or {shape} for each its own, got {theta.shape}.")
+        return np.broadcast_to(theta, shape)
+
+
+def from_dataframe(
+    df: Any,
+    *,
+    agent: str | None,
+    target: str,
+    lags: Lags,
+    time: str | None = None,
+    inputs: Sequence[str] = (),
+    kind: str = "linear",
+    test_share: float = 0.2,
+    standardise: bool | Scales = True,
+    missing: str = "refuse",
+    regularisation: float = 0.0,
+    batch: int = 1,
+) -> Streams:
+    r"""Makes agents of the groups of a table, which predict a column from its past, replayed in order.
+
+    The groups' records may be unlike in length. Training records are cut at their beginning to the length of the
+    shortest: then all agents pass over their records equally often, each counts as much as the others, and the root is
+    the fit to all these pairs in one place. A run that is longer than the record begins again at its start.
+
+    **Arguments:**
+
+    - `df`: a table of pandas or polars.
+    - `agent`: the column that says whose a row is. None: the whole table is one agent's.
+    - `target`: the column to predict; for `kind="logistic"` it holds two values: 0 and 1, -1 and 1, or truth values.
+    - `lags`: which values of the past to predict it from: 3 stands for the last three, `(1, 24)` for those one and 24
+      steps before; 0 for none. `{"column": lags}` takes those of other columns. A constant is always among the inputs.
+    - `time`: the column to sort by: numbers, dates, or text like 2015-01-01T13:00. None: rows are in order as they are.
+    - `inputs`: further columns whose value at the time of the target is known beforehand, such as the hour.
+    - `kind`: `"linear"` for least squares, `"logistic"` for the chance of a 1.
+    - `test_share`: which part of each agent's pairs, the latest, is held out.
+
+    **About the data:**
+
+    - `standardise`: True subtracts the mean of all agents' training values from a column, and divides by their spread.
+      A mapping `{"column": (centre, scale)}` takes numbers agreed on beforehand, as those must who cannot see each
+      other's data. Nothing is scaled by each agent's own mean and spread: the constant and the coefficients of other
+      columns would then mean something else for every agent, and what they agree on nothing.
+    - `missing`: `"refuse"` stops at missing values and at gaps in `time`; `"skip"` leaves out the pairs that need what
+      is missing, and no others.
+    - `regularisation`: $\lambda$; it acts on the scaled coefficients, also on the constant.
+    - `batch`: how many pairs, one after the other, make one observation. 24 makes days of hours.
+
+    !!! example
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"site": ["a"] * 50 + ["b"] * 50, "value": np.sin(np.arange(100.0) ** 1.5)})
+        >>> streams = from_dataframe(table, agent="site", target="value", lags=2)
+        >>> streams.names, streams.columns
+        (('a', 'b'), ('constant', 'value 1 before', 'value 2 before'))
+        >>> result = fedhsa.simulate(streams.problem, fedhsa.FedHSA(0.05, local_steps=10), rounds=20)
+        >>> streams.test_error(result.theta[0]).shape
+        (2,)
+    """
+    _check.choice("kind", kind, KINDS)
+    _check.choice("missing", missing, MISSING)
+    _check.number("test_share", test_share, least=0.0)
+    _check.number("regularisation", regularisation, least=0.0)
+    if test_share >= 1:
+        raise ValueError(f"`test_share` must be below 1, got {test_share}: something must be left to learn from.")
+    B = _check.count("batch", batch)
+    wanted = _wanted(lags, target)
+    table = Table(df)
+    values = {target: table.numbers("target", target)}
+    values |= {name: table.numbers("lags", name) for name in wanted}
+    values |= {name: table.numbers("inputs", name) for name in _names("inputs", inputs)}
+    if kind == "logistic":
+        values[target] = _signs(target, values[target])
+    instants = None if time is None else table.instants(time)
+    design = [(name, k) for name in wanted for k in wanted[name]] + [(name, 0) for name in inputs]
+
+    names, trains, tests = [], [], []
+    for name, rows in table.groups(agent).items():
+        pairs = make_pairs(name, rows, values, instants, target, design, missing)
+        count = len(pairs.target)
+        held_out = math.ceil(test_share * count)
+        if count - held_out < B:
+            deepest = max((k for _, k in design), default=0)
+            raise ValueError(
+                f"Agent {name!r} has {len(rows)} rows, which with `lags` up to {deepest} give {count} pairs, "
+                f"{held_out} of them for the test: too few for one observation, `batch` is {B}. Leave it out, or take "
+                "fewer lags."
+            )
+        names.append(name)
+        trains.append(Pairs(*(part[: count - held_out] for part in pairs)))
+        tests.append(Pairs(*(part[count - held_out :] for part in pairs)))
+    train = cut_alike(names, trains, B)
+    fixed = {target} if kind == "logistic" else set()
+    scales = _scales(standardise, train, target, design, fixed)
+    train, *tests = (_scaled(pairs, scales, target, design) for pairs in (train, *tests))
+    return Streams(
+        problem=_problem(kind, train, regularisation, B),
+        names=tuple(names),
+        columns=("constant", *(f"{name} {k} before" if k else name for name, k in design)),
+        kind=kind,
+        target=target,
+        scales=scales,
+        train=train,
+        test=tuple(tests),
+    )
+
+
+def _names(argument: str, names: Any) -> list[str]:
+    if isinstance(names, str):
+        raise ValueError(f"`{argument}` must be a list of columns, got {names!r}: write [{names!r}].")
+    return list(names)
+
+
+def _wanted(lags: Any, target: str) -> dict[str, list[int]]:
+    """The lags of each column."""
+    each = lags if isinstance(lags, Mapping) else {target: lags}
+    found = {}
+    for name, some in each.items():
+        several = isinstance(some, Sequence | np.ndarray) and not isinstance(some, str)
+        some = list(some) if several else range(1, 1 + _check.count("lags", some, least=0))
+        found[name] = [_check.count("lags", k, remedy="A lag of 0 is the value to predict.") for k in some]
+        if len(set(found[name])) < len(found[name]):
+            raise ValueError(f"`lags` must not name a lag twice, got {found[name]}.")
+    return found
+
+
+def _signs(name: str, values: np.ndarray) -> np.ndarray:
+    """Two classes as -1 and 1."""
+    known = np.unique(values[~np.isnan(values)])
+    if not (np.isin(known, (0, 1)).all() or np.isin(known, (-1, 1)).all()):
+        raise ValueError(
+            f"`target`: for `kind='logistic'` column {name!r} must hold 0 and 1, -1 and 1, or truth values, got "
+            f"{', '.join(f'{v:g}' for v in known[:4])}{' and others' if len(known) > 4 else ''}."
+        )
+    return np.where(np.isnan(values), np.nan, np.where(values > 0, 1.0, -1.0))
+
+
+def _scales(
+    standardise: Any, train: Pairs, target: str, design: list[tuple[str, int]], fixed: set[str]
+) -> dict[str, tuple[float, float]]:
+    """Centre and scale of every column, by its training values next to the target; classes stay as they are."""
+    found: dict[str, tuple[float, float]] = {}
+    for name, values in [(target, train.target), *zip([name for name, _ in design], _inputs(train), strict=True)]:
+        if name in found:
+            continue
+        if name in fixed or standardise is False:
+            found[name] = (0.0, 1.0)
+        elif isinstance(standardise, Mapping):
+            found[name] = _agreed(standardise, name)
+        elif standardise is True:
+            found[name] = (float(values.mean()), float(values.std()))
+        else:
+            raise ValueError(f"`standardise` must be True, False or a mapping of columns, got {standardise!r}.")
+        if not found[name][1] > 1e-12 * abs(found[name][0]):
+            raise ValueError(
+                f"Column {name!r} is constant, {found[name][0]:g}, over all training rows, and cannot be scaled. "
+                "Leave it out, since there is a constant among the inputs."
+            )
+    return found
+
+
+def _agreed(standardise: Mapping, name: str) -> tuple[float, float]:
+    if name not in standardise:
+        near = _check.nearest(name, map(str, standardise))
+        raise ValueError(f"`standardise` must have a centre and a scale for column {name!r}.{near}")
+    centre, scale = standardise[name]
+    _check.number("standardise", centre)
+    _check.number("standardise", scale, above=0.0, remedy=f"It is the scale of {name!r}.")
+    return float(centre), float(scale)
+
+
+def _inputs(pairs: Pairs) -> list[np.ndarray]:
+    """The inputs one by one, without the constant."""
+    return list(np.moveaxis(pairs.inputs[..., 1:], -1, 0))
+
+
+def _scaled(pairs: Pairs, scales: Scales, target: str, design: list[tuple[str, int]]) -> Pairs:
+    centres, spreads = np.array([(0.0, 1.0), *(scales[name] for name, _ in design)]).T
+    centre, spread = scales[target]
+    return Pairs((pairs.inputs - centres) / spreads, (pairs.target - centre) / spread, pairs.rows)
+
+
+def _problem(kind: str, train: Pairs, regularisation: float, batch: int) -> Problem:
+    M, T, d = train.inputs.shape
+    observations = train.inputs.reshape(M, T // batch, batch, d), train.target.reshape(M, T // batch, batch)
+    agent = LinearAgent if kind == "linear" else LogisticAgent
+    agents = agent(Replay(observations, wrap=True), np.full(M, float(regularisation)))
+    try:
+        return Problem(agents, like=np.zeros(d))
+    except ValueError as error:
+        raise ValueError(
+            f"The training pairs have no unique fit: {error} With a `regularisation` above 0 they have one."
+        ) from error
+
+
+def _square_norm(inputs: Any) -> Any:
+    """The largest eigenvalue of the mean of $x x^T$; one pair needs no singular values."""
+    one = inputs.shape[0] == 1
+    return jnp.sum(inputs**2) if one else jnp.linalg.norm(inputs, ord=2) ** 2 / inputs.shape[0]
