@@ -1,0 +1,298 @@
+"""Live environments of Gymnasium as streams: copies that step together, with physics of their own."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _check
+from .._random import host_generator
+from .._types import SeedLike
+from ..environments.experience import Experience
+from ..environments.physics import complete
+from ..environments.policies import AbstractImprovement, Uniform
+from .stream import AbstractStream
+
+if TYPE_CHECKING:
+    import gymnasium
+
+MODES = ("sync", "vector_entry_point")
+
+Policy = Callable[[Any], Any]
+
+
+class GymStream(AbstractStream):
+    r"""One agent's `Experience` in a Gymnasium environment, which it steps as the blocks are asked for.
+
+    `num_envs` copies step together by Gymnasium's vector interface. Together they are one Markov chain, and what they
+    do in one step is one observation, over which agents (`problems.experience`) average. An episode that its time limit
+    ends is not over: its last state counts as any other, and the next episode begins elsewhere.
+
+    **Arguments:**
+
+    - `environment`: the name of a registered environment, or a function that makes one.
+    - `features`: a function of observations `(..., n)`, which gives `(..., k)`.
+    - `policy`: a function of observations `(..., n)`, which gives the probabilities of the actions `(..., actions)`; or
+      behaviour that improves with the parameter (`Softmax`, `EpsilonGreedy`), which is then that of the parameter with
+      which the round begins. Default: all actions alike.
+    - `discount`: $\gamma$.
+    - `num_envs`: how many copies step together.
+    - `physics`: constants of the environment by name, like `{"gravity": 12.0, "length": 0.7}` for a cart pole; what
+      the environment computes from them when it is made (the moment of the pole) is computed again.
+    - `options`: what else the environment is made with, like `{"max_episode_steps": 200}`.
+    - `actions`: what the environment is told for each action, `(num_actions, ...)`, where it does not take numbers.
+    - `mode`: `"sync"`, or `"vector_entry_point"` for environments that are written for many copies (`CartPole-v1`),
+      which is faster for many. In the latter, a copy whose episode has ended does nothing for one step.
+
+    All random numbers, also those of the environment, are made from the run's key, the agent's number and the round. A
+    stream continues in another process where it was, if it knows what the environment's state is: for those of
+    Gymnasium's classic control and toy text. Other environments begin a new episode there.
+
+    !!! example
+        >>> from fedhsa.environments.features import Fourier
+        >>> phi = Fourier([-2.4, -3, -0.21, -3], [2.4, 3, 0.21, 3], order=1)
+        >>> stream = GymStream("CartPole-v1", features=phi, num_envs=3, physics={"gravity": 12.0})
+        >>> stream.draw(np.random.default_rng(0), 5).features.shape      # steps, copies, features
+        (5, 3, 16)
+    """
+
+    def __init__(
+        self,
+        environment: "str | Callable[[], gymnasium.Env]",
+        *,
+        features: Callable[[Any], Any],
+        policy: "Policy | AbstractImprovement | None" = None,
+        discount: float = 0.99,
+        num_envs: int = 1,
+        physics: Mapping[str, float] | None = None,
+        options: Mapping[str, Any] | None = None,
+        actions: Any = None,
+        mode: str = "sync",
+    ):
+        _check.number("discount", discount, least=0.0, most=1.0)
+        self.features, self.discount = features, float(discount)
+        self.copies = _Copies(environment, num_envs, physics or {}, options or {}, actions, mode)
+        self.policy = Uniform(self.copies.num_actions) if policy is None else policy
+        self._seen: np.ndarray | None = None  # None before the first episode
+        self._action = np.zeros(num_envs, np.int32)
+
+    @property
+    def controlled(self) -> bool:
+        """Whether behaviour depends on the parameter."""
+        return isinstance(self.policy, AbstractImprovement)
+
+    @property
+    def like(self):
+        space = self.copies.envs.observation_space
+        k = np.shape(self.features(np.zeros(space.shape, space.dtype)))
+        n, number = self.copies.num_envs, np.zeros(self.copies.num_envs)
+        if len(k) != 2 or k[0] != n:
+            raise ValueError(f"`features` must give ({n}, k) for observations {space.shape}, got {k}.")
+        return Experience(np.zeros(k), self._action, number, number, np.zeros(k), self._action)
+
+    def draw(self, generator, length, theta=None):
+        policy = self.policy.at(_parameter(theta)) if isinstance(self.policy, AbstractImprovement) else self.policy
+
+        def choose(seen: np.ndarray) -> np.ndarray:
+            return _choose(policy(seen), self.copies, generator)
+
+        if self._seen is None:
+            self._seen = self.copies.reset(int(generator.integers(2**31)))
+            self._action = choose(self._seen)
+        else:
+            self.copies.seed(generator)
+        steps = [self._step(choose) for _ in range(length)]
+        seen, action, reward, terminated, last, next_action, moved = (np.stack(part) for part in zip(*steps, strict=True))
+        features = np.asarray(self.features(seen), dtype=np.float64) * moved[..., None]
+        discount = np.where(terminated, 0.0, self.discount)
+        next_features = np.asarray(self.features(last), dtype=np.float64)
+        return Experience(features, action, reward, discount, next_features, next_action)
+
+    def _step(self, choose: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, ...]:
+        seen, action, moved = self._seen, self._action, ~self.copies.waiting
+        after, reward, terminated, last, done = self.copies.step(action)
+        next_action = choose(last)
+        # Where an episode begins, nothing was chosen yet.
+        self._seen, self._action = after, np.where(done | ~moved, choose(after), next_action)
+        assert seen is not None
+        return seen, action, reward, terminated, last, next_action, moved
+
+    def save(self):
+        if self._seen is None or not self.copies.state_names:
+            return {}
+        return {"seen": self._seen, "action": self._action, **self.copies.save()}
+
+    def restore(self, saved):
+        if not saved:
+            self._seen = None
+            return
+        self._seen, self._action = np.array(saved["seen"]), np.array(saved["action"])
+        self.copies.restore(saved)
+
+
+class _Copies:
+    """A vector environment whose state can be set, and in which every step says where it really led."""
+
+    def __init__(
+        self,
+        environment: Any,
+        num_envs: int,
+        physics: Mapping[str, Any],
+        options: Mapping[str, Any],
+        actions: Any,
+        mode: str,
+    ):
+        self.num_envs = _check.count("num_envs", num_envs)
+        _check.choice("mode", mode, MODES)
+        self.envs = _make(environment, num_envs, options, mode)
+        self.inner = [env.unwrapped for env in getattr(self.envs, "envs", [self.envs])]
+        self.waiting = np.zeros(num_envs, dtype=bool)  # for the step in which an episode begins anew
+        self.native = mode != "sync"
+        if self.envs.observation_space.shape is None:
+            raise ValueError(f"`environment` must show arrays or numbers, got {self.envs.single_observation_space}.")
+        self.actions = None if actions is None else np.asarray(actions)
+        self.num_actions = _count_actions(self.envs.single_action_space, self.actions)
+        name = type(self.inner[0]).__name__
+        for inner in self.inner:
+            constants = {n for n, v in vars(inner).items() if isinstance(v, int | float) and not n.startswith("_")}
+            for constant, value in complete(physics, lambda n, i=inner: getattr(i, n), constants, name).items():
+                setattr(inner, constant, value)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The attributes that make up the environment's state, where they are known."""
+        module = type(self.inner[0]).__module__
+        if not module.startswith(("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")):
+            return ()
+        if self.native:
+            return ("state", "steps", "prev_done") if hasattr(self.inner[0], "prev_done") else ()
+        return ("state",) if "classic_control" in module else ("s",)
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.waiting = np.zeros(self.num_envs, dtype=bool)
+        return np.asarray(self.envs.reset(seed=seed)[0])
+
+    def seed(self, generator: np.random.Generator) -> None:
+        for inner in self.inner:
+            inner.np_random = np.random.default_rng(int(generator.integers(2**63)))
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Where the copies are then, rewards, terminal states, where their step has led, and which episodes ended."""
+        told = action.astype(np.int64) if self.actions is None else self.actions[action]
+        after, reward, terminated, truncated, info = self.envs.step(told)
+        after, done = np.asarray(after), terminated | truncated
+        last = after
+        if self.native:  # the next episode begins with the next step, which leads nowhere
+            self.waiting = done
+            return after, np.asarray(reward, np.float64), terminated, last, np.zeros_like(done)
+        if done.any():
+            last = after.copy()
+            for i in np.flatnonzero(done):
+                last[i] = info["final_obs"][i]
+        return after, np.asarray(reward, np.float64), terminated, last, done
+
+    def save(self) -> dict[str, np.ndarray]:
+        if self.native:
+            return {f"env/{name}": np.asarray(getattr(self.inner[0], name)) for name in self.state_names}
+        saved = {f"env/{n}": np.stack([np.asarray(getattr(i, n)) for i in self.inner]) for n in self.state_names}
+        limited = [env for env in self.envs.envs if env.has_wrapper_attr("_elapsed_steps")]
+        elapsed = [env.get_wrapper_attr("_elapsed_steps") for env in limited]
+        return saved | ({"env/elapsed": np.array(elapsed)} if elapsed else {})
+
+    def restore(self, saved: dict[str, np.ndarray]) -> None:
+        self.reset(0)  # or Gymnasium would refuse to step
+        if self.native:
+            for name in self.state_names:
+                setattr(self.inner[0], name, np.array(saved[f"env/{name}"]))
+            self.waiting = np.array(saved["env/prev_done"])
+            return
+        for i, (env, inner) in enumerate(zip(self.envs.envs, self.inner, strict=True)):
+            for name in self.state_names:
+                value = np.array(saved[f"env/{name}"][i])
+                setattr(inner, name, value if value.ndim else value.item())
+            if "env/elapsed" in saved:
+                env.set_wrapper_attr("_elapsed_steps", int(saved["env/elapsed"][i]))
+
+
+def returns(
+    environment: "str | Callable[[], gymnasium.Env]",
+    policy: Policy,
+    *,
+    episodes: int = 20,
+    physics: Mapping[str, float] | None = None,
+    options: Mapping[str, Any] | None = None,
+    actions: Any = None,
+    key: SeedLike = 0,
+) -> np.ndarray:
+    """The undiscounted returns of so many whole episodes.
+
+    **Arguments:**
+
+    - `environment`, `physics`, `options`, `actions`: as for `GymStream`.
+    - `policy`: a function of observations, which gives the probabilities of the actions.
+    - `episodes`: how many, each in a copy of its own.
+    - `key`: the same key gives the same episodes.
+
+    !!! example
+        >>> returns("CartPole-v1", lambda seen: np.array([0.5, 0.5]), episodes=3).shape
+        (3,)
+    """
+    copies = _Copies(environment, episodes, physics or {}, options or {}, actions, "sync")
+    generator = host_generator(key, "returns")
+    seen = copies.reset(int(generator.integers(2**31)))
+    total, over = np.zeros(episodes), np.zeros(episodes, dtype=bool)
+    while not over.all():
+        seen, reward, _, _, done = copies.step(_choose(policy(seen), copies, generator))
+        total += np.where(over, 0.0, reward)
+        over |= done
+    copies.envs.close()
+    return total
+
+
+def _make(environment: Any, num_envs: int, options: Mapping[str, Any], mode: str) -> Any:
+    try:
+        import gymnasium  # here, for whoever does not use it need not have it
+    except ImportError as error:
+        raise ImportError('`GymStream` needs Gymnasium: pip install "fedhsa[gym]"') from error
+    same_step = gymnasium.vector.AutoresetMode.SAME_STEP
+    if mode != "sync":
+        if not isinstance(environment, str):
+            raise ValueError(f"`environment` must be a name for `mode={mode!r}`, got {environment!r}.")
+        envs = gymnasium.make_vec(environment, num_envs, vectorization_mode=mode, **options)
+        if envs.metadata.get("autoreset_mode") is not gymnasium.vector.AutoresetMode.NEXT_STEP:
+            raise ValueError(f'`mode`: {environment} does not reset in the next step as is expected; use "sync".')
+        return envs
+    if isinstance(environment, str):
+        settings = {"autoreset_mode": same_step}
+        return gymnasium.make_vec(environment, num_envs, vectorization_mode=mode, vector_kwargs=settings, **options)
+    if options:
+        raise ValueError("`options` are for an environment given by its name; let your function make it with them.")
+    return gymnasium.vector.SyncVectorEnv([environment] * num_envs, autoreset_mode=same_step)
+
+
+def _count_actions(space: Any, actions: np.ndarray | None) -> int:
+    if actions is not None:
+        return len(actions)
+    if not hasattr(space, "n"):
+        raise ValueError(
+            f"`actions` must list what the environment is told, since its actions are {space}: for Pendulum "
+            "`actions=[[-2.0], [0.0], [2.0]]`."
+        )
+    return int(space.n)
+
+
+def _choose(chances: Any, copies: _Copies, generator: np.random.Generator) -> np.ndarray:
+    """An action for each copy, with these probabilities."""
+    chances, wanted = np.asarray(chances, dtype=np.float64), (copies.num_envs, copies.num_actions)
+    if chances.shape not in (wanted, wanted[1:]):
+        raise ValueError(f"`policy` must give probabilities {wanted}, got shape {chances.shape}.")
+    if not (np.isfinite(chances).all() and (chances >= 0).all() and np.allclose(chances.sum(-1), 1.0)):
+        raise ValueError(f"`policy` must give probabilities, which add up to 1, got {chances}.")
+    reached = np.broadcast_to(np.cumsum(chances, axis=-1), wanted)
+    return (generator.random(copies.num_envs)[:, None] > reached[:, :-1]).sum(-1).astype(np.int32)
+
+
+def _parameter(theta: Any) -> np.ndarray:
+    if theta is None:
+        raise ValueError("`theta` must be given to a stream whose behaviour depends on it.")
+    return np.asarray(theta, dtype=np.float64)

@@ -1,0 +1,36 @@
+"""Perturbed physics: constants of an environment by name, and those that follow from them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .. import _check
+
+FOLLOWS: dict[str, tuple[tuple[str, str], Callable[[Any, Any], Any]]] = {
+    "total_mass": (("masscart", "masspole"), lambda cart, pole: cart + pole),
+    "polemass_length": (("masspole", "length"), lambda mass, length: mass * length),
+}
+"""What a cart pole computes once, when it is made, from constants that are then changed."""
+
+
+def complete(physics: Mapping[str, Any], now: Callable[[str], Any], known: Iterable[str], name: str) -> dict[str, Any]:
+    """The constants to set, with those that follow from them.
+
+    **Arguments:**
+
+    - `physics`: the constants to change.
+    - `now`: the constant of a name, as it stands.
+    - `known`: the names there are.
+    - `name`: that of the environment, for errors.
+    """
+    known = set(known)
+    for constant in physics:
+        if constant not in known:
+            raise ValueError(
+                f"`physics`: {name} has no constant {constant!r}.{_check.nearest(constant, known)} "
+                f"It has {', '.join(sorted(known)) or 'none'}."
+            )
+    values = dict(physics)
+    for constant, (parts, rule) in FOLLOWS.items():
+        if constant in known and constant not in physics and any(part in physics for part in parts):
+            values[constant] = rule(*(physics[part] if part in physics else now(part) for part in parts))
+    return values

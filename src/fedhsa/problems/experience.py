@@ -1,0 +1,238 @@
+"""Agents that learn from what an environment gives: TD evaluation, Q-learning and SARSA with linear features."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check, tree
+from .._random import as_key, fold_in
+from .._types import SeedLike, precision
+from ..environments.experience import Experience as Experience
+from ..environments.jax_env import JaxEnvironment
+from ..sources import AbstractSource, Replay, Silent
+from .base import AbstractAgent, Problem
+
+
+class TDAgent(AbstractAgent):
+    r"""Policy evaluation, $G(\theta, o) = \text{mean}\,(r + \gamma \phi(s')^T\theta - \phi(s)^T\theta)\,\phi(s) - \lambda\theta$.
+
+    The mean is over the copies of the environment that step together; $\gamma = 0$ where an episode has ended.
+
+    **Arguments:**
+
+    - `source`: where the `Experience` comes from. Default: none, for agents that are `Live`.
+    - `regularisation`: $\lambda$; needed for a unique root where features are linearly dependent, as those of tiles.
+
+    !!! example
+        >>> o = Experience(np.array([[1.0, 0.0]]), np.array([0]), np.array([3.0]), np.array([0.5]),
+        ...                np.array([[0.0, 1.0]]), np.array([0]))
+        >>> print(TDAgent().operator(np.array([1.0, 4.0]), o))                     # (3 + 0.5 * 4 - 1) * (1, 0)
+        [4. 0.]
+    """
+
+    source: AbstractSource
+    regularisation: Any
+
+    affine: ClassVar[bool] = True
+
+    def __init__(self, source: AbstractSource | None = None, regularisation: Any = 0.0):
+        self.source = Silent() if source is None else source
+        self.regularisation = _strength(regularisation)
+
+    def operator(self, theta, o, /):
+        error = o.reward + o.discount * (o.next_features @ theta) - o.features @ theta
+        return error @ o.features / len(o.reward) - self.regularisation * theta
+
+
+class SARSAAgent(AbstractAgent):
+    r"""As `TDAgent`, of action values $q(s, a) = \phi(s)^T \theta_a$: $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$.
+
+    The parameter is one vector, the blocks $\theta_a$ one after another. Affine for the observations it is given; if
+    behaviour depends on the parameter, so does their law.
+
+    **Arguments:**
+
+    - `num_actions`: how many actions there are.
+    - `source`, `regularisation`: as for `TDAgent`.
+    """
+
+    source: AbstractSource
+    num_actions: int = eqx.field(static=True)
+    regularisation: Any
+
+    affine: ClassVar[bool] = True
+
+    def __init__(self, num_actions: int, source: AbstractSource | None = None, regularisation: Any = 0.0):
+        self.num_actions, self.source = _check.count("num_actions", num_actions), Silent() if source is None else source
+        self.regularisation = _strength(regularisation)
+
+    def operator(self, theta, o, /):
+        values = o.next_features @ _blocks(theta, self.num_actions).T
+        return _improve(self, theta, o, jnp.sum(values * _one_hot(o.next_action, values), axis=1))
+
+
+class QAgent(AbstractAgent):
+    r"""Q-learning: as `SARSAAgent`, towards $r + \gamma \max_{a'} q(s', a')$, whatever the policy does. Not affine.
+
+    **Arguments:**
+
+    - `num_actions`: how many actions there are.
+    - `source`, `regularisation`: as for `TDAgent`.
+    """
+
+    source: AbstractSource
+    num_actions: int = eqx.field(static=True)
+    regularisation: Any
+
+    def __init__(self, num_actions: int, source: AbstractSource | None = None, regularisation: Any = 0.0):
+        self.num_actions, self.source = _check.count("num_actions", num_actions), Silent() if source is None else source
+        self.regularisation = _strength(regularisation)
+
+    def operator(self, theta, o, /):
+        return _improve(self, theta, o, jnp.max(o.next_features @ _blocks(theta, self.num_actions).T, axis=1))
+
+
+def _strength(regularisation):
+    _check.number("regularisation", regularisation, least=0.0)
+    return np.asarray(regularisation, dtype=np.float64)
+
+
+def _blocks(theta, num_actions):
+    return theta.reshape(num_actions, -1)
+
+
+def _one_hot(action, values):
+    return jax.nn.one_hot(action, values.shape[1], dtype=values.dtype)
+
+
+def _improve(agent, theta, o, next_value):
+    values = o.features @ _blocks(theta, agent.num_actions).T
+    taken = _one_hot(o.action, values)
+    error = o.reward + o.discount * next_value - jnp.sum(values * taken, axis=1)
+    move = (error[:, None] * taken).T @ o.features / len(o.reward)
+    return move.reshape(-1) - agent.regularisation * theta
+
+
+class Reference(NamedTuple):
+    """A root that was found from a record, and how well it does on another."""
+
+    theta: np.ndarray
+    residual: float
+    """$|mean_i G_i|$ at the root over $|mean_i G_i|$ at zero, both on the second record."""
+
+
+def from_environment(
+    environment: Any,
+    params: Sequence[Any],
+    *,
+    features: Any,
+    policy: Any = None,
+    discount: float = 0.99,
+    num_envs: int = 1,
+    actions: Any = None,
+    regularisation: float = 0.0,
+    reference_steps: int | None = 50_000,
+    key: SeedLike = 0,
+) -> Problem:
+    r"""Evaluation of one policy in environments with unlike physics, written in JAX.
+
+    The root is that of least-squares TD on a record of every agent, and certified on a second one: what is left of the
+    operator there must be below 5 % of what it is at zero. It is as exact as the records are long: errors below the
+    residual's square mean nothing.
+
+    **Arguments:**
+
+    - `environment`, `features`, `policy`, `discount`, `num_envs`, `actions`: as for `JaxEnvironment`.
+    - `params`: the constants of each agent's environment, in a list; see `perturbed`.
+    - `regularisation`: as for `TDAgent`.
+    - `reference_steps`: how many steps of each environment the records have. None leaves the root unknown (NaN).
+    - `key`: that of the records.
+
+    !!! example
+        >>> import gymnax
+        >>> from fedhsa.environments.features import Fourier
+        >>> from fedhsa.environments.jax_env import perturbed
+        >>> cart_pole, constants = gymnax.make("CartPole-v1")
+        >>> phi = Fourier([-2.4, -3, -0.21, -3], [2.4, 3, 0.21, 3], order=1)
+        >>> unlike = [perturbed(constants, length=length) for length in (0.3, 0.6)]
+        >>> problem = from_environment(cart_pole, unlike, features=phi, discount=0.9, reference_steps=20_000)
+        >>> problem.num_agents, problem.dim
+        (2, 16)
+    """
+    given = {"features": features, "policy": policy, "discount": discount, "actions": actions}
+
+    def agents(copies: int) -> TDAgent:
+        sources = [JaxEnvironment(environment, p, **given, num_envs=copies) for p in params]
+        return tree.stack([TDAgent(source, regularisation) for source in sources])
+
+    if not len(params):
+        raise ValueError("`params` must list the constants of at least one agent's environment.")
+    like = np.zeros(_feature_size(agents(1)))
+    if reference_steps is None:
+        return _unknown(agents(num_envs), like)
+    copies = 64  # the stationary law does not depend on how many step together, and many are faster
+    reference = least_squares(agents(copies), max(1, reference_steps // copies), key)
+    if not reference.residual <= 0.05:
+        raise ValueError(
+            f"`reference_steps`: on a second record {reference.residual:.1%} of the operator are left at the root that "
+            f"was found with {reference_steps} steps. Ask for more of them, for fewer features, or for none (None)."
+        )
+    return Problem(agents(num_envs), like=like, theta_star=reference.theta)
+
+
+def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Reference:
+    """The root of the average operator on a record of so many observations of each agent, tried on a second record.
+
+    For TD this is least-squares TD (LSTD). The first tenth of each record is left out, while chains forget their
+    start.
+    """
+    _check.count("steps", steps)
+    first, second = (_replayed(agents, record(agents, steps, fold_in(as_key(key), i)), steps) for i in range(2))
+    dim = _feature_size(agents)
+    theta = Problem(first, like=np.zeros(dim)).theta_star
+    tried = Problem(second, like=np.zeros(dim), theta_star=theta)
+    left, whole = (np.linalg.norm(tried.mean_operator(at)) for at in (theta, np.zeros(dim)))
+    return Reference(theta, float(left / whole))
+
+
+def record(agents: AbstractAgent, steps: int, key: SeedLike) -> Experience:
+    """So many observations of each agent, arrays `(agents, steps, copies, ...)`."""
+    with precision():
+        keys = fold_in(as_key(key), jnp.arange(tree.leading_axis(agents)))
+        return tree.to_host(_record(tree.to_device(agents, "float64"), keys, steps))
+
+
+@eqx.filter_jit
+def _record(agents, keys, steps):
+    def of_agent(agent, key):
+        positions = fold_in(key, jnp.arange(steps + 1))
+        return agent.source.draw(positions[1:], agent.source.init(positions[0]))[1]
+
+    return jax.vmap(of_agent)(agents, keys)
+
+
+def _replayed(agents: AbstractAgent, recorded: Experience, steps: int) -> AbstractAgent:
+    """The agents with their records as sources: all steps and copies as one observation, for the operators average."""
+
+    def merge(x: np.ndarray) -> np.ndarray:
+        kept = x[:, steps // 10 :]
+        return kept.reshape(len(x), 1, -1, *x.shape[3:])
+
+    return eqx.tree_at(lambda a: a.source, agents, Replay(jax.tree.map(merge, recorded)))
+
+
+def _feature_size(agents: AbstractAgent) -> int:
+    with precision():
+        one = tree.to_device(tree.take(agents, 0), "float64")
+        seen = jax.eval_shape(lambda key: one.source.step(key, one.source.init(key))[1], jax.random.key(0))
+    return seen.features.shape[-1]
+
+
+def _unknown(agents: AbstractAgent, like: np.ndarray) -> Problem:
+    """A problem whose root nobody knows."""
+    problem = Problem(agents, like=like, theta_star=np.zeros_like(like))
+    return eqx.tree_at(lambda p: p.theta_star, problem, np.full_like(like, np.nan))
