@@ -212,12 +212,12 @@ def fedsarsa(
     _check.number("perturbation", perturbation, least=0.0)
     _check.number("reward_perturbation", reward_perturbation, least=0.0)
     rng = host_generator(key, "fedsarsa", COMMON)
-    kernel, reward = normalised(rng.random((S, S))), max_reward * rng.random(S)
-    P, R = np.repeat(kernel[None], M, axis=0), np.repeat(reward[None], M, axis=0)
+    weights, reward = rng.random((S, S)), max_reward * rng.random(S)
+    P, R = np.repeat(normalised(weights)[None], M, axis=0), np.repeat(reward[None], M, axis=0)
     for i in range(1, M):
         rng = host_generator(key, "fedsarsa", i)
         factor = 1 + heterogeneity * perturbation * rng.uniform(-1, 1, (S, S))
-        P[i] = normalised(kernel * factor.clip(min=0))
+        P[i] = normalised(weights * factor.clip(min=0))
         R[i] = reward * (1 + heterogeneity * reward_perturbation * rng.standard_normal(S))
     behind = (np.arange(S)[:, None] - np.arange(A)) % S
     return Model(P[:, behind], np.repeat(R[..., None], A, axis=-1), discount)

@@ -1,4 +1,4 @@
-"""Figures: error curves with intervals over seeds, methods against one another, and what theory predicts."""
+"""Figures: error curves with intervals over seeds, methods against one another, maps of values, and what theory predicts."""
 
 from ._compare import Trace as Trace
 from ._compare import compare as compare
@@ -6,6 +6,7 @@ from ._compare import tuning as tuning
 from ._curves import Curve as Curve
 from ._curves import curves as curves
 from ._curves import interval as interval
+from ._maps import value_map as value_map
 from ._style import COLOURS as COLOURS
 from ._style import POINTS as POINTS
 from ._style import save as save
