@@ -7,6 +7,7 @@ from . import deploy as deploy
 from . import (
     engine as engine,
 )
+from . import environments as environments
 from . import (
     problems as problems,
 )
@@ -61,6 +62,7 @@ from .algorithms import (
 from .algorithms import GeometricAverage as GeometricAverage
 from .algorithms import Gossip as Gossip
 from .algorithms import Grid as Grid
+from .algorithms import ImportanceAveraging as ImportanceAveraging
 from .algorithms import (
     LocalSA as LocalSA,
 )

@@ -22,6 +22,7 @@ from fedhsa.cli import run as run_module
 from fedhsa.cli.parsing import parse, read
 from fedhsa.cli.settings import RunSettings
 from fedhsa.cli.usage import parse_option
+from fedhsa.environments import ENVIRONMENTS
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -427,12 +428,37 @@ def test_list_names_every_problem_and_algorithm_with_its_arguments(capsys, monke
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    for name in (*fedhsa.PROBLEMS, *fedhsa.ALGORITHMS):
+    for name in (*fedhsa.PROBLEMS, *fedhsa.ALGORITHMS, *fedhsa.WRAPPERS, *ENVIRONMENTS):
         assert name in out
     assert "Local steps steered by the averaged operator." in out
     assert "step_size, local_steps, server_step=1" in out
     assert "noise_std=0.1" in out
     assert "$" not in out
+
+
+KINDS = {"problems": "finite-sum", "algorithms": "SCAFFOLD", "wrappers": "Compressed", "environments": "frozen-lake"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_shows_one_kind_when_asked_for_it(capsys, monkeypatch, kind):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", kind]) == 0
+    first_words = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert {name for name in KINDS.values() if name in first_words} == {KINDS[kind]}
+
+
+def test_list_explains_environments_and_itself(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["list", "environments"]) == 0
+    out = capsys.readouterr().out
+    assert "Gymnasium's FrozenLake: over slippery ice to the goal, around the holes." in out
+    assert "slipperiness=0.6667" in out
+    assert "fedhsa[gym]" in out
+    assert "$" not in out
+    assert main(["list", "--help"]) == 0
+    assert "problems|algorithms|wrappers|environments" in capsys.readouterr().out
+    assert main(["list", "environment"]) == 2
+    assert "Did you mean 'environments'?" in sentence(capsys)
 
 
 def test_help_teaches(capsys):
@@ -459,7 +485,8 @@ def test_unknown_commands_are_refused(capsys, arguments):
 
 
 def test_list_does_not_import_what_only_plotting_needs():
-    code = "import sys; from fedhsa.cli import main; main(['list']); assert 'matplotlib' not in sys.modules"
+    code = "import sys; from fedhsa.cli import main; main(['list']); "
+    code += "assert not {'matplotlib', 'gymnasium', 'gymnax'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 

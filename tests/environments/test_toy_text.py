@@ -126,15 +126,14 @@ def test_the_wind_turns_actions_into_moves_down():
 
 
 def test_arrows_lead_where_they_point():
-    steps = {"←": -1, "→": 1}
     for model, columns in (
         (toy_text.frozen_lake(**EQUAL, layout="8x8", slipperiness=0.0), 8),
         (toy_text.cliff_walking(**EQUAL, wind=0.0), 12),
     ):
-        middle = columns + 3
+        middle, steps = columns + 3, {"←": -1, "→": 1, "↑": -columns, "↓": columns}
+        assert len(set(model.actions)) == 4
         for a, arrow in enumerate(model.actions):
-            step = steps.get(arrow, {"↑": -columns, "↓": columns}.get(arrow))
-            assert model.transitions[0, middle, a, middle + step] == 1
+            assert model.transitions[0, middle, a, middle + steps[arrow]] == 1
 
 
 def test_slipperiness_and_rewards_differ_by_agent_as_far_as_they_may():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedhsa import tree
 from fedhsa._random import fold_in
 from fedhsa.sources import IID, FiniteChain, Transition, Transitions
-from fedhsa.sources.finite import _alias_table
+from fedhsa.sources.finite import alias_table
 
 
 def draw(source, length: int, seed: int = 0):
@@ -18,12 +18,12 @@ def draw(source, length: int, seed: int = 0):
 
 @given(st.integers(1, 12), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_alias_tables_give_exactly_the_law_they_were_made_from(S, seed):
+def testalias_tables_give_exactly_the_law_they_were_made_from(S, seed):
     """A column has chance 1/S, is kept up to its threshold and exchanged for its alias above."""
     rng = np.random.default_rng(seed)
     law = rng.dirichlet(np.full(S, 0.3), size=3)
     law[0] = np.eye(S)[rng.integers(S)]
-    table = _alias_table(law)
+    table = alias_table(law)
     keep, alias = table[..., 0] / 2.0**32, table[..., 1]
     made = keep / S
     for row in range(3):

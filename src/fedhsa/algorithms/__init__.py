@@ -30,6 +30,7 @@ from .codecs import Sign as Sign
 from .codecs import TopK as TopK
 from .compression import Compressed as Compressed
 from .cost import cost as cost
+from .cost import prepare as prepare
 from .delay import Delayed as Delayed
 from .dissacc import DisSACC as DisSACC
 from .fed_hsa import FedHSA as FedHSA
@@ -45,6 +46,7 @@ from .graphs import Grid as Grid
 from .graphs import Mixing as Mixing
 from .graphs import RandomGraph as RandomGraph
 from .graphs import Ring as Ring
+from .importance import ImportanceAveraging as ImportanceAveraging
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA
 from .local_sa import SynchronisedSA as SynchronisedSA
@@ -93,6 +95,7 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         DisSACC,
         GappedSA,
         OneShotAveraging,
+        ImportanceAveraging,
         LocalSVRG,
         MCSAG,
         MultilevelSA,

@@ -7,16 +7,21 @@ import jax.numpy as jnp
 
 from .. import tree
 from .._types import precision
-from ..problems import AbstractAgent, Problem
+from ..problems import AbstractAgent, AbstractControlledAgent, Problem
 from ..sources import AbstractSource
 from .base import AbstractAlgorithm, Coded, Cost, Replies, Round, split
+from .controlled import walking
 
 
-class _CountedAgent(AbstractAgent):
+class _CountedAgent(AbstractControlledAgent):
     """An agent whose operator leaves its name in the program each time it is evaluated."""
 
     source: AbstractSource
     agent: AbstractAgent
+
+    def react(self, theta, state, words, /):
+        assert isinstance(self.agent, AbstractControlledAgent)
+        return self.agent.react(theta, state, words)
 
     def operator(self, theta, o, /):
         @jax.jit
@@ -38,6 +43,12 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
         Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10)
     """
     algorithm.check(problem)
+    return algorithm.expected(full_round(problem, algorithm))
+
+
+def full_round(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
+    """The cost of a round in which everything takes place."""
+    algorithm = walking(algorithm, problem)
     with precision():
         agents = tree.to_device(problem.flat_agents, "float64")
         theta, key = jnp.zeros(problem.dim), jax.random.key(0)
@@ -67,8 +78,22 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
             return server
 
         evaluations = _count(jax.make_jaxpr(play)(theta, key).jaxpr)
-    once = Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
-    return algorithm.expected(once)
+    return Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
+
+
+def prepare(algorithm: AbstractAlgorithm, problem: Problem) -> AbstractAlgorithm:
+    """The algorithm as a driver runs it on this problem; refuses a problem that it is not for."""
+    algorithm.check(problem)
+    if problem.controlled:
+        once = full_round(problem, algorithm)
+        if once.samples != once.evaluations:
+            raise TypeError(
+                f"{type(algorithm).__name__} takes {once.samples} observations a round and evaluates "
+                f"{once.evaluations} operators. The chains of {type(problem.agents).__name__} depend on the parameter, "
+                "so each observation belongs to the one that led to it. Use a method that evaluates each observation "
+                "once, like FedHSA, LocalSA or SCAFFLSA."
+            )
+    return walking(algorithm, problem)
 
 
 def _floats(message: Any) -> float:

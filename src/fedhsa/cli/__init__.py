@@ -18,7 +18,7 @@ commands:
   analyze    predict stability, rate, bias and floor without running anything
   reproduce  make every figure of the paper and check its claims, on one page
   deploy     run by messages: on a real federation (Flower), on a cluster (Ray)
-  list       show the problems and algorithms with their arguments
+  list       show problems, algorithms, wrappers, environments and their arguments
 
 options:
   --version  show the version
@@ -39,6 +39,8 @@ examples:
     fedhsa reproduce --quick
   a federation of three nodes on this machine:
     fedhsa deploy demo
+  the worlds agents can learn in:
+    fedhsa list environments
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
 (JSON) to runs/PROBLEM, or to `--out`, `fedhsa compare` to runs/PROBLEM/compare;
@@ -90,10 +92,7 @@ def _dispatch(arguments: list[str]) -> int:
         if command == "deploy":
             return deploy.main(rest, console)
         if command == "list":
-            if rest:
-                raise UsageError(f"fedhsa list takes no arguments, got {rest[0]!r}.")
-            listing.show(console)
-            return 0
+            return listing.main(rest, console)
         raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{nearest(command, COMMANDS)}")
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)

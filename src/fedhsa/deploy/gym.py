@@ -102,7 +102,9 @@ class GymStream(AbstractStream):
         else:
             self.copies.seed(generator)
         steps = [self._step(choose) for _ in range(length)]
-        seen, action, reward, terminated, last, next_action, moved = (np.stack(part) for part in zip(*steps, strict=True))
+        seen, action, reward, terminated, last, next_action, moved = (
+            np.stack(part) for part in zip(*steps, strict=True)
+        )
         features = np.asarray(self.features(seen), dtype=np.float64) * moved[..., None]
         discount = np.where(terminated, 0.0, self.discount)
         next_features = np.asarray(self.features(last), dtype=np.float64)
@@ -154,7 +156,7 @@ class _Copies:
         self.num_actions = _count_actions(self.envs.single_action_space, self.actions)
         name = type(self.inner[0]).__name__
         for inner in self.inner:
-            constants = {n for n, v in vars(inner).items() if isinstance(v, int | float) and not n.startswith("_")}
+            constants = {n for n, v in vars(inner).items() if type(v) in (int, float) and n[0] != "_"}
             for constant, value in complete(physics, lambda n, i=inner: getattr(i, n), constants, name).items():
                 setattr(inner, constant, value)
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check, tree
-from ..algorithms import AbstractAlgorithm, Cost, cost, parse
+from ..algorithms import AbstractAlgorithm, Cost, cost, parse, prepare
 from ..problems import AbstractAgent, Problem, make
-from ..sources import Silent
+from ..sources import AbstractControlled, Silent
 from .privacy import Account, Privacy
 from .site import Site
 from .store import Store
@@ -150,7 +150,8 @@ class Plan:
     def task(self) -> Task:
         """What server and sites must agree on."""
         example = None if self.agent is not None else tree.take(self.whole.flat_agents, 0)
-        return Task(self.method, self.num_agents, np.zeros(self.whole.dim), self.key, self.dtype, example, self._of())
+        driven, theta = prepare(self.method, self.whole), np.zeros(self.whole.dim)
+        return Task(driven, self.num_agents, theta, self.key, self.dtype, example, self._of())
 
     def _of(self) -> str:
         """What the agents are of. A function of the user's by its name: its file is elsewhere on every node."""
@@ -178,6 +179,11 @@ class Plan:
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
                 raise TypeError(f"`agent`: {self.agent} must return an `AbstractAgent` or a `Live`, got {agent!r}.")
+            if isinstance(agent, AbstractAgent) and isinstance(agent.source, AbstractControlled):
+                raise TypeError(
+                    f"`agent`: {self.agent} must return an agent whose chain does not depend on the parameter: the "
+                    "server cannot know that it does. Use a problem of the library, or `federate`."
+                )
         agents, streams = split_live(made)
         return tree.stack(agents), streams
 

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from .. import tree
 from .._random import host_generator
 from .._types import precision
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, Round
 from ..engine import batch
 from ..problems import AbstractAgent
 from .compiled import Compiled
@@ -81,6 +81,9 @@ class Site:
         _check_numbers(self.numbers, task.num_agents, tree.leading_axis(agents), streams)
         self.keys = task.keys(self.numbers)
         self.schemas = task.schemas(len(self.numbers))
+        self._controlled = any(stream.controlled for stream in streams or [])
+        if self._controlled:
+            _check_controlled(task)
         self.account = account
         if account is not None:
             for _, _, expected in self.schemas:
@@ -146,7 +149,9 @@ class Site:
         if (t, attempt) < (state.round, state.attempt):
             raise Refused("stale", f"round {t} was asked for again, but the site stands at round {state.round}")
         if (t, attempt) > (state.round, state.attempt):
-            state = self._begin(state, t, attempt, counted)
+            if number and self._controlled:  # only the first message says on what behaviour depends
+                raise Refused("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
+            state = self._begin(state, t, attempt, counted, message)
         answered = len(state.replies)
         if number < answered:
             if state.marks[number] != mark:
@@ -156,7 +161,7 @@ class Site:
             raise Refused("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
         return self._compute(state, header, message, mark)
 
-    def _begin(self, state: State, t: int, attempt: int, counted: int) -> State:
+    def _begin(self, state: State, t: int, attempt: int, counted: int, message: PyTree) -> State:
         """The state in which a round is begun: for the first time, or once more with the same observations."""
         if counted > state.round:
             raise Refused("lost", f"the server counted round {counted}, but what is saved here ends at {state.round}")
@@ -168,7 +173,7 @@ class Site:
             raise Refused("exhausted", "what was recorded for replay is used up: ask for fewer rounds")
         if self.streams:
             # Saved at once: what was observed cannot be observed again.
-            state = State(t, attempt, self._draw_live(t), memory, memory, [], [], blocks)
+            state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks)
             self._save(state)
             return state
         source = state.source if state.round < 0 else self._draw(state)[0]
@@ -200,13 +205,15 @@ class Site:
             self._block = (state.round, *self._next_block(state.source, np.asarray(state.round)))
         return self._block[1:]
 
-    def _draw_live(self, t: int) -> PyTree:
+    def _draw_live(self, t: int, message: PyTree) -> PyTree:
         """The streams' block, once per round also if another stream fails or the round cannot be answered."""
         length = self.task.algorithm.block_length
         for i, stream in enumerate(self.streams or []):
             if (t, i) not in self._drawn:
                 generator = host_generator(self.task.key, "stream", int(self.numbers[i]), t)
-                self._drawn[t, i] = _check_block(stream.draw(generator, length), stream.like, length)
+                draw: Any = stream.draw
+                known = (np.asarray(jax.tree.leaves(message)[0]),) if stream.controlled else ()
+                self._drawn[t, i] = _check_block(draw(generator, length, *known), stream.like, length)
         blocks = [self._drawn[t, i] for i in range(len(self.numbers))]
         with_seed = jax.tree.map(lambda x: x[:, :, None], tree.stack(blocks))
         return tree.to_device(with_seed, self.task.dtype)
@@ -319,6 +326,23 @@ def _check_numbers(numbers: np.ndarray, num_agents: int, found: int, streams: Se
     if found != len(numbers) or (streams is not None and len(streams) != len(numbers)):
         of_streams = "" if streams is None else f" and {len(streams)} streams"
         raise ValueError(f"`agents` must be as many as `numbers`: {len(numbers)}, got {found}{of_streams}.")
+
+
+def _check_controlled(task: Task) -> None:
+    """Refuses algorithms whose first message does not begin with the parameter, on which behaviour would depend."""
+    with precision(task.dtype):
+        theta = jnp.arange(1, 1 + len(task.theta), dtype=task.dtype)  # to be recognised
+        server, _ = task.settings.init(theta)
+        keys = task.keys(np.arange(1))
+        message = task.settings.exchanges[0].send(
+            server, Round(jnp.asarray(0), keys.server[0], num_agents=task.num_agents)
+        )
+    first = jax.tree.leaves(message)[:1]
+    if not (first and np.array_equal(first[0], theta)):
+        raise ValueError(
+            "`streams`: behaviour depends on the parameter, with which the messages of "
+            f"{type(task.algorithm).__name__} do not begin. Use FedHSA or LocalSA, which send it first, or a fixed policy."
+        )
 
 
 def _check_block(block: PyTree, like: PyTree, length: int) -> PyTree:

@@ -21,11 +21,17 @@ class AbstractStream(abc.ABC):
     def like(self) -> Observation:
         """An example of one observation; only its shape matters."""
 
+    @property
+    def controlled(self) -> bool:
+        """Whether observations depend on the parameter, as where one acts on what was learned."""
+        return False
+
     @abc.abstractmethod
     def draw(self, generator: np.random.Generator, length: int) -> Block:
         """The next `length` observations: arrays with a leading axis.
 
-        The generator depends on the run's key, the agent and the round.
+        The generator depends on the run's key, the agent and the round. A stream that is `controlled` gets a third
+        argument, the parameter with which the round begins.
         """
 
     def save(self) -> dict[str, np.ndarray]:

@@ -18,7 +18,8 @@ from .. import _check, _files, tree
 from .._random import as_key, key_words
 from .._types import Device, SeedLike, precision
 from .._version import __version__
-from ..algorithms import AbstractAlgorithm, cost
+from ..algorithms import AbstractAlgorithm, cost, prepare
+from ..algorithms.controlled import Walking
 from ..problems import Problem
 from . import checkpoint as checkpoints
 from . import placement
@@ -95,7 +96,7 @@ def simulate(
         _check.count("checkpoint_every", checkpoint_every)
     if checkpoint is not None:
         _files.check_writable("checkpoint", checkpoint)
-    algorithm.check(problem)
+    driven = prepare(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
     recorders = resolve(record, problem.agents)
     theta = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
@@ -103,7 +104,7 @@ def simulate(
     settings = _settings(problem, algorithm, theta, key, seeds, every, dtype, list(recorders))
     settings["device"] = placement.describe(devices)
     with precision(dtype):
-        run = Run(problem, algorithm, theta, as_key(key), seeds, every, dtype, recorders, devices)
+        run = Run(problem, driven, theta, as_key(key), seeds, every, dtype, recorders, devices)
         if debug:
             for seed in range(seeds):
                 run.debug(seed, rounds)
@@ -193,6 +194,8 @@ def _settings(
 
 def describe(setting: Any) -> Any:
     """A setting as plain values: numbers as they are, modules as their name and fields."""
+    if isinstance(setting, Walking):  # follows from the problem
+        return describe(setting.algorithm)
     if isinstance(setting, eqx.Module):
         fields = {f.name: describe(getattr(setting, f.name)) for f in dataclasses.fields(setting)}
         return {"name": type(setting).__name__, **fields}

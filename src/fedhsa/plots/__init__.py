@@ -1,4 +1,4 @@
-"""Figures: error curves with intervals over seeds, methods against one another, maps of values, and what theory predicts."""
+"""Figures: error curves with intervals over seeds, methods against one another, maps of values, and theory."""
 
 from ._compare import Trace as Trace
 from ._compare import compare as compare

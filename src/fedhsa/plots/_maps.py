@@ -155,17 +155,17 @@ def _draw(
         ink = _ink(NOWHERE if nowhere[state] else cmap(norm(values[state])))
         if not nowhere[state]:
             if cell >= LEGIBLE:
-                size = 6.5 * min(1.0, cell / 0.38)
                 number = f"{values[state]:.{decimals}f}".replace("-", "\u2212")
+                size = 6.5 * min(1.0, cell / 0.38) * min(1.0, 4.4 / len(number))
                 ax.text(x, y, number, color=ink, fontsize=size, ha="center", va="center")
             if policy is not None:
                 _point(ax, model.actions, policy[state], x, y, ink)
         if mark in MARKERS:  # in the middle of an empty cell, in a corner of one with a number
             at, side = ((x, y), 0.5) if nowhere[state] else ((column + 0.17, row + 0.19), 0.22)
-            style = dict(MARKERS[mark])
+            style: dict[str, Any] = {"edgecolor": INK, **MARKERS[mark]}
             if style["facecolor"] == INK and not nowhere[state]:  # dark marks on dark cells
                 style |= {"edgecolor": "white", "linewidth": 0.6}
-            ax.scatter(*at, s=(side * cell * 72) ** 2, zorder=3, gid=CELLS[mark], **({"edgecolor": INK} | style))
+            ax.scatter(*at, s=(side * cell * 72) ** 2, zorder=3, gid=CELLS[mark], **style)
 
 
 def _point(ax: "Axes", actions: tuple[str, ...], chances: np.ndarray, x: float, y: float, ink: str) -> None:

@@ -1,21 +1,18 @@
 """Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
 
-from . import (
-    finite_sum as finite_sum,
-)
-from . import (
-    garnet as garnet,
-)
-from . import (
-    logistic as logistic,
-)
-from . import (
-    quadratic as quadratic,
-)
-from . import (
-    td as td,
-)
+from . import finite_sum as finite_sum
+from . import garnet as garnet
+from . import gradient_td as gradient_td
+from . import logistic as logistic
+from . import n_step_td as n_step_td
+from . import off_policy_td as off_policy_td
+from . import q_learning as q_learning
+from . import quadratic as quadratic
+from . import sarsa as sarsa
+from . import td as td
+from . import td_lambda as td_lambda
 from .base import AbstractAgent as AbstractAgent
+from .base import AbstractControlledAgent as AbstractControlledAgent
 from .base import Problem as Problem
 from .make import PROBLEMS as PROBLEMS
 from .make import make as make

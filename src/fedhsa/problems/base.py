@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import _check, tree
-from .._types import Observation, precision
-from ..sources import IID, AbstractSource, Replay, Silent, Transition
+from .._types import Observation, State, precision
+from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
 
 RESIDUAL_TOLERANCE = 1e-10
 SINGULAR_TOLERANCE = 1e-12
@@ -76,6 +76,17 @@ class AbstractAgent(eqx.Module):
         return {}
 
 
+class AbstractControlledAgent(AbstractAgent):
+    """An agent whose chain goes where its parameter sends it: its source is an `AbstractControlled`.
+
+    Algorithms meet it as any other agent, as long as they evaluate each observation once.
+    """
+
+    @abc.abstractmethod
+    def react(self, theta: Any, state: State, words: Any, /) -> tuple[State, Observation]:
+        """The chain's next state and the observation made on the way, under this parameter; `words` are random bits."""
+
+
 class AffineAgent(AbstractAgent):
     r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$."""
 
@@ -108,7 +119,7 @@ class MeanAgent(AbstractAgent):
         return self.agent.recorders()
 
 
-class FlatAgent(AbstractAgent):
+class FlatAgent(AbstractControlledAgent):
     """An agent whose parameter is any pytree, seen through flat vectors."""
 
     source: AbstractSource
@@ -117,6 +128,10 @@ class FlatAgent(AbstractAgent):
 
     def operator(self, theta, o, /):
         return tree.ravel_traced(self.agent.operator(self.unravel(theta), o))
+
+    def react(self, theta, state, words, /):
+        assert isinstance(self.agent, AbstractControlledAgent)
+        return self.agent.react(self.unravel(theta), state, words)
 
     def mean_operator(self, theta, /):
         return tree.ravel_traced(self.agent.mean_operator(self.unravel(theta)))
@@ -185,6 +200,11 @@ class Problem(eqx.Module):
     def jacobians(self, theta: Any) -> np.ndarray:
         r"""$\partial \bar G_i / \partial \theta$ for every agent, `(M, d, d)`."""
         return _on_device(_jacobians, self.flat_agents, theta)
+
+    @property
+    def controlled(self) -> bool:
+        """Whether the agents' chains depend on the parameter."""
+        return isinstance(self.agents.source, AbstractControlled)
 
     @property
     def affine(self) -> bool:

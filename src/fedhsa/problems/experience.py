@@ -18,7 +18,9 @@ from .base import AbstractAgent, Problem
 
 
 class TDAgent(AbstractAgent):
-    r"""Policy evaluation, $G(\theta, o) = \text{mean}\,(r + \gamma \phi(s')^T\theta - \phi(s)^T\theta)\,\phi(s) - \lambda\theta$.
+    r"""Policy evaluation by TD(0) with linear features.
+
+    $$G(\theta, o) = \text{mean}\,(r + \gamma \phi(s')^T\theta - \phi(s)^T\theta)\,\phi(s) - \lambda\theta$$
 
     The mean is over the copies of the environment that step together; $\gamma = 0$ where an episode has ended.
 
@@ -49,9 +51,9 @@ class TDAgent(AbstractAgent):
 
 
 class SARSAAgent(AbstractAgent):
-    r"""As `TDAgent`, of action values $q(s, a) = \phi(s)^T \theta_a$: $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$.
+    r"""SARSA: as `TDAgent`, of action values $q(s, a) = \phi(s)^T \theta_a$.
 
-    The parameter is one vector, the blocks $\theta_a$ one after another. Affine for the observations it is given; if
+    The error $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$ along $\phi(s)$. The parameter is one vector, the blocks $\theta_a$ one after another. Affine for the observations it is given; if
     behaviour depends on the parameter, so does their law.
 
     **Arguments:**

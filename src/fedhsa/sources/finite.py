@@ -52,28 +52,28 @@ class FiniteChain(AbstractSource):
         self.transition = unbatch(P)
         self.stationary = unbatch(stationary)
         self.start = unbatch(start)
-        self._step_table = unbatch(_alias_table(P))
-        self._start_table = unbatch(_alias_table(start))
-        self._stationary_table = unbatch(_alias_table(stationary))
+        self._step_table = unbatch(alias_table(P))
+        self._start_table = unbatch(alias_table(start))
+        self._stationary_table = unbatch(alias_table(stationary))
 
     def init(self, key, /):
-        return _alias_draw(_bits(key), self._start_table)
+        return alias_draw(key_bits(key), self._start_table)
 
     def sample(self, key, /):
-        return _alias_draw(_bits(key), self._stationary_table)
+        return alias_draw(key_bits(key), self._stationary_table)
 
     def step(self, key, state, /):
-        return self._move(state, _bits(key)), state
+        return self._move(state, key_bits(key)), state
 
     def draw(self, keys, state, /):
-        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, _bits(keys))
+        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, key_bits(keys))
 
     def expect(self, function, /):
         values = jax.vmap(function)(jnp.arange(self.stationary.shape[-1]))
         return jax.tree.map(lambda v: jnp.tensordot(self.stationary, v, axes=1), values)
 
     def _move(self, state, bits):
-        return _alias_draw(bits, self._step_table, state)
+        return alias_draw(bits, self._step_table, state)
 
 
 class Transition(NamedTuple):
@@ -177,7 +177,7 @@ def _start_law(start, shape: tuple[int, int]) -> np.ndarray:
     return start
 
 
-def _alias_table(law: np.ndarray) -> np.ndarray:
+def alias_table(law: np.ndarray) -> np.ndarray:
     """Two words for each column of a law `(..., S)`, side by side since they are looked up together.
 
     Column `j` is kept when a random word is below its first, and exchanged for the column its second names otherwise.
@@ -221,12 +221,14 @@ def _chunks(count: int, size: int) -> list[slice]:
     return [slice(start, start + many) for start in range(0, count, many)]
 
 
-def _bits(key) -> UInt32[Array, "*batch 2"]:
+def key_bits(key) -> UInt32[Array, "*batch 2"]:
+    """The random words that a key is."""
     # A folded key is itself 64 fresh random bits; hashing it once more would only double the cost.
     return jax.random.key_data(key)
 
 
-def _alias_draw(bits: UInt32[Array, " 2"], table: Any, *row: Int[Array, ""]) -> Int[Array, ""]:
+def alias_draw(bits: UInt32[Array, " 2"], table: Any, *row: Int[Array, ""]) -> Int[Array, ""]:
+    """A column of the row's law."""
     S = table.shape[-2]
     high, low = bits[0] >> 16, bits[0] & 0xFFFF
     column = (high * S + ((low * S) >> 16)) >> 16  # the upper word of bits[0] * S, in 32-bit arithmetic

@@ -1,0 +1,75 @@
+"""Averaging that trusts whoever has seen more: per-coordinate weights by visits."""
+
+import jax
+import jax.numpy as jnp
+
+from .base import Exchange
+from .local import AbstractLocalSteps, local_steps, send_theta
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+class ImportanceAveraging(AbstractLocalSteps):
+    r"""Local steps, then an average in which each coordinate of an agent counts by how often it was visited.
+
+    With $N_i(x)$ the visits of coordinate $x$ in the round, the server adds
+
+    $$\sum_i \alpha_i(x)\, \delta_i(x), \qquad \alpha_i(x) = \frac{(1 - \eta)^{-N_i(x)}}{\sum_j (1 - \eta)^{-N_j(x)}}$$
+
+    so that an agent that has never seen a pair of state and action has no say in its value. For tables of values, whose
+    observations move one coordinate each (`problems.q_learning`). One exchange, $2 d$ numbers up. `LocalSA` is the same
+    with equal weights.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$ in (0, 1).
+    - `local_steps`: $H$, the observations each agent uses per round.
+
+    !!! example
+        >>> model = fedhsa.environments.Model(np.full((3, 2, 3), 1 / 3), np.arange(6.0).reshape(3, 2), 0.5)
+        >>> problem = fedhsa.problems.q_learning.from_model(model)
+        >>> result = fedhsa.simulate(problem, ImportanceAveraging(0.1, local_steps=10), rounds=200)
+        >>> bool(result.error[0, -1] < 0.1 * result.error[0, 0])
+        True
+
+    !!! cite "Woo, Joshi, Chi (2023), arXiv:2305.10697, FedAsynQ-ImAvg"
+    """
+
+    def __check_init__(self):
+        if isinstance(self.step_size, AbstractSchedule) or self.step_size >= 1:
+            raise ValueError(
+                f"`step_size` must be a number in (0, 1): weights are powers of 1 - it. Got {self.step_size}."
+            )
+
+    @property
+    def equal_weights(self):
+        return "it weighs agents by what they have seen. Use LocalSA."
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        return (Exchange("delta", send_theta, self._local_steps, self._average),)
+
+    def check(self, problem):
+        if not hasattr(problem.agents, "visited"):
+            raise TypeError(
+                f"ImportanceAveraging counts visits of coordinates, which {type(problem.agents).__name__} does not "
+                "tell. Use it on `problems.q_learning`, or give the agent a method `visited(o)`."
+            )
+
+    def _local_steps(self, theta_bar, memory, agent, block, round):
+        eta = step_at(self.step_size, round.index)
+        theta = local_steps(agent, theta_bar, block, eta, self.local_steps)
+        visits = jnp.sum(jax.vmap(agent.visited)(block), axis=0)
+        return (theta - theta_bar, visits), memory
+
+    def _average(self, server, replies, round):
+        delta, visits = replies.values
+        logits = -visits * jnp.log1p(-step_at(self.step_size, round.index))
+        if replies.weights is not None:
+            logits = jnp.where(replies.weights[:, None] != 0, logits, -jnp.inf)
+        # Where nobody answered all weights are undefined, and nothing moves.
+        weights = jax.nn.softmax(logits, axis=0)
+        return Server(server.theta + jnp.sum(jnp.where(jnp.isfinite(weights), weights * delta, 0.0), axis=0))

@@ -1,0 +1,81 @@
+"""What methods of control share: features of pairs of state and action, and what a policy earns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from ..environments import Model
+
+
+def action_features(model: Model, features: Any = None) -> np.ndarray:
+    """Features of pairs, `(M, S, A, d)`: given for all agents alike or for each, or a coordinate for each pair.
+
+    Where no action counts, between two episodes, they are zero; a state that stands for another has its features.
+    """
+    M, S, A = model.num_agents, model.num_states, model.num_actions
+    if features is None:
+        features = np.eye(S * A).reshape(S, A, S, A)[:, :, model.decides].reshape(S, A, -1)
+    features = _check.array("features", features, ("S", "A", "d") if np.ndim(features) == 3 else ("M", "S", "A", "d"))
+    if features.shape[-3:-1] != (S, A) or (features.ndim == 4 and len(features) != M):
+        raise ValueError(
+            f"`features` must have shape (M, S, A, d) or (S, A, d) with M, S, A = {M, S, A}, got {features.shape}."
+        )
+    states = model.lasting().states
+    table = np.broadcast_to(features, (M, S, A, features.shape[-1]))
+    own = table[np.arange(M)[:, None], np.where(states < 0, 0, states)]
+    return np.where(states[..., None, None] < 0, 0.0, own)
+
+
+def softmax(theta: Any, features: Any, sharpness: Any) -> Any:
+    r"""Chances of actions $\propto e^{\beta \phi(s, a)^T \theta}$, `(..., A)`, from features `(..., A, d)`."""
+    return jax.nn.softmax(sharpness * (features @ theta), axis=-1)
+
+
+def greedy(theta: Any, features: Any) -> Any:
+    """The best actions, all of them alike, `(..., A)`."""
+    values = features @ theta
+    best = (values >= jnp.max(values, axis=-1, keepdims=True)).astype(values.dtype)
+    return best / jnp.sum(best, axis=-1, keepdims=True)
+
+
+class Returns(eqx.Module):
+    """The expected return of an episode under the learned policy, in each agent's environment or on average."""
+
+    features: np.ndarray
+    going_on: np.ndarray
+    """Discounted transitions, `(M, S, A, S)`."""
+    rewards: np.ndarray
+    """Mean rewards, `(M, S, A)`."""
+    start: np.ndarray
+    sharpness: np.ndarray | None
+    """Of the softmax policy; None for the greedy one."""
+    average: bool = eqx.field(static=True)
+
+    def __call__(self, snapshot: Any) -> Any:
+        def of_agent(features, going_on, rewards, start, sharpness):
+            theta = snapshot.theta
+            policy = greedy(theta, features) if sharpness is None else softmax(theta, features, sharpness)
+            kernel = jnp.einsum("sa,sat->st", policy, going_on)
+            earned = jnp.sum(policy * rewards, axis=-1)
+            return start @ jnp.linalg.solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
+
+        arrays = (self.features, self.going_on, self.rewards, self.start, self.sharpness)
+        each = jax.vmap(of_agent)(*arrays)
+        return jnp.mean(each) if self.average else each
+
+
+def return_recorders(
+    features: Any, transitions: Any, rewards: Any, discount: Any, start: Any, sharpness: Any = None
+) -> dict[str, Callable[[], Callable]]:
+    """`returns`, one for each agent's environment, and `mean_return`, of agents that control."""
+
+    def make(average: bool) -> Returns:
+        mean = rewards if rewards.ndim == 3 else (transitions * rewards).sum(-1)
+        return Returns(features, transitions * discount[:, None, None, :], mean, start, sharpness, average)
+
+    return {"returns": lambda: make(False), "mean_return": lambda: make(True)}

@@ -1,0 +1,181 @@
+"""Control by Q-learning with linear features, or with a table, from fixed behaviours."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from .._random import host_generator
+from ..environments import Model
+from ..sources import AbstractSource, FiniteChain, Generative, Transitions
+from ._control import action_features, return_recorders
+from .base import AbstractAgent, Problem
+
+
+class AbstractQAgent(AbstractAgent):
+    """Values of actions, improved by the best of the next ones."""
+
+    source: AbstractSource
+    transitions: np.ndarray
+    """`(S, A, S)`."""
+    rewards: np.ndarray
+    """`(S, A, S)`."""
+    features: np.ndarray
+    """`(S, A, d)`."""
+    discount: np.ndarray
+    """`(S,)`, on entering: 0 where an episode ends."""
+    start: np.ndarray
+    """`(S,)`, where episodes begin."""
+
+    def best(self, theta, states):
+        """The values of the best actions in these states."""
+        return jnp.max(self.features[states] @ theta, axis=-1)
+
+    def mean_errors(self, theta):
+        """The mean error of each pair, `(S, A)`."""
+        ahead = self.rewards + self.discount * self.best(theta, jnp.arange(self.discount.shape[-1]))
+        return jnp.sum(self.transitions * ahead, axis=-1) - self.features @ theta
+
+    def recorders(self):
+        arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
+        return return_recorders(*arrays)
+
+
+class QLearningAgent(AbstractQAgent):
+    r"""$G_i(\theta, (x, x')) = (R + \gamma \max_b \phi(s', b)^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$."""
+
+    visits: np.ndarray
+    """`(S, A)`, how often each pair comes up in the long run."""
+
+    def operator(self, theta, o, /):
+        A = self.features.shape[-2]
+        (state, action), next_state = jnp.divmod(o.state, A), o.next_state // A
+        phi = self.features[state, action]
+        target = self.rewards[state, action, next_state] + self.discount[next_state] * self.best(theta, next_state)
+        return (target - phi @ theta) * phi
+
+    def mean_operator(self, theta, /):
+        return jnp.einsum("sa,sad->d", self.visits * self.mean_errors(theta), self.features)
+
+    def visited(self, o, /):
+        """Which coordinates an observation is about; of a table, the one of its pair."""
+        state, action = jnp.divmod(o.state, self.features.shape[-2])
+        return self.features[state, action]
+
+
+class SynchronousQAgent(AbstractQAgent):
+    r"""All pairs in every step: $G_i(\theta, (s'_x)_x) = \sum_x (R + \gamma \max_{a'} \phi(s'_x, a')^T \theta -
+    \phi(x)^T \theta)\,\phi(x)$.
+    """
+
+    def operator(self, theta, o, /):
+        S, A = self.features.shape[:2]
+        following = o.reshape(S, A)
+        rewards = jnp.take_along_axis(self.rewards, following[..., None], axis=-1)[..., 0]
+        errors = rewards + self.discount[following] * self.best(theta, following) - self.features @ theta
+        return jnp.einsum("sa,sad->d", errors, self.features)
+
+    def mean_operator(self, theta, /):
+        return jnp.einsum("sa,sad->d", self.mean_errors(theta), self.features)
+
+
+def from_model(
+    model: Model,
+    behaviour: Any = None,
+    features: Any = None,
+    *,
+    synchronous: bool = False,
+    start: str = "stationary",
+) -> Problem:
+    r"""Q-learning in the agents' models, from what they see under behaviours that do not change.
+
+    The operator is not affine; its root is found by Newton's method. With a table, one coordinate moves per step, and
+    the root is the fixed point of the Bellman operators averaged with the agents' visits of each pair: for one agent
+    its optimal action values. With other features there may be no root, or one that is unstable; `conditions` looks.
+
+    **Arguments:**
+
+    - `model`: the agents' decision processes.
+    - `behaviour`: chances of actions, `(S, A)` or `(M, S, A)`. Together the agents take all actions in all states.
+      Default: all alike.
+    - `features`: of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
+    - `synchronous`: whether an agent sees a transition of every pair in every step, from a simulator, instead of its
+      own trajectory. Then all pairs count alike, and there is no behaviour. Without noise this is QAvg.
+    - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
+
+    A run can record `returns`, of the greedy policy in each agent's environment, and `mean_return`.
+
+    !!! example
+        >>> stay, move = np.eye(2), np.eye(2)[::-1]
+        >>> model = fedhsa.environments.Model(np.stack([stay, move], axis=1), [[0.0, 0.0], [1.0, 0.0]], 0.9)
+        >>> from_model(model).theta_star.round(6)        # the table of values, state by state
+        array([ 8.1,  9. , 10. ,  8.1])
+
+    !!! cite "Watkins and Dayan (1992); Khodadadian et al. (2022), Woo et al. (2023), Jin et al. (2022), federated"
+    """
+    _check.choice("start", start, ("stationary", "episode"))
+    phi = action_features(model, features)
+    P, R, discount, _ = model.lasting()
+    M, S, A = phi.shape[:3]
+    arrays = (P, R, phi, discount, model.start)
+    if synchronous:
+        agents: AbstractAgent = SynchronousQAgent(Generative(P.reshape(M, S * A, S)), *arrays)
+    else:
+        chain = model.chain(behaviour, pairs=True)
+        finite = FiniteChain(chain.transition, chain.start if start == "episode" else None)
+        agents = QLearningAgent(Transitions(finite), *arrays, finite.stationary.reshape(M, S, A))
+    return Problem(agents, like=_nearest_table(model, phi))
+
+
+class Conditions(NamedTuple):
+    """What is known of a Q-learning problem's stability."""
+
+    root: float
+    """The largest real part of an eigenvalue of the average operator's Jacobian at the root: below 0, it is stable."""
+    margin: float
+    r"""The smallest eigenvalue of $\Sigma - \gamma^2 \Sigma^\star(\theta)$ at the root and at all parameters tried,
+    with $\Sigma$ the covariance of the features under the behaviours and $\Sigma^\star(\theta)$ that of the best
+    actions' features. If it is above 0 for all parameters, Q-learning converges (Melo, Meyn and Ribeiro, 2008)."""
+    tried: int
+    """How many parameters."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the condition held wherever it was looked at."""
+        return self.margin > 0 > self.root
+
+
+def conditions(problem: Problem, tries: int = 200, key: int = 0) -> Conditions:
+    """Looks whether Q-learning is stable at the root, and whether a sufficient condition holds elsewhere.
+
+    The condition is over infinitely many parameters; it is looked at in the root and in random directions from zero.
+
+    !!! example
+        >>> stay, move = np.eye(2), np.eye(2)[::-1]
+        >>> model = fedhsa.environments.Model(np.stack([stay, move], axis=1), [[0.0, 0.0], [1.0, 0.0]], 0.9)
+        >>> conditions(from_model(model)).root < 0
+        True
+    """
+    agents = problem.agents
+    if not isinstance(agents, QLearningAgent):
+        raise TypeError(f"`problem` must be one of `q_learning.from_model`, got agents of {type(agents).__name__}.")
+    root = float(np.linalg.eigvals(problem.jacobians(problem.theta_star).mean(0)).real.max())
+    rng = host_generator(key, "conditions")
+    parameters = np.concatenate([problem.theta_star[None], rng.normal(size=(tries, problem.dim))])
+    by_state = agents.visits.sum(-1)
+    own = np.einsum("msa,msad,msae->de", agents.visits, agents.features, agents.features)
+    margin = np.inf
+    for theta in parameters:
+        best = np.take_along_axis(agents.features, (agents.features @ theta).argmax(-1)[..., None, None], axis=2)[
+            :, :, 0
+        ]
+        weights = by_state * agents.discount**2
+        margin = min(margin, np.linalg.eigvalsh(own - np.einsum("ms,msd,mse->de", weights, best, best))[0])
+    return Conditions(root, float(margin) / problem.num_agents, len(parameters))
+
+
+def _nearest_table(model: Model, features: np.ndarray) -> np.ndarray:
+    """Where the search for the root begins: the features' nearest to the average of the optimal values."""
+    values = model.optimal().mean(0).reshape(-1)
+    return np.linalg.lstsq(features.mean(0).reshape(len(values), -1), values)[0]

@@ -1,0 +1,134 @@
+"""Control by SARSA with linear features and softmax policies: where the chain goes depends on the parameter."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from .._random import fold_in
+from ..environments import Model
+from ..sources import AbstractSource, Decisions, Transition
+from ..sources.finite import stationary_law
+from ._control import action_features, return_recorders, softmax
+from .base import AbstractControlledAgent, Problem
+
+TURNS = 100
+"""How often the policy is improved before the search for the root begins."""
+
+
+class SARSAAgent(AbstractControlledAgent):
+    r"""$G_i(\theta, (x, x')) = (R + \gamma \phi(x')^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$.
+
+    The next action is drawn under the parameter of the moment: $a' \sim \pi_\theta(\cdot \mid s') \propto
+    e^{\beta \phi(s', \cdot)^T \theta}$.
+    """
+
+    source: AbstractSource
+    transitions: np.ndarray
+    """`(S, A, S)`."""
+    rewards: np.ndarray
+    """`(S, A, S)`."""
+    features: np.ndarray
+    """`(S, A, d)`."""
+    discount: np.ndarray
+    """`(S,)`, on entering: 0 where an episode ends."""
+    start: np.ndarray
+    """`(S,)`, where episodes begin."""
+    sharpness: np.ndarray
+    """$\\beta$."""
+
+    def react(self, theta, state, words, /):
+        assert isinstance(self.source, Decisions)
+        state, action = state
+        following = self.source.follow(words, state, action)
+        chances = softmax(theta, self.features[following], self.sharpness)
+        # The words have been used for the state; folded once more they are fresh.
+        key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), 1)
+        point = jax.random.uniform(key, dtype=chances.dtype)
+        next_action = jnp.sum(jnp.cumsum(chances)[:-1] <= point).astype(jnp.int32)
+        A = self.features.shape[-2]
+        return (following, next_action), Transition(state * A + action, following * A + next_action)
+
+    def operator(self, theta, o, /):
+        A = self.features.shape[-2]
+        (state, action), (next_state, next_action) = jnp.divmod(o.state, A), jnp.divmod(o.next_state, A)
+        phi, next_phi = self.features[state, action], self.features[next_state, next_action]
+        reward = self.rewards[state, action, next_state]
+        return (reward + jnp.sum((self.discount[next_state] * next_phi - phi) * theta)) * phi
+
+    def mean_operator(self, theta, /):
+        """The operator's mean in the long run of the policy that belongs to this parameter."""
+        policy = softmax(theta, self.features, self.sharpness)
+        visits = _stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
+        values = self.features @ theta
+        ahead = self.rewards + self.discount * jnp.sum(policy * values, axis=-1)
+        errors = jnp.sum(self.transitions * ahead, axis=-1) - values
+        return jnp.einsum("sa,sad->d", visits[:, None] * policy * errors, self.features)
+
+    def recorders(self):
+        arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
+        return return_recorders(*arrays, self.sharpness)
+
+
+def from_model(model: Model, features: Any = None, *, sharpness: float = 1.0) -> Problem:
+    r"""SARSA in the agents' models: each follows the softmax policy of its own local parameter and improves it.
+
+    The root is where, on average over the agents, the values are those of the policy they give rise to; it is found by
+    Newton's method on the exact stationary laws.
+
+    **Arguments:**
+
+    - `model`: the agents' decision processes.
+    - `features`: of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
+    - `sharpness`: $\beta$, the inverse temperature. 0 takes all actions alike, whatever the values; large ones follow
+      the best action, and where the policy turns faster than values can be learned there is no convergence.
+
+    A run can record `returns`, of the softmax policy in each agent's environment, and `mean_return`.
+
+    !!! example
+        >>> rng = np.random.default_rng(0)
+        >>> model = fedhsa.environments.Model(rng.dirichlet(np.ones(4), size=(4, 2)), rng.random((4, 2)), 0.5)
+        >>> problem = from_model(model, sharpness=2.0)
+        >>> result = fedhsa.simulate(problem, fedhsa.SA(0.1), rounds=1000, record=["mean_return"], every=1000)
+        >>> bool(result.records["mean_return"][0, -1] > result.records["mean_return"][0, 0])
+        True
+
+    !!! cite "Zou, Xu, Liang (2019); Zhang et al. (2024), arXiv:2401.15273, for FedSARSA, which is this with LocalSA"
+    """
+    _check.number("sharpness", sharpness, least=0.0)
+    phi = action_features(model, features)
+    P, R, discount, _ = model.lasting()
+    source, sharp = Decisions(P, model.start), np.full(model.num_agents, float(sharpness))
+    agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp)
+    return Problem(agents, like=_near_root(agents, float(sharpness)))
+
+
+def _near_root(agents: SARSAAgent, sharpness: float) -> np.ndarray:
+    """Where the search for the root begins: values of a policy that is improved and evaluated in turn.
+
+    From elsewhere Newton's method may end where an action is never taken, and its value does not count.
+    """
+    P, discount, features = agents.transitions, agents.discount[:, None, None, :], agents.features
+    rewards, theta = (P * agents.rewards).sum(-1), np.zeros(features.shape[-1])
+    for turn in range(TURNS):
+        values = sharpness * (features @ theta)
+        policy = np.exp(values - values.max(-1, keepdims=True))
+        policy /= policy.sum(-1, keepdims=True)
+        visits = stationary_law(np.einsum("msa,msat->mst", policy, P))
+        weighted = (visits[..., None] * policy)[..., None] * features
+        ahead = np.einsum("msat,mtb,mtbd->msad", P * discount, policy, features, optimize=True)
+        A = np.einsum("msad,msae->de", weighted, ahead - features)
+        found = np.linalg.lstsq(A, -np.einsum("msad,msa->d", weighted, rewards))[0]
+        theta = theta + (found - theta) / (1 if turn < TURNS // 2 else 2)  # smaller turns where it goes in circles
+        if abs(found - theta).max() < 1e-8 * (1 + abs(found).max()):
+            break
+    return theta
+
+
+def _stationary(P: Any) -> Any:
+    """The stationary law of one kernel `(S, S)`, as `sources.finite.stationary_law` has it, differentiable."""
+    S = P.shape[-1]
+    system = (jnp.eye(S, dtype=P.dtype) - P + 1.0).T
+    return jnp.linalg.solve(system, jnp.ones(S, dtype=P.dtype))

@@ -1,0 +1,94 @@
+"""Sources of decision processes: every action at once, and chains that go where the parameter sends them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, UInt32
+
+from .._random import fold_in
+from .base import AbstractSource
+from .finite import alias_draw, alias_table, key_bits
+
+
+class Generative(AbstractSource):
+    """A simulator asked about everything: the observation is a next state for every pair of state and action.
+
+    **Arguments:**
+
+    - `laws`: the law of the next state, `(N, S)`, one row for each pair.
+    """
+
+    laws: np.ndarray
+    _table: np.ndarray
+
+    def __init__(self, laws: np.ndarray):
+        self.laws, self._table = laws, alias_table(laws)
+
+    def init(self, key, /):
+        return ()
+
+    def sample(self, key, /):
+        return ()
+
+    def step(self, key, state, /):
+        pairs = jnp.arange(self._table.shape[-3])
+        return (), jax.vmap(lambda bits, pair: alias_draw(bits, self._table, pair))(
+            key_bits(fold_in(key, pairs)), pairs
+        )
+
+    def draw(self, keys, state, /):
+        return jax.vmap(lambda key: self.step(key, ()))(keys)
+
+
+class Prepared(NamedTuple):
+    """What a chain needs to be stepped later: where it begins, and the random words of its steps."""
+
+    start: PyTree
+    words: UInt32[Array, "length 2"]
+
+
+class AbstractControlled(AbstractSource):
+    """A chain whose law depends on the parameter, so that nobody can step it in advance.
+
+    Its block holds the random words of the steps, and the steps themselves are the agent's (`react`), taken when an
+    algorithm asks for an operator. `init` gives the state at position 0, which stays in the block's `start`.
+    """
+
+    def step(self, key, state, /):
+        return state, Prepared(state, key_bits(key))
+
+    def draw(self, keys, state, /):
+        # The start has an axis in front, like everything in a block.
+        return state, Prepared(jax.tree.map(lambda x: x[None], state), key_bits(keys))
+
+
+class Decisions(AbstractControlled):
+    """A decision process whose actions somebody else takes; the state is a pair of state and action.
+
+    **Arguments:**
+
+    - `transitions`: $P(s' \\mid s, a)$, `(S, A, S)`.
+    - `start`: the law of the first state, `(S,)`; the first action is any.
+
+    Both may carry a leading axis, one entry per agent.
+    """
+
+    transitions: np.ndarray
+    start: np.ndarray
+    _step_table: np.ndarray
+    _start_table: np.ndarray
+
+    def __init__(self, transitions: np.ndarray, start: np.ndarray):
+        self.transitions, self.start = transitions, start
+        self._step_table, self._start_table = alias_table(transitions), alias_table(start)
+
+    def init(self, key, /) -> tuple[Any, Any]:
+        state = alias_draw(key_bits(key), self._start_table)
+        action = jax.random.randint(fold_in(key, 1), (), 0, self._step_table.shape[-3], dtype=jnp.int32)
+        return state, action
+
+    def follow(self, words: UInt32[Array, " 2"], state: Any, action: Any) -> Any:
+        """The next state."""
+        return alias_draw(words, self._step_table, state, action)
