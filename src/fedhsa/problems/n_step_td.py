@@ -54,6 +54,6 @@ def random(
     key: SeedLike = 0,
 ) -> Problem:
     """The processes of `td.random`, evaluated by n-step TD."""
-    agents = td.random(num_agents, num_states, dim, heterogeneity=heterogeneity, laziness=laziness, key=key).agents
-    chain = agents.source.chain
-    return from_arrays(chain.transition, agents.rewards, agents.features, agents.discount, steps=steps)
+    _check.count("steps", steps)
+    process = td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key)
+    return n_step(process, np.ones_like(process.chain.stationary), steps)

@@ -102,6 +102,13 @@ def random(
         >>> random(num_agents=3, num_states=8, dim=4).theta_star.shape
         (4,)
     """
+    return _problem(random_process(num_agents, num_states, dim, heterogeneity, laziness, key))
+
+
+def random_process(
+    num_agents: int, num_states: int, dim: int, heterogeneity: float, laziness: float, key: SeedLike
+) -> Process:
+    """The processes of `random`."""
     S = _check.count("num_states", num_states)
     _check.count("dim", dim)
     if dim > S:
@@ -110,4 +117,4 @@ def random(
     R = blend(lambda rng: 2 * rng.random(S), "R", num_agents, heterogeneity, key)
     features = blend(lambda rng: rng.random((S, dim)), "features", num_agents, heterogeneity, key)
     discount = blend(lambda rng: np.asarray(rng.uniform(0.5, 0.99)), "discount", num_agents, heterogeneity, key)
-    return from_arrays(lazy(P, laziness), R, features, discount)
+    return _processes.from_arrays(lazy(P, laziness), R, features, discount)

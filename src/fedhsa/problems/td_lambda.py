@@ -59,9 +59,7 @@ def random(
     key: SeedLike = 0,
 ) -> Problem:
     r"""The processes of `td.random`, evaluated by TD($\lambda$)."""
-    agents = td.random(num_agents, num_states, dim, heterogeneity=heterogeneity, laziness=laziness, key=key).agents
-    chain = agents.source.chain
-    return from_arrays(chain.transition, agents.rewards, agents.features, agents.discount, trace=trace)
+    return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), trace)
 
 
 def _problem(process: Process, trace: float) -> Problem:
