@@ -14,7 +14,6 @@ from ..environments import ENVIRONMENTS
 from ..problems import PROBLEMS
 from .usage import UsageError
 
-
 KINDS = ("problems", "algorithms", "wrappers", "environments")
 """What can be listed."""
 
