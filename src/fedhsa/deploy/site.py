@@ -341,7 +341,7 @@ def _check_controlled(task: Task) -> None:
     if not (first and np.array_equal(first[0], theta)):
         raise ValueError(
             "`streams`: behaviour depends on the parameter, with which the messages of "
-            f"{type(task.algorithm).__name__} do not begin. Use FedHSA or LocalSA, which send it first, or a fixed policy."
+            f"{type(task.algorithm).__name__} do not begin. Use FedHSA or LocalSA, or a fixed policy."
         )
 
 

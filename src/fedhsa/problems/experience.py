@@ -53,8 +53,9 @@ class TDAgent(AbstractAgent):
 class SARSAAgent(AbstractAgent):
     r"""SARSA: as `TDAgent`, of action values $q(s, a) = \phi(s)^T \theta_a$.
 
-    The error $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$ along $\phi(s)$. The parameter is one vector, the blocks $\theta_a$ one after another. Affine for the observations it is given; if
-    behaviour depends on the parameter, so does their law.
+    The error $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$ along $\phi(s)$. The parameter is one vector, the blocks
+    $\theta_a$ one after another. Affine for the observations it is given; if behaviour depends on the parameter, their
+    law does, too.
 
     **Arguments:**
 

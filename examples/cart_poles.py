@@ -1,0 +1,58 @@
+"""Cart poles with unlike gravity and pole lengths, live in Gymnasium: agents for `fedhsa deploy`, and a look at them.
+
+    fedhsa deploy memory --agent examples/cart_poles.py:build --dim 16 --step-size 0.2 --rounds 200
+    fedhsa deploy demo --agent examples/cart_poles.py:build --dim 16 --step-size 0.2 --rounds 3
+
+Every agent balances a pole of its own by the same simple rule, and all of them learn together how long that lasts on
+average: the value function of the rule, discounted.
+"""
+
+import pathlib
+import tempfile
+
+import numpy as np
+
+from fedhsa import deploy
+from fedhsa.deploy.gym import GymStream
+from fedhsa.environments.features import Fourier
+from fedhsa.problems.experience import TDAgent
+
+FEATURES = Fourier([-2.4, -3.0, -0.21, -3.0], [2.4, 3.0, 0.21, 3.0], order=1)
+DISCOUNT = 0.9
+
+
+def policy(seen: np.ndarray) -> np.ndarray:
+    """Pushes more often to the side to which the pole leans."""
+    right = 1 / (1 + np.exp(-20 * seen[..., 2]))
+    return np.stack([1 - right, right], axis=-1)
+
+
+def physics(number: int, num_agents: int) -> dict[str, float]:
+    """From a light short pole on a small planet to a long one on a large planet."""
+    part = number / max(1, num_agents - 1)
+    return {"gravity": 4.0 + 20.0 * part, "length": 0.2 + 0.8 * part}
+
+
+def build(place: deploy.Place) -> deploy.Live:
+    """The agent of this place, and the environment it observes."""
+    own = physics(place.number, place.num_agents)
+    stream = GymStream("CartPole-v1", features=FEATURES, policy=policy, discount=DISCOUNT, num_envs=8, physics=own)
+    return deploy.Live(TDAgent(), stream)
+
+
+def main() -> None:
+    """Runs FedHSA and Local SA in this process; prints what the start of an episode is said to be worth."""
+    start = FEATURES(np.zeros(4))
+    for algorithm in ("LocalSA", "FedHSA"):
+        plan = deploy.Plan(
+            num_agents=3, dim=16, agent=f"{__file__}:build", algorithm=algorithm, step_size=0.2, local_steps=10
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            server = deploy.in_memory(plan, pathlib.Path(folder))
+            server.run(100)
+            theta = np.asarray(server.progress.server.theta)[0]
+        print(f"{algorithm:8s} value of an upright pole {start @ theta:.2f} of at most {1 / (1 - DISCOUNT):.0f}")
+
+
+if __name__ == "__main__":
+    main()
