@@ -31,11 +31,34 @@ def one_slow_agent(printed: str, folder: pathlib.Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"one_slow_agent.png", "one_slow_agent.pdf"}
 
 
-CHECKS = {"one_slow_agent.py": one_slow_agent, "own_problem.py": own_problem}
+def pedestrians(printed: str, folder: pathlib.Path) -> None:
+    """FedHSA finds the common fit, Local SA does not; the common fit is not what each counter would choose."""
+    away = [float(line.split()[1]) for line in printed.splitlines() if "from the common fit" in line]
+    assert away[0] < away[1] / 5
+    station = next(line for line in printed.splitlines() if line.startswith("Southern Cross"))
+    fed_hsa, _, in_one_place, alone, _ = (float(value) for value in station[30:].replace("±", " ").split()[::2])
+    assert abs(fed_hsa - in_one_place) < 5 < 50 < fed_hsa - alone
+    assert {path.name for path in folder.iterdir()} == {"pedestrians.png", "pedestrians.pdf"}
+
+
+def employment(printed: str, folder: pathlib.Path) -> None:
+    """Eighty branches are worth fewer than eight agents as they are, and many more once they are independent."""
+    words = printed.splitlines()[-1].replace(",", "").split()
+    together, apart = (float(words[i + 1]) for i, word in enumerate(words) if word == "speed-up")
+    assert together < 8 < 25 < apart < 80
+    assert {path.name for path in folder.iterdir()} == {"employment.png", "employment.pdf"}
+
+
+CHECKS = {
+    "employment.py": employment,
+    "one_slow_agent.py": one_slow_agent,
+    "own_problem.py": own_problem,
+    "pedestrians.py": pedestrians,
+}
 """What a script must have done besides running, by its name."""
 
 
-LONG = ("one_slow_agent.py",)
+LONG = ("employment.py", "one_slow_agent.py", "pedestrians.py")
 
 
 @pytest.mark.parametrize(
@@ -134,3 +157,35 @@ def test_the_files_of_the_private_series_are_those_that_the_script_writes(tmp_pa
     for number in range(3):
         made, kept = (folder / "data" / f"{number}.csv" for folder in (tmp_path, SERIES))
         assert made.read_bytes() == kept.read_bytes()
+
+
+COUNTERS = EXAMPLES / "pedestrians"
+
+
+@pytest.fixture(scope="module")
+def counters(tmp_path_factory):
+    """The folder of the counters' files."""
+    folder = tmp_path_factory.mktemp("counters")
+    runpy.run_path(str(COUNTERS / "make_data.py"))["main"](str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == [f"{number}.csv" for number in range(4)]
+    return folder
+
+
+def test_counters_of_pedestrians_come_near_their_common_fit_each_with_its_own_file(counters, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "site", sys.modules["site"])  # Python's own has the name of the example's file
+    plan = Plan(f"{COUNTERS / 'site.py'}:build", dim=5, num_agents=4, algorithm="FedHSA", step_size=0.1, local_steps=7)
+    server = in_memory(plan, tmp_path, config={"data": str(counters / "{number}.csv")})
+    server.run(30)
+    read = runpy.run_path(str(COUNTERS / "site.py"))["read"]
+    parts = [read(str(counters / f"{number}.csv")).problem.affine_parts() for number in range(4)]
+    A, b = (np.concatenate(both).mean(0) for both in zip(*parts, strict=True))
+    common, found = np.linalg.solve(A, b), np.asarray(server.progress.server.theta)[0]
+    assert np.linalg.norm(found - common) < 0.1 < 0.7 < np.linalg.norm(common)
+
+
+def test_a_counter_without_a_file_says_so(counters):
+    read = runpy.run_path(str(COUNTERS / "site.py"))["read"]
+    with pytest.raises(ValueError, match="--data PATH"):
+        read("")
+    with pytest.raises(ValueError, match="there is no file"):
+        read(str(counters / "4.csv"))

@@ -96,8 +96,11 @@ def arguments(
     if name not in known:
         raise ValueError(f"`{what}` must be one of {', '.join(known)}, got {name!r}.{nearest(name, known)}")
     parameters = inspect.signature(known[name]).parameters
+    passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for argument, value in given.items():
         if argument not in parameters:
+            if passes_on:  # to a function with arguments of its own, which looks at them
+                continue
             options = [p for p in parameters if p not in common]
             raise ValueError(
                 f"The {what} {name} has no argument `{argument}`.{nearest(argument, options)} "

@@ -234,6 +234,8 @@ def test_one_site_with_agreed_scales_is_the_agent_that_it_is_among_all():
         assert alone.names == ("all",)
         np.testing.assert_array_equal(alone.train.inputs[0], together.train.inputs[number])
         np.testing.assert_allclose(alone.problem.theta_star, together.alone[number], rtol=1e-9)
+        for mine, theirs in zip(*map(jax.tree.leaves, (alone.agent(), together.agent(number))), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def with_value(value, row=7):

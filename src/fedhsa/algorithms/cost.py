@@ -33,6 +33,10 @@ class _CountedAgent(AbstractControlledAgent):
     def mean_operator(self, theta, /):
         return self.agent.mean_operator(theta)
 
+    def visited(self, o, /):
+        """Of agents that tell; only methods that have checked for it ask."""
+        return self.agent.visited(o)  # pyright: ignore[reportAttributeAccessIssue]
+
 
 def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
     """Counts exchanges, floats, samples and operator evaluations of one round by tracing it.

@@ -1,5 +1,6 @@
 """Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
 
+from . import evaluation as evaluation
 from . import finite_sum as finite_sum
 from . import garnet as garnet
 from . import gradient_td as gradient_td

@@ -31,6 +31,28 @@ def action_features(model: Model, features: Any = None) -> np.ndarray:
     return np.where(states[..., None, None] < 0, 0.0, own)
 
 
+def one_hot_places(features: np.ndarray) -> np.ndarray | None:
+    """Which coordinate is the 1 in features that are otherwise 0, `(M, S, A)`; None where some are not of that kind.
+
+    A table's values are looked up there, which costs a step as much as it has actions, not times the coordinates. Where
+    no action counts the place is past the end.
+    """
+    ones = features == 1
+    if not ((features == 0) | ones).all() or (ones.sum(-1) > 1).any():
+        return None
+    return np.where(ones.any(-1), ones.argmax(-1), features.shape[-1]).astype(np.int32)
+
+
+def look_up(theta: Any, places: Any) -> Any:
+    """The parameter's entries at these places, 0 past the end."""
+    return theta.at[places].get(mode="fill", fill_value=0.0)
+
+
+def put(theta: Any, places: Any, values: Any) -> Any:
+    """A vector like the parameter with these values added up at these places."""
+    return jnp.zeros_like(theta).at[places].add(values, mode="drop")
+
+
 def softmax(theta: Any, features: Any, sharpness: Any) -> Any:
     r"""Chances of actions $\propto e^{\beta \phi(s, a)^T \theta}$, `(..., A)`, from features `(..., A, d)`."""
     return jax.nn.softmax(sharpness * (features @ theta), axis=-1)

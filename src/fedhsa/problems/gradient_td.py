@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
 from ._evaluation import AbstractEvaluator, projected
+from ._worlds import random_features, random_policies, world
 from .base import Problem
 from .off_policy_td import weighed
 
@@ -84,3 +86,33 @@ def from_model(
     speeds = np.full(model.num_agents, float(speed))
     agents = GradientTDAgent(Transitions(process.chain), *process[1:], A, b, ratios, speeds, method)
     return Problem(agents, like=np.zeros(A.shape[-1]))
+
+
+def random(
+    num_agents: int = 10,
+    dim: int | None = None,
+    *,
+    environment: str = "random",
+    method: str = "TDC",
+    speed: float = 1.0,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+    **options: Any,
+) -> Problem:
+    r"""A random policy evaluated by agents that follow random ones of their own, in versions of an environment.
+
+    **Arguments:**
+
+    - `dim`: the number of random features. Default: a coordinate for each state.
+    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `method`, `speed`: as for `from_model`.
+
+    !!! example
+        >>> random(num_agents=3, num_states=5).dim
+        10
+    """
+    model = world(environment, num_agents, heterogeneity, key, options)
+    target = random_policies(model, "target", key, agents=False)
+    behaviour = random_policies(model, "behaviour", key, agents=heterogeneity > 0)
+    features = random_features((model.num_states,), dim, key)
+    return from_model(model, target, behaviour, features, method=method, speed=speed)

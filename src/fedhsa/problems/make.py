@@ -4,7 +4,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import _check
-from . import finite_sum, garnet, logistic, quadratic, td
+from . import (
+    evaluation,
+    finite_sum,
+    garnet,
+    gradient_td,
+    logistic,
+    n_step_td,
+    off_policy_td,
+    q_learning,
+    quadratic,
+    sarsa,
+    td,
+    td_lambda,
+)
 from .base import Problem
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {
@@ -13,6 +26,13 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "garnet": garnet.random,
     "finite-sum": finite_sum.random,
     "logistic": logistic.random,
+    "n-step-td": n_step_td.random,
+    "td-lambda": td_lambda.random,
+    "evaluation": evaluation.random,
+    "off-policy-td": off_policy_td.random,
+    "gradient-td": gradient_td.random,
+    "q-learning": q_learning.random,
+    "sarsa": sarsa.random,
 }
 """The random problem of each family, by the name the command line uses."""
 COMMON = ("num_agents", "dim", "heterogeneity", "key")

@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 
 from .. import _check
+from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions, Windows
 from . import _processes
 from ._evaluation import AbstractEvaluator, projected, solved
 from ._processes import Process
+from ._worlds import random_features, random_policies, world
 from .base import Problem
 
 
@@ -112,3 +114,32 @@ def weighed(model: Model, policy: Any, behaviour: Any, features: Any, start: str
     states = model.chain(behaviour).states
     own = np.take_along_axis(ratios, np.where(states < 0, 0, states)[..., None], axis=1)
     return process, own.reshape(model.num_agents, -1)
+
+
+def random(
+    num_agents: int = 10,
+    dim: int | None = None,
+    *,
+    environment: str = "random",
+    steps: int = 1,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+    **options: Any,
+) -> Problem:
+    r"""A random policy evaluated by agents that follow random ones of their own, in versions of an environment.
+
+    **Arguments:**
+
+    - `dim`: the number of random features. Default: a coordinate for each state.
+    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `steps`: $n$ of n-step TD.
+
+    !!! example
+        >>> random(num_agents=3, num_states=5).dim
+        5
+    """
+    model = world(environment, num_agents, heterogeneity, key, options)
+    target = random_policies(model, "target", key, agents=False)
+    behaviour = random_policies(model, "behaviour", key, agents=heterogeneity > 0)
+    features = random_features((model.num_states,), dim, key)
+    return from_model(model, target, behaviour, features, steps=steps)

@@ -2,14 +2,17 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
 from .._random import host_generator
+from .._types import SeedLike
 from ..environments import Model
 from ..sources import AbstractSource, FiniteChain, Generative, Transitions
-from ._control import action_features, return_recorders
+from ._control import action_features, look_up, one_hot_places, put, return_recorders
+from ._worlds import random_features, world
 from .base import AbstractAgent, Problem
 
 
@@ -27,15 +30,26 @@ class AbstractQAgent(AbstractAgent):
     """`(S,)`, on entering: 0 where an episode ends."""
     start: np.ndarray
     """`(S,)`, where episodes begin."""
+    places: np.ndarray | None = eqx.field(default=None, kw_only=True)
+    """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
 
-    def best(self, theta, states):
-        """The values of the best actions in these states."""
-        return jnp.max(self.features[states] @ theta, axis=-1)
+    def values(self, theta, *pair):
+        """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
+        if self.places is None:
+            return self.features[pair] @ theta
+        return look_up(theta, self.places[pair])
+
+    def spread(self, theta, errors, *pair):
+        """The errors of a pair, or of all, times their features."""
+        if self.places is None:
+            return jnp.tensordot(errors, self.features[pair], axes=jnp.ndim(errors))
+        return put(theta, self.places[pair], errors)
 
     def mean_errors(self, theta):
         """The mean error of each pair, `(S, A)`."""
-        ahead = self.rewards + self.discount * self.best(theta, jnp.arange(self.discount.shape[-1]))
-        return jnp.sum(self.transitions * ahead, axis=-1) - self.features @ theta
+        values = self.values(theta)
+        ahead = self.rewards + self.discount * jnp.max(values, axis=-1)
+        return jnp.sum(self.transitions * ahead, axis=-1) - values
 
     def recorders(self):
         arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
@@ -51,12 +65,12 @@ class QLearningAgent(AbstractQAgent):
     def operator(self, theta, o, /):
         A = self.features.shape[-2]
         (state, action), next_state = jnp.divmod(o.state, A), o.next_state // A
-        phi = self.features[state, action]
-        target = self.rewards[state, action, next_state] + self.discount[next_state] * self.best(theta, next_state)
-        return (target - phi @ theta) * phi
+        best = jnp.max(self.values(theta, next_state), axis=-1)
+        target = self.rewards[state, action, next_state] + self.discount[next_state] * best
+        return self.spread(theta, target - self.values(theta, state, action), state, action)
 
     def mean_operator(self, theta, /):
-        return jnp.einsum("sa,sad->d", self.visits * self.mean_errors(theta), self.features)
+        return self.spread(theta, self.visits * self.mean_errors(theta))
 
     def visited(self, o, /):
         """Which coordinates an observation is about; of a table, the one of its pair."""
@@ -73,11 +87,12 @@ class SynchronousQAgent(AbstractQAgent):
         S, A = self.features.shape[:2]
         following = o.reshape(S, A)
         rewards = jnp.take_along_axis(self.rewards, following[..., None], axis=-1)[..., 0]
-        errors = rewards + self.discount[following] * self.best(theta, following) - self.features @ theta
-        return jnp.einsum("sa,sad->d", errors, self.features)
+        values = self.values(theta)
+        ahead = (self.discount * jnp.max(values, axis=-1))[following]
+        return self.spread(theta, rewards + ahead - values)
 
     def mean_operator(self, theta, /):
-        return jnp.einsum("sa,sad->d", self.mean_errors(theta), self.features)
+        return self.spread(theta, self.mean_errors(theta))
 
 
 def from_model(
@@ -118,13 +133,13 @@ def from_model(
     phi = action_features(model, features)
     P, R, discount, _ = model.lasting()
     M, S, A = phi.shape[:3]
-    arrays = (P, R, phi, discount, model.start)
+    arrays, places = (P, R, phi, discount, model.start), one_hot_places(phi)
     if synchronous:
-        agents: AbstractAgent = SynchronousQAgent(Generative(P.reshape(M, S * A, S)), *arrays)
+        agents: AbstractAgent = SynchronousQAgent(Generative(P.reshape(M, S * A, S)), *arrays, places=places)
     else:
         chain = model.chain(behaviour, pairs=True)
         finite = FiniteChain(chain.transition, chain.start if start == "episode" else None)
-        agents = QLearningAgent(Transitions(finite), *arrays, finite.stationary.reshape(M, S, A))
+        agents = QLearningAgent(Transitions(finite), *arrays, finite.stationary.reshape(M, S, A), places=places)
     return Problem(agents, like=_nearest_table(model, phi))
 
 
@@ -173,6 +188,33 @@ def conditions(problem: Problem, tries: int = 200, key: int = 0) -> Conditions:
         weights = by_state * agents.discount**2
         margin = min(margin, np.linalg.eigvalsh(own - np.einsum("ms,msd,mse->de", weights, best, best))[0])
     return Conditions(root, float(margin) / problem.num_agents, len(parameters))
+
+
+def random(
+    num_agents: int = 10,
+    dim: int | None = None,
+    *,
+    environment: str = "random",
+    synchronous: bool = False,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+    **options: Any,
+) -> Problem:
+    """Q-learning in the agents' versions of an environment, in which they take all actions alike.
+
+    **Arguments:**
+
+    - `dim`: the number of random features. Default: a table.
+    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `synchronous`: whether every step is about all pairs of state and action.
+
+    !!! example
+        >>> random(num_agents=3, environment="windy-cliff").dim
+        64
+    """
+    model = world(environment, num_agents, heterogeneity, key, options)
+    features = random_features((model.num_states, model.num_actions), dim, key)
+    return from_model(model, None, features, synchronous=synchronous)
 
 
 def _nearest_table(model: Model, features: np.ndarray) -> np.ndarray:

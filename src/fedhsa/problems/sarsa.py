@@ -8,10 +8,12 @@ import numpy as np
 
 from .. import _check
 from .._random import fold_in
+from .._types import SeedLike
 from ..environments import Model
 from ..sources import AbstractSource, Decisions, Transition
 from ..sources.finite import stationary_law
-from ._control import action_features, return_recorders, softmax
+from ._control import action_features, look_up, one_hot_places, put, return_recorders
+from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
 TURNS = 100
@@ -38,12 +40,20 @@ class SARSAAgent(AbstractControlledAgent):
     """`(S,)`, where episodes begin."""
     sharpness: np.ndarray
     """$\\beta$."""
+    places: np.ndarray | None = None
+    """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
+
+    def values(self, theta, *pair):
+        """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
+        if self.places is None:
+            return self.features[pair] @ theta
+        return look_up(theta, self.places[pair])
 
     def react(self, theta, state, words, /):
         assert isinstance(self.source, Decisions)
         state, action = state
         following = self.source.follow(words, state, action)
-        chances = softmax(theta, self.features[following], self.sharpness)
+        chances = jax.nn.softmax(self.sharpness * self.values(theta, following))
         # The words have been used for the state; folded once more they are fresh.
         key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), 1)
         point = jax.random.uniform(key, dtype=chances.dtype)
@@ -54,15 +64,20 @@ class SARSAAgent(AbstractControlledAgent):
     def operator(self, theta, o, /):
         A = self.features.shape[-2]
         (state, action), (next_state, next_action) = jnp.divmod(o.state, A), jnp.divmod(o.next_state, A)
-        phi, next_phi = self.features[state, action], self.features[next_state, next_action]
         reward = self.rewards[state, action, next_state]
-        return (reward + jnp.sum((self.discount[next_state] * next_phi - phi) * theta)) * phi
+        ahead = self.discount[next_state] * self.values(theta, next_state, next_action)
+        error = reward + ahead - self.values(theta, state, action)
+        return (
+            put(theta, self.places[state, action], error)
+            if self.places is not None
+            else error * self.features[state, action]
+        )
 
     def mean_operator(self, theta, /):
         """The operator's mean in the long run of the policy that belongs to this parameter."""
-        policy = softmax(theta, self.features, self.sharpness)
+        values = self.values(theta)
+        policy = jax.nn.softmax(self.sharpness * values, axis=-1)
         visits = _stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
-        values = self.features @ theta
         ahead = self.rewards + self.discount * jnp.sum(policy * values, axis=-1)
         errors = jnp.sum(self.transitions * ahead, axis=-1) - values
         return jnp.einsum("sa,sad->d", visits[:, None] * policy * errors, self.features)
@@ -101,8 +116,34 @@ def from_model(model: Model, features: Any = None, *, sharpness: float = 1.0) ->
     phi = action_features(model, features)
     P, R, discount, _ = model.lasting()
     source, sharp = Decisions(P, model.start), np.full(model.num_agents, float(sharpness))
-    agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp)
+    agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp, one_hot_places(phi))
     return Problem(agents, like=_near_root(agents, float(sharpness)))
+
+
+def random(
+    num_agents: int = 10,
+    dim: int | None = None,
+    *,
+    environment: str = "random",
+    sharpness: float = 1.0,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+    **options: Any,
+) -> Problem:
+    r"""SARSA in the agents' versions of an environment.
+
+    **Arguments:**
+
+    - `dim`: the number of random features. Default: a table.
+    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `sharpness`: $\beta$ of the softmax policies.
+
+    !!! example
+        >>> random(num_agents=3, environment="windy-cliff", sharpness=0.01).dim
+        64
+    """
+    model = world(environment, num_agents, heterogeneity, key, options)
+    return from_model(model, random_features((model.num_states, model.num_actions), dim, key), sharpness=sharpness)
 
 
 def _near_root(agents: SARSAAgent, sharpness: float) -> np.ndarray:

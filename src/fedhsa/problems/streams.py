@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _check
+from .. import _check, tree
 from ..sources import AbstractSource, Replay
 from ._pairs import Pairs, cut_alike, make_pairs
 from ._tables import Table
@@ -78,6 +78,10 @@ class Streams:
     def alone(self) -> np.ndarray:
         """What each agent would fit to its own training pairs, `(M, d)`; NaN where these do not suffice."""
         return self.problem.local_roots
+
+    def agent(self, number: int = 0) -> AbstractAgent:
+        """One of the agents by itself: what a node of a federation builds from a table of its own."""
+        return tree.take(self.problem.agents, number)
 
     def predict(self, theta: Any) -> tuple[np.ndarray, ...]:
         """Each agent's predictions for its test pairs, in the unit of the table: values, or chances of a 1.

@@ -1,0 +1,33 @@
+"""What the random problems in environments share: the model by name, features by number, policies by chance."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from .._random import host_generator
+from .._types import SeedLike
+from ..environments import Model, make
+
+
+def world(environment: str, num_agents: int, heterogeneity: float, key: SeedLike, options: dict[str, Any]) -> Model:
+    """The model of an environment, by its name."""
+    common = {"num_agents": num_agents, "heterogeneity": heterogeneity, "key": key}
+    return make(environment, common | options)
+
+
+def random_features(rows: tuple[int, ...], dim: int | None, key: SeedLike) -> np.ndarray | None:
+    """Features of that number, all between 0 and 1 and of length 1 for each row; None for a table."""
+    if dim is None:
+        return None
+    features = host_generator(key, "features").random((*rows, _check.count("dim", dim)))
+    return features / np.linalg.norm(features, axis=-1, keepdims=True)
+
+
+def random_policies(model: Model, name: str, key: SeedLike, *, agents: bool) -> np.ndarray:
+    """Chances of actions, all different and none zero, the same for all agents or each agent's own: `(M, S, A)`."""
+    shape, ones = (model.num_states, model.num_actions), np.ones(model.num_actions)
+    drawn = [
+        host_generator(key, name, i if agents else 0).dirichlet(ones, size=shape[0]) for i in range(model.num_agents)
+    ]
+    return 0.5 * np.stack(drawn) + 0.5 / model.num_actions

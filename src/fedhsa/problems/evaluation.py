@@ -1,0 +1,46 @@
+"""Policy evaluation in an environment, by TD(0), n-step TD or TD(lambda)."""
+
+from typing import Any
+
+from .. import _check
+from .._types import SeedLike
+from . import n_step_td, td, td_lambda
+from ._worlds import random_features, world
+from .base import Problem
+
+
+def random(
+    num_agents: int = 10,
+    dim: int | None = None,
+    *,
+    environment: str = "frozen-lake",
+    steps: int = 1,
+    trace: float = 0.0,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+    **options: Any,
+) -> Problem:
+    r"""The policy that takes all actions alike, evaluated in the agents' versions of an environment.
+
+    **Arguments:**
+
+    - `dim`: the number of random features. Default: a coordinate for each state.
+    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `steps`, `trace`: $n$ of n-step TD, or $\lambda$ of TD($\lambda$), not both.
+
+    !!! example
+        >>> problem = random(num_agents=3, environment="windy-cliff", wind=0.3, trace=0.5)
+        >>> problem.dim, problem.num_agents
+        (16, 3)
+    """
+    _check.count("steps", steps)
+    _check.number("trace", trace, least=0.0, most=1.0)
+    if steps > 1 and trace > 0:
+        raise ValueError(f"`steps` and `trace` are two methods, got {steps} and {trace}. Leave one at its default.")
+    model = world(environment, num_agents, heterogeneity, key, options)
+    features = random_features((model.num_states,), dim, key)
+    if steps > 1:
+        return n_step_td.from_model(model, None, features, steps=steps)
+    if trace > 0:
+        return td_lambda.from_model(model, None, features, trace=trace)
+    return td.from_model(model, None, features)
