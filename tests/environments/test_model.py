@@ -139,6 +139,8 @@ def test_along_a_chain_values_are_what_comes_next_on_average(arguments):
 def test_pairs_visit_what_states_visit_and_act_as_the_policy_does():
     model, policy = draw(5, ends=[False, False, True, False, False]), draw_policy()
     states, pairs = model.chain(policy), model.chain(policy, pairs=True)
+    np.testing.assert_array_equal(states.start, model.start)
+    np.testing.assert_allclose(pairs.start.reshape(M, S, A), model.start[..., None] * policy, rtol=1e-14)
     law = stationary_law(states.transition)
     both = stationary_law(pairs.transition).reshape(M, S, A)
     np.testing.assert_allclose(both.sum(-1), law, rtol=1e-10)
