@@ -10,7 +10,6 @@ import fedhsa as fh
 from federation import kill_at
 from fedhsa.deploy import (
     Faults,
-    FederationError,
     Killed,
     Live,
     MemoryTransport,
@@ -225,7 +224,7 @@ def test_live_control_acts_on_the_parameter_with_which_the_round_began():
 
 
 def test_an_algorithm_that_does_not_send_the_parameter_is_refused_for_live_control(tmp_path):
-    with pytest.raises(FederationError, match="ValueError; see the log"):
+    with pytest.raises(ValueError, match="the messages of OneShotAveraging do not begin"):
         federated(tmp_path, control=True, method=fh.OneShotAveraging(0.1, 4), dim=32)
 
 
@@ -244,7 +243,7 @@ def test_returns_are_those_of_whole_episodes():
     [
         (
             lambda: GymStream("CartPole-v1", features=PHI, physics={"gravty": 1.0}),
-            "no constant 'gravty'. Did you mean 'gravity'",
+            r"no constant 'gravty'\. Did you mean 'gravity'",
         ),
         (lambda: GymStream("CartPole-v1", features=PHI, num_envs=0), "`num_envs` must be at least 1"),
         (lambda: GymStream("CartPole-v1", features=PHI, mode="async"), "`mode` must be one of"),

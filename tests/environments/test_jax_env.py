@@ -70,13 +70,15 @@ def test_a_block_is_the_same_however_it_is_cut():
     with precision():
         on_device = tree.to_device(source, "float64")
         keys = fold_in(as_key(3), jnp.arange(31))
-        state = start = on_device.init(keys[0])
-        _, whole = on_device.draw(keys[1:], start)
+        draw = jax.jit(lambda keys, state: on_device.draw(keys, state))
+        state = start = jax.jit(lambda key: on_device.init(key))(keys[0])
+        _, whole = draw(keys[1:], start)
         parts = []
+        step = jax.jit(lambda key, state: on_device.step(key, state))
         for key in keys[1:6]:
-            state, o = on_device.step(key, state)
+            state, o = step(key, state)
             parts.append(o)
-        state, rest = on_device.draw(keys[6:], state)
+        state, rest = draw(keys[6:], state)
     for x, y, z in zip(whole, tree.stack(parts), rest, strict=True):
         np.testing.assert_allclose(x, np.concatenate([y, z]), rtol=1e-12, atol=1e-12)
 
@@ -108,7 +110,7 @@ def test_physics_with_what_follows_from_it_and_names_that_are_wrong():
     changed = perturbed(CONSTANTS, length=0.8, masspole=0.3)
     assert (float(changed.polemass_length), float(changed.total_mass)) == pytest.approx((0.24, 1.3))
     assert float(perturbed(CONSTANTS, length=0.8, polemass_length=9.0).polemass_length) == 9.0
-    with pytest.raises(ValueError, match="no constant 'lenght'. Did you mean 'length'"):
+    with pytest.raises(ValueError, match=r"no constant 'lenght'\. Did you mean 'length'"):
         perturbed(CONSTANTS, lenght=1.0)
 
 
@@ -118,7 +120,7 @@ def test_actions_that_are_not_numbered_must_be_listed():
         JaxEnvironment(env, constants, features=identity)
 
 
-def test_the_root_is_that_of_least_squares_on_a_record_of_gymnasium(monkeypatch):
+def test_the_root_is_that_of_least_squares_on_a_record_of_gymnasium():
     """The same chain in two libraries: what one finds solves the other's equations, within their noise."""
     from fedhsa.deploy.gym import GymStream
 

@@ -66,9 +66,9 @@ class JaxEnvironment(AbstractSource):
 
     def init(self, key, /):
         with _lenient():
-            state, seen = self._reset(fold_in(key, jnp.arange(self.num_envs)))
-            uniform = _uniform(fold_in(key, self.num_envs + jnp.arange(self.num_envs)))
-            return state, seen, self._choose(uniform[..., 0], seen)
+            keys = fold_in(key, jnp.arange(2 * self.num_envs))
+            state, seen = self._reset(keys[: self.num_envs])
+            return state, seen, self._choose(_uniform(keys[self.num_envs :])[..., 0], seen)
 
     def step(self, key, state, /):
         state, block = self.draw(key[None], state)
@@ -76,8 +76,10 @@ class JaxEnvironment(AbstractSource):
 
     def draw(self, keys, state, /):
         # What depends on no state is made at once for all steps: random numbers, and where episodes may begin anew.
-        copies = jnp.arange(self.num_envs)[None]
-        move, anew, chance = (fold_in(keys[:, None], part * self.num_envs + copies) for part in range(3))
+        folded = fold_in(
+            keys[:, None], jnp.arange(3 * self.num_envs)[None]
+        )  # in one piece: hashes take long to compile
+        move, anew, chance = (folded[:, part * self.num_envs : (part + 1) * self.num_envs] for part in range(3))
         with _lenient():
             starts = jax.vmap(lambda keys: self._reset(keys))(anew)
             state, (seen, action, reward, terminated, last, next_action) = jax.lax.scan(
