@@ -43,14 +43,18 @@ def one_hot_places(features: np.ndarray) -> np.ndarray | None:
     return np.where(ones.any(-1), ones.argmax(-1), features.shape[-1]).astype(np.int32)
 
 
-def look_up(theta: Any, places: Any) -> Any:
-    """The parameter's entries at these places, 0 past the end."""
-    return theta.at[places].get(mode="fill", fill_value=0.0)
+def pair_values(theta: Any, features: Any, places: Any, pair: tuple = ()) -> Any:
+    """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
+    if places is None:
+        return features[pair] @ theta
+    return theta.at[places[pair]].get(mode="fill", fill_value=0.0)
 
 
-def put(theta: Any, places: Any, values: Any) -> Any:
-    """A vector like the parameter with these values added up at these places."""
-    return jnp.zeros_like(theta).at[places].add(values, mode="drop")
+def spread(theta: Any, errors: Any, features: Any, places: Any, pair: tuple = ()) -> Any:
+    """The errors of a pair, or of all, times their features, added up."""
+    if places is None:
+        return jnp.tensordot(errors, features[pair], axes=jnp.ndim(errors))
+    return jnp.zeros_like(theta).at[places[pair]].add(errors, mode="drop")
 
 
 def softmax(theta: Any, features: Any, sharpness: Any) -> Any:

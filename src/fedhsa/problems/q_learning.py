@@ -11,7 +11,7 @@ from .._random import host_generator
 from .._types import SeedLike
 from ..environments import Model
 from ..sources import AbstractSource, FiniteChain, Generative, Transitions
-from ._control import action_features, look_up, one_hot_places, put, return_recorders
+from ._control import action_features, one_hot_places, pair_values, return_recorders, spread
 from ._worlds import random_features, world
 from .base import AbstractAgent, Problem
 
@@ -35,20 +35,16 @@ class AbstractQAgent(AbstractAgent):
 
     def values(self, theta, *pair):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-        if self.places is None:
-            return self.features[pair] @ theta
-        return look_up(theta, self.places[pair])
+        return pair_values(theta, self.features, self.places, pair)
 
     def spread(self, theta, errors, *pair):
-        """The errors of a pair, or of all, times their features."""
-        if self.places is None:
-            return jnp.tensordot(errors, self.features[pair], axes=jnp.ndim(errors))
-        return put(theta, self.places[pair], errors)
+        """The errors of a pair, or of all, times their features, added up."""
+        return spread(theta, errors, self.features, self.places, pair)
 
     def mean_errors(self, theta):
         """The mean error of each pair, `(S, A)`."""
         values = self.values(theta)
-        ahead = self.rewards + self.discount * jnp.max(values, axis=-1)
+        ahead = self.rewards + (self.discount * jnp.max(values, axis=-1))[None, None, :]
         return jnp.sum(self.transitions * ahead, axis=-1) - values
 
     def recorders(self):

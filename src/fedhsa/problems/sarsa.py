@@ -12,7 +12,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import AbstractSource, Decisions, Transition
 from ..sources.finite import stationary_law
-from ._control import action_features, look_up, one_hot_places, put, return_recorders
+from ._control import action_features, one_hot_places, pair_values, return_recorders, spread
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
@@ -45,9 +45,7 @@ class SARSAAgent(AbstractControlledAgent):
 
     def values(self, theta, *pair):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-        if self.places is None:
-            return self.features[pair] @ theta
-        return look_up(theta, self.places[pair])
+        return pair_values(theta, self.features, self.places, pair)
 
     def react(self, theta, state, words, /):
         assert isinstance(self.source, Decisions)
@@ -67,20 +65,16 @@ class SARSAAgent(AbstractControlledAgent):
         reward = self.rewards[state, action, next_state]
         ahead = self.discount[next_state] * self.values(theta, next_state, next_action)
         error = reward + ahead - self.values(theta, state, action)
-        return (
-            put(theta, self.places[state, action], error)
-            if self.places is not None
-            else error * self.features[state, action]
-        )
+        return spread(theta, error, self.features, self.places, (state, action))
 
     def mean_operator(self, theta, /):
         """The operator's mean in the long run of the policy that belongs to this parameter."""
         values = self.values(theta)
         policy = jax.nn.softmax(self.sharpness * values, axis=-1)
         visits = _stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
-        ahead = self.rewards + self.discount * jnp.sum(policy * values, axis=-1)
+        ahead = self.rewards + (self.discount * jnp.sum(policy * values, axis=-1))[None, None, :]
         errors = jnp.sum(self.transitions * ahead, axis=-1) - values
-        return jnp.einsum("sa,sad->d", visits[:, None] * policy * errors, self.features)
+        return spread(theta, visits[:, None] * policy * errors, self.features, self.places)
 
     def recorders(self):
         arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
@@ -117,7 +111,13 @@ def from_model(model: Model, features: Any = None, *, sharpness: float = 1.0) ->
     P, R, discount, _ = model.lasting()
     source, sharp = Decisions(P, model.start), np.full(model.num_agents, float(sharpness))
     agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp, one_hot_places(phi))
-    return Problem(agents, like=_near_root(agents, float(sharpness)))
+    try:
+        return Problem(agents, like=_near_root(agents, float(sharpness)))
+    except ValueError as error:
+        raise ValueError(
+            f"No values were found that belong to their own policies at `sharpness` {sharpness} ({error}) Lower it: "
+            "policies that turn at once where values differ by little have no such point that can be reached."
+        ) from error
 
 
 def random(
