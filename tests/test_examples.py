@@ -1,3 +1,6 @@
+import csv
+import datetime as dt
+import math
 import pathlib
 import runpy
 import shutil
@@ -171,9 +174,11 @@ def counters(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_counters_of_pedestrians_come_near_their_common_fit_each_with_its_own_file(counters, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "site", sys.modules["site"])  # Python's own has the name of the example's file
-    plan = Plan(f"{COUNTERS / 'site.py'}:build", dim=5, num_agents=4, algorithm="FedHSA", step_size=0.1, local_steps=7)
+    build = f"{COUNTERS / 'site.py'}:build"
+    plan = Plan(agent=build, dim=5, num_agents=4, algorithm="FedHSA", step_size=0.1, local_steps=7)
     server = in_memory(plan, tmp_path, config={"data": str(counters / "{number}.csv")})
     server.run(30)
     read = runpy.run_path(str(COUNTERS / "site.py"))["read"]
@@ -181,6 +186,23 @@ def test_counters_of_pedestrians_come_near_their_common_fit_each_with_its_own_fi
     A, b = (np.concatenate(both).mean(0) for both in zip(*parts, strict=True))
     common, found = np.linalg.solve(A, b), np.asarray(server.progress.server.theta)[0]
     assert np.linalg.norm(found - common) < 0.1 < 0.7 < np.linalg.norm(common)
+
+
+def test_a_counter_has_as_its_root_what_numpy_fits_to_its_file(counters, monkeypatch):
+    monkeypatch.setitem(sys.modules, "site", sys.modules["site"])
+    path = counters / "0.csv"
+    with open(path, newline="") as file:
+        rows = [(dt.datetime.fromisoformat(row["Date_Time"]), float(row["Count"])) for row in csv.DictReader(file)]
+    at = {when: (count - 700) / 900 for when, count in rows}
+    before = [dt.timedelta(hours=k) for k in (1, 2, 24, 168)]
+    whole = [when for when in at if all(when - k in at for k in before)]
+    whole = whole[: len(whole) - math.ceil(0.2 * len(whole))]
+    whole = whole[len(whole) % 168 :]  # whole weeks, the latest
+    inputs = np.array([[1.0, *(at[when - k] for k in before)] for when in whole])
+    own = np.linalg.lstsq(inputs, np.array([at[when] for when in whole]), rcond=None)[0]
+    agent = load_function(f"{COUNTERS / 'site.py'}:build")(Place(0, 4, {"data": str(path)}))
+    with precision("float64"):
+        assert np.abs(agent.mean_operator(own)).max() < 1e-12
 
 
 def test_a_counter_without_a_file_says_so(counters):
