@@ -1,0 +1,125 @@
+"""Value networks: robots on unlike rings train one small network by TD, and nothing promises that it works.
+
+The operator is the semi-gradient (r + discount V(s') - V(s)) grad V(s) of an Equinox MLP, and the parameter is the
+network's arrays, a pytree. This is the paper's third open question: the operator is not monotone, has many roots (the
+hidden units can change places), and distance between parameters says little. So runs are judged by their value
+functions: the root-mean-square distance to V_ref, what the same network learns without noise and in step, and to the
+mean of the true value functions, which is something else. V_ref's parameters stand in for the root.
+Run `python examples/value_network.py`: the figure lands in the current folder.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+import fedhsa as fh
+from fedhsa import plots, tree
+from fedhsa.sources import FiniteChain, Transitions
+
+ROBOTS, STATES, DISCOUNT = 6, 12, 0.9
+STEP, LOCAL_STEPS, ROUNDS, SEEDS = 0.02, 40, 150, 8
+ANGLES = 2 * np.pi * np.arange(STATES) / STATES
+INPUTS = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+
+NETWORK = eqx.nn.MLP(2, "scalar", width_size=12, depth=1, activation=jnp.tanh, key=jax.random.key(0))
+START, SKELETON = eqx.partition(NETWORK, eqx.is_array)
+
+
+class Robot(fh.AbstractAgent):
+    """TD(0) with a network; `theta` holds its arrays."""
+
+    source: fh.AbstractSource
+    rewards: np.ndarray
+
+    def operator(self, theta, o, /):
+        inputs = jnp.asarray(INPUTS, self.rewards.dtype)
+        value, slope = jax.value_and_grad(value_of)(theta, inputs[o.state])
+        error = self.rewards[o.state] + DISCOUNT * value_of(theta, inputs[o.next_state]) - value
+        return jax.tree.map(lambda leaf: error * leaf, slope)
+
+
+def value_of(theta, x):
+    """The network's value of one state."""
+    return eqx.combine(theta, SKELETON)(x)
+
+
+def make_robots(rng: np.random.Generator) -> tuple[Robot, np.ndarray]:
+    """Robots that drift around the ring, each at its own pace and for its own rewards; and their true values."""
+    forward = rng.uniform(0.05, 0.85, size=ROBOTS)
+    ahead = np.roll(np.eye(STATES), 1, axis=1)
+    P = np.stack([0.1 * np.eye(STATES) + f * ahead + (0.9 - f) * ahead.T for f in forward])
+    bump = np.cos(ANGLES - rng.uniform(0, 2 * np.pi, size=(ROBOTS, 1)))
+    rewards = rng.uniform(0.2, 1.8, size=(ROBOTS, 1)) * bump + 0.3 * rng.normal(size=(ROBOTS, STATES))
+    values = np.linalg.solve(np.eye(STATES) - DISCOUNT * P, rewards[..., None])[..., 0]
+    return Robot(Transitions(FiniteChain(P)), rewards), values
+
+
+def make_problem(robots: Robot) -> fh.Problem:
+    """The robots, and in the place of a root where a long run without noise ends."""
+    start = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), START)
+    problem = fh.Problem(robots, theta_star=start)
+    quiet = fh.simulate(problem.noiseless(), fh.SynchronisedSA(0.1), rounds=10_000, theta=start, every=10_000)
+    return fh.Problem(robots, like=start, theta_star=problem.unravel(quiet.theta[0]))
+
+
+def values(theta):
+    """The network's values of all states, for flat parameters."""
+    network = tree.unravel_like(START)(theta)
+    return jax.vmap(value_of, (None, 0))(network, jnp.asarray(INPUTS, theta.dtype))
+
+
+def distance_to(target: np.ndarray) -> Callable:
+    """A recorder of the root-mean-square distance between the network's values and others."""
+    return lambda snapshot: jnp.sqrt(jnp.mean((values(snapshot.theta) - jnp.asarray(target)) ** 2))
+
+
+def spread(runs: np.ndarray) -> np.ndarray:
+    """Half of the 95 % interval of the mean over seeds."""
+    return stdtrit(len(runs) - 1, 0.975) * runs.std(0, ddof=1) / np.sqrt(len(runs))
+
+
+def main() -> None:
+    """Trains by both methods, without and with noise; prints how far the values are, and draws them."""
+    robots, true = make_robots(np.random.default_rng(0))
+    problem, goal = make_problem(robots), true.mean(0)
+    with jax.enable_x64(True):
+        reference = np.asarray(values(jnp.asarray(problem.theta_star)))
+    stillness = np.linalg.norm(problem.mean_operator(problem.theta_star))
+    print(f"V_ref: operator {stillness:.0e}, to the mean value {np.sqrt(np.mean((reference - goal) ** 2)):.3f}")
+    options = {"rounds": ROUNDS, "theta": problem.like, "every": ROUNDS // 10}
+    options["record"] = {"to V_ref": distance_to(reference), "to the mean value": distance_to(goal)}
+    results = {}
+    for method in fh.FedHSA(STEP, LOCAL_STEPS), fh.LocalSA(STEP, LOCAL_STEPS):
+        name = type(method).__name__
+        quiet = fh.simulate(problem.noiseless(), method, **options)
+        results[name] = fh.simulate(problem, method, seeds=SEEDS, **options)
+        for quantity in options["record"]:
+            runs = results[name].records[quantity][:, 5:].mean(1)
+            print(f"{name:7s} {quantity}: {runs.mean():.3f} +- {spread(runs):.3f}", end=", ")
+            print(f"without noise {quiet.records[quantity][0, -1]:.3f}")
+    plots.save(draw(results, {"mean value": goal, "V_ref": reference}), "value_network")
+
+
+def draw(results: dict[str, fh.Result], others: dict[str, np.ndarray]) -> Figure:
+    """The values around the ring, with 95 % intervals over the seeds."""
+    figure = Figure(figsize=(3.5, 2.6), layout="constrained")
+    ax = figure.add_subplot(xlabel="state", ylabel="value")
+    for (name, line), style in zip(others.items(), ("k-", "k--"), strict=True):
+        ax.plot(line, style, label=name)
+    for name, result in results.items():
+        with jax.enable_x64(True):
+            runs = np.asarray(jax.vmap(values)(jnp.asarray(result.theta)))
+        mean, half = runs.mean(0), spread(runs)
+        ax.plot(mean, color=plots.COLOURS[name], label=name)
+        ax.fill_between(np.arange(STATES), mean - half, mean + half, color=plots.COLOURS[name], alpha=0.2, linewidth=0)
+    ax.legend(frameon=False, fontsize=8)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
