@@ -124,8 +124,12 @@ class Model(eqx.Module):
 
     @property
     def decides(self) -> np.ndarray:
-        """The states in which some agent takes actions: those that do not end every agent's episode."""
-        return np.flatnonzero(~self.ends.all(0))
+        """The states in which some agent can come to take an action, from where its episodes begin."""
+        leads = self.transitions.any(2) & ~self.ends[..., None]
+        reached = self.start > 0
+        while (more := reached | (reached[..., None] & leads).any(1)).sum() > reached.sum():
+            reached = more
+        return np.flatnonzero((reached & ~self.ends).any(0))
 
     def take(self, agents: Any) -> "Model":
         """The models of some of the agents."""

@@ -17,6 +17,7 @@ from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, T
 
 RESIDUAL_TOLERANCE = 1e-10
 SINGULAR_TOLERANCE = 1e-12
+NEWTON_STEPS = 50
 DEVICE_BYTES = 2**28
 """How much of the agents is moved to the device at once to evaluate their mean operators."""
 
@@ -299,27 +300,18 @@ def _affine_roots(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _find_root(problem: Problem) -> np.ndarray:
-    """The root of the average operator: one linear solve where it is affine, Newton's method elsewhere."""
+    """The root of the average operator: one linear solve where it is affine, otherwise by Newton's method or beyond."""
     start = tree.ravel(problem.like)
     if problem.affine:
         A, b = problem.affine_parts()
         A_bar, b_bar = A.mean(0), b.mean(0)
         _check_jacobian(A_bar)
         return np.linalg.solve(A_bar, b_bar)
-    import optimistix as optx  # here, since most problems are affine and it takes long to load
-
-    with precision():
-        agents, theta = tree.to_device((problem.flat_agents, start), "float64")
-
-        def average(theta, agents):
-            return jax.vmap(lambda agent: agent.mean_operator(theta))(agents).mean(0)
-
-        solution = optx.root_find(
-            average, optx.Dogleg(rtol=1e-12, atol=1e-12), theta, agents, max_steps=1000, throw=False
-        )
-        root = np.asarray(solution.value)
-    residual = np.abs(problem.mean_operator(root)).max()
     scale = 1 + np.abs(problem.mean_operators(start)).max()
+    root = _newton(problem, start, RESIDUAL_TOLERANCE * scale)
+    if root is None:
+        root = _dogleg(problem, start)
+    residual = np.abs(problem.mean_operator(root)).max()
     if not residual <= RESIDUAL_TOLERANCE * scale:
         raise ValueError(
             f"No root of the average operator was found from `like`: the residual is {residual:.3g}. "
@@ -327,6 +319,35 @@ def _find_root(problem: Problem) -> np.ndarray:
         )
     _check_jacobian(problem.jacobians(root).mean(0))
     return root
+
+
+def _newton(problem: Problem, theta: np.ndarray, tolerance: float) -> np.ndarray | None:
+    """Newton's method as long as it makes progress; None when it does not."""
+    residual = problem.mean_operator(theta)
+    for _ in range(NEWTON_STEPS):
+        try:
+            step = np.linalg.solve(problem.jacobians(theta).mean(0), residual)
+        except np.linalg.LinAlgError:
+            break
+        following = problem.mean_operator(theta - step)
+        if not np.abs(following).max() < np.abs(residual).max():
+            break
+        theta, residual = theta - step, following
+    return theta if np.abs(residual).max() <= tolerance else None
+
+
+def _dogleg(problem: Problem, start: np.ndarray) -> np.ndarray:
+    """A slower search that goes further, by steps within a region in which it has learned to trust the operator."""
+    import optimistix as optx  # here, since few problems need it and it takes long to load
+
+    with precision():
+        agents, theta = tree.to_device((problem.flat_agents, start), "float64")
+
+        def average(theta, agents):
+            return jax.vmap(lambda agent: agent.mean_operator(theta))(agents).mean(0)
+
+        solver = optx.Dogleg(rtol=1e-12, atol=1e-12)
+        return np.asarray(optx.root_find(average, solver, theta, agents, max_steps=1000, throw=False).value)
 
 
 def _local_root(problem: Problem, agent: int) -> np.ndarray:

@@ -162,7 +162,7 @@ def from_environment(
         >>> cart_pole, constants = gymnax.make("CartPole-v1")
         >>> phi = Fourier([-2.4, -3, -0.21, -3], [2.4, 3, 0.21, 3], order=1)
         >>> unlike = [perturbed(constants, length=length) for length in (0.3, 0.6)]
-        >>> problem = from_environment(cart_pole, unlike, features=phi, discount=0.9, reference_steps=20_000)
+        >>> problem = from_environment(cart_pole, unlike, features=phi, discount=0.9, reference_steps=None)
         >>> problem.num_agents, problem.dim
         (2, 16)
     """
