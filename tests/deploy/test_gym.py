@@ -148,7 +148,7 @@ def test_a_stream_continues_in_another_process_where_it_was(case):
         there, here = (stream.draw(np.random.default_rng(i), 15) for stream in (other, whole))
         for x, y in zip(there, here, strict=True):
             np.testing.assert_array_equal(x, y)
-    assert [x.shape for x in here] == [(15, *x.shape) for x in whole.like]
+    assert [x.shape for x in whole.draw(np.random.default_rng(3), 15)] == [(15, *x.shape) for x in whole.like]
 
 
 def test_a_stream_begins_anew_from_nothing_and_where_the_state_is_unknown():

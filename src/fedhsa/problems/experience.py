@@ -1,5 +1,6 @@
 """Agents that learn from what an environment gives: TD evaluation, Q-learning and SARSA with linear features."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -138,7 +139,7 @@ def from_environment(
     num_envs: int = 1,
     actions: Any = None,
     regularisation: float = 0.0,
-    reference_steps: int | None = 50_000,
+    reference_steps: int = 50_000,
     key: SeedLike = 0,
 ) -> Problem:
     r"""Evaluation of one policy in environments with unlike physics, written in JAX.
@@ -152,19 +153,8 @@ def from_environment(
     - `environment`, `features`, `policy`, `discount`, `num_envs`, `actions`: as for `JaxEnvironment`.
     - `params`: the constants of each agent's environment, in a list; see `perturbed`.
     - `regularisation`: as for `TDAgent`.
-    - `reference_steps`: how many steps of each environment the records have. None leaves the root unknown (NaN).
+    - `reference_steps`: how many steps of each environment the records have.
     - `key`: that of the records.
-
-    !!! example
-        >>> import gymnax
-        >>> from fedhsa.environments.features import Fourier
-        >>> from fedhsa.environments.jax_env import perturbed
-        >>> cart_pole, constants = gymnax.make("CartPole-v1")
-        >>> phi = Fourier([-2.4, -3, -0.21, -3], [2.4, 3, 0.21, 3], order=1)
-        >>> unlike = [perturbed(constants, length=length) for length in (0.3, 0.6)]
-        >>> problem = from_environment(cart_pole, unlike, features=phi, discount=0.9, reference_steps=None)
-        >>> problem.num_agents, problem.dim
-        (2, 16)
     """
     given = {"features": features, "policy": policy, "discount": discount, "actions": actions}
 
@@ -175,14 +165,12 @@ def from_environment(
     if not len(params):
         raise ValueError("`params` must list the constants of at least one agent's environment.")
     like = np.zeros(_feature_size(agents(1)))
-    if reference_steps is None:
-        return _unknown(agents(num_envs), like)
     copies = 64  # the stationary law does not depend on how many step together, and many are faster
     reference = least_squares(agents(copies), max(1, reference_steps // copies), key)
     if not reference.residual <= 0.05:
         raise ValueError(
             f"`reference_steps`: on a second record {reference.residual:.1%} of the operator are left at the root that "
-            f"was found with {reference_steps} steps. Ask for more of them, for fewer features, or for none (None)."
+            f"was found with {reference_steps} steps. Ask for more of them, or for fewer features."
         )
     return Problem(agents(num_envs), like=like, theta_star=reference.theta)
 
@@ -196,7 +184,9 @@ def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Refer
     _check.count("steps", steps)
     first, second = (_replayed(agents, record(agents, steps, fold_in(as_key(key), i)), steps) for i in range(2))
     dim = _feature_size(agents)
-    theta = Problem(first, like=np.zeros(dim)).theta_star
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a record that is too short; the second one will tell
+        theta = Problem(first, like=np.zeros(dim)).theta_star
     tried = Problem(second, like=np.zeros(dim), theta_star=theta)
     left, whole = (np.linalg.norm(tried.mean_operator(at)) for at in (theta, np.zeros(dim)))
     return Reference(theta, float(left / whole))
@@ -233,9 +223,3 @@ def _feature_size(agents: AbstractAgent) -> int:
         one = tree.to_device(tree.take(agents, 0), "float64")
         seen = jax.eval_shape(lambda key: one.source.step(key, one.source.init(key))[1], jax.random.key(0))
     return seen.features.shape[-1]
-
-
-def _unknown(agents: AbstractAgent, like: np.ndarray) -> Problem:
-    """A problem whose root nobody knows."""
-    problem = Problem(agents, like=like, theta_star=np.zeros_like(like))
-    return eqx.tree_at(lambda p: p.theta_star, problem, np.full_like(like, np.nan))
