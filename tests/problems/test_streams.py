@@ -207,6 +207,10 @@ def test_long_gaps_cost_no_memory_and_months_are_regular():
     assert streams.train.inputs.shape == (1, 48 - 2 * 3, 4)
     months = table(hours=48, sites="a").assign(when=pd.date_range("2000-01-31", periods=48, freq="ME"))
     assert make(months, test_share=0).train.inputs.shape == (1, 45, 4)
+    years = table(hours=72, sites="a").assign(when=pd.date_range("2000-01-31", periods=72, freq="ME"))
+    plain = {"test_share": 0, "standardise": False, "regularisation": 1.0, "missing": "skip"}
+    gone = make(years.drop(index=range(20, 56)), lags=(37,), **plain)  # of those left, only 56 has one 37 months before
+    np.testing.assert_array_equal(gone.train.inputs[0, :, 1], years["value"][[19]])
 
 
 def test_records_are_cut_at_their_beginning_to_the_shortest():
@@ -253,6 +257,7 @@ def with_value(value, row=7):
         (table()[:0], {}, "has no rows"),
         (None, {"target": "valeu"}, "`target` names a column 'valeu'.* Did you mean 'value'"),
         (None, {"agent": "sites"}, "`agent` names a column 'sites'.* Did you mean 'site'"),
+        (None, {"inputs": ["value"]}, "`inputs` must not name the target, got 'value'"),
         (None, {"inputs": "hour"}, "write \\['hour'\\]"),
         (None, {"inputs": ["when"]}, "`inputs`: column 'when' must hold numbers, got .*Timestamp|datetime"),
         (None, {"target": "site"}, "column 'site' must hold numbers, got 'a' in row 0"),

@@ -1,6 +1,6 @@
 """What all methods of policy evaluation share: an affine operator in the features of a chain with rewards."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class AbstractEvaluator(AbstractAgent):
     A: np.ndarray
     b: np.ndarray
     """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
+    wanted: np.ndarray | None
+    """The values to learn, where they are not those of the chain."""
 
     affine: ClassVar[bool] = True
 
@@ -27,7 +29,8 @@ class AbstractEvaluator(AbstractAgent):
         return self.A @ theta - self.b
 
     def recorders(self):
-        return value_recorders(Process(finite_chain(self.source), self.rewards, self.features, self.discount))
+        known = (self.rewards, self.features, self.discount, self.wanted)
+        return value_recorders(Process(finite_chain(self.source), *known))
 
     def error(self, theta, state, next_state):
         r"""The TD error $R(s, s') + \gamma \phi(s')^T \theta - \phi(s)^T \theta$, of one transition or of many."""
@@ -49,7 +52,12 @@ def solved(agents: AbstractEvaluator) -> Problem:
     return Problem(agents, like=np.zeros(agents.A.shape[-1]))
 
 
-def projected(process: Process, per_state: np.ndarray, constant: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def projected(process: Process, E: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     r"""$A = \Phi^T D E$ and $b = -\Phi^T D e$ of the operator whose mean in each state is $(E \theta + e)\, \phi$."""
     weighted = process.weighted_features()
-    return weighted @ per_state, -(weighted @ constant[..., None])[..., 0]
+    return weighted @ E, -(weighted @ e[..., None])[..., 0]
+
+
+def parts(process: Process, A: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
+    """What evaluators are made of, after their source."""
+    return process.rewards, process.features, process.discount, A, b, process.wanted

@@ -66,7 +66,9 @@ def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, mis
             f"`time`: agent {name!r} has the same time twice, in rows {rows[first]} and {rows[first + 1]}. Drop one of "
             "them, or average them."
         )
-    ratio = steps / np.median(steps)
+    usual = np.sort(steps)[(len(steps) - 1) // 2]
+    usual = steps[abs(steps / usual - 1) < REGULAR].mean()  # of months the mean, so that years of them add up
+    ratio = steps / usual
     whole = np.maximum(np.round(ratio), 1)
     if (abs(ratio - whole) > REGULAR).any():
         worst = (abs(ratio - whole) > REGULAR).argmax()
@@ -79,7 +81,7 @@ def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, mis
         raise ValueError(
             f"`time`: agent {name!r} has {(whole > 1).sum()} gaps, the first after row {rows[first]}, where "
             f"{whole[first] - 1:g} rows are missing. Fill them, or leave out the pairs that need them with "
-            "`missing='skip'`."
+            "`missing='skip'`; where nights or weekends do not count, sort the table and leave `time` out."
         )
     return np.concatenate([[0], np.cumsum(np.minimum(whole, deepest + 1))]).astype(np.int64)
 

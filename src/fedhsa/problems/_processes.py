@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check
-from ..environments import Model
+from ..environments import Chain, Model
 from ..sources import IID, AbstractSource, FiniteChain
 
 STARTS = ("stationary", "episode")
@@ -21,6 +21,8 @@ class Process(NamedTuple):
     """`(M, S, d)`."""
     discount: np.ndarray
     """`(M,)`, or `(M, S)` by the state entered: 0 where an episode ends."""
+    wanted: np.ndarray | None = None
+    """The values to learn, `(M, S)`, where they are not those of the chain: those of a policy, before it acts."""
 
     @property
     def going_on(self) -> np.ndarray:
@@ -34,7 +36,9 @@ class Process(NamedTuple):
         return self.rewards if self.rewards.ndim == 2 else (self.chain.transition * self.rewards).sum(-1)
 
     def values(self) -> np.ndarray:
-        r"""The value functions, `(M, S)`: $V = \bar R + P \Gamma V$."""
+        r"""The values to learn, `(M, S)`; those of the chain are $V = \bar R + P \Gamma V$."""
+        if self.wanted is not None:
+            return self.wanted
         identity = np.eye(self.chain.stationary.shape[-1])
         return np.linalg.solve(identity - self.going_on, self.mean_rewards[..., None])[..., 0]
 
@@ -80,7 +84,14 @@ def from_model(
     own = np.take_along_axis(table, np.where(chain.states < 0, 0, chain.states)[..., None], axis=1)
     features = np.where(chain.states[..., None] < 0, 0.0, own)
     first = chain.start if start == "episode" else None
-    return from_arrays(chain.transition, chain.rewards, features, chain.discount, first)
+    process = from_arrays(chain.transition, chain.rewards, features, chain.discount, first)
+    return process._replace(wanted=values_in(chain, model.values(policy)))
+
+
+def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:
+    """Values of states `(M, S)` wherever a model's chain is, `(M, N)`; 0 between two episodes."""
+    own = np.take_along_axis(values, np.where(chain.states < 0, 0, chain.states), axis=1)
+    return np.where(chain.states < 0, 0.0, own)
 
 
 def state_features(model: Model, features: Any = None) -> np.ndarray:

@@ -59,12 +59,12 @@ class Table:
         """The rows of each agent, in the order in which the table first names them."""
         if name is None:
             return {"all": np.arange(self.length)}
-        found: dict[Any, list[int]] = {}
+        found: dict[str, list[int]] = {}
         for row, value in enumerate(self.column("agent", name).tolist()):
             if _absent(value):
                 raise ValueError(f"`agent`: column {name!r} is missing in row {row}.")
-            found.setdefault(value, []).append(row)
-        return {str(value): np.array(rows) for value, rows in found.items()}
+            found.setdefault(str(value), []).append(row)
+        return {value: np.array(rows) for value, rows in found.items()}
 
 
 def _absent(value: Any) -> bool:

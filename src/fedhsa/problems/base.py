@@ -44,6 +44,10 @@ class AbstractAgent(eqx.Module):
     affine: ClassVar[bool] = False
     """Whether $G_i(\\theta, o) = A_i(o) \\theta - b_i(o)$; exact laws need to know."""
 
+    other_norm: ClassVar[bool] = False
+    """Whether the method is known to be stable in another norm than the Euclidean one of Assumption 2, like Q-learning
+    in the largest coordinate: then a problem does not warn that the assumption fails."""
+
     @abc.abstractmethod
     def operator(self, theta: Any, o: Observation, /) -> Any:
         r"""The noisy operator $G_i(\theta, o)$, shaped like `theta`."""
@@ -305,7 +309,7 @@ def _find_root(problem: Problem) -> np.ndarray:
     if problem.affine:
         A, b = problem.affine_parts()
         A_bar, b_bar = A.mean(0), b.mean(0)
-        _check_jacobian(A_bar)
+        _check_jacobian(A_bar, type(problem.agents).other_norm)
         return np.linalg.solve(A_bar, b_bar)
     scale = 1 + np.abs(problem.mean_operators(start)).max()
     root = _newton(problem, start, RESIDUAL_TOLERANCE * scale)
@@ -317,7 +321,7 @@ def _find_root(problem: Problem) -> np.ndarray:
             f"No root of the average operator was found from `like`: the residual is {residual:.3g}. "
             "Start closer with another `like`, or pass `theta_star`."
         )
-    _check_jacobian(problem.jacobians(root).mean(0))
+    _check_jacobian(problem.jacobians(root).mean(0), type(problem.agents).other_norm)
     return root
 
 
@@ -359,7 +363,7 @@ def _local_root(problem: Problem, agent: int) -> np.ndarray:
             return np.full(problem.dim, np.nan)
 
 
-def _check_jacobian(J: np.ndarray) -> None:
+def _check_jacobian(J: np.ndarray, other_norm: bool) -> None:
     """Refuses an average operator without a unique root, and warns of one that is not monotone."""
     singular = np.linalg.svd(J, compute_uv=False)
     if not singular[-1] > SINGULAR_TOLERANCE * singular[0]:
@@ -374,7 +378,7 @@ def _check_jacobian(J: np.ndarray) -> None:
             "so theta + step_size * G moves away from it. Check the sign of the operator (for a loss, G = -gradient).",
             stacklevel=4,
         )
-    elif (slope := np.linalg.eigvalsh((J + J.T) / 2)[-1]) >= 0:
+    elif not other_norm and (slope := np.linalg.eigvalsh((J + J.T) / 2)[-1]) >= 0:
         warnings.warn(
             f"The average operator is not monotone (largest eigenvalue of its symmetric part: {slope:.3g}), so "
             "Assumption 2 of the paper fails: small steps still converge, but its rates and bounds do not apply.",

@@ -183,7 +183,7 @@ def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Refer
     """
     _check.count("steps", steps)
     first, second = (_replayed(agents, record(agents, steps, fold_in(as_key(key), i)), steps) for i in range(2))
-    dim = _feature_size(agents)
+    dim = _feature_size(agents) * getattr(agents, "num_actions", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a record that is too short; the second one will tell
         theta = Problem(first, like=np.zeros(dim)).theta_star

@@ -1,6 +1,6 @@
 """Off-policy evaluation that is stable with any features: GTD2 and TDC, on two time scales."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from .. import _check
 from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
-from ._evaluation import AbstractEvaluator, projected
+from ._evaluation import AbstractEvaluator, parts, projected
 from ._worlds import random_features, random_policies, world
 from .base import Problem
 from .off_policy_td import weighed
@@ -29,6 +29,8 @@ class GradientTDAgent(AbstractEvaluator):
     ratios: np.ndarray
     speed: np.ndarray
     method: str = eqx.field(static=True)
+
+    other_norm: ClassVar[bool] = True  # both are gradient methods in disguise
 
     def operator(self, theta, o, /):
         theta, w = jnp.split(theta, 2)
@@ -84,7 +86,9 @@ def from_model(
     A = np.block([top, [speed * A_td, -speed * C]])
     b = np.concatenate([b_top, speed * b_td], axis=-1)
     speeds = np.full(model.num_agents, float(speed))
-    agents = GradientTDAgent(Transitions(process.chain), *process[1:], A, b, ratios, speeds, method)
+    agents = GradientTDAgent(
+        Transitions(process.chain), *parts(process, A, b), ratios=ratios, speed=speeds, method=method
+    )
     return Problem(agents, like=np.zeros(A.shape[-1]))
 
 

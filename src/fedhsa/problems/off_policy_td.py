@@ -9,8 +9,8 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions, Windows
 from . import _processes
-from ._evaluation import AbstractEvaluator, projected, solved
-from ._processes import Process
+from ._evaluation import AbstractEvaluator, parts, projected, solved
+from ._processes import Process, values_in
 from ._worlds import random_features, random_policies, world
 from .base import Problem
 
@@ -85,7 +85,7 @@ def from_model(
         return n_step(process, ratios, steps)
     E, e = process.errors()
     A, b = projected(process, ratios[..., None] * E, ratios * e)
-    return solved(OffPolicyTDAgent(Transitions(process.chain), *process[1:], A, b, ratios))
+    return solved(OffPolicyTDAgent(Transitions(process.chain), *parts(process, A, b), ratios=ratios))
 
 
 def n_step(process: Process, ratios: np.ndarray, steps: int) -> Problem:
@@ -96,7 +96,7 @@ def n_step(process: Process, ratios: np.ndarray, steps: int) -> Problem:
     for _ in range(steps - 1):
         mean, constant = E + L @ mean, e + (L @ constant[..., None])[..., 0]
     source = Windows(process.chain, steps)
-    return solved(NStepTDAgent(source, *process[1:], *projected(process, mean, constant), ratios))
+    return solved(NStepTDAgent(source, *parts(process, *projected(process, mean, constant)), ratios=ratios))
 
 
 def weighed(model: Model, policy: Any, behaviour: Any, features: Any, start: str) -> tuple[Process, np.ndarray]:
@@ -111,9 +111,10 @@ def weighed(model: Model, policy: Any, behaviour: Any, features: Any, start: str
         )
     process = _processes.from_model(model, behaviour, features, pairs=True, start=start)
     ratios = target / np.where(behaviour == 0, 1, behaviour)
-    states = model.chain(behaviour).states
+    states = model.lasting().states
     own = np.take_along_axis(ratios, np.where(states < 0, 0, states)[..., None], axis=1)
-    return process, own.reshape(model.num_agents, -1)
+    wanted = values_in(model.chain(behaviour, pairs=True), model.values(target))
+    return process._replace(wanted=wanted), own.reshape(model.num_agents, -1)
 
 
 def random(

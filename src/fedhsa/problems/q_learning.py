@@ -1,6 +1,6 @@
 """Control by Q-learning with linear features, or with a table, from fixed behaviours."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import expit
 
 from .. import _check, tree
 from ..sources import AbstractSource, Replay
@@ -93,7 +94,7 @@ class Streams:
         each = self._coefficients(theta)
         values = (pairs.inputs @ own for pairs, own in zip(self.test, each, strict=True))
         if self.kind == "logistic":
-            return tuple(1 / (1 + np.exp(-value)) for value in values)
+            return tuple(expit(value) for value in values)
         centre, scale = self.scales[self.target]
         return tuple(centre + scale * value for value in values)
 
@@ -189,7 +190,7 @@ def from_dataframe(
     table = Table(df)
     values = {target: table.numbers("target", target)}
     values |= {name: table.numbers("lags", name) for name in wanted}
-    values |= {name: table.numbers("inputs", name) for name in _names("inputs", inputs)}
+    values |= {name: table.numbers("inputs", name) for name in _known(inputs, target)}
     if kind == "logistic":
         values[target] = _signs(target, values[target])
     instants = None if time is None else table.instants(time)
@@ -199,7 +200,7 @@ def from_dataframe(
     for name, rows in table.groups(agent).items():
         pairs = make_pairs(name, rows, values, instants, target, design, missing)
         count = len(pairs.target)
-        held_out = math.ceil(test_share * count)
+        held_out = math.ceil(test_share * count - 1e-9)  # 0.2 * 35 is a little more than 7
         if count - held_out < B:
             deepest = max((k for _, k in design), default=0)
             raise ValueError(
@@ -226,10 +227,12 @@ def from_dataframe(
     )
 
 
-def _names(argument: str, names: Any) -> list[str]:
-    if isinstance(names, str):
-        raise ValueError(f"`{argument}` must be a list of columns, got {names!r}: write [{names!r}].")
-    return list(names)
+def _known(inputs: Any, target: str) -> list[str]:
+    if isinstance(inputs, str):
+        raise ValueError(f"`inputs` must be a list of columns, got {inputs!r}: write [{inputs!r}].")
+    if target in inputs:
+        raise ValueError(f"`inputs` must not name the target, got {target!r}: it is not known before. Use `lags`.")
+    return list(inputs)
 
 
 def _wanted(lags: Any, target: str) -> dict[str, list[int]]:

@@ -9,7 +9,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Traces
 from . import _processes, td
-from ._evaluation import AbstractEvaluator, projected, solved
+from ._evaluation import AbstractEvaluator, parts, projected, solved
 from ._processes import Process
 from .base import Problem
 
@@ -70,4 +70,4 @@ def _problem(process: Process, trace: float) -> Problem:
     A, b = projected(process, np.linalg.solve(blame, E), np.linalg.solve(blame, e[..., None])[..., 0])
     by_state = np.broadcast_to(process.discount.reshape(len(E), -1), E.shape[:2])
     source = Traces(process.chain, process.features, trace * by_state)
-    return solved(TDLambdaAgent(source, *process[1:], A, b))
+    return solved(TDLambdaAgent(source, *parts(process, A, b)))
