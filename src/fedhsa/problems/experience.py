@@ -165,8 +165,9 @@ def from_environment(
     if not len(params):
         raise ValueError("`params` must list the constants of at least one agent's environment.")
     like = np.zeros(_feature_size(agents(1)))
-    copies = 64  # the stationary law does not depend on how many step together, and many are faster
-    reference = least_squares(agents(copies), max(1, reference_steps // copies), key)
+    # The stationary law does not depend on how many step together, and many are faster; but each must forget its start.
+    copies = min(64, max(1, _check.count("reference_steps", reference_steps) // 500))
+    reference = least_squares(agents(copies), reference_steps // copies, key)
     if not reference.residual <= 0.05:
         raise ValueError(
             f"`reference_steps`: on a second record {reference.residual:.1%} of the operator are left at the root that "
@@ -178,11 +179,12 @@ def from_environment(
 def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Reference:
     """The root of the average operator on a record of so many observations of each agent, tried on a second record.
 
-    For TD this is least-squares TD (LSTD). The first tenth of each record is left out, while chains forget their
-    start.
+    For TD this is least-squares TD (LSTD). Chains forget their start in the first tenth of the first record, which is
+    left out; of the second, the first half is, so that it shows if a tenth was too short.
     """
     _check.count("steps", steps)
-    first, second = (_replayed(agents, record(agents, steps, fold_in(as_key(key), i)), steps) for i in range(2))
+    records = (record(agents, steps, fold_in(as_key(key), i)) for i in range(2))
+    first, second = (_replayed(agents, r, skip) for r, skip in zip(records, (steps // 10, steps // 2), strict=True))
     dim = _feature_size(agents) * getattr(agents, "num_actions", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a record that is too short; the second one will tell
@@ -208,11 +210,11 @@ def _record(agents, keys, steps):
     return jax.vmap(of_agent)(agents, keys)
 
 
-def _replayed(agents: AbstractAgent, recorded: Experience, steps: int) -> AbstractAgent:
+def _replayed(agents: AbstractAgent, recorded: Experience, skip: int) -> AbstractAgent:
     """The agents with their records as sources: all steps and copies as one observation, for the operators average."""
 
     def merge(x: np.ndarray) -> np.ndarray:
-        kept = x[:, steps // 10 :]
+        kept = x[:, skip:]
         return kept.reshape(len(x), 1, -1, *x.shape[3:])
 
     return eqx.tree_at(lambda a: a.source, agents, Replay(jax.tree.map(merge, recorded)))
