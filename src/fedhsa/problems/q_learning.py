@@ -33,6 +33,8 @@ class AbstractQAgent(AbstractAgent):
     places: np.ndarray | None = eqx.field(default=None, kw_only=True)
     """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
 
+    other_norm: ClassVar[bool] = True
+
     def values(self, theta, *pair):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
         return pair_values(theta, self.features, self.places, pair)
