@@ -51,6 +51,20 @@ def test_operators_are_the_players_own_slopes(kind):
         np.testing.assert_allclose(seen[entry] - theta[entry], -slope / (2 * h), rtol=1e-11)
 
 
+@pytest.mark.parametrize("algorithm", ["fed_hsa", "local_sa"])
+def test_runs_equal_a_loop_written_from_the_definition(kind, algorithm):
+    problem = RANDOM[kind](3, 5)
+    J, z, P = problem.agents.J, problem.agents.z, problem.agents.source.transition
+    states = np.stack([naive.chain(kernel, 20, np.random.default_rng(i)) for i, kernel in enumerate(P)])
+    theta, options = np.linspace(-1, 2, 5), {"step_size": 0.05, "local_steps": 4, "server_step": 1.0}
+    expected = getattr(naive, algorithm)(
+        lambda i, theta, s: -(J[i][s] @ theta + z[i][s]), states, theta, rounds=5, **options
+    )
+    method = {"fed_hsa": fh.FedHSA, "local_sa": fh.LocalSA}[algorithm](**options)
+    result = fh.simulate(problem.replay(states), method, rounds=5, theta=theta, record=("theta",))
+    np.testing.assert_allclose(result.records["theta"][0], expected, rtol=1e-12, atol=1e-14)
+
+
 def test_the_saddle_operator_goes_down_in_x_and_up_in_y():
     rng = np.random.default_rng(0)
     A, C = (np.stack([np.diag(rng.uniform(1, 2, size=n)) for _ in range(2)])[None] for n in (2, 1))
