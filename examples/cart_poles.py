@@ -49,7 +49,7 @@ def main() -> None:
         )
         with tempfile.TemporaryDirectory() as folder:
             server = deploy.in_memory(plan, pathlib.Path(folder))
-            server.run(100)
+            server.run(40)
             theta = np.asarray(server.progress.server.theta)[0]
         print(f"{algorithm:8s} value of an upright pole {start @ theta:.2f} of at most {1 / (1 - DISCOUNT):.0f}")
 

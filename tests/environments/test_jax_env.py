@@ -66,6 +66,7 @@ def test_an_episode_that_ends_leads_to_its_last_state_and_the_next_one_begins_el
     assert acts[follows].all()
 
 
+@pytest.mark.slow
 def test_a_block_is_the_same_however_it_is_cut():
     source = JaxEnvironment(CART_POLE, CONSTANTS, features=PHI, num_envs=2)
     with precision():
@@ -84,6 +85,7 @@ def test_a_block_is_the_same_however_it_is_cut():
         np.testing.assert_allclose(x, np.concatenate([y, z]), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_actions_have_the_probabilities_of_the_policy():
     def policy(observation):
         return jnp.where(observation[2] > 0, jnp.array([0.1, 0.9]), jnp.array([0.7, 0.3]))
