@@ -23,7 +23,10 @@ def python_of(text: str) -> str:
     return "\n".join(lines)
 
 
-LONG = ("theory.md", "engine.md", "problems.md", "extrapolation.md", "participation.md", "compressed.md")
+LONG = (
+    *("theory.md", "engine.md", "problems.md", "extrapolation.md", "participation.md", "compressed.md"),
+    *("games.md", "live.md", "streams.md"),
+)
 """Pages whose Python takes long; the examples in docstrings say the same of what they use, sooner."""
 
 

@@ -2,6 +2,7 @@ import csv
 import datetime as dt
 import math
 import pathlib
+import re
 import runpy
 import shutil
 import subprocess
@@ -52,16 +53,65 @@ def employment(printed: str, folder: pathlib.Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"employment.png", "employment.pdf"}
 
 
+def numbers(printed: str, pattern: str) -> list[list[float]]:
+    """The numbers that the groups of a pattern find in a text, one list for each match."""
+    return [[float(value) for value in found.groups()] for found in re.finditer(pattern, printed)]
+
+
+def fading_channel(printed: str, folder: pathlib.Path) -> None:
+    """The mean of FedHSA's rounds is several times nearer than Local SA's, and slow fading is harder than fast."""
+    last, mean = np.array(numbers(printed, r"last (\S+), mean (\S+),")).T
+    slow_corrected, slow_local, corrected, local = mean
+    assert corrected < local / 3
+    assert slow_corrected < slow_local / 3
+    assert (last[:2] > last[2:]).all()
+    assert {path.name for path in folder.iterdir()} == {"fading_channel.png", "fading_channel.pdf"}
+
+
+def inverse_problem(printed: str, folder: pathlib.Path) -> None:
+    """The map contracts, its fixed point is like the object, and FedHSA ends several times nearer to it."""
+    [[contraction]], [[likeness]] = (numbers(printed, rf"{word} (\d\.\d+)") for word in ("contracts by", "object:"))
+    assert contraction < 1
+    assert likeness > 0.95
+    (corrected,), (local,) = numbers(printed, r"error (\S+)")
+    assert corrected < local / 10
+    assert {path.name for path in folder.iterdir()} == {"inverse_problem.png", "inverse_problem.pdf"}
+
+
+def value_network(printed: str, folder: pathlib.Path) -> None:
+    """FedHSA stays near the values without local steps, Local SA does not; but those are not the mean of the values."""
+    found = np.array(numbers(printed, r": (\S+) \+- (\S+), without noise (\S+)"))
+    (near, _, quiet), (_, _, corrected), (far, off, drifted), (_, _, local) = found
+    assert quiet < 0.1 < 0.5 < drifted
+    assert near < far - off
+    assert local < corrected
+    assert {path.name for path in folder.iterdir()} == {"value_network.png", "value_network.pdf"}
+
+
+def cart_poles(printed: str, folder: pathlib.Path) -> None:
+    """A pole that stands upright is worth nearly as much as can be."""
+    values = numbers(printed, r"upright pole (\S+) of at most 10")
+    assert len(values) == 2
+    assert all(8 < value < 10 for (value,) in values)
+
+
 CHECKS = {
+    "cart_poles.py": cart_poles,
     "employment.py": employment,
+    "fading_channel.py": fading_channel,
+    "inverse_problem.py": inverse_problem,
     "one_slow_agent.py": one_slow_agent,
     "own_problem.py": own_problem,
     "pedestrians.py": pedestrians,
+    "value_network.py": value_network,
 }
 """What a script must have done besides running, by its name."""
 
 
-LONG = ("employment.py", "one_slow_agent.py", "pedestrians.py")
+LONG = (
+    *("cart_poles.py", "employment.py", "fading_channel.py", "inverse_problem.py"),
+    *("one_slow_agent.py", "pedestrians.py", "value_network.py"),
+)
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,22 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import tree
 from .._types import precision
-from ..problems import AbstractAgent, AbstractControlledAgent, Problem
-from ..sources import AbstractSource
+from ..problems import AbstractAgent, Problem
+from ..sources import AbstractSource, Silent
 from .base import AbstractAlgorithm, Coded, Cost, Replies, Round, split
 from .controlled import walking
+from .shapes import StandIn
 
 
-class _CountedAgent(AbstractControlledAgent):
+class _CountedAgent(AbstractAgent):
     """An agent whose operator leaves its name in the program each time it is evaluated."""
 
     source: AbstractSource
     agent: AbstractAgent
-
-    def react(self, theta, state, words, /):
-        assert isinstance(self.agent, AbstractControlledAgent)
-        return self.agent.react(theta, state, words)
 
     def operator(self, theta, o, /):
         @jax.jit
@@ -47,14 +45,10 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
         Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10)
     """
     algorithm.check(problem)
-    return algorithm.expected(full_round(problem, algorithm))
-
-
-def full_round(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
-    """The cost of a round in which everything takes place."""
-    algorithm = walking(algorithm, problem)
     with precision():
-        agents = tree.to_device(problem.flat_agents, "float64")
+        # Chains that depend on the parameter are not stepped here; what an operator's value is changes no cost.
+        standing = StandIn(Silent(), np.zeros(problem.num_agents))
+        agents = tree.to_device(standing if problem.controlled else problem.flat_agents, "float64")
         theta, key = jnp.zeros(problem.dim), jax.random.key(0)
         settings = tree.to_device(algorithm, "float64")
         everyone, down, up = jnp.arange(problem.num_agents), [], []
@@ -82,20 +76,21 @@ def full_round(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
             return server
 
         evaluations = _count(jax.make_jaxpr(play)(theta, key).jaxpr)
-    return Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
+    once = Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
+    return algorithm.expected(once)
 
 
 def prepare(algorithm: AbstractAlgorithm, problem: Problem) -> AbstractAlgorithm:
     """The algorithm as a driver runs it on this problem; refuses a problem that it is not for."""
     algorithm.check(problem)
     if problem.controlled:
-        once = full_round(problem, algorithm)
-        if once.samples != once.evaluations:
+        price = cost(problem, algorithm)
+        if abs(price.samples - price.evaluations) > 1e-9:
             raise TypeError(
-                f"{type(algorithm).__name__} takes {once.samples} observations a round and evaluates "
-                f"{once.evaluations} operators. The chains of {type(problem.agents).__name__} depend on the parameter, "
-                "so each observation belongs to the one that led to it. Use a method that evaluates each observation "
-                "once, like FedHSA, LocalSA or SCAFFLSA."
+                f"{type(algorithm).__name__} takes {price.samples:.4g} observations a round and evaluates "
+                f"{price.evaluations:.4g} operators. The chains of {type(problem.agents).__name__} depend on the "
+                "parameter, so each observation belongs to the one that led to it. Use a method that evaluates each "
+                "observation once, like FedHSA, LocalSA or SCAFFLSA."
             )
     return walking(algorithm, problem)
 

@@ -13,10 +13,11 @@ from ..sources import Silent
 from .base import AbstractAlgorithm, Replies, Round, split
 
 
-class _StandIn(AbstractAgent):
+class StandIn(AbstractAgent):
     """An agent of which only the shapes matter."""
 
     source: Any
+    nothing: Any = None
 
     def operator(self, theta, o, /):
         return theta
@@ -41,7 +42,7 @@ def exchange_shapes(
         if agent is not None:
             keys = jnp.broadcast_to(key, algorithm.block_length)
             _, block = agent.source.draw(keys, agent.source.init(key))
-        one = _StandIn(Silent()) if agent is None else agent
+        one = StandIn(Silent()) if agent is None else agent
         for exchange in algorithm.exchanges:
             shared = Round(jnp.zeros((), int), key, num_agents=num_agents)
             message = exchange.send(server, shared)

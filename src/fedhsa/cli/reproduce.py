@@ -51,6 +51,7 @@ Examples:
   fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
   fedhsa reproduce --preset scripts         the authors' public scripts' numbers
   fedhsa reproduce field                    beyond the paper: what the field claims
+  fedhsa reproduce rl/sarsa                 the same for reinforcement learning
   fedhsa reproduce --list                   the experiments and their settings
 
 The output folder gets report.html (open it in a browser; it needs no network),
@@ -61,7 +62,7 @@ continues. The exit code is 1 when a claim fails.
 """
 
     names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...")] = ()
-    """Which experiments, as `--list` shows them; `td`, or 'td/*', takes several. Default: all but `field`."""
+    """Which experiments, as `--list` shows them; `td`, or 'td/*', takes several. Default: all but `field` and `rl`."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
     """The same as a flag."""
     preset: Annotated[str, tyro.conf.arg(metavar="|".join(presets.PRESETS))] = "paper"

@@ -1,8 +1,17 @@
-"""Environments: finite models of decision processes, with exact values and policies."""
+"""Environments: finite models of decision processes with exact values, and what learns from live ones."""
 
 from . import toy_text as toy_text
 from . import worlds as worlds
+from .experience import Experience as Experience
+from .features import Fourier as Fourier
+from .features import OneHot as OneHot
+from .features import Tiles as Tiles
+from .jax_env import JaxEnvironment as JaxEnvironment
+from .jax_env import perturbed as perturbed
 from .make import ENVIRONMENTS as ENVIRONMENTS
 from .make import make as make
 from .model import Chain as Chain
 from .model import Model as Model
+from .policies import EpsilonGreedy as EpsilonGreedy
+from .policies import Softmax as Softmax
+from .policies import Uniform as Uniform

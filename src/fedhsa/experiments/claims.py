@@ -119,6 +119,30 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "The correction of the round before halves the round trips and costs part of the stable steps; the floor of "
         "additive noise is the same to first order in the step, the bias of noise that multiplies is larger.",
     ),
+    24: (
+        "Importance averaging",
+        "Where agents see different pairs, weighing them by their visits makes Q-learning faster than equal averages, "
+        "and its error falls with the number of agents.",
+    ),
+    25: (
+        "One average at the end",
+        "TD learning by n like agents that average once, at the end, has an n-th of the variance of one.",
+    ),
+    26: (
+        "QAvg",
+        "With decaying steps averaged Bellman steps reach one limit for all numbers of local steps, more slowly with "
+        "more of them; with a constant step they stop beside it, and FedHSA does not.",
+    ),
+    27: (
+        "FedSARSA",
+        "More agents bring a linear speed-up, and unlike environments a distance from an agent's own solution, which "
+        "lies between the solutions themselves, so that no correction removes it.",
+    ),
+    28: (
+        "Two phases of federated Q-learning",
+        "With a constant step and several local ones in unlike environments the error falls, bounces up and stays, "
+        "higher with more local steps.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 

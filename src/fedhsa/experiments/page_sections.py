@@ -31,6 +31,7 @@ FAMILIES = {
     "td": "TD learning",
     "finite-sum": "Finite sums",
     "field": "The field",
+    "rl": "Reinforcement learning",
 }
 STUDIES = "Studies"
 FILES = {".svg": "SVG", ".png": "PNG", ".pdf": "PDF", ".csv": "CSV", ".npz": "NPZ"}

@@ -15,6 +15,7 @@ from .drift import Drift
 from .field import FIELD
 from .instance import Instance
 from .proposition import Proposition
+from .rl import RL
 from .sampling import Sampling
 from .saturation import Saturation
 from .sweep import AgentSweep
@@ -76,8 +77,8 @@ def experiments(preset: str = "paper") -> dict[str, AbstractExperiment]:
     _check.choice("preset", preset, PRESETS)
     figures = _paper() if preset == "paper" else _scripts()
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
-    field = [experiment() for experiment in FIELD]  # pyright: ignore[reportCallIssue]
-    return {experiment.name: experiment for experiment in (*figures, *studies, *field)}
+    beyond = [experiment() for experiment in (*FIELD, *RL)]  # pyright: ignore[reportCallIssue]
+    return {experiment.name: experiment for experiment in (*figures, *studies, *beyond)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +205,7 @@ LEFT_OUT = (
     *("finite-sum/noiseless", "finite-sum/markov", "finite-sum/agents", "speedup/cohort"),
 )
 """What the quick version does not run unless it is named: the rest suffices for all ten claims."""
-BEYOND = "field/"
+BEYOND = ("field/", "rl/")
 """How names of experiments begin that are not about the paper, and run only when they are named."""
 LEAST = {"seeds": 2, "rounds": 4}
 """Intervals need two seeds, and floors a few rounds."""

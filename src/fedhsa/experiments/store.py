@@ -25,11 +25,14 @@ from .instance import Instance
 
 KIND = "experiment"
 PACKAGE = pathlib.Path(__file__).parent.parent
-NUMBERS = ("*.py", "sources/*.py", "problems/*.py", "algorithms/*.py", "engine/*.py", "theory/*.py")
+NUMBERS = (
+    *("*.py", "sources/*.py", "environments/*.py", "problems/*.py", "algorithms/*.py", "engine/*.py"),
+    "theory/*.py",
+)
 """The code that all numbers come from."""
 SHARED = ("base", "instance", "statistics", "traces", "assumptions")
 """Modules of experiments that several of them compute with."""
-PICTURES = ("plots/*.py", "experiments/[!p]*.py", "experiments/proposition.py")
+PICTURES = ("plots/*.py", "experiments/[!p]*.py", "experiments/proposition.py", "experiments/*/*.py")
 """The code that figures and tables come from, besides; not the page's."""
 FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 
@@ -70,7 +73,10 @@ def settings(experiment: AbstractExperiment) -> dict[str, Any]:
 def fingerprint(experiment: AbstractExperiment) -> str:
     """Changes with the settings, the code behind the numbers, and the libraries and backend that compute them."""
     module = sys.modules[type(experiment).__module__]
-    own = [*(f"experiments/{name}.py" for name in SHARED), f"experiments/{module.__name__.rpartition('.')[2]}.py"]
+    place = module.__name__.removeprefix(f"{__package__}.").replace(".", "/")
+    own = [*(f"experiments/{name}.py" for name in SHARED), f"experiments/{place}.py", f"experiments/{place}_law.py"]
+    if "/" in place:
+        own.append(f"experiments/{place.rpartition('/')[0]}/_[a-z]*.py")  # what the experiments of a folder share
     versions = [jax.__version__, np.__version__, scipy.__version__, jax.default_backend()]
     what = [type(experiment).__name__, settings(experiment), versions, _digest((*NUMBERS, *own))]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -1,15 +1,19 @@
 """Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
 
 from . import evaluation as evaluation
+from . import experience as experience
 from . import finite_sum as finite_sum
+from . import games as games
 from . import garnet as garnet
 from . import gradient_td as gradient_td
 from . import logistic as logistic
+from . import lqr as lqr
 from . import n_step_td as n_step_td
 from . import off_policy_td as off_policy_td
 from . import q_learning as q_learning
 from . import quadratic as quadratic
 from . import sarsa as sarsa
+from . import streams as streams
 from . import td as td
 from . import td_lambda as td_lambda
 from .base import AbstractAgent as AbstractAgent

@@ -30,7 +30,7 @@ class AbstractEvaluator(AbstractAgent):
 
     def recorders(self):
         known = (self.rewards, self.features, self.discount, self.wanted)
-        return value_recorders(Process(finite_chain(self.source), *known))
+        return value_recorders(lambda: Process(finite_chain(self.source), *known))
 
     def error(self, theta, state, next_state):
         r"""The TD error $R(s, s') + \gamma \phi(s')^T \theta - \phi(s)^T \theta$, of one transition or of many."""

@@ -108,7 +108,9 @@ def finite_chain(source: AbstractSource) -> FiniteChain:
     """The chain behind a source that observes one."""
     inner: Any = source
     while not isinstance(inner, FiniteChain):
-        inner = inner.source if isinstance(inner, IID) else inner.chain
+        inner = inner.source if isinstance(inner, IID) else getattr(inner, "chain", None)
+        if inner is None:
+            raise TypeError(f"The values of {type(source).__name__} are not known: it observes no finite chain.")
     return inner
 
 

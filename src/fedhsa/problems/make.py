@@ -7,9 +7,11 @@ from .. import _check
 from . import (
     evaluation,
     finite_sum,
+    games,
     garnet,
     gradient_td,
     logistic,
+    lqr,
     n_step_td,
     off_policy_td,
     q_learning,
@@ -33,6 +35,9 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "gradient-td": gradient_td.random,
     "q-learning": q_learning.random,
     "sarsa": sarsa.random,
+    "lqr": lqr.random,
+    "game": games.random,
+    "saddle": games.random_saddle,
 }
 """The random problem of each family, by the name the command line uses."""
 COMMON = ("num_agents", "dim", "heterogeneity", "key")

@@ -23,7 +23,7 @@ class ValueDistance(eqx.Module):
         return jnp.sqrt(jnp.mean(jnp.sum(self.weights * gap**2, axis=-1)))
 
 
-def value_recorders(process: Process) -> dict[str, Callable[[], Callable]]:
+def value_recorders(make: Callable[[], Process]) -> dict[str, Callable[[], Callable]]:
     r"""What `simulate` can record of agents that evaluate: how to make each recorder, by name.
 
     - `value_error`: against each agent's own values $V_i$, weighted by how often it visits a state;
@@ -31,6 +31,7 @@ def value_recorders(process: Process) -> dict[str, Callable[[], Callable]]:
     """
 
     def distance(average: bool) -> ValueDistance:
+        process = make()
         values = process.values()
         if average:
             values = np.broadcast_to(values.mean(0), values.shape)

@@ -9,6 +9,7 @@ from .decisions import Prepared as Prepared
 from .finite import FiniteChain as FiniteChain
 from .finite import Transition as Transition
 from .finite import Transitions as Transitions
+from .linear import LinearGaussian as LinearGaussian
 from .var import VAR1 as VAR1
 from .windows import Traced as Traced
 from .windows import Traces as Traces

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Int, Shaped, UInt32
 from scipy.sparse import csgraph, csr_array
 
 from .. import _check
@@ -79,8 +79,8 @@ class FiniteChain(AbstractSource):
 class Transition(NamedTuple):
     """Two consecutive states of a chain."""
 
-    state: Int[Array, "*batch"]
-    next_state: Int[Array, "*batch"]
+    state: Shaped[Array, "*batch"]
+    next_state: Shaped[Array, "*batch"]
 
 
 class Transitions(AbstractSource):

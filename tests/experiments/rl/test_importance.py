@@ -1,0 +1,73 @@
+"""Averages weighed by visits."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedhsa.experiments.base import Outcome, Watch
+from fedhsa.experiments.rl.importance import Importance
+
+STUDY = Importance()
+
+
+def made(faster: float = 2.5, importance: float = 0.03, equal: float = 0.05, power: float = -0.8) -> Outcome:
+    """Errors that fall from 0.6 to these floors, importance averaging so many times as fast as equal averaging."""
+    noise = 1 + 0.02 * np.random.default_rng(0).normal(size=(STUDY.seeds, 1))
+    at = np.arange(201)
+    arrays = {
+        "importance": (importance + 0.57 * np.exp(-at / 20)) * noise,
+        "equal": (equal + 0.55 * np.exp(-at / 20 / faster)) * noise,
+        "FedHSA": np.full((STUDY.seeds, 201), 0.3) * noise,
+    }
+    for step in STUDY.sweep_steps:
+        for K in STUDY.sweep_agents:
+            arrays[f"{K} agents, step {step:g}"] = 0.03 * K ** (power / 2) * np.ones(41) * noise
+    return Outcome(arrays, {"every": 5})
+
+
+def failing(outcome: Outcome) -> set[str]:
+    return {c.name.removeprefix("rl/importance: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
+
+
+def test_the_faster_average_with_the_lower_floor_passes():
+    assert not failing(made())
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        ({"faster": 0.9}, {"after 2000", "speed"}),
+        ({"importance": 0.07}, {"floor"}),
+        ({"power": 0.0}, {"agents, step 0.05", "agents, step 0.01"}),
+        ({"power": -2.0}, {"agents, step 0.05", "agents, step 0.01"}),
+    ],
+)
+def test_other_curves_fail(changed, names):
+    assert failing(made(**changed)) == names
+
+
+def test_an_average_that_never_gets_there_counts_with_the_length_of_its_run():
+    # The other one is there after 20 log(0.57 / 0.07), about 42, of 201 records.
+    assert 4.5 < STUDY.speed(made(equal=0.3)).value < 5
+
+
+def test_figure_and_sentences_are_made_from_what_was_kept():
+    assert len(STUDY.draw(made()).axes) == 2
+    assert "stays at 0.03 and 0.0" in STUDY.tell(made())[0]
+    assert len({len(column) for column in STUDY.table(made()).values()}) == 1
+
+
+@pytest.mark.slow
+def test_a_run_gives_what_is_kept_on_disk():
+    few = {"num_agents": 2, "num_actions": 2, "sweep_agents": (2,), "sweep_steps": (0.1,), "sweep_rounds": 10}
+    outcome = Importance(seeds=2, rounds=10, local_steps=3, **few).run(Watch())
+    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
+    assert {name: curve.shape for name, curve in outcome.arrays.items()} == dict.fromkeys(
+        ("importance", "equal", "FedHSA", "2 agents, step 0.1"), (2, 3)
+    )
+
+
+@pytest.mark.slow
+def test_the_claim_holds():
+    assert not failing(STUDY.run(Watch()))

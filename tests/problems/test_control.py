@@ -1,0 +1,326 @@
+"""Q-learning and SARSA against loops, value iteration and sums over the model; chains that depend on the parameter."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import agent_key
+from fedhsa import tree
+from fedhsa.deploy import Faults, federate
+from fedhsa.environments import Model
+from fedhsa.problems import q_learning, sarsa, td
+from fedhsa.sources import Transition
+
+M, S, A, D, GAMMA = 2, 4, 3, 3, 0.7
+END = S - 1
+RNG = np.random.default_rng(5)
+FEATURES = RNG.normal(size=(S, A, D)) / 2
+BEHAVIOUR = RNG.dirichlet(np.ones(A), size=(M, S))
+THETA = np.array([0.3, -0.8, 1.1])
+
+
+def make_model(episodic: bool = False) -> Model:
+    """Random transitions and rewards; if episodes end, they do in the last state, and begin in the first."""
+    rng = np.random.default_rng(6)
+    P, R = rng.dirichlet(np.ones(S), size=(M, S, A)), rng.normal(size=(M, S, A, S))
+    return Model(P, R, GAMMA, start=0 if episodic else None, ends=[False] * (S - 1) + [episodic])
+
+
+class Naive:
+    """One agent's model again, in loops."""
+
+    def __init__(self, episodic: bool, agent: int):
+        model = make_model(episodic)
+        self.P, self.R, self.episodic = model.transitions[agent], model.rewards[agent], episodic
+
+    def place(self, s):
+        return 0 if self.episodic and s == END else s
+
+    def gamma(self, s):
+        return 0.0 if self.episodic and s == END else GAMMA
+
+    def q(self, theta, s, a):
+        return FEATURES[self.place(s), a] @ theta
+
+    def law(self, policy):
+        """How often each pair comes up, by a power of the chain of pairs."""
+        K = np.zeros((S, A, S, A))
+        for s, a, t, b in itertools.product(range(S), range(A), range(S), range(A)):
+            K[s, a, t, b] = self.P[self.place(s), a, t] * policy[self.place(t), b]
+        return np.linalg.matrix_power(K.reshape(S * A, S * A), 4096)[0].reshape(S, A)
+
+    def q_operator(self, theta, s, a, t):
+        best = max(self.q(theta, t, b) for b in range(A))
+        error = self.R[self.place(s), a, t] + self.gamma(t) * best - self.q(theta, s, a)
+        return error * FEATURES[self.place(s), a]
+
+    def sarsa_operator(self, theta, s, a, t, b):
+        error = self.R[self.place(s), a, t] + self.gamma(t) * self.q(theta, t, b) - self.q(theta, s, a)
+        return error * FEATURES[self.place(s), a]
+
+    def softmax(self, theta, sharpness):
+        weights = np.exp(sharpness * FEATURES @ theta)
+        return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("episodic", [False, True])
+def test_q_learning_is_the_loop_of_its_paper_and_its_mean_the_sum_over_transitions(episodic):
+    problem = q_learning.from_model(make_model(episodic), BEHAVIOUR, FEATURES)
+    for i, found in enumerate(problem.mean_operators(THETA)):
+        naive, expected = Naive(episodic, i), np.zeros(D)
+        law = naive.law(BEHAVIOUR[i])
+        with jax.enable_x64(True):
+            agent = tree.to_device(tree.take(problem.agents, i), "float64")
+            for s, a, t in itertools.product(range(S), range(A), range(S)):
+                value = naive.q_operator(THETA, s, a, t)
+                expected += law[s, a] * naive.P[naive.place(s), a, t] * value
+                pair = Transition(np.int32(s * A + a), np.int32(t * A + (a + 1) % A))
+                np.testing.assert_allclose(agent.operator(THETA, pair), value, atol=1e-12)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert abs(problem.mean_operator(problem.theta_star)).max() < 1e-10
+
+
+@pytest.mark.parametrize("episodic", [False, True])
+def test_one_agents_table_is_what_value_iteration_finds(episodic):
+    model = make_model(episodic).take([1])
+    Q = np.zeros((S, A))
+    for _ in range(300):
+        best = np.where(model.ends[0], 0.0, Q.max(1))
+        Q = (model.transitions[0] * (model.rewards[0] + GAMMA * best)).sum(-1)
+    acts = np.flatnonzero(~model.ends[0])
+    problem = q_learning.from_model(model)
+    np.testing.assert_allclose(problem.theta_star.reshape(-1, A), Q[acts], atol=1e-10)
+
+
+def test_several_agents_table_is_the_fixed_point_of_their_visits_average():
+    model, problem = make_model(), q_learning.from_model(make_model(), BEHAVIOUR)
+    visits = np.stack([Naive(False, i).law(BEHAVIOUR[i]) for i in range(M)])
+    Q = np.zeros((S, A))
+    for _ in range(300):
+        backed_up = (model.transitions * (model.rewards + GAMMA * Q.max(1))).sum(-1)
+        Q = (visits * backed_up).sum(0) / visits.sum(0)
+    np.testing.assert_allclose(problem.theta_star.reshape(S, A), Q, atol=1e-10)
+
+
+def test_all_pairs_at_once_lead_to_the_optimal_values_of_the_average_model():
+    model = make_model()
+    problem = q_learning.from_model(model, synchronous=True)
+    np.testing.assert_allclose(problem.theta_star.reshape(S, A), model.average().optimal()[0], atol=1e-10)
+    with jax.enable_x64(True):
+        agent = tree.to_device(tree.take(problem.agents, 1), "float64")
+        _, seen = agent.source.step(jax.random.key(3), ())
+        Q = np.linspace(-1, 1, S * A).reshape(S, A)
+        for s, a in itertools.product(range(S), range(A)):
+            t = int(seen[s * A + a])
+            expected = model.rewards[1, s, a, t] + GAMMA * Q[t].max() - Q[s, a]
+            np.testing.assert_allclose(
+                agent.operator(jax.numpy.asarray(Q.ravel()), seen)[s * A + a], expected, atol=1e-12
+            )
+        keys = jax.random.split(jax.random.key(0), 4000)
+        _, many = agent.source.draw(keys, ())
+    counts = np.stack([(np.asarray(many) == t).mean(0) for t in range(S)], axis=-1).reshape(S, A, S)
+    P = model.transitions[1]
+    error = np.sqrt(P * (1 - P) / len(keys))
+    assert (abs(counts - P) < 4.5 * error).all()  # 48 frequencies; one beyond 4.5 standard errors in 3000 runs
+
+
+def test_q_learnings_conditions_hold_for_a_table_seen_evenly_and_fail_for_features_that_blow_up():
+    good = q_learning.conditions(q_learning.from_model(Model(np.full((1, 2, 2, 2), 0.5), np.ones((1, 2, 2)), 0.5)))
+    assert good.holds
+    bad = q_learning.conditions(_running_away())
+    assert bad.root < 0 > bad.margin  # stable where it rests, but from elsewhere values run away
+
+
+def _running_away():
+    """A behaviour that is mostly where the best action's features are larger than its own."""
+    P = np.zeros((1, 2, 2, 2))
+    P[0, :, 0], P[0, :, 1] = [0.9, 0.1], [0.1, 0.9]
+    features = np.array([[[1.0], [2.0]], [[1.0], [2.0]]])
+    return q_learning.from_model(Model(P, -np.ones((1, 2, 2)), 0.95), np.array([[0.95, 0.05]] * 2), features)
+
+
+@pytest.mark.parametrize("episodic", [False, True])
+def test_sarsa_is_the_loop_of_its_paper_and_its_mean_the_sum_under_its_own_policy(episodic):
+    sharpness = 1.5
+    problem = sarsa.from_model(make_model(episodic), FEATURES, sharpness=sharpness)
+    for i, found in enumerate(problem.mean_operators(THETA)):
+        naive, expected = Naive(episodic, i), np.zeros(D)
+        policy = naive.softmax(THETA, sharpness)
+        law = naive.law(policy)
+        with jax.enable_x64(True):
+            agent = tree.to_device(tree.take(problem.agents, i), "float64")
+            for s, a, t, b in itertools.product(range(S), range(A), range(S), range(A)):
+                value = naive.sarsa_operator(THETA, s, a, t, b)
+                expected += law[s, a] * naive.P[naive.place(s), a, t] * policy[naive.place(t), b] * value
+                pair = Transition(np.int32(s * A + a), np.int32(t * A + b))
+                np.testing.assert_allclose(agent.operator(THETA, pair), value, atol=1e-12)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert abs(problem.mean_operator(problem.theta_star)).max() < 1e-10
+
+
+def test_sarsas_chain_goes_where_model_and_policy_send_it():
+    """Frequencies of 40 000 steps at a fixed parameter; batches of 400 steps give the standard errors."""
+    problem = sarsa.from_model(make_model(True), FEATURES, sharpness=2.0)
+    naive = Naive(True, 0)
+    law = naive.law(naive.softmax(THETA, 2.0))
+    with jax.enable_x64(True):
+        agent = tree.to_device(tree.take(problem.agents, 0), "float64")
+
+        def step(state, words):
+            state, o = agent.react(THETA, state, words)
+            return state, o.state
+
+        keys = jax.random.split(jax.random.key(1), 40_000)
+        _, pairs = jax.lax.scan(step, agent.source.init(jax.random.key(2)), jax.random.key_data(keys))
+    batches = np.stack([(np.asarray(pairs).reshape(100, 400) == x).mean(1) for x in range(S * A)], axis=1)
+    error = batches.std(0, ddof=1) / 10
+    assert (abs(batches.mean(0) - law.ravel()) < 4 * error + 1e-4).all()
+
+
+def test_sarsa_that_takes_all_actions_alike_is_td_of_that_policy():
+    model = make_model()
+    controlled = sarsa.from_model(model, FEATURES, sharpness=0.0)
+    chain = model.chain(pairs=True)
+    pairs = np.broadcast_to(FEATURES.reshape(S * A, D), (M, S * A, D))
+    fixed = td.from_arrays(chain.transition, chain.rewards, pairs, chain.discount)
+    np.testing.assert_allclose(controlled.theta_star, fixed.theta_star, atol=1e-10)
+    np.testing.assert_allclose(controlled.mean_operators(THETA), fixed.mean_operators(THETA), atol=1e-12)
+    # The same observations, fed to TD: the same run.
+    rounds, H, key = 5, 4, 3
+    trajectory = [_walk(controlled, agent, np.zeros((rounds * H, D)), key) for agent in range(M)]
+    replayed = fixed.replay(Transition(*(np.stack(part) for part in zip(*trajectory, strict=True))))
+    for method in (fh.FedHSA(0.1, H), fh.LocalSA(0.1, H), fh.SCAFFLSA(0.1, H)):
+        found = fh.simulate(controlled, method, rounds=rounds, key=key).theta
+        np.testing.assert_allclose(found, fh.simulate(replayed, method, rounds=rounds, key=key).theta, atol=1e-12)
+
+
+def _walk(problem, agent, thetas, key):
+    """One agent's transitions under these parameters, one step at a time, by the keys of the positions."""
+    with jax.enable_x64(True):
+        one = tree.to_device(tree.take(problem.agents, agent), "float64")
+        own = jax.random.fold_in(agent_key(key, 0, agent), 0)
+        state, seen = one.source.init(jax.random.fold_in(own, 0)), []
+        for position, theta in enumerate(thetas):
+            words = jax.random.key_data(jax.random.fold_in(own, position + 1))
+            state, o = one.react(theta, state, words)
+            seen.append(o)
+    return [np.array([int(part) for part in parts]) for parts in zip(*seen, strict=True)]
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected):
+    """FedHSA and FedSARSA as loops over rounds, agents and steps, which act and update in turn."""
+    problem = sarsa.from_model(make_model(), FEATURES, sharpness=3.0)
+    rounds, H, eta, key = 4, 3, 0.2, 7
+    with jax.enable_x64(True):
+        agents = [tree.to_device(tree.take(problem.agents, i), "float64") for i in range(M)]
+        own = [jax.random.fold_in(agent_key(key, 0, i), 0) for i in range(M)]
+        states = [agent.source.init(jax.random.fold_in(k, 0)) for agent, k in zip(agents, own, strict=True)]
+        theta_bar = np.zeros(D)
+
+        def act(i, theta, position):
+            words = jax.random.key_data(jax.random.fold_in(own[i], position + 1))
+            states[i], o = agents[i].react(theta, states[i], words)
+            (s, a), (t, b) = divmod(int(o.state), A), divmod(int(o.next_state), A)
+            return Naive(False, i).sarsa_operator(theta, s, a, t, b)
+
+        for r in range(rounds):
+            g = [act(i, theta_bar, r * H) for i in range(M)]
+            shift = [np.mean(g, axis=0) - g[i] if corrected else np.zeros(D) for i in range(M)]
+            ends = []
+            for i in range(M):
+                theta = theta_bar + eta * (g[i] + shift[i])
+                for step in range(1, H):
+                    theta = theta + eta * (act(i, theta, r * H + step) + shift[i])
+                ends.append(theta)
+            theta_bar = np.mean(ends, axis=0)
+    method = fh.FedHSA(eta, H) if corrected else fh.LocalSA(eta, H)
+    np.testing.assert_allclose(fh.simulate(problem, method, rounds=rounds, key=key).theta[0], theta_bar, atol=1e-12)
+
+
+def test_engine_debug_mode_and_a_network_with_losses_agree_on_controlled_chains():
+    problem = sarsa.from_model(make_model(), FEATURES, sharpness=2.0)
+    method = fh.FedHSA(0.1, 3)
+    engine = fh.simulate(problem, method, rounds=4, key=1, seeds=2).theta
+    np.testing.assert_allclose(fh.simulate(problem, method, rounds=4, key=1, debug=True).theta, engine[:1], atol=1e-13)
+    network = federate(problem, method, rounds=4, key=1, faults=Faults(0.3, seed=2))
+    np.testing.assert_allclose(network.theta, engine[:1], atol=1e-13)
+    assert network.settings["algorithm"]["name"] == "FedHSA"
+
+
+def test_controlled_runs_continue_from_a_checkpoint(tmp_path):
+    problem = sarsa.from_model(make_model(), FEATURES)
+    settings = {"seeds": 2, "checkpoint": tmp_path / "run.npz", "checkpoint_every": 2}
+    fh.simulate(problem, fh.LocalSA(0.1, 3), rounds=4, **settings)
+    resumed = fh.simulate(problem, fh.LocalSA(0.1, 3), rounds=8, resume=True, **settings)
+    np.testing.assert_array_equal(resumed.theta, fh.simulate(problem, fh.LocalSA(0.1, 3), rounds=8, seeds=2).theta)
+
+
+def test_methods_that_look_at_an_observation_twice_are_refused_on_controlled_chains():
+    problem = sarsa.from_model(make_model(), FEATURES)
+    for method in (fh.SCAFFOLD(0.1, 3, option=1), fh.MomentumSA(0.1, 3, 0.5), fh.RichardsonRomberg(fh.LocalSA(0.1, 3))):
+        with pytest.raises(TypeError, match="each observation belongs to the one that led to it"):
+            fh.simulate(problem, method, rounds=1)
+
+
+def test_returns_are_those_of_the_models_policies():
+    model = make_model(True)
+    problem = sarsa.from_model(model, FEATURES, sharpness=2.0)
+    result = fh.simulate(problem, fh.LocalSA(0.1, 2), rounds=1, theta=THETA, record=["returns", "mean_return"])
+    policy = Naive(True, 0).softmax(THETA, 2.0)
+    np.testing.assert_allclose(result.records["returns"][0, 0], model.returns(policy), atol=1e-12)
+    np.testing.assert_allclose(result.records["mean_return"][0, 0], model.returns(policy).mean(), atol=1e-12)
+    greedy = q_learning.from_model(model, None, FEATURES)
+    result = fh.simulate(greedy, fh.LocalSA(0.1, 2), rounds=1, theta=THETA, record=["returns"])
+    np.testing.assert_allclose(result.records["returns"][0, 0], model.returns((FEATURES @ THETA).argmax(1)), atol=1e-12)
+
+
+def test_importance_averaging_counts_who_has_seen_more():
+    """The server's rule again with plain powers, on the replies of one round."""
+    model, eta, H = make_model(), 0.3, 6
+    problem = q_learning.from_model(model, BEHAVIOUR)
+    theta, key = np.linspace(0, 1, S * A), 4
+    observed = []
+    for agent in range(M):
+        with jax.enable_x64(True):
+            source = tree.to_device(tree.take(problem.agents.source, agent), "float64")
+            own = jax.random.fold_in(agent_key(key, 0, agent), 0)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(own, np.arange(H + 1))
+            observed.append(tree.to_host(source.draw(keys[1:], source.init(keys[0]))[1]))
+    tables, counts = [], []
+    for agent, (now, then) in enumerate(observed):
+        Q, N = theta.copy(), np.zeros(S * A)
+        for x, y in zip(now, then, strict=True):
+            s, a, t = *divmod(int(x), A), int(y) // A
+            target = model.rewards[agent, s, a, t] + GAMMA * Q.reshape(S, A)[t].max()
+            Q[x] += eta * (target - Q[x])
+            N[x] += 1
+        tables.append(Q)
+        counts.append(N)
+    weights = (1 - eta) ** -np.array(counts)
+    expected = (weights * tables).sum(0) / weights.sum(0)
+    found = fh.simulate(problem, fh.ImportanceAveraging(eta, H), rounds=1, key=key, theta=theta).theta[0]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["q-learning", "sarsa", "td-lambda", "n-step-td", "off-policy-td"])
+def test_every_algorithm_and_wrapper_that_can_run_runs(name):
+    """Those that cannot say why when they are made or checked; nobody fails in the middle."""
+    size = {"num_agents": 2, "num_states": 4}
+    problem = fh.problems.make(name, size)
+    ran, refused = [], []
+    for algorithm in fh.ALGORITHMS:
+        try:
+            method = fh.algorithms.parse(algorithm, problem, step_size=0.05, local_steps=2, server_step=1.0)
+            result = fh.simulate(problem, method, rounds=2)
+        except (TypeError, ValueError) as error:
+            refused.append(str(error))
+        else:
+            ran.append(algorithm)
+            assert np.isfinite(result.theta).all()
+    assert len(ran) >= 9
+    assert all(len(words) > 40 for words in refused)  # they say what to do
