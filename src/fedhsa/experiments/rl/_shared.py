@@ -1,0 +1,30 @@
+"""What the experiments in reinforcement learning have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..base import Table
+
+
+def max_error(snapshot: Any) -> Any:
+    r"""The largest error of an entry, $\|Q - Q^\star\|_\infty$."""
+    return jnp.max(abs(snapshot.theta - snapshot.theta_star))
+
+
+def late(curves: np.ndarray, part: float = 0.25) -> np.ndarray:
+    """The mean over the last part of every curve, `(seeds,)`."""
+    return curves[:, -max(1, round(part * curves.shape[1])) :].mean(1)
+
+
+def reached(curve: np.ndarray, level: float) -> int | None:
+    """The first record at or below a level; None where there is none."""
+    below = np.flatnonzero(curve <= level)
+    return int(below[0]) if len(below) else None
+
+
+def columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table from its rows."""
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}

@@ -1,0 +1,216 @@
+"""FedAsynQ: Q-learning by agents that each try one action, averaged equally or by what they have seen."""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..._random import host_generator
+from ...algorithms import AbstractAlgorithm, FedHSA, ImportanceAveraging, LocalSA
+from ...environments import worlds
+from ...problems import Problem, q_learning
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, inside
+from ..statistics import Estimate
+from ._shared import columns, late, max_error, reached
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {"importance": "importance averaging", "equal": "equal averaging", "FedHSA": "FedHSA"}
+SOURCE = 2000
+"""So many observations of each agent has the source's figure."""
+LEVEL = 0.1
+"""How far the error has to fall for the comparison of speeds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Importance(AbstractExperiment):
+    """Two states and many actions: no agent sees more than two pairs, together they see all."""
+
+    name: str = "rl/importance"
+    title: str = "Importance averaging"
+    source: str = "Figures 3 and 4 of Woo, Joshi and Chi on federated Q-learning"
+    seeds: int = 12
+    step_size: float = 0.05
+    """Of importance averaging."""
+    equal_step: float = 0.2
+    """Of equal averaging, and of FedHSA."""
+    local_steps: int = 50
+    num_agents: int = 20
+    num_actions: int = 20
+    discount: float = 0.9
+    rounds: int = 1000
+    sweep_agents: tuple[int, ...] = (20, 40, 80)
+    """Multiples of the number of actions, so that every action is taken by as many agents."""
+    sweep_steps: tuple[float, ...] = (0.05, 0.01)
+    sweep_rounds: int = 600
+    problem_key: int = 0
+    """Which chances to stay."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "seeds": 8,
+        "rounds": 500,
+        "sweep_agents": (20, 80),
+        "sweep_steps": (0.05,),
+        "sweep_rounds": 200,
+    }
+
+    def seconds(self) -> float:
+        sweep = self.sweep_rounds * len(self.sweep_steps) * sum(self.sweep_agents)
+        steps = (len(NAMES) * self.rounds * self.num_agents + sweep) * self.seeds * self.local_steps
+        return 8.0 + 4.0 * (len(NAMES) + len(self.sweep_agents)) + 3e-7 * steps
+
+    def problem(self, num_agents: int) -> Problem:
+        """Agent i always takes action i modulo the number of actions."""
+        model = worlds.two_state(num_agents, self.num_actions, discount=self.discount, key=self.problem_key)
+        return q_learning.from_model(model, worlds.one_action_each(model), start="episode")
+
+    def methods(self) -> dict[str, AbstractAlgorithm]:
+        """In the order of the legend."""
+        return {
+            "importance": ImportanceAveraging(self.step_size, local_steps=self.local_steps),
+            "equal": LocalSA(self.equal_step, local_steps=self.local_steps),
+            "FedHSA": FedHSA(self.equal_step, local_steps=self.local_steps),
+        }
+
+    def run(self, watch: Watch) -> Outcome:
+        problem, arrays = self.problem(self.num_agents), {}
+        start = host_generator(self.key, "start").uniform(0, 1 / (1 - self.discount), problem.dim)
+        every = math.gcd(self.rounds, 5)
+        settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "record": {"max": max_error}}
+        for name, algorithm in self.methods().items():
+            result = watch.simulate(problem, algorithm, rounds=self.rounds, every=every, theta=start, **settings)
+            arrays[name] = (1 - self.discount) * result.records["max"]
+        for K in self.sweep_agents:
+            problem = self.problem(K)
+            for step in self.sweep_steps:
+                algorithm = ImportanceAveraging(step, local_steps=self.local_steps)
+                result = watch.simulate(
+                    problem, algorithm, rounds=self.sweep_rounds, every=5, theta=problem.theta_star, **settings
+                )
+                arrays[f"{K} agents, step {step:g}"] = (1 - self.discount) * result.records["max"]
+        return Outcome(arrays, {"every": every})
+
+    def speed(self, outcome: Outcome) -> Estimate:
+        """How many times as long equal averaging takes to get to the level."""
+
+        def rounds(name: str, seeds: np.ndarray) -> int:
+            curve = outcome.arrays[name][seeds].mean(0)
+            at = reached(curve, LEVEL)
+            return len(curve) if at is None else at
+
+        seeds = np.arange(self.seeds)
+        return statistics.jackknife(lambda some: rounds("equal", some) / rounds("importance", some), seeds)
+
+    def inverse(self, outcome: Outcome, step: float) -> np.ndarray:
+        """The mean squared error of the second half, for each number of agents and seed."""
+        return np.stack([late(outcome.arrays[f"{K} agents, step {step:g}"] ** 2, 0.5) for K in self.sweep_agents])
+
+    def power(self, outcome: Outcome, step: float) -> Estimate:
+        """The power of the number of agents with which the squared error falls."""
+        return statistics.slope(self.sweep_agents, self.inverse(outcome, step))
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        at = SOURCE // self.local_steps // outcome.facts["every"]
+        ends = outcome.arrays["equal"][:, at], outcome.arrays["importance"][:, at]
+        statement = f"Error after {SOURCE} observations of each agent, equal by importance averaging"
+        found = [inside(24, f"{self.name}: after {SOURCE}", statement, statistics.ratio(*ends), 1.0, math.inf)]
+        statement = f"Rounds until the error is {LEVEL:g}, equal by importance averaging"
+        found.append(inside(24, f"{self.name}: speed", statement, self.speed(outcome), 1.5, math.inf))
+        floors = statistics.ratio(late(outcome.arrays["importance"]), late(outcome.arrays["equal"]))
+        statement = "Where the error stays, importance by equal averaging: not above"
+        found.append(inside(24, f"{self.name}: floor", statement, floors, 0.0, 1.1))
+        for step in self.sweep_steps:
+            statement = f"Step {step:g}: power of the number of agents with which the squared error falls"
+            power = self.power(outcome, step)
+            found.append(inside(24, f"{self.name}: agents, step {step:g}", statement, power, -1.2, -0.25))
+        return found
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        at = SOURCE // self.local_steps // outcome.facts["every"]
+        early = [f"{outcome.arrays[name][:, at].mean():.2g}" for name in NAMES]
+        ends = [f"{late(outcome.arrays[name]).mean():.2g}" for name in NAMES]
+        speed = self.speed(outcome)
+        powers = [
+            f"{p.value:.2f} ({p.low:.2f} to {p.high:.2f}) at step {step:g}"
+            for step in self.sweep_steps
+            for p in (self.power(outcome, step),)
+        ]
+        return [
+            f"After {SOURCE} observations of each agent the normalised error is {early[0]} with importance averaging, "
+            f"{early[1]} with equal averaging; it gets to {LEVEL:g} {speed.value:.2f} times as fast, and stays at "
+            f"{ends[0]} and {ends[1]}. FedHSA at equal averaging's step stays at {ends[2]}: its correction of a pair "
+            "is the noise of one observation, held for a whole round.",
+            f"With the number of agents the squared error falls to the power {', '.join(powers)}: less than linearly "
+            "at the larger step, where what stays is a bias of the maximum over noisy values, more than variance.",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for name in NAMES:
+            rows.append((name, self.num_agents, *statistics.mean(late(outcome.arrays[name]), level=0.95)))
+        for step in self.sweep_steps:
+            for K, samples in zip(self.sweep_agents, np.sqrt(self.inverse(outcome, step)), strict=True):
+                rows.append((f"importance, step {step:g}, from the root", K, *statistics.mean(samples, level=0.95)))
+        return columns(("method", "agents", "error", "low", "high"), rows)
+
+    def notes(self) -> list[str]:
+        return [
+            "Woo, Joshi and Chi, The blessing of heterogeneity in federated Q-learning: linear speedup and beyond, "
+            "ICML 2023, arXiv:2305.10697, appendix A: 2 states, 20 actions, chances to stay uniform on [0.4, 0.6], "
+            "reward 1 in the second state, discount 0.9, 50 local steps; agent k always takes action k modulo 20. "
+            "Importance averaging has the step 0.05, equal averaging 0.2; values start uniformly on [0, 10].",
+            "The error is (1 - discount) times the largest error of an entry. One start is drawn for all seeds. "
+            f"The figure of the source ends at {SOURCE} observations of each agent, in our reading; we go on.",
+            "For the numbers of agents values start at the root, so that the error is what noise makes of it, and "
+            "the mean square over the second half is taken. The source does not print its step for that figure.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from ...plots._style import STYLE
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+            left, right = figure.subplots(1, 2)
+            self._draw_curves(left, outcome)
+            self._draw_agents(right, outcome)
+        return figure
+
+    def _draw_curves(self, ax: "Axes", outcome: Outcome) -> None:
+        from ... import plots
+        from ...plots._style import COLOURS
+
+        looks = {"importance": "#009E73", "equal": COLOURS["LocalSA"], "FedHSA": COLOURS["FedHSA"]}
+        steps = {"importance": self.step_size, "equal": self.equal_step, "FedHSA": self.equal_step}
+        for name, words in NAMES.items():
+            mean, low, high = plots.interval(outcome.arrays[name])
+            at = outcome.facts["every"] * self.local_steps * np.arange(len(mean))
+            ax.plot(at, mean, color=looks[name], label=f"{words}, step {steps[name]:g}")
+            ax.fill_between(at, low, high, color=looks[name], alpha=0.25, linewidth=0)
+        ax.axvline(SOURCE, color="0.7", linewidth=0.8, zorder=0)
+        ax.set(yscale="log", xlabel="observations of each agent", title=f"{self.num_agents} agents")
+        ax.set_ylabel(r"$(1 - \gamma)\,\|Q - Q^{\star}\|_\infty$")
+        ax.legend(frameon=False, fontsize=7)
+
+    def _draw_agents(self, ax: "Axes", outcome: Outcome) -> None:
+        from ...plots._style import DASHES
+
+        for step, colour in zip(self.sweep_steps, ("#009E73", "#000000", "#CC79A7"), strict=False):
+            found = np.array([statistics.mean(1 / row, 0.95) for row in self.inverse(outcome, step)])
+            scaled = found / found[0, 0]
+            spread = np.stack([scaled[:, 0] - scaled[:, 1], scaled[:, 2] - scaled[:, 0]])
+            ax.errorbar(
+                self.sweep_agents, scaled[:, 0], spread, color=colour, marker="o", markersize=4, label=f"step {step:g}"
+            )
+        at = np.array([self.sweep_agents[0], self.sweep_agents[-1]])
+        ax.plot(at, at / at[0], color="0.5", linestyle=DASHES, label="linear")
+        ax.set(xlabel="agents", ylabel="1 / error², by that of the fewest", title="importance averaging")
+        ax.set_xticks(self.sweep_agents)
+        ax.legend(frameon=False, fontsize=7)

@@ -1,0 +1,210 @@
+"""One-shot averaging: TD(0) and TD(lambda) on the five-state random walk, by agents that meet only at the end."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ...algorithms import SA, OneShotAveraging
+from ...environments import worlds
+from ...problems import Problem, td_lambda
+from ...theory import predict
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, equals, inside
+from ..statistics import Estimate
+from ._shared import columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LENGTH = 9
+"""The mean number of steps of an episode."""
+NUM_STATES = 5
+START = 0.5
+"""The value of every state in the beginning."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShot(AbstractExperiment):
+    """The same walk for all agents: what averaging takes off is the variance, and nothing else."""
+
+    name: str = "rl/one-shot"
+    title: str = "One average at the end"
+    source: str = "The experiment of Tian, Paschalidis and Olshevsky on one-shot TD learning"
+    seeds: int = 200
+    step_size: float = 0.001
+    """Of the source."""
+    large_step: float = 0.05
+    """Of the textbook, with which values are learned in as many episodes."""
+    traces: tuple[float, ...] = (0.0, 0.5)
+    agents: tuple[int, ...] = (1, 2, 4, 8)
+    episodes: int = 100
+    """Of the source."""
+    more_episodes: int = 800
+    """Until the start is forgotten at the larger step."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {"agents": (1, 8), "seeds": 100}
+
+    def seconds(self) -> float:
+        steps = LENGTH * (self.episodes + self.more_episodes) * sum(self.agents) * len(self.traces) * self.seeds
+        return 5.0 + 2.5 * len(self.agents) * len(self.traces) + 6e-8 * steps
+
+    def problem(self, num_agents: int, trace: float) -> Problem:
+        """An episode that has ended is followed by another."""
+        return td_lambda.from_model(worlds.random_walk(num_agents), trace=trace, start="episode")
+
+    def run(self, watch: Watch) -> Outcome:
+        arrays, predicted = {}, {}
+        theta = np.full(NUM_STATES, START)
+        for trace in self.traces:
+            for n in self.agents:
+                problem = self.problem(n, trace)
+                for step, episodes in ((self.step_size, self.episodes), (self.large_step, self.more_episodes)):
+                    algorithm = OneShotAveraging(step, local_steps=LENGTH)
+                    settings = {"rounds": episodes, "seeds": self.seeds, "key": self.key, "record": ("theta",)}
+                    result = watch.simulate(problem, algorithm, theta=theta, **settings)
+                    arrays[label(trace, n, step)] = result.records["theta"] - problem.theta_star
+            found = predict(self.problem(1, trace), SA(self.large_step))
+            predicted[f"{trace:g}"] = None if found.floor is None else float(found.floor)
+        return Outcome(arrays, {"predicted": predicted})
+
+    def squares(self, outcome: Outcome, trace: float, n: int, step: float) -> np.ndarray:
+        """The mean squared error over the states, `(seeds, episodes + 1)`."""
+        return (outcome.arrays[label(trace, n, step)] ** 2).mean(-1)
+
+    def floor(self, outcome: Outcome, trace: float, n: int) -> np.ndarray:
+        """At the larger step, over the second half."""
+        squares = self.squares(outcome, trace, n, self.large_step)
+        return squares[:, squares.shape[1] // 2 :].mean(1)
+
+    def variance(self, outcome: Outcome, trace: float, n: int, step: float, episode: int) -> np.ndarray:
+        """Squared deviations from the mean over all seeds, whose mean is the variance."""
+        values = outcome.arrays[label(trace, n, step)][:, episode]
+        return ((values - values.mean(0)) ** 2).mean(-1) * len(values) / (len(values) - 1)
+
+    def spread(self, outcome: Outcome, trace: float, n: int, step: float, episode: int) -> Estimate:
+        """n times the variance of n agents' average by that of one agent: 1 is the exact law."""
+        most = self.variance(outcome, trace, n, step, episode)
+        return statistics.ratio(n * most, self.variance(outcome, trace, 1, step, episode))
+
+    def power(self, outcome: Outcome, trace: float) -> Estimate:
+        """The power of the number of agents with which the floor falls."""
+        return statistics.slope(self.agents, np.stack([self.floor(outcome, trace, n) for n in self.agents]))
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found, most = [], max(self.agents)
+        for trace in self.traces:
+            name = f"TD({trace:g})"
+            statement = f"{name}, step {self.large_step:g}: power of n with which the squared error falls"
+            power = self.power(outcome, trace)
+            check = equals(25, f"{self.name}: {name}, power", statement, power, -1.0, slack=0.1)
+            found.append(check)
+            for step, episode in ((self.step_size, self.episodes), (self.large_step, self.episodes)):
+                ratio = self.spread(outcome, trace, most, step, episode)
+                statement = f"{name}, step {step:g}, {episode} episodes: n times the variance, n = {most} by n = 1"
+                where = f"{self.name}: {name}, variance, step {step:g}"
+                found.append(equals(25, where, statement, ratio, 1.0, precision=0.6))
+            predicted = outcome.facts["predicted"][f"{trace:g}"]
+            if predicted is not None:
+                floor = statistics.mean(NUM_STATES * self.floor(outcome, trace, 1))
+                statement = f"{name}, one agent: where the squared error stays, against the prediction"
+                found.append(equals(25, f"{self.name}: {name}, law", statement, floor, predicted, slack=0.1))
+            gain = self.gain(outcome, trace)
+            statement = f"{name}, step {self.step_size:g}, {self.episodes} episodes, which is the start's error: "
+            statement += f"squared error, n = {most} by n = 1"
+            found.append(inside(25, f"{self.name}: {name}, as the source", statement, gain, 0.95, 1.05))
+        return found
+
+    def gain(self, outcome: Outcome, trace: float) -> Estimate:
+        """In the source's setting: the squared error of the most agents by that of one, at the end."""
+        many, one = (self.squares(outcome, trace, n, self.step_size)[:, -1] for n in (max(self.agents), 1))
+        return statistics.ratio(many, one)
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        powers, parts = [], []
+        for trace in self.traces:
+            power, gain = self.power(outcome, trace), self.gain(outcome, trace)
+            powers.append(f"{power.value:.3f} ({power.low:.3f} to {power.high:.3f}) for TD({trace:g})")
+            curve = np.sqrt(self.squares(outcome, trace, 1, self.step_size).mean(0))
+            parts.append(
+                f"{gain.value:.3f} of one agent's for TD({trace:g}), which is at {curve[-1]:.3f} from {curve[0]:.3f}"
+            )
+        return [
+            f"At step {self.large_step:g}, once the start is forgotten, the mean squared error falls with the number "
+            f"of agents to the power {', '.join(powers)}: n agents are worth n times the data.",
+            f"At the source's step {self.step_size:g} the squared error of {max(self.agents)} agents after "
+            f"{self.episodes} episodes is {'; '.join(parts)} in root mean square. So few small steps hardly leave the "
+            "start, which averaging does not change; the variance is n times smaller there, too.",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for trace in self.traces:
+            for n in self.agents:
+                early = statistics.mean(self.squares(outcome, trace, n, self.step_size)[:, -1], level=0.95)
+                rows.append((trace, n, self.step_size, f"after {self.episodes} episodes", *early))
+                floor = statistics.mean(self.floor(outcome, trace, n), level=0.95)
+                rows.append((trace, n, self.large_step, "where it stays", *floor))
+        return columns(("lambda", "agents", "step", "when", "mean squared error", "low", "high"), rows)
+
+    def notes(self) -> list[str]:
+        return [
+            "Tian, Paschalidis and Olshevsky, One-shot averaging for distributed TD(lambda) under Markov sampling, "
+            "L-CSS 2024, arXiv:2403.08896, and the page of its public repository: the random walk of Sutton and "
+            "Barto's Example 6.2, step 0.001, 100 episodes, 1 to 8 agents, TD(0) and TD(0.5).",
+            f"An episode has {LENGTH} steps on average, and is counted as {LENGTH} steps. Values start at 0.5, as in "
+            "the textbook; the source's start is not known to us.",
+            "Agents are independent and alike, so their average has the mean of one and a variance n times smaller, "
+            "exactly and at all times. The prediction of where one agent's error stays is an expansion in the step.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from ...plots._style import STYLE
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+            left, middle, right = figure.subplots(1, 3)
+            self._draw_curves(left, outcome, self.step_size)
+            self._draw_curves(middle, outcome, self.large_step)
+            left.legend(frameon=False, fontsize=7, title="agents", ncols=2)
+            left.set_ylabel("root mean square error")
+            self._draw_floors(right, outcome)
+        return figure
+
+    def _draw_curves(self, ax: "Axes", outcome: Outcome, step: float) -> None:
+        from ...plots._style import colours
+
+        trace, looks = self.traces[0], colours([f"n {n}" for n in self.agents])
+        for n, colour in zip(self.agents, looks.values(), strict=True):
+            curve = np.sqrt(self.squares(outcome, trace, n, step).mean(0))
+            ax.plot(np.arange(len(curve)), curve, color=colour, label=str(n))
+        ax.set(xlabel="episode", title=f"TD({trace:g}), step {step:g}", yscale="log")
+        if step == self.step_size:
+            ax.set(yscale="linear", ylim=(0, None))
+
+    def _draw_floors(self, ax: "Axes", outcome: Outcome) -> None:
+        from ...plots._style import DASHES
+
+        for trace, colour in zip(self.traces, ("#0072B2", "#D55E00", "#009E73"), strict=False):
+            found = np.array([statistics.mean(self.floor(outcome, trace, n), 0.95) for n in self.agents])
+            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
+            style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "linestyle": "none"}
+            ax.errorbar(self.agents, found[:, 0], spread, label=f"TD({trace:g})", **style)
+            predicted = outcome.facts["predicted"][f"{trace:g}"]
+            law = (predicted / NUM_STATES if predicted else found[0, 0]) / np.array(self.agents)
+            ax.plot(self.agents, law, color=colour, linestyle=DASHES, label="predicted" if predicted else "1 / n")
+        ax.set(xscale="log", yscale="log", xlabel="agents", title=f"floors, step {self.large_step:g}")
+        ax.set_ylabel("mean squared error")
+        ax.set_xticks(self.agents, [str(n) for n in self.agents])
+        ax.minorticks_off()
+        ax.legend(frameon=False, fontsize=7)
+
+
+def label(trace: float, n: int, step: float) -> str:
+    """What a run is called."""
+    return f"TD({trace:g}), n = {n}, step {step:g}"

@@ -1,0 +1,292 @@
+"""FedSARSA: control by agents in unlike environments; what more agents bring, and what no correction can take away."""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
+from ...environments import worlds
+from ...problems import Problem, sarsa
+from ...theory._rule import require_rule
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, at_most, equals, inside
+from ..statistics import Estimate
+from ._shared import columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+GROUPS = 5
+"""States and actions are put together in so many groups each."""
+RECORDS = 100
+LARGE = 0.5
+"""From which perturbation on the distance of the roots can be measured beside the noise."""
+NAMES = {"LocalSA": "FedSARSA (Local SA)", "FedHSA": "FedHSA"}
+
+
+class Case(NamedTuple):
+    """How many agents, and how unlike their environments."""
+
+    num_agents: int
+    perturbation: float
+
+    @property
+    def label(self) -> str:
+        """What arrays are called by."""
+        return f"N = {self.num_agents}, eps = {self.perturbation:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class FedSARSA(AbstractExperiment):
+    """SARSA by several agents, whose distance from the first agent's own solution is measured, and from the common."""
+
+    name: str = "rl/sarsa"
+    title: str = "FedSARSA in unlike environments"
+    source: str = "The experiments of Zhang, Wang, Mitra and Anderson on FedSARSA"
+    seeds: int = 10
+    step_size: float = 0.01
+    local_steps: int = 10
+    samples: int = 20_000
+    """Each agent's."""
+    agents: tuple[int, ...] = (1, 5, 20)
+    """At the smallest perturbation above 0."""
+    num_agents: int = 10
+    """At all perturbations."""
+    perturbations: tuple[float, ...] = (0.0, 0.1, 0.5, 1.0)
+    """Of transitions and of rewards."""
+    many_steps: tuple[int, ...] = (10, 100, 1000)
+    """Local steps for which the drift is predicted."""
+    num_states: int = 40
+    num_actions: int = 40
+    sharpness: float = 0.02
+    discount: float = 0.2
+    problem_key: int = 0
+    """Which environments."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "agents": (1, 10),
+        "perturbations": (0.1, 0.5),
+        "num_states": 20,
+        "num_actions": 20,
+        "step_size": 0.02,
+        "samples": 10_000,
+        "seeds": 8,
+    }
+
+    def seconds(self) -> float:
+        runs = [case.num_agents * len(self.methods(case)) for case in self.cases()]
+        return 20.0 + 8.0 * len(self.agents) + 1.2e-6 * sum(runs) * self.samples * self.seeds
+
+    @property
+    def like(self) -> float:
+        """The perturbation at which agents are added."""
+        return min(eps for eps in self.perturbations if eps > 0)
+
+    def cases(self) -> list[Case]:
+        """First more and more agents, then more and more unlike ones."""
+        found = [Case(n, self.like) for n in self.agents] + [Case(self.num_agents, eps) for eps in self.perturbations]
+        return list(dict.fromkeys(found))
+
+    def methods(self, case: Case) -> dict[str, AbstractAlgorithm]:
+        """FedHSA where the environments become unlike."""
+        local: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(self.step_size, local_steps=self.local_steps)}
+        corrected = {"FedHSA": FedHSA(self.step_size, local_steps=self.local_steps)}
+        return local | corrected if case.num_agents == self.num_agents else local
+
+    def problem(self, case: Case) -> Problem:
+        """The first agent's environment is the same in all cases."""
+        S, A, eps = self.num_states, self.num_actions, case.perturbation
+        model = worlds.fedsarsa(
+            *(case.num_agents, S, A),
+            perturbation=eps,
+            reward_perturbation=eps,
+            discount=self.discount,
+            key=self.problem_key,
+        )
+        group = GROUPS * (np.arange(S) * GROUPS // S)[:, None] + np.arange(A) * GROUPS // A
+        return sarsa.from_model(model, np.eye(GROUPS**2)[group], sharpness=self.sharpness)
+
+    def run(self, watch: Watch) -> Outcome:
+        first = self.problem(Case(1, 0.0)).theta_star
+        arrays, rows = {}, []
+        rounds = self.samples // self.local_steps
+        every = math.gcd(rounds, max(1, rounds // RECORDS))
+        for case in self.cases():
+            watch.look()
+            problem = self.problem(case)
+            root, jacobians = problem.theta_star, problem.jacobians(problem.theta_star)
+            residuals, drift = problem.mean_operators(root), {}
+            for H in self.many_steps:
+                bias = require_rule(LocalSA(self.step_size, local_steps=H)).limit_error(jacobians, residuals)
+                drift[str(H)] = float(bias @ bias)
+            apart = float(((root - first) ** 2).sum())
+            for name, algorithm in self.methods(case).items():
+                settings = {"rounds": rounds, "every": every, "seeds": self.seeds, "key": self.key}
+                theta = watch.simulate(problem, algorithm, record=("theta",), **settings).records["theta"]
+                label = f"{case.label}/{name}"
+                arrays[f"{label}/common"] = ((theta - root) ** 2).sum(-1)
+                arrays[f"{label}/first"] = ((theta - first) ** 2).sum(-1)
+                arrays[f"{label}/mean"] = theta[:, theta.shape[1] // 2 :].mean(1) - first
+            rows.append({**case._asdict(), "label": case.label, "apart": apart, "drift": drift})
+        return Outcome(arrays, {"rows": rows, "every": every})
+
+    def rows(self, outcome: Outcome, agents: bool) -> list[dict[str, Any]]:
+        """Those with more and more agents, or those with more and more unlike ones."""
+        wanted = {Case(n, self.like).label for n in self.agents}
+        if not agents:
+            wanted = {Case(self.num_agents, eps).label for eps in self.perturbations}
+        return [row for row in outcome.facts["rows"] if row["label"] in wanted]
+
+    def power(self, outcome: Outcome) -> Estimate:
+        """The power of the number of agents with which the error falls that is measured from the common root."""
+        floors = [floor(outcome, row["label"], "LocalSA", "common") for row in self.rows(outcome, True)]
+        return statistics.slope(self.agents, np.stack(floors))
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        statement = "Power of the number of agents with which the squared distance from the common root falls"
+        check = equals(27, f"{self.name}: speed-up", statement, self.power(outcome), -1.0, slack=0.1)
+        found, unlike = [check], self.rows(outcome, False)
+        most, least = (floor(outcome, unlike[i]["label"], "LocalSA", "first") for i in (-1, 0))
+        statement = f"Squared distance from the first agent's root, eps = {unlike[-1]['perturbation']:g} by "
+        statement += f"{unlike[0]['perturbation']:g}"
+        found.append(
+            inside(27, f"{self.name}: grows with eps", statement, statistics.ratio(most, least), 1.0, math.inf)
+        )
+        for row in unlike:
+            if row["perturbation"] < LARGE:
+                continue
+            for name in NAMES:
+                measured = statistics.squared_bias(outcome.arrays[f"{row['label']}/{name}/mean"])
+                statement = f"{row['label']}, {name}: squared distance of the mean from the first agent's root"
+                where = f"{self.name}: {row['label']}, {name}"
+                found.append(equals(27, where, statement, measured, row["apart"], slack=0.05))
+            drift = max(row["drift"].values()) / row["apart"]
+            statement = f"{row['label']}: drift of Local SA with up to {max(self.many_steps)} local steps, squared, by "
+            statement += "the squared distance of the roots"
+            found.append(at_most(27, f"{self.name}: {row['label']}, drift", statement, drift, 0.01))
+        return found
+
+    def gain(self, outcome: Outcome, row: dict[str, Any], reference: str) -> Estimate:
+        """Where the error of FedHSA stays, by where Local SA's does."""
+        corrected, local = (floor(outcome, row["label"], name, reference) for name in ("FedHSA", "LocalSA"))
+        return statistics.ratio(corrected, local)
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        power, unlike = self.power(outcome), self.rows(outcome, False)
+        said = []
+        for row in unlike:
+            found = floor(outcome, row["label"], "LocalSA", "first").mean()
+            said.append(f"{found:.3g} at eps = {row['perturbation']:g} (the roots: {row['apart']:.3g} apart)")
+        last = unlike[-1]
+        gain, noise = self.gain(outcome, last, "first"), self.gain(outcome, last, "common")
+        drifts = [f"{size:.1g} at H = {H}" for H, size in last["drift"].items()]
+        return [
+            f"With more agents the squared distance from the common root falls to the power {power.value:.2f} "
+            f"({power.low:.2f} to {power.high:.2f}) of their number.",
+            f"From the first agent's own root, {self.num_agents} agents stay at {', '.join(said)}.",
+            f"FedHSA's correction does not remove that: at eps = {last['perturbation']:g} its distance is "
+            f"{gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}) times as large, squared. The distance lies between "
+            "two solutions, and every method that solves the common problem keeps it. What a correction can remove is "
+            f"the drift of Local SA away from the common root, and that is {', '.join(drifts)}, squared: nothing here. "
+            f"From the common root FedHSA's squared distance is {noise.value:.2f} ({noise.low:.2f} to "
+            f"{noise.high:.2f}) times FedSARSA's.",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for row in outcome.facts["rows"]:
+            for name in NAMES:
+                if f"{row['label']}/{name}/first" not in outcome.arrays:
+                    continue
+                for reference in ("first", "common"):
+                    found = statistics.mean(floor(outcome, row["label"], name, reference), level=0.95)
+                    about = (row["num_agents"], row["perturbation"], name, reference)
+                    rows.append((*about, *found, row["apart"], row["drift"][str(self.many_steps[0])]))
+        names = ("agents", "eps", "method", "root", "squared distance", "low", "high", "roots apart", "drift")
+        return columns(names, rows)
+
+    def notes(self) -> list[str]:
+        return [
+            "Zhang, Wang, Mitra and Anderson, Finite-time analysis of on-policy heterogeneous federated reinforcement "
+            "learning, ICLR 2024, arXiv:2401.15273: 100 states, 100 actions, 25 features (5 x 5 groups), discount "
+            "0.2, 10 local steps, 20000 samples, step 0.01, up to 40 agents, eps from 0 to 2 for kernels and rewards.",
+            f"Ours have {self.num_states} states and {self.num_actions} actions in as many groups, without "
+            "projection, as in the source's code. Policies are softmax with sharpness "
+            f"{self.sharpness:g}, for values between 0 and 125; both perturbations are equal.",
+            "The source measures from the first agent's own solution, found by a long run; here it is solved for, and "
+            "so is the common one. Squared distances are means over the second half.",
+            "The drift of Local SA is that without noise, for operators linearised at the common root.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from ...plots._style import STYLE
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+            left, middle, right = figure.subplots(1, 3)
+            self._draw_curves(left, outcome)
+            self._draw_agents(middle, outcome)
+            self._draw_perturbations(right, outcome)
+        return figure
+
+    def _draw_curves(self, ax: "Axes", outcome: Outcome) -> None:
+        from ... import plots
+        from ...plots._style import colours
+
+        looks = colours([f"N {n}" for n in self.agents])
+        for row, colour in zip(self.rows(outcome, True), looks.values(), strict=True):
+            mean, low, high = plots.interval(outcome.arrays[f"{row['label']}/LocalSA/first"])
+            at = outcome.facts["every"] * self.local_steps * np.arange(len(mean))
+            ax.plot(at, mean, color=colour, label=f"$N$ = {row['num_agents']}")
+            ax.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
+        ax.set(yscale="log", xlabel="samples of each agent", title=rf"FedSARSA, $\epsilon$ = {self.like:g}")
+        ax.set_ylabel("squared distance, first agent's root")
+        ax.locator_params(axis="x", nbins=3)
+        ax.legend(frameon=False, fontsize=7)
+
+    def _draw_agents(self, ax: "Axes", outcome: Outcome) -> None:
+        from ...plots._style import DASHES
+
+        rows = self.rows(outcome, True)
+        for reference, colour, words in (
+            ("first", "#D55E00", "from the first agent's"),
+            ("common", "#000000", "from the common"),
+        ):
+            found = np.array([statistics.mean(floor(outcome, r["label"], "LocalSA", reference), 0.95) for r in rows])
+            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
+            ax.errorbar(self.agents, found[:, 0], spread, color=colour, marker="o", markersize=4, label=words)
+        ax.plot(self.agents, found[0, 0] / np.array(self.agents), color="0.6", linestyle=DASHES, label="1 / N")
+        ax.set(xscale="log", yscale="log", xlabel="agents", title=rf"floors, $\epsilon$ = {self.like:g}")
+        ax.set_xticks(self.agents, [str(n) for n in self.agents])
+        ax.minorticks_off()
+        ax.legend(frameon=False, fontsize=7, title="root", title_fontsize=7)
+
+    def _draw_perturbations(self, ax: "Axes", outcome: Outcome) -> None:
+        from ...plots._style import COLOURS
+
+        rows, at = self.rows(outcome, False), np.arange(len(self.perturbations))
+        for i, (name, words) in enumerate(NAMES.items()):
+            for reference, style in (("first", "o"), ("common", "s")):
+                found = np.array([statistics.mean(floor(outcome, r["label"], name, reference), 0.95) for r in rows])
+                spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
+                look: dict[str, Any] = {"color": COLOURS[name], "marker": style, "markersize": 4, "linestyle": "none"}
+                named = f"{words}, {'first' if reference == 'first' else 'common'}"
+                ax.errorbar(at + 0.16 * i - 0.08, found[:, 0], spread, label=named, **look)
+        apart = np.array([row["apart"] for row in rows])
+        ax.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="between the roots")
+        ax.set(yscale="log", xlabel=r"$\epsilon$", title=f"floors, $N$ = {self.num_agents}")
+        ax.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])
+        ax.legend(frameon=False, fontsize=6)
+
+
+def floor(outcome: Outcome, label: str, method: str, reference: str) -> np.ndarray:
+    """The mean squared distance from a root over the second half, of every seed."""
+    squares = outcome.arrays[f"{label}/{method}/{reference}"]
+    return squares[:, squares.shape[1] // 2 :].mean(1)

@@ -1,0 +1,240 @@
+"""Federated Q-learning with a constant step in unlike mazes: the error falls, bounces up and stays."""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..._random import host_generator
+from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
+from ...environments import Model
+from ...problems import Problem, q_learning
+from .. import statistics
+from ..base import AbstractExperiment, Outcome, Table, Watch
+from ..checks import Check, at_most, inside
+from ..statistics import Estimate
+from ._shared import columns, late, max_error
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RECORDS = 400
+TIMES = 8.0
+"""How many times the slowest mode's time a run lasts: of the start less than a thousandth is left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoPhases(AbstractExperiment):
+    """Synchronous Q-learning by agents that each live in a maze of their own, with and without a correction."""
+
+    name: str = "rl/two-phases"
+    title: str = "The two phases of federated Q-learning"
+    source: str = "The experiments of Wang, Yang and Su on federated Q-learning"
+    seeds: int = 8
+    step_sizes: tuple[float, ...] = (0.2, 0.5)
+    local_steps: tuple[int, ...] = (1, 5, 20)
+    """E."""
+    num_agents: int = 20
+    size: int = 5
+    """Rows and columns of a maze."""
+    wall: float = 0.3
+    """The chance of a wall between two cells."""
+    slip: float = 0.5
+    """The chance that an action leads in any direction."""
+    reward: float = 0.1
+    """The chance that a pair of state and action is worth 1, and not 0."""
+    discount: float = 0.99
+    problem_key: int = 0
+    """Which mazes."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {"step_sizes": (0.2,), "local_steps": (1, 20), "seeds": 4}
+
+    def seconds(self) -> float:
+        steps = sum(self._iterations(step) for step in self.step_sizes) * len(self.local_steps)
+        return 4.0 + 4.0 * len(self.local_steps) + 6e-9 * steps * self.seeds * self.num_agents * 4 * self.size**2
+
+    def problem(self) -> Problem:
+        """All rewards are common, 0 or 1; the agents' walls are their own."""
+        chances = self.wall, self.slip, self.reward
+        model = mazes(self.num_agents, self.size, *chances, self.discount, self.problem_key)
+        return q_learning.from_model(model, synchronous=True)
+
+    def _iterations(self, step: float) -> int:
+        """A multiple of all numbers of local steps."""
+        unit = math.lcm(*self.local_steps)
+        return unit * math.ceil(TIMES / (step * (1 - self.discount)) / unit)
+
+    @property
+    def corrected_step(self) -> float:
+        """The smallest one; at larger ones FedHSA's noise has no bound."""
+        return min(self.step_sizes)
+
+    def methods(self, step: float, E: int) -> dict[str, AbstractAlgorithm]:
+        """FedHSA is Local SA where every step is averaged."""
+        local: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(step, local_steps=E)}
+        corrected = E > 1 and step == self.corrected_step
+        return local | {"FedHSA": FedHSA(step, local_steps=E)} if corrected else local
+
+    def run(self, watch: Watch) -> Outcome:
+        problem, arrays, rows = self.problem(), {}, []
+        for E in self.local_steps:
+            for step in self.step_sizes:
+                rounds = self._iterations(step) // E
+                every = math.gcd(rounds, max(1, rounds // RECORDS))
+                settings: dict[str, Any] = {"rounds": rounds, "every": every, "record": {"max": max_error}}
+                for name, algorithm in self.methods(step, E).items():
+                    result = watch.simulate(problem, algorithm, seeds=self.seeds, key=self.key, **settings)
+                    arrays[label(name, E, step)] = result.records["max"]
+                    rows.append({"method": name, "E": E, "step": step, "every": every})
+                    if step == self.corrected_step:
+                        result = watch.simulate(problem.noiseless(), algorithm, **settings)
+                        arrays[label(name, E, 0.0)] = result.records["max"]
+                        rows.append({"method": name, "E": E, "step": 0.0, "every": every})
+        return Outcome(arrays, {"rows": rows, "scale": float(abs(problem.theta_star).max())})
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found, most = [], max(self.local_steps)
+        least = min(self.local_steps)
+        for step in self.step_sizes:
+            curves = {E: outcome.arrays[label("LocalSA", E, step)] for E in self.local_steps}
+            statement = f"Step {step:g}, E = {most}: where the error stays, by the least error on the way"
+            found.append(self._above(f"bounce, step {step:g}", statement, bounce(curves[most]), 1.5))
+            growth = statistics.ratio(late(curves[most]), late(curves[least]))
+            statement = f"Step {step:g}: where the error stays with E = {most}, by where it does with E = {least}"
+            found.append(self._above(f"growth with E, step {step:g}", statement, growth))
+        if len(self.step_sizes) > 1:
+            small, large = (outcome.arrays[label("LocalSA", most, pick(self.step_sizes))] for pick in (min, max))
+            statement = f"E = {most}: where the error stays, the largest step by the smallest"
+            found.append(self._above("growth with the step", statement, statistics.ratio(late(large), late(small))))
+        exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
+        statement = f"Without noise, E = {most}: error of FedHSA at the end, by Local SA's"
+        found.append(at_most(28, f"{self.name}: correction without noise", statement, float(exact / drifting), 0.02))
+        return found
+
+    def _above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> Check:
+        return inside(28, f"{self.name}: {name}", statement, measured, low, math.inf)
+
+    def gain(self, outcome: Outcome, E: int) -> Estimate:
+        """With noise: where the error of FedHSA stays, by where Local SA's does."""
+        corrected, local = (outcome.arrays[label(name, E, self.corrected_step)] for name in ("FedHSA", "LocalSA"))
+        return statistics.ratio(late(corrected), late(local))
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        most, step = max(self.local_steps), self.corrected_step
+        lines, gains = [], []
+        for size in self.step_sizes:
+            curve = outcome.arrays[label("LocalSA", most, size)]
+            low, end, one = curve.mean(0).min(), late(curve).mean(), late(outcome.arrays[label("LocalSA", 1, size)])
+            lines.append(f"to {low:.2g} and up to {end:.2g} again at step {size:g} (E = 1: {one.mean():.2g})")
+        for E in self.local_steps:
+            if E > 1:
+                gain = self.gain(outcome, E)
+                gains.append(f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}) at E = {E}")
+        exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
+        return [
+            f"With E = {most} local steps the error, {outcome.facts['scale']:.3g} at the start, falls "
+            f"{', '.join(lines)}. On the way up from zero the values pass the right ones, and end above them: agents "
+            "that each take the best of their own values are too optimistic about the average environment.",
+            f"Without noise FedHSA has no second phase: at step {step:g} and E = {most} it is at {exact:.2g}, Local SA "
+            f"at {drifting:.2g}. With noise its error stays at so many times Local SA's: {', '.join(gains)}. The "
+            "correction holds the noise of one sample for a whole round, and noise, too, makes a maximum optimistic.",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for row in outcome.facts["rows"]:
+            curve = outcome.arrays[label(row["method"], row["E"], row["step"])]
+            floor = statistics.mean(late(curve), level=0.95) if row["step"] else (curve[0, -1], None, None)
+            rows.append((row["method"], row["E"], row["step"], curve.mean(0).min(), *floor))
+        return columns(("method", "E", "step", "least", "plateau", "low", "high"), rows)
+
+    def notes(self) -> list[str]:
+        return [
+            "Wang, Yang and Su, On the convergence rates of federated Q-learning across heterogeneous environments, "
+            "TMLR 2025, arXiv:2409.03897: 20 agents in random 5 x 5 mazes of their own, discount 0.99, rewards of "
+            "pairs 0 or 1 with equal chances, values that start at zero; all pairs are updated in every step.",
+            f"How the source draws mazes is not known to us: here each wall stands with a chance of {self.wall:g}, and "
+            f"with a chance of {self.slip:g} an action leads in any direction. Only {100 * self.reward:g} % of the "
+            "pairs are worth 1: with half of them, nearly every state has such an action, so that all agents do best "
+            "in the same way.",
+            "Errors are largest errors of an entry. The error stays where the mean over the last quarter is; a run "
+            f"lasts {TIMES:g} times the time 1 / (step (1 - discount)) of the slowest mode.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        from ...plots._style import DASHES, STYLE, colours
+
+        looks = dict(zip(self.local_steps, colours([f"E {E}" for E in self.local_steps]).values(), strict=True))
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+            axes = figure.subplots(1, len(self.step_sizes) + 1, sharey=True)
+            for ax, step in zip(axes, (*self.step_sizes, 0.0), strict=True):
+                self._draw_step(ax, outcome, step, looks)
+            axes[0].set_ylabel(r"$\|Q - Q^{\star}\|_\infty$")
+            handles = [Line2D([], [], color=colour) for colour in looks.values()]
+            labels = [f"Local SA, $E$ = {E}" for E in looks]
+            for E, colour in looks.items():
+                if E > 1:
+                    handles.append(Line2D([], [], color=colour, linestyle=DASHES))
+                    labels.append(f"FedHSA, $E$ = {E}")
+            figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+        return figure
+
+    def _draw_step(self, ax: "Axes", outcome: Outcome, step: float, looks: dict[int, str]) -> None:
+        from ... import plots
+        from ...plots._style import DASHES
+
+        for row in outcome.facts["rows"]:
+            if row["step"] != step:
+                continue
+            curves = outcome.arrays[label(row["method"], row["E"], step)]
+            at = row["every"] * row["E"] * np.arange(curves.shape[1])
+            dashed = row["method"] == "FedHSA"
+            ax.plot(at, curves.mean(0), color=looks[row["E"]], linestyle=DASHES if dashed else "-")
+            if step:
+                _, low, high = plots.interval(curves)
+                ax.fill_between(at, low, high, color=looks[row["E"]], alpha=0.2, linewidth=0)
+        title = f"step {step:g}" if step else f"step {self.corrected_step:g}, without noise"
+        ax.set(yscale="log", xlabel="iteration", title=title)
+        ax.locator_params(axis="x", nbins=4)
+
+
+def label(method: str, E: int, step: float) -> str:
+    """What a curve is called; step 0 stands for the smallest one without noise."""
+    return f"{method}, E = {E}, step {step:g}"
+
+
+def bounce(curves: np.ndarray) -> Estimate:
+    """Where the error stays, by the least mean error on the way, which is looked for in all seeds together."""
+    lowest = int(curves.mean(0).argmin())
+    return statistics.ratio(late(curves), curves[:, lowest])
+
+
+def mazes(num_agents: int, size: int, wall: float, slip: float, reward: float, discount: float, key: int) -> Model:
+    """Grids with random walls, other ones for each agent, and common rewards of 0 or 1 for every pair.
+
+    !!! example
+        >>> mazes(2, 3, wall=1.0, slip=0.0, reward=0.1, discount=0.9, key=0).transitions[0, 4, 0, 4]    # walled in
+        np.float64(1.0)
+    """
+    S = size * size
+    cell = np.arange(S).reshape(size, size)
+    P = np.empty((num_agents, S, 4, S))
+    for i in range(num_agents):
+        rng = host_generator(key, "maze", i)
+        ahead = np.stack([cell] * 4, axis=-1)  # left, up, right, down: who meets a wall stays
+        beside, below = rng.random((size, size - 1)) >= wall, rng.random((size - 1, size)) >= wall
+        ahead[:, 1:, 0] = np.where(beside, cell[:, :-1], cell[:, 1:])
+        ahead[:, :-1, 2] = np.where(beside, cell[:, 1:], cell[:, :-1])
+        ahead[1:, :, 1] = np.where(below, cell[:-1], cell[1:])
+        ahead[:-1, :, 3] = np.where(below, cell[1:], cell[:-1])
+        sure = np.eye(S)[ahead.reshape(S, 4)]
+        P[i] = (1 - slip) * sure + slip * sure.mean(1, keepdims=True)
+    rewards = (host_generator(key, "reward").random((S, 4)) < reward).astype(float)
+    return Model(P, np.repeat(rewards[None], num_agents, axis=0), discount, grid=(size, size))
