@@ -39,8 +39,8 @@ def test_the_faster_average_with_the_lower_floor_passes():
     [
         ({"faster": 0.9}, {"after 2000", "speed"}),
         ({"importance": 0.07}, {"floor"}),
-        ({"power": 0.0}, {"agents, step 0.05", "agents, step 0.01"}),
-        ({"power": -2.0}, {"agents, step 0.05", "agents, step 0.01"}),
+        ({"power": 0.0}, {"agents, step 0.05", "agents, step 0.02"}),
+        ({"power": -2.0}, {"agents, step 0.05", "agents, step 0.02"}),
     ],
 )
 def test_other_curves_fail(changed, names):

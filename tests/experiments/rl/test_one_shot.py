@@ -22,7 +22,7 @@ def made(power: float = -1.0, early: float = -1.0, law: float = 1.0, bias: float
             arrays[label(trace, n, STUDY.large_step)] = 0.05 * n ** (power / 2) * noise * np.sqrt(law)
             begun = start * (1 if n == 1 else np.sqrt(bias))
             arrays[label(trace, n, STUDY.step_size)] = begun + 0.01 * n ** (early / 2) * noise
-    predicted = {f"{trace:g}": NUM_STATES * 0.05**2 for trace in STUDY.traces}
+    predicted = {f"{trace:g}": [0.0, NUM_STATES * 0.05**2] for trace in STUDY.traces}
     return Outcome(arrays, {"predicted": predicted})
 
 
@@ -37,9 +37,9 @@ def test_an_nth_of_the_variance_passes():
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ({"power": -0.5}, {"power", "variance, step 0.05"}),
+        ({"power": -0.5}, {"power", "variance, step 0.05", "law, n = 8"}),
         ({"early": 0.0}, {"variance, step 0.001"}),
-        ({"law": 1.3}, {"law"}),
+        ({"law": 1.3}, {"law, n = 1", "law, n = 8"}),
         ({"bias": 0.8}, {"as the source"}),
     ],
 )

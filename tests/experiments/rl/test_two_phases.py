@@ -11,7 +11,9 @@ from fedhsa.experiments.rl.two_phases import TwoPhases, label, mazes
 STUDY = TwoPhases()
 
 
-def made(bounce: float = 3.0, growth: float = 5.0, by_step: float = 2.0, corrected: float = 1e-3) -> Outcome:
+def made(
+    bounce: float = 3.0, growth: float = 5.0, by_step: float = 2.0, corrected: float = 1e-3, gathered: float = 0.6
+) -> Outcome:
     """Errors that fall to a low and stay `bounce` times above it, `growth` times as high with the most local steps."""
     noise = 1 + 0.02 * np.random.default_rng(0).normal(size=(STUDY.seeds, 1))
     fall = np.concatenate([np.geomspace(80, 1, 50), np.linspace(1, bounce, 50), np.full(100, bounce)])
@@ -20,7 +22,7 @@ def made(bounce: float = 3.0, growth: float = 5.0, by_step: float = 2.0, correct
         for step in (*STUDY.step_sizes, 0.0):
             for name in STUDY.methods(step or STUDY.corrected_step, E):
                 size = (growth if max(STUDY.local_steps) == E else 1) * (by_step if step == 0.5 else 1)
-                curve = size * fall * noise
+                curve = size * fall * noise * (gathered if name == "SCAFFLSA" else 1)
                 arrays[label(name, E, step)] = curve if step else curve[:1] * (corrected if name == "FedHSA" else 1)
                 rows.append({"method": name, "E": E, "step": step, "every": 1})
     return Outcome(arrays, {"rows": rows, "scale": 80.0})
@@ -41,6 +43,7 @@ def test_a_fall_a_bounce_and_a_plateau_pass():
         ({"growth": 1.0}, {"growth with E, step 0.2", "growth with E, step 0.5"}),
         ({"by_step": 0.8}, {"growth with the step"}),
         ({"corrected": 0.5}, {"correction without noise"}),
+        ({"gathered": 1.1}, {"SCAFFLSA with noise"}),
     ],
 )
 def test_other_curves_fail(changed, names):
@@ -75,7 +78,7 @@ def test_a_run_gives_what_is_kept_on_disk():
     tiny = TwoPhases(seeds=2, step_sizes=(0.5,), local_steps=(1, 2), num_agents=2, size=2, discount=0.5)
     outcome = tiny.run(Watch())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert len(outcome.arrays) == len(outcome.facts["rows"]) == 6
+    assert len(outcome.arrays) == len(outcome.facts["rows"]) == 7
     assert outcome.arrays[label("FedHSA", 2, 0.5)].shape == (2, 17)
 
 

@@ -34,7 +34,7 @@ class Importance(AbstractExperiment):
     name: str = "rl/importance"
     title: str = "Importance averaging"
     source: str = "Figures 3 and 4 of Woo, Joshi and Chi on federated Q-learning"
-    seeds: int = 12
+    seeds: int = 10
     step_size: float = 0.05
     """Of importance averaging."""
     equal_step: float = 0.2
@@ -46,8 +46,8 @@ class Importance(AbstractExperiment):
     rounds: int = 1000
     sweep_agents: tuple[int, ...] = (20, 40, 80)
     """Multiples of the number of actions, so that every action is taken by as many agents."""
-    sweep_steps: tuple[float, ...] = (0.05, 0.01)
-    sweep_rounds: int = 600
+    sweep_steps: tuple[float, ...] = (0.05, 0.02)
+    sweep_rounds: int = 500
     problem_key: int = 0
     """Which chances to stay."""
 
@@ -98,10 +98,13 @@ class Importance(AbstractExperiment):
     def speed(self, outcome: Outcome) -> Estimate:
         """How many times as long equal averaging takes to get to the level."""
 
-        def rounds(name: str, seeds: np.ndarray) -> int:
+        def rounds(name: str, seeds: np.ndarray) -> float:
             curve = outcome.arrays[name][seeds].mean(0)
             at = reached(curve, LEVEL)
-            return len(curve) if at is None else at
+            if not at:
+                return float(len(curve)) if at is None else 1.0
+            before, after = np.log(curve[at - 1 : at + 1] / LEVEL)
+            return at - after / (after - before)
 
         seeds = np.arange(self.seeds)
         return statistics.jackknife(lambda some: rounds("equal", some) / rounds("importance", some), seeds)
@@ -145,8 +148,8 @@ class Importance(AbstractExperiment):
             f"{early[1]} with equal averaging; it gets to {LEVEL:g} {speed.value:.2f} times as fast, and stays at "
             f"{ends[0]} and {ends[1]}. FedHSA at equal averaging's step stays at {ends[2]}: its correction of a pair "
             "is the noise of one observation, held for a whole round.",
-            f"With the number of agents the squared error falls to the power {', '.join(powers)}: less than linearly "
-            "at the larger step, where what stays is a bias of the maximum over noisy values, more than variance.",
+            f"With the number of agents the squared error falls to the power {', '.join(powers)}. That is less than "
+            "linearly: what stays at a constant step is more the bias of a maximum over noisy values than variance.",
         ]
 
     def table(self, outcome: Outcome) -> Table:

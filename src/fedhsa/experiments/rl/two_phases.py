@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..._random import host_generator
-from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
+from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, q_learning
 from .. import statistics
@@ -32,7 +32,7 @@ class TwoPhases(AbstractExperiment):
     name: str = "rl/two-phases"
     title: str = "The two phases of federated Q-learning"
     source: str = "The experiments of Wang, Yang and Su on federated Q-learning"
-    seeds: int = 8
+    seeds: int = 6
     step_sizes: tuple[float, ...] = (0.2, 0.5)
     local_steps: tuple[int, ...] = (1, 5, 20)
     """E."""
@@ -53,7 +53,7 @@ class TwoPhases(AbstractExperiment):
 
     def seconds(self) -> float:
         steps = sum(self._iterations(step) for step in self.step_sizes) * len(self.local_steps)
-        return 4.0 + 4.0 * len(self.local_steps) + 6e-9 * steps * self.seeds * self.num_agents * 4 * self.size**2
+        return 8.0 + 6.0 * len(self.local_steps) + 4e-8 * steps * self.seeds * self.num_agents * 4 * self.size**2
 
     def problem(self) -> Problem:
         """All rewards are common, 0 or 1; the agents' walls are their own."""
@@ -72,10 +72,13 @@ class TwoPhases(AbstractExperiment):
         return min(self.step_sizes)
 
     def methods(self, step: float, E: int) -> dict[str, AbstractAlgorithm]:
-        """FedHSA is Local SA where every step is averaged."""
-        local: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(step, local_steps=E)}
-        corrected = E > 1 and step == self.corrected_step
-        return local | {"FedHSA": FedHSA(step, local_steps=E)} if corrected else local
+        """FedHSA is Local SA where every step is averaged; SCAFFLSA for the most local steps."""
+        found: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(step, local_steps=E)}
+        if E > 1 and step == self.corrected_step:
+            found["FedHSA"] = FedHSA(step, local_steps=E)
+            if max(self.local_steps) == E:
+                found["SCAFFLSA"] = SCAFFLSA(step, local_steps=E)
+        return found
 
     def run(self, watch: Watch) -> Outcome:
         problem, arrays, rows = self.problem(), {}, []
@@ -88,7 +91,7 @@ class TwoPhases(AbstractExperiment):
                     result = watch.simulate(problem, algorithm, seeds=self.seeds, key=self.key, **settings)
                     arrays[label(name, E, step)] = result.records["max"]
                     rows.append({"method": name, "E": E, "step": step, "every": every})
-                    if step == self.corrected_step:
+                    if step == self.corrected_step and name != "SCAFFLSA":
                         result = watch.simulate(problem.noiseless(), algorithm, **settings)
                         arrays[label(name, E, 0.0)] = result.records["max"]
                         rows.append({"method": name, "E": E, "step": 0.0, "every": every})
@@ -108,6 +111,9 @@ class TwoPhases(AbstractExperiment):
             small, large = (outcome.arrays[label("LocalSA", most, pick(self.step_sizes))] for pick in (min, max))
             statement = f"E = {most}: where the error stays, the largest step by the smallest"
             found.append(self._above("growth with the step", statement, statistics.ratio(late(large), late(small))))
+        other = self.gain(outcome, most, "SCAFFLSA")
+        statement = f"With noise, step {self.corrected_step:g}, E = {most}: where the error stays, SCAFFLSA by Local SA"
+        found.append(inside(28, f"{self.name}: SCAFFLSA with noise", statement, other, 0.0, 1.0))
         exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
         statement = f"Without noise, E = {most}: error of FedHSA at the end, by Local SA's"
         found.append(at_most(28, f"{self.name}: correction without noise", statement, float(exact / drifting), 0.02))
@@ -116,9 +122,9 @@ class TwoPhases(AbstractExperiment):
     def _above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> Check:
         return inside(28, f"{self.name}: {name}", statement, measured, low, math.inf)
 
-    def gain(self, outcome: Outcome, E: int) -> Estimate:
-        """With noise: where the error of FedHSA stays, by where Local SA's does."""
-        corrected, local = (outcome.arrays[label(name, E, self.corrected_step)] for name in ("FedHSA", "LocalSA"))
+    def gain(self, outcome: Outcome, E: int, method: str = "FedHSA") -> Estimate:
+        """With noise: where the error of a method stays, by where Local SA's does."""
+        corrected, local = (outcome.arrays[label(name, E, self.corrected_step)] for name in (method, "LocalSA"))
         return statistics.ratio(late(corrected), late(local))
 
     def tell(self, outcome: Outcome) -> list[str]:
@@ -133,13 +139,16 @@ class TwoPhases(AbstractExperiment):
                 gain = self.gain(outcome, E)
                 gains.append(f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}) at E = {E}")
         exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
+        other = self.gain(outcome, most, "SCAFFLSA")
         return [
             f"With E = {most} local steps the error, {outcome.facts['scale']:.3g} at the start, falls "
             f"{', '.join(lines)}. On the way up from zero the values pass the right ones, and end above them: agents "
             "that each take the best of their own values are too optimistic about the average environment.",
             f"Without noise FedHSA has no second phase: at step {step:g} and E = {most} it is at {exact:.2g}, Local SA "
             f"at {drifting:.2g}. With noise its error stays at so many times Local SA's: {', '.join(gains)}. The "
-            "correction holds the noise of one sample for a whole round, and noise, too, makes a maximum optimistic.",
+            "correction holds the noise of one sample for a whole round, and noise, too, makes a maximum optimistic. "
+            f"SCAFFLSA, whose correction gathers over rounds, is at {other.value:.2f} ({other.low:.2f} to "
+            f"{other.high:.2f}) for E = {most}.",
         ]
 
     def table(self, outcome: Outcome) -> Table:
@@ -172,7 +181,7 @@ class TwoPhases(AbstractExperiment):
 
         looks = dict(zip(self.local_steps, colours([f"E {E}" for E in self.local_steps]).values(), strict=True))
         with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+            figure = Figure(figsize=(7.2, 3.0), layout="constrained")
             axes = figure.subplots(1, len(self.step_sizes) + 1, sharey=True)
             for ax, step in zip(axes, (*self.step_sizes, 0.0), strict=True):
                 self._draw_step(ax, outcome, step, looks)
@@ -183,7 +192,9 @@ class TwoPhases(AbstractExperiment):
                 if E > 1:
                     handles.append(Line2D([], [], color=colour, linestyle=DASHES))
                     labels.append(f"FedHSA, $E$ = {E}")
-            figure.legend(handles, labels, loc="outside upper center", ncols=5, frameon=False)
+            handles.append(Line2D([], [], color=looks[max(looks)], linestyle=":"))
+            labels.append(f"SCAFFLSA, $E$ = {max(looks)}")
+            figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
         return figure
 
     def _draw_step(self, ax: "Axes", outcome: Outcome, step: float, looks: dict[int, str]) -> None:
@@ -195,8 +206,8 @@ class TwoPhases(AbstractExperiment):
                 continue
             curves = outcome.arrays[label(row["method"], row["E"], step)]
             at = row["every"] * row["E"] * np.arange(curves.shape[1])
-            dashed = row["method"] == "FedHSA"
-            ax.plot(at, curves.mean(0), color=looks[row["E"]], linestyle=DASHES if dashed else "-")
+            style: dict[str, Any] = {"LocalSA": "-", "FedHSA": DASHES, "SCAFFLSA": ":"}
+            ax.plot(at, curves.mean(0), color=looks[row["E"]], linestyle=style[row["method"]])
             if step:
                 _, low, high = plots.interval(curves)
                 ax.fill_between(at, low, high, color=looks[row["E"]], alpha=0.2, linewidth=0)
