@@ -100,9 +100,9 @@ class QAvg(AbstractExperiment):
         return outcome.arrays[f"{name}, E = {E}"][:, -1]
 
     def fall(self, outcome: Outcome, E: int) -> Estimate:
-        """By which factor the error falls in the second half, when the iterations double."""
+        """By which factor the error falls over the last three quarters, in which the iterations quadruple."""
         curve = outcome.arrays[f"capped, E = {E}"]
-        return times(curve[:, curve.shape[1] // 2], curve[:, -1])
+        return times(curve[:, curve.shape[1] // 4], curve[:, -1])
 
     def checks(self, outcome: Outcome) -> list[Check]:
         found, most, least = [], max(self.local_steps), min(self.local_steps)
@@ -113,7 +113,7 @@ class QAvg(AbstractExperiment):
             worst = float((curve / self.bound(E, at)).max())
             statement = f"E = {E}, steps that do not begin above 1: largest error by the source's bound"
             found.append(at_most(26, f"{self.name}: bound, E = {E}", statement, worst, 1.0))
-            statement = f"E = {E}, decaying steps: the error's fall when the iterations double, 2 for one over them"
+            statement = f"E = {E}, decaying steps: the error's fall when the iterations quadruple, 4 for one over them"
             fall = self.fall(outcome, E)
             found.append(inside(26, f"{self.name}: one limit, E = {E}", statement, fall, 1.5, math.inf))
         slower = times(self.end(outcome, "capped", most), self.end(outcome, "capped", least))
@@ -144,7 +144,7 @@ class QAvg(AbstractExperiment):
         corrected = max(self.end(outcome, "FedHSA", E).max() for E in self.local_steps)
         return [
             f"With QAvg's decaying steps, kept below 1, the largest error after {self.iterations} iterations is "
-            f"{', '.join(ends)}, and falls by {', '.join(falls)} times whenever they double: one limit, the optimal "
+            f"{', '.join(ends)}, and falls by {', '.join(falls)} times when they quadruple: one limit, the optimal "
             "values of the averaged kernel. As printed the first steps are above 1 where E < "
             f"{2 / (1 - self.discount):.0f}, and the error is up to so many times the bound: {', '.join(worst)}.",
             f"With the constant step {self.step_size:g} Local SA stops at {', '.join(stops)}; FedHSA gets to "
