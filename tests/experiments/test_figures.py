@@ -1,7 +1,9 @@
 """The figures' experiments on problems small enough for a test: numbers, verdicts and honesty."""
 
 import dataclasses
+import inspect
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -152,3 +154,9 @@ def test_a_setting_that_does_not_exist_or_does_not_fit_is_refused():
     assert presets.change(price, "td.dim", 4).td.arguments["dim"] == 4
     with pytest.raises(ValueError, match="no setting `quadratic`"):
         presets.change(price, "quadratic", 4)
+
+
+@pytest.mark.parametrize("experiment", presets.experiments().values(), ids=lambda experiment: experiment.name)
+def test_an_outcome_belongs_to_the_code_of_its_experiment(experiment):
+    own = {path.resolve() for path in store._matching(store._own_code(experiment))}
+    assert pathlib.Path(inspect.getfile(type(experiment))).resolve() in own

@@ -8,7 +8,6 @@ import io
 import json
 import pathlib
 import shutil
-import sys
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -72,13 +71,8 @@ def settings(experiment: AbstractExperiment) -> dict[str, Any]:
 
 def fingerprint(experiment: AbstractExperiment) -> str:
     """Changes with the settings, the code behind the numbers, and the libraries and backend that compute them."""
-    module = sys.modules[type(experiment).__module__]
-    place = module.__name__.removeprefix(f"{__package__}.").replace(".", "/")
-    own = [*(f"experiments/{name}.py" for name in SHARED), f"experiments/{place}.py", f"experiments/{place}_law.py"]
-    if "/" in place:
-        own.append(f"experiments/{place.rpartition('/')[0]}/_[a-z]*.py")  # what the experiments of a folder share
     versions = [jax.__version__, np.__version__, scipy.__version__, jax.default_backend()]
-    what = [type(experiment).__name__, settings(experiment), versions, _digest((*NUMBERS, *own))]
+    what = [type(experiment).__name__, settings(experiment), versions, _digest((*NUMBERS, *_own_code(experiment)))]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
@@ -138,6 +132,15 @@ def _csv(table: Any) -> str:
     writer.writerow(table)
     writer.writerows(zip(*(list(plain(list(column))) for column in table.values()), strict=True))
     return text.getvalue()
+
+
+def _own_code(experiment: AbstractExperiment) -> list[str]:
+    """The files of experiments that the numbers of one come from; its figure may change without them."""
+    place = type(experiment).__module__.removeprefix(f"{__package__}.").replace(".", "/")
+    own = [*SHARED, place, f"{place}_law"]
+    if "/" in place:
+        own.append(f"{place.rpartition('/')[0]}/_[a-z]*")  # what the experiments of a folder share
+    return [f"experiments/{name}.py" for name in own]
 
 
 @functools.cache

@@ -41,7 +41,7 @@ def test_one_limit_that_is_reached_later_with_more_local_steps_passes():
 @pytest.mark.parametrize(
     ("changed", "names"),
     [
-        ({"power": -0.3}, {*(f"one limit, E = {E}" for E in STUDY.local_steps)}),
+        ({"power": -0.2}, {*(f"one limit, E = {E}" for E in STUDY.local_steps)}),
         ({"power": 1.0}, {*(f"{what}, E = {E}" for E in (1, 4, 16) for what in ("one limit", "bound"))}),
         ({"slower": 0.5}, {"slower with E"}),
         ({"stalled": 1e-4}, {"constant steps stop"}),
