@@ -265,7 +265,7 @@ class FedSARSA(AbstractExperiment):
         ax.plot(self.agents, found[0, 0] / np.array(self.agents), color="0.6", linestyle=DASHES, label="1 / N")
         ax.set(xscale="log", yscale="log", xlabel="agents", title=rf"floors, $\epsilon$ = {self.like:g}")
         ax.set_xticks(self.agents, [str(n) for n in self.agents])
-        ax.minorticks_off()
+        ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         ax.legend(frameon=False, fontsize=7, title="root", title_fontsize=7)
 
     def _draw_perturbations(self, ax: "Axes", outcome: Outcome) -> None:
@@ -283,6 +283,7 @@ class FedSARSA(AbstractExperiment):
         ax.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="between the roots")
         ax.set(yscale="log", xlabel=r"$\epsilon$", title=f"floors, $N$ = {self.num_agents}")
         ax.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])
+        ax.set_ylim(top=ax.get_ylim()[1] * 60)  # room for the legend
         ax.legend(frameon=False, fontsize=6, loc="upper left")
 
 
