@@ -11,7 +11,7 @@ from fedhsa.experiments.rl.importance import Importance
 STUDY = Importance()
 
 
-def made(faster: float = 2.5, importance: float = 0.03, equal: float = 0.05, power: float = -0.8) -> Outcome:
+def made(faster: float = 2.5, importance: float = 0.03, equal: float = 0.05, power: float = -1.0) -> Outcome:
     """Errors that fall from 0.6 to these floors, importance averaging so many times as fast as equal averaging."""
     noise = 1 + 0.02 * np.random.default_rng(0).normal(size=(STUDY.seeds, 1))
     at = np.arange(201)

@@ -141,7 +141,7 @@ class Importance(AbstractExperiment):
             statement = f"Step {step:g}: power of the number of agents with which the squared error falls"
             power = self.power(self.squares(outcome, step))
             found.append(inside(24, f"{self.name}: agents, step {step:g}", statement, power, -1.2, 0.0))
-            statement = f"Step {step:g}: power of the number of agents with which the variance around the level falls"
+            statement = f"Step {step:g}: power of the number of agents with which the entries' variance falls"
             power = self.power(self.variances(outcome, step))
             found.append(equals(24, f"{self.name}: variance, step {step:g}", statement, power, -1.0, slack=0.1))
         return found
@@ -186,7 +186,7 @@ class Importance(AbstractExperiment):
             "The error is (1 - discount) times the largest error of an entry. One start is drawn for all seeds. "
             f"The figure of the source ends at {SOURCE} observations of each agent, in our reading; we go on.",
             "For the numbers of agents values start at the root, so that the error is what noise makes of it, and "
-            "the mean square over the second half is taken. What step the source has in that figure is not known to us.",
+            "the mean square over the second half is taken. We do not know what step the source has in that figure.",
         ]
 
     def draw(self, outcome: Outcome) -> "Figure":
@@ -232,7 +232,7 @@ class Importance(AbstractExperiment):
             ax.plot(self.sweep_agents, part[0] / part, color=colour, linestyle=":")
         at = np.array([self.sweep_agents[0], self.sweep_agents[-1]])
         ax.plot(at, at / at[0], color="0.5", linestyle=DASHES, label="linear")
-        ax.plot([], [], color="0.3", linestyle=":", label="variance around the level")
+        ax.plot([], [], color="0.3", linestyle=":", label="variance around level")
         ax.set(xlabel="agents", ylabel="1 / error², relative", title="importance averaging")
         ax.set_xticks(self.sweep_agents)
         ax.legend(frameon=False, fontsize=7)
