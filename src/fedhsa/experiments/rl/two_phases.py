@@ -162,8 +162,8 @@ class TwoPhases(AbstractExperiment):
     def notes(self) -> list[str]:
         return [
             "Wang, Yang and Su, On the convergence rates of federated Q-learning across heterogeneous environments, "
-            "TMLR 2025, arXiv:2409.03897: 20 agents in random 5 x 5 mazes of their own, discount 0.99, rewards of "
-            "pairs 0 or 1 with equal chances, values that start at zero; all pairs are updated in every step.",
+            "TMLR 2025, arXiv:2409.03897: 20 agents in random 5 x 5 mazes of their own, discount 0.99; all pairs are "
+            "updated in every step. From memory: rewards of pairs 0 or 1 with equal chances, values that start at 0.",
             f"How the source draws mazes is not known to us: here each wall stands with a chance of {self.wall:g}, and "
             f"with a chance of {self.slip:g} an action leads in any direction. Only {100 * self.reward:g} % of the "
             "pairs are worth 1: with half of them, nearly every state has such an action, so that all agents do best "
