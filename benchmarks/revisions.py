@@ -19,9 +19,12 @@ from machine import RESULTS, load, machine
 
 ROOT = Path(__file__).parents[1]
 WORKER = """
-import sys, time
+import hashlib, re, sys
+import equinox as eqx
 import numpy as np
 import fedhsa
+import fedhsa.engine.batch, fedhsa.engine.run
+engine = fedhsa.engine
 problems = {
     "td": lambda: fedhsa.problems.td.random(100, 100, 50),
     "quadratic": lambda: fedhsa.problems.quadratic.random(100, 10),
@@ -37,17 +40,35 @@ def worlds(controlled):
     return fedhsa.problems.td.from_arrays(chain.transition, chain.rewards, table, chain.discount)
 problems["table, fixed policy"] = lambda: worlds(False)
 problems["table, own policy"] = lambda: worlds(True)
+def program(problem):
+    # The optimised program without the names and lines of the source.
+    kept = []
+    def lower(*arguments):
+        text = eqx.filter_jit(engine.batch.advance).lower(*arguments).compile().compiled.as_text()
+        names = r"metadata=\\{[^}]*\\}|^HloModule[^,]*,|^(File|Function|Stack).*|^[0-9]+ .*"
+        text = re.sub(names, "", text, flags=re.MULTILINE)
+        kept.append(hashlib.sha256(" ".join(text.split()).encode()).hexdigest())
+        raise KeyboardInterrupt
+    compiled, engine.run._compiled = engine.run._compiled, lambda platform: lower
+    try:
+        fedhsa.simulate(problem, fedhsa.FedHSA(1e-3, local_steps=10), rounds=2, seeds=8, every=2)
+    except BaseException:
+        pass
+    engine.run._compiled = compiled
+    return kept[0]
 made = {}
 for line in sys.stdin:
     name, rounds, step = line.strip().split("|")
     if name not in made:
         made[name] = problems[name]()
-    began = time.perf_counter()
+    if rounds == "0":
+        print(program(made[name]), flush=True)
+        continue
     method = fedhsa.FedHSA(float(step), local_steps=10)
     result = fedhsa.simulate(made[name], method, rounds=int(rounds), seeds=8, every=int(rounds))
     print(result.timings["run"], flush=True)
 """
-"""Answers a problem's name, rounds and a step size with the seconds that `simulate` ran."""
+"""Answers a problem's name, rounds and a step size with the seconds that `simulate` ran; 0 rounds with its program."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +101,18 @@ class Worker:
         )
 
     def time(self, name: str, rounds: int, step: float) -> float:
+        """The seconds of a run."""
+        return float(self._ask(f"{name}|{rounds}|{step}"))
+
+    def program(self, name: str) -> str:
+        """A digest of what the machine runs."""
+        return self._ask(f"{name}|0|0")
+
+    def _ask(self, line: str) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(f"{name}|{rounds}|{step}", file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
+        print(line, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().strip()
 
 
 @contextlib.contextmanager
@@ -110,10 +139,13 @@ def main(settings: Settings) -> None:
             measure(name, new_worker, old_worker, settings) for name in ("td", "quadratic", "finite-sum", "logistic")
         ]
         walking = measure("table, own policy", new_worker, new_worker, settings, "table, fixed policy")
-    table = Table("problem", "now, s", "then, s", "now / then", "range over turns", title=f"Against {settings.against}")
+    columns = ("problem", "program", "now, s", "then, s", "now / then", "range over turns")
+    table = Table(*columns, title=f"Against {settings.against}")
     for row in rows:
         low, high = row["range"]
-        table.add_row(row["problem"], *(f"{row[k]:.3f}" for k in ("now", "then", "ratio")), f"{low:.3f} to {high:.3f}")
+        times = [f"{row[k]:.3f}" for k in ("now", "then", "ratio")]
+        same = "the same" if row["same_program"] else "another"
+        table.add_row(row["problem"], same, *times, f"{low:.3f} to {high:.3f}")
     console.print(table)
     console.print(f"A chain that depends on the parameter, by a fixed one: {walking['ratio']:.2f}")
     found = {"against": settings.against, "machine": machine(), "load": [before, load()], "rows": [*rows, walking]}
@@ -124,6 +156,7 @@ def main(settings: Settings) -> None:
 def measure(name: str, new: Worker, old: Worker, settings: Settings, other_name: str | None = None) -> dict:
     """The medians of both sides, in turns, each turn with another step size, which compiles nothing."""
     then_name = other_name or name
+    same = new.program(name) == old.program(then_name)
     rounds = 10
     while (took := min(new.time(name, rounds, 1e-3) for _ in range(2))) < settings.seconds / 2:
         rounds = max(rounds * 2, int(rounds * settings.seconds / max(took, 1e-3)) if took > 0.05 else rounds * 2)
@@ -137,6 +170,7 @@ def measure(name: str, new: Worker, old: Worker, settings: Settings, other_name:
     ratios = sorted(a / b for a, b in zip(now, then, strict=True))
     return {
         "problem": name,
+        "same_program": same,
         "now": statistics.median(now),
         "then": statistics.median(then),
         "ratio": statistics.median(ratios),

@@ -97,6 +97,15 @@ def test_panels_share_one_scale_of_colours():
         assert ax.collections[0].get_clim() == (0.0, 3.0)  # cells without a value do not count
 
 
+def test_differences_have_zero_in_the_middle_of_their_scale():
+    figure = plots.value_map(lake(), np.array([-0.5, 0.2, 9.0, 9.0]), signed=True)
+    colours = figure.axes[0].collections[0]
+    assert (colours.norm.vmin, colours.norm.vmax) == (-0.5, 0.5)  # holes and goals do not count
+    below, middle, above = (colours.cmap(colours.norm(value))[:3] for value in (-0.5, 0.0, 0.5))
+    assert below[2] > below[0] and above[0] > above[2]
+    assert min(middle) > 0.9
+
+
 def test_an_agent_is_drawn_on_its_own_map():
     model = lake(["S.HG", "SH.G"])
     figure = plots.value_map(model, {"a": np.ones(4), "b": np.ones(4)}, agent={"b": 1})

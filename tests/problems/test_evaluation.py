@@ -208,6 +208,20 @@ def test_value_errors_are_zero_at_the_true_values_and_weighted_elsewhere():
         np.testing.assert_allclose(recorded[name][0, 0], expected, rtol=1e-9)
 
 
+def test_the_mean_of_values_counts_zero_where_an_agents_episode_ends():
+    P = np.zeros((2, 4, 1, 4))
+    P[:, 0, 0, 1:3] = 0.5  # from the start to 1 or to 2, then to the goal, 3; state 1 is a hole for the second agent
+    P[:, [1, 2, 3], 0, 3] = 1.0
+    R = np.zeros((2, 4, 1, 4))
+    R[..., 3] = 1.0
+    model = Model(P, R, 1.0, start=0, ends=[[False, False, False, True], [False, True, False, True]])
+    values = np.array([[1.0, 1.0, 1.0], [0.5, 0.0, 1.0]])
+    np.testing.assert_allclose(model.values()[:, :3], values)
+    problem = td.from_model(model)
+    run = fh.simulate(problem, fh.SA(0.1), rounds=1, theta=values.mean(0), record=["mean_value_error"])
+    np.testing.assert_allclose(run.records["mean_value_error"][0, 0], 0.0, atol=1e-12)
+
+
 def test_a_behaviour_must_take_the_targets_actions():
     never = np.tile([1.0, 0.0], (S, 1))
     with pytest.raises(ValueError, match=r"`behaviour` must take every action that `policy` takes, but agent 0 never"):

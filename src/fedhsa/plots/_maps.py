@@ -42,6 +42,7 @@ def value_map(
     agent: int | Mapping[str, int] = 0,
     label: str = "value",
     columns: int = 4,
+    signed: bool = False,
 ) -> "Figure":
     r"""Value functions of a grid world as maps, one panel each, on one scale of colours.
 
@@ -55,6 +56,7 @@ def value_map(
     - `agent`: whose cells are marked, one for all panels or by name: agents may live on unlike maps.
     - `label`: what the scale of colours is called.
     - `columns`: how many panels stand side by side.
+    - `signed`: whether the values are differences: blue below 0, red above, white in the middle.
 
     !!! example
         >>> lake = fedhsa.environments.make("frozen-lake", {"num_agents": 2})
@@ -74,7 +76,9 @@ def value_map(
     _check_names(model, panels, whose, policies)
     nowhere = {name: _nowhere(model, whose.get(name, 0)) for name in panels}
     shown = np.concatenate([panels[name][~nowhere[name]] for name in panels])
-    norm = Normalize(shown.min(), shown.max() if np.ptp(shown) > 0 else shown.min() + 1.0)
+    low, high = (-abs(shown).max(), abs(shown).max()) if signed else (shown.min(), shown.max())
+    norm = Normalize(low, high if high > low else low + 1.0)
+    palette = "RdBu_r" if signed else "viridis"
     (rows, width), columns = model.grid or (1, 1), min(columns, len(panels))
     cell = float(np.clip((WIDTH - 0.8) / (columns * width), *CELL))
     lines = -(-len(panels) // columns)
@@ -87,7 +91,7 @@ def value_map(
         for ax, name in zip(axes, panels, strict=False):
             chances = policies.get(name)
             arrows = None if chances is None else model.policy(chances)[whose.get(name, 0)]
-            _draw(ax, model, panels[name], nowhere[name], arrows, model.cells[whose.get(name, 0)], norm, cell)
+            _draw(ax, model, panels[name], nowhere[name], arrows, model.cells[whose.get(name, 0)], norm, palette, cell)
             ax.set_title(name, fontsize=STYLE["axes.labelsize"], pad=3)
         bar = figure.colorbar(
             axes[0].collections[0], ax=list(axes[: len(panels)]), fraction=0.04, aspect=16, pad=0.015, label=label
@@ -137,13 +141,14 @@ def _draw(
     policy: np.ndarray | None,
     cells: str,
     norm: Any,
+    palette: str,
     cell: float,
 ) -> None:
     from matplotlib import colormaps
 
     assert model.grid is not None
     rows, columns = model.grid
-    cmap = colormaps["viridis"].with_extremes(bad=NOWHERE)
+    cmap = colormaps[palette].with_extremes(bad=NOWHERE)
     shown = np.ma.masked_array(values, nowhere).reshape(rows, columns)
     ax.pcolormesh(shown, cmap=cmap, norm=norm, edgecolors="white", linewidth=0.8)
     ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", xticks=[], yticks=[])
@@ -185,7 +190,7 @@ def _point(ax: "Axes", actions: tuple[str, ...], chances: np.ndarray, x: float, 
 def _decimals(norm: Any) -> int:
     """As many as leave about three digits."""
     largest = max(abs(norm.vmin), abs(norm.vmax))
-    return 2 if largest < 10 else 1 if largest < 100 else 0
+    return 3 if largest < 0.1 else 2 if largest < 10 else 1 if largest < 100 else 0
 
 
 def _ink(colour: Any) -> str:

@@ -22,6 +22,8 @@ class AbstractEvaluator(AbstractAgent):
     """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
     wanted: np.ndarray | None
     """The values to learn, where they are not those of the chain."""
+    places: np.ndarray | None
+    """The model's state whose value counts, where one may stand for another."""
 
     affine: ClassVar[bool] = True
 
@@ -29,7 +31,7 @@ class AbstractEvaluator(AbstractAgent):
         return self.A @ theta - self.b
 
     def recorders(self):
-        known = (self.rewards, self.features, self.discount, self.wanted)
+        known = (self.rewards, self.features, self.discount, self.wanted, self.places)
         return value_recorders(lambda: Process(finite_chain(self.source), *known))
 
     def error(self, theta, state, next_state):
@@ -60,4 +62,4 @@ def projected(process: Process, E: np.ndarray, e: np.ndarray) -> tuple[np.ndarra
 
 def parts(process: Process, A: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
     """What evaluators are made of, after their source."""
-    return process.rewards, process.features, process.discount, A, b, process.wanted
+    return process.rewards, process.features, process.discount, A, b, process.wanted, process.places

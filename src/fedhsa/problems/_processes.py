@@ -23,6 +23,8 @@ class Process(NamedTuple):
     """`(M,)`, or `(M, S)` by the state entered: 0 where an episode ends."""
     wanted: np.ndarray | None = None
     """The values to learn, `(M, S)`, where they are not those of the chain: those of a policy, before it acts."""
+    places: np.ndarray | None = None
+    """The model's state whose value counts there, `(M, S)`, where one may stand for another; -1 for none."""
 
     @property
     def going_on(self) -> np.ndarray:
@@ -41,6 +43,16 @@ class Process(NamedTuple):
             return self.wanted
         identity = np.eye(self.chain.stationary.shape[-1])
         return np.linalg.solve(identity - self.going_on, self.mean_rewards[..., None])[..., 0]
+
+    def average_values(self) -> np.ndarray:
+        r"""$\frac1M \sum_i V_i$ wherever the agents are, `(M, S)`: agents may be in unlike states, and V is 0 at an end."""
+        values = self.values()
+        if self.places is None:
+            return np.broadcast_to(values.mean(0), values.shape)
+        somewhere = self.places >= 0
+        by_state = np.zeros((len(values), self.places.max() + 1))
+        by_state[np.nonzero(somewhere)[0], self.places[somewhere]] = values[somewhere]
+        return np.where(somewhere, by_state.mean(0)[self.places], 0.0)
 
     def errors(self) -> tuple[np.ndarray, np.ndarray]:
         r"""The mean TD error of each state is $E \theta + e$: $E = P \Gamma \Phi - \Phi$ and $e = \bar R$."""
@@ -85,7 +97,8 @@ def from_model(
     features = np.where(chain.states[..., None] < 0, 0.0, own)
     first = chain.start if start == "episode" else None
     process = from_arrays(chain.transition, chain.rewards, features, chain.discount, first)
-    return process._replace(wanted=values_in(chain, model.values(policy)))
+    places = chain.states.astype(np.int32)
+    return process._replace(wanted=values_in(chain, model.values(policy)), places=places)
 
 
 def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:

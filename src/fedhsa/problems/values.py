@@ -27,14 +27,13 @@ def value_recorders(make: Callable[[], Process]) -> dict[str, Callable[[], Calla
     r"""What `simulate` can record of agents that evaluate: how to make each recorder, by name.
 
     - `value_error`: against each agent's own values $V_i$, weighted by how often it visits a state;
-    - `mean_value_error`: against the average $\frac1M \sum_i V_i$, which no agent has but all look for.
+    - `mean_value_error`: against the average $\frac1M \sum_i V_i$, which no agent has but all look for; where an
+      agent's episode ends, its value is 0.
     """
 
     def distance(average: bool) -> ValueDistance:
         process = make()
-        values = process.values()
-        if average:
-            values = np.broadcast_to(values.mean(0), values.shape)
+        values = process.average_values() if average else process.values()
         return ValueDistance(process.features, process.chain.stationary, values)
 
     return {"value_error": lambda: distance(False), "mean_value_error": lambda: distance(True)}
