@@ -48,8 +48,7 @@ class QAvg(AbstractExperiment):
     """Of agents on windy cliffs."""
 
     quick_settings: ClassVar[dict[str, Any]] = {
-        "seeds": 6,
-        "local_steps": (1, 16),
+        "local_steps": (1, 32),
         "iterations": 3200,
         "kappas": (0.0, 0.8),
     }

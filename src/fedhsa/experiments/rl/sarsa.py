@@ -74,6 +74,7 @@ class FedSARSA(AbstractExperiment):
         "num_actions": 10,
         "step_size": 0.02,
         "samples": 12_500,
+        "seeds": 20,
     }
 
     def seconds(self) -> float:
