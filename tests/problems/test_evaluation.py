@@ -210,7 +210,7 @@ def test_value_errors_are_zero_at_the_true_values_and_weighted_elsewhere():
 
 def test_the_mean_of_values_counts_zero_where_an_agents_episode_ends():
     P = np.zeros((2, 4, 1, 4))
-    P[:, 0, 0, 1:3] = 0.5  # from the start to 1 or to 2, then to the goal, 3; state 1 is a hole for the second agent
+    P[:, 0, 0, :3] = 0.2, 0.4, 0.4  # stay, or go to 1 or 2, then to the goal, 3; 1 is a hole for the second agent
     P[:, [1, 2, 3], 0, 3] = 1.0
     R = np.zeros((2, 4, 1, 4))
     R[..., 3] = 1.0
@@ -218,7 +218,7 @@ def test_the_mean_of_values_counts_zero_where_an_agents_episode_ends():
     values = np.array([[1.0, 1.0, 1.0], [0.5, 0.0, 1.0]])
     np.testing.assert_allclose(model.values()[:, :3], values)
     problem = td.from_model(model)
-    run = fh.simulate(problem, fh.SA(0.1), rounds=1, theta=values.mean(0), record=["mean_value_error"])
+    run = fh.simulate(problem, fh.LocalSA(0.1, 2), rounds=1, theta=values.mean(0), record=["mean_value_error"])
     np.testing.assert_allclose(run.records["mean_value_error"][0, 0], 0.0, atol=1e-12)
 
 

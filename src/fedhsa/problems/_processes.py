@@ -45,7 +45,7 @@ class Process(NamedTuple):
         return np.linalg.solve(identity - self.going_on, self.mean_rewards[..., None])[..., 0]
 
     def average_values(self) -> np.ndarray:
-        r"""$\frac1M \sum_i V_i$ wherever the agents are, `(M, S)`: agents may be in unlike states, and V is 0 at an end."""
+        r"""$\frac1M \sum_i V_i$ wherever the agents are, `(M, S)`: 0 counts where an agent's episode ends."""
         values = self.values()
         if self.places is None:
             return np.broadcast_to(values.mean(0), values.shape)
