@@ -81,11 +81,31 @@ def logistic(num_agents: int = 3, **options) -> Case:
     return Case(problem, G, record)
 
 
+@functools.cache
+def q_learning(num_agents: int = 3, **options) -> Case:
+    problem = fh.problems.q_learning.random(num_agents, num_states=3, num_actions=2, **options)
+    agents = problem.agents
+    P, R, gamma = agents.source.chain.transition, agents.rewards, agents.discount
+
+    def record(length, rng):
+        pairs = np.stack([chain(P[i], length + 1, rng) for i in range(num_agents)])
+        return Transition(pairs[:, :-1], pairs[:, 1:]), [list(itertools.pairwise(row)) for row in pairs]
+
+    def G(i, theta, o):
+        (s, a), t, values = divmod(o[0], 2), o[1] // 2, theta.reshape(3, 2)
+        found = np.zeros((3, 2))
+        found[s, a] = R[i][s, a, t] + gamma[i][t] * values[t].max() - values[s, a]
+        return found.ravel()
+
+    return Case(problem, G, record)
+
+
 CASES: dict[str, Callable[..., Case]] = {
     "quadratic": quadratic,
     "td": td,
     "finite-sum": finite_sum,
     "logistic": logistic,
+    "q-learning": q_learning,
 }
 
 

@@ -8,6 +8,8 @@ import pytest
 import fedhsa as fh
 
 PROBLEM = functools.cache(lambda: fh.problems.finite_sum.random(num_agents=4, num_components=3, dim=2))
+TABLE = functools.cache(lambda: fh.problems.q_learning.random(num_agents=4, num_states=3, num_actions=2))
+"""For a method that only runs on tables."""
 ALGORITHMS = {name: name for name in fh.ALGORITHMS if name != "SA"} | {
     "MomentumSA": "MomentumSA(beta=0.5)",
     "SCAFFOLD, option 1": "SCAFFOLD(option=1)",
@@ -61,7 +63,8 @@ def test_a_pair_composes_or_is_refused_with_the_reason(wrapper):
             assert "cannot" in reason, (name, reason)
             assert reason.rstrip().endswith("."), (name, reason)
             continue
-        pair.check(PROBLEM())
-        cost = fh.cost(PROBLEM(), pair)  # plays a round, without running it
+        problem = TABLE() if name == "ImportanceAveraging" else PROBLEM()
+        pair.check(problem)
+        cost = fh.cost(problem, pair)  # plays a round, without running it
         assert all(np.isfinite(part) and part >= 0 for part in cost), (name, cost)
         assert cost.evaluations > 0, name

@@ -122,10 +122,27 @@ def momentum(world: World):
 
 
 def mean_operator(world: World, i: int, theta: np.ndarray) -> np.ndarray:
-    if world.problem.affine:
+    if world.problem.affine or not hasattr(world.problem.agents.source, "stationary"):
         return world.mean_operator(i, theta)
     law = world.problem.agents.source.stationary[i]
     return np.sum([p * world.G(i, theta, v) for v, p in enumerate(law)], axis=0)
+
+
+def importance(world: World):
+    theta, path = world.theta, [world.theta]
+    for t in range(world.rounds):
+        ends, counts = [], []
+        for i in range(world.num_agents):
+            x, seen = theta, np.zeros_like(theta)
+            for o in world.observations[i][t * H : (t + 1) * H]:
+                x = x + STEP * world.G(i, x, o)
+                seen[o[0]] += 1
+            ends.append(x)
+            counts.append(seen)
+        weights = (1 - STEP) ** -np.array(counts)
+        theta = (weights * ends).sum(0) / weights.sum(0)
+        path.append(theta)
+    return path
 
 
 def components(problem: fh.Problem) -> int:
@@ -146,6 +163,9 @@ METHODS = {
         lambda d: fh.Cost(1 + REFRESH, (1 + REFRESH) * d, (1 + REFRESH) * d, H, 2 * H),
     ),
     "MCSAG": Method(mc_sag_for, mc_sag, lambda d: fh.Cost(1, d, d, H, H), ("finite-sum", "logistic")),
+    "ImportanceAveraging": Method(
+        fh.ImportanceAveraging(STEP, H), importance, lambda d: fh.Cost(1, d, 2 * d, H, H), ("q-learning",)
+    ),
     "MultilevelSA": Method(
         fh.MultilevelSA(STEP, SAMPLES, BATCH, MAX_LEVEL), multilevel, lambda d: fh.Cost(1, d, d, SAMPLES, SAMPLES)
     ),

@@ -42,6 +42,10 @@ class ImportanceAveraging(AbstractLocalSteps):
             )
 
     @property
+    def exact_replies(self):
+        return "its replies carry counts, which are weights of the displacements beside them. Wrap LocalSA."
+
+    @property
     def equal_weights(self):
         return "it weighs agents by what they have seen. Use LocalSA."
 
@@ -68,8 +72,4 @@ class ImportanceAveraging(AbstractLocalSteps):
     def _average(self, server, replies, round):
         delta, visits = replies.values
         logits = -visits * jnp.log1p(-step_at(self.step_size, round.index))
-        if replies.weights is not None:
-            logits = jnp.where(replies.weights[:, None] != 0, logits, -jnp.inf)
-        # Where nobody answered all weights are undefined, and nothing moves.
-        weights = jax.nn.softmax(logits, axis=0)
-        return Server(server.theta + jnp.sum(jnp.where(jnp.isfinite(weights), weights * delta, 0.0), axis=0))
+        return Server(server.theta + jnp.sum(jax.nn.softmax(logits, axis=0) * delta, axis=0))

@@ -106,7 +106,7 @@ def random(
     num_agents: int = 20,
     dim: int = 6,
     *,
-    num_players: int = 3,
+    num_players: int = 2,
     num_states: int = 5,
     variation: float = 0.3,
     coupling: float = 1.0,

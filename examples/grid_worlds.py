@@ -1,0 +1,143 @@
+"""Policy evaluation across unlike grid worlds: six lakes, each with its own holes and ice, and one policy for all.
+
+FedHSA and Local SA learn one value function together. The maps show what every agent's world is worth, what was
+learned, and where it is off; the curves show that Local SA's error is the bias that theory predicts.
+Run `python examples/grid_worlds.py`: the figures land in the current folder.
+"""
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+import fedhsa as fh
+from fedhsa import plots, theory
+from fedhsa.environments import Model, make
+from fedhsa.plots._style import STYLE
+from fedhsa.problems import td
+
+AGENTS, STEP, LOCAL_STEPS = 6, 0.05, 200
+ROUNDS, BURN_IN, SEEDS = 400, 100, 16
+POLICY = np.tile([0.0, 0.5, 0.5, 0.0], (16, 1))  # down or right, by the throw of a coin
+METHODS = fh.FedHSA(STEP, LOCAL_STEPS), fh.LocalSA(STEP, LOCAL_STEPS)
+
+
+def make_lakes() -> Model:
+    """Six lakes with maps of their own, and from 0 to 2/3 chance to slip."""
+    return make("frozen-lake", {"num_agents": AGENTS, "layout": "own", "slipperiness": 1 / 3})
+
+
+def half_interval(runs: np.ndarray) -> np.ndarray:
+    """Half of the 95 % interval of the mean over seeds."""
+    return stdtrit(len(runs) - 1, 0.975) * runs.std(0, ddof=1) / np.sqrt(len(runs))
+
+
+def on_grid(lakes: Model, theta: np.ndarray) -> np.ndarray:
+    """The values of all cells, 0 where nobody acts."""
+    values = np.zeros(lakes.num_states)
+    values[lakes.decides] = theta
+    return values
+
+
+def alone(lakes: Model) -> tuple[np.ndarray, np.ndarray]:
+    """What each agent learns by itself from as many steps: RMS errors against its values, and against the average."""
+    errors, average = [], lakes.values(POLICY).mean(0)
+    for agent in range(AGENTS):
+        own = lakes.take(agent)
+        problem = td.from_model(own, POLICY)
+        method = fh.Averaged(fh.SA(STEP), burn_in=BURN_IN * LOCAL_STEPS)
+        options = {"rounds": ROUNDS * LOCAL_STEPS, "every": ROUNDS * LOCAL_STEPS, "record": ("value_error",)}
+        run = fh.simulate(problem, method, seeds=SEEDS, **options)
+        chain = own.chain(POLICY)  # where an episode has ended, the next one is at its start
+        visits = np.bincount(chain.states[0], fh.sources.FiniteChain(chain.transition).stationary[0], own.num_states)
+        far = np.sqrt((run.theta - average[own.decides]) ** 2 @ visits[own.decides])
+        errors.append((run.records["value_error"][:, -1], far))
+    return tuple(np.sqrt(np.mean(np.square(each), axis=0)) for each in zip(*errors, strict=True))
+
+
+def main() -> None:
+    """Runs both methods, compares them with theory, prints and draws."""
+    lakes = make_lakes()
+    problem, true = td.from_model(lakes, POLICY), lakes.values(POLICY)
+    predictions = {type(method).__name__: theory.predict(problem, method) for method in METHODS}
+    record = ("value_error", "mean_value_error")
+    options = {"rounds": ROUNDS, "seeds": SEEDS, "record": record}
+    last, mean = {}, {}
+    for method in METHODS:
+        name = type(method).__name__
+        last[name] = fh.simulate(problem, method, **options)
+        mean[name] = fh.simulate(problem, fh.Averaged(method, burn_in=BURN_IN), **options)
+
+    towards = predictions["LocalSA"].bias / np.linalg.norm(predictions["LocalSA"].bias)
+    print(f"values at the start: {true[:, 0].round(3)}, mean {true[:, 0].mean():.3f}, root {problem.theta_star[0]:.3f}")
+    for name, prediction in predictions.items():
+        off = (mean[name].theta - problem.theta_star) @ towards
+        print(
+            f"{name:7} bias towards Local SA's limit: predicted {prediction.bias @ towards:.4f}, "
+            f"measured {off.mean():.4f} +- {half_interval(off):.4f}"
+        )
+    for name, prediction in predictions.items():
+        single, averaged = last[name].error[:, BURN_IN + 1 :].mean(1), mean[name].error[:, -1]
+        print(
+            f"{name:7} squared error: single rounds {single.mean():.4f} +- {half_interval(single):.4f} "
+            f"(predicted {prediction.floor:.4f}), averaged {averaged.mean():.5f} +- {half_interval(averaged):.5f}"
+        )
+    rows = {name: [result.records[quantity][:, -1] for quantity in record] for name, result in mean.items()}
+    rows["alone"] = list(alone(lakes))
+    for name, (own, average) in rows.items():
+        print(
+            f"{name:7} RMS error: own values {own.mean():.3f} +- {half_interval(own):.3f}, "
+            f"mean of values {average.mean():.3f} +- {half_interval(average):.3f}"
+        )
+    draw_maps(lakes, problem, mean, predictions["LocalSA"])
+    plots.save(draw_curves(last, mean, predictions), "grid_worlds_curves")
+
+
+def draw_maps(lakes: Model, problem: fh.Problem, mean: dict, prediction: theory.Prediction) -> None:
+    """The worlds' values, what was learned, and where that is off."""
+    true = lakes.values(POLICY)
+    slips = [make_slip(lakes, agent) for agent in range(AGENTS)]
+    titles = [f"agent {agent}, slips {slip:.0%}" for agent, slip in enumerate(slips)]
+    worlds = plots.value_map(
+        lakes, dict(zip(titles, true, strict=True)), agent={t: i for i, t in enumerate(titles)}, columns=3
+    )
+    plots.save(worlds, "grid_worlds")
+
+    ice = make("frozen-lake", {"num_agents": 1, "layout": "random", "frozen": 1.0})  # what all share: start and goal
+    learned = {name: on_grid(lakes, result.theta.mean(0)) for name, result in mean.items()}
+    root = on_grid(lakes, problem.theta_star)
+    values = {"mean of the six": true.mean(0), "root": root, "FedHSA": learned["FedHSA"], "Local SA": learned["LocalSA"]}
+    plots.save(plots.value_map(ice, values), "grid_worlds_learned")
+    errors = {
+        "FedHSA": learned["FedHSA"] - root,
+        "Local SA": learned["LocalSA"] - root,
+        "Local SA, predicted": on_grid(lakes, prediction.bias),
+    }
+    plots.save(plots.value_map(ice, errors, label="value minus root", columns=3, signed=True), "grid_worlds_errors")
+
+
+def make_slip(lakes: Model, agent: int) -> float:
+    """How often an agent slips, read off a step to the right from the start: it stays at the wall, or goes down."""
+    return 2 * lakes.transitions[agent, 0, 2, 0]
+
+
+def draw_curves(last: dict, mean: dict, predictions: dict) -> Figure:
+    """The squared distance from the root by rounds: of single rounds, with its floor, and of their average."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        plots.curves(last, theory={name: p.floor for name, p in predictions.items()}, ax=left)
+        plots.curves(mean, theory={name: p.bias @ p.bias for name, p in predictions.items()}, ax=right)
+        for ax, title in ((left, "single rounds"), (right, f"average of the rounds after {BURN_IN}")):
+            legend = ax.get_legend()
+            if legend is not None:
+                legend.remove()
+            ax.set_title(title, fontsize=9)
+        right.set_ylabel("")
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
