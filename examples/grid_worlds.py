@@ -106,7 +106,12 @@ def draw_maps(lakes: Model, problem: fh.Problem, mean: dict, prediction: theory.
     ice = make("frozen-lake", {"num_agents": 1, "layout": "random", "frozen": 1.0})  # what all share: start and goal
     learned = {name: on_grid(lakes, result.theta.mean(0)) for name, result in mean.items()}
     root = on_grid(lakes, problem.theta_star)
-    values = {"mean of the six": true.mean(0), "root": root, "FedHSA": learned["FedHSA"], "Local SA": learned["LocalSA"]}
+    values = {
+        "mean of the six": true.mean(0),
+        "root": root,
+        "FedHSA": learned["FedHSA"],
+        "Local SA": learned["LocalSA"],
+    }
     plots.save(plots.value_map(ice, values), "grid_worlds_learned")
     errors = {
         "FedHSA": learned["FedHSA"] - root,
