@@ -25,7 +25,7 @@ def python_of(text: str) -> str:
 
 LONG = (
     *("theory.md", "engine.md", "problems.md", "extrapolation.md", "participation.md", "compressed.md"),
-    *("games.md", "live.md", "streams.md"),
+    *("games.md", "live.md", "streams.md", "tutorial-grid-worlds.md", "tutorial-control.md"),
 )
 """Pages whose Python takes long; the examples in docstrings say the same of what they use, sooner."""
 

@@ -96,7 +96,7 @@ def _dispatch(arguments: list[str]) -> int:
         raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{nearest(command, COMMANDS)}")
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
-    except FailedRunError as error:
+    except (FailedRunError, ImportError) as error:  # a package that only some commands need
         return _say(f"fedhsa: {error}", 1)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

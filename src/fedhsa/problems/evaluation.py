@@ -13,7 +13,7 @@ def random(
     num_agents: int = 10,
     dim: int | None = None,
     *,
-    environment: str = "frozen-lake",
+    environment: str = "windy-cliff",
     steps: int = 1,
     trace: float = 0.0,
     heterogeneity: float = 1.0,
@@ -29,9 +29,9 @@ def random(
     - `steps`, `trace`: $n$ of n-step TD, or $\lambda$ of TD($\lambda$), not both.
 
     !!! example
-        >>> problem = random(num_agents=3, environment="windy-cliff", wind=0.3, trace=0.5)
+        >>> problem = random(num_agents=3, environment="random-walk", spread=0.1, trace=0.5)
         >>> problem.dim, problem.num_agents
-        (16, 3)
+        (5, 3)
     """
     _check.count("steps", steps)
     _check.number("trace", trace, least=0.0, most=1.0)
