@@ -95,7 +95,36 @@ def cart_poles(printed: str, folder: pathlib.Path) -> None:
     assert all(8 < value < 10 for (value,) in values)
 
 
+def grid_worlds(printed: str, folder: pathlib.Path) -> None:
+    """Local SA is off by its predicted bias and FedHSA is not; its average is nearer, its single rounds are not."""
+    lines = [line.replace(",", "").split() for line in printed.splitlines()]
+    biases = {words[0]: (float(words[7]), float(words[9]), float(words[11])) for words in lines if words[1] == "bias"}
+    for predicted, measured, half in biases.values():
+        assert abs(measured - predicted) < 2 * half
+    assert biases["LocalSA"][1] > 0.06 > 0.02 > abs(biases["FedHSA"][1])
+    single, averaged = ({w[0]: float(w[i]) for w in lines if w[1:3] == ["squared", "error:"]} for i in (5, 11))
+    assert averaged["FedHSA"] < averaged["LocalSA"] / 5
+    assert single["FedHSA"] > single["LocalSA"]
+    names = ("grid_worlds", "grid_worlds_learned", "grid_worlds_errors", "grid_worlds_curves")
+    assert {path.name for path in folder.iterdir()} == {f"{name}{end}" for name in names for end in (".png", ".pdf")}
+
+
+def control(printed: str, folder: pathlib.Path) -> None:
+    """Short rounds make no difference along cliffs, long ones harm FedHSA; without noise it alone has the root."""
+    q_learning, _ = printed.split("SARSA")
+    rows = re.findall(r"  (\w+), (\d+) local steps(?:, (exact|sampled)|) +(-?[\d.]+)", q_learning)
+    found = {(name, int(steps), kind): float(value) for name, steps, kind, value in rows}
+    short = found["FedHSA", 20, ""]
+    assert abs(short - found["LocalSA", 20, ""]) < 1 < 20 < short - found["FedHSA", 100, ""]
+    assert found["FedHSA", 20, "exact"] > 3 * found["LocalSA", 20, "exact"]
+    assert found["FedHSA", 20, "sampled"] < found["FedHSA", 20, "exact"] / 2
+    names = ("control_returns", "control_policies", "control_curves")
+    assert {path.name for path in folder.iterdir()} == {f"{name}{end}" for name in names for end in (".png", ".pdf")}
+
+
 CHECKS = {
+    "control.py": control,
+    "grid_worlds.py": grid_worlds,
     "cart_poles.py": cart_poles,
     "employment.py": employment,
     "fading_channel.py": fading_channel,
@@ -109,7 +138,7 @@ CHECKS = {
 
 
 LONG = (
-    *("cart_poles.py", "employment.py", "fading_channel.py", "inverse_problem.py"),
+    *("cart_poles.py", "control.py", "employment.py", "fading_channel.py", "grid_worlds.py", "inverse_problem.py"),
     *("one_slow_agent.py", "pedestrians.py", "value_network.py"),
 )
 

@@ -1,0 +1,199 @@
+"""Control in unlike environments: Q-learning and SARSA by FedHSA, Local SA and importance averaging, judged by returns.
+
+Five agents walk along a cliff, each in a wind of its own, and learn one table of action values together. What counts is
+what the policy earns that follows from it, in each agent's environment. The correction of FedHSA is for the drift of
+local steps: without noise it finds the root where Local SA does not, and with samples its own noise decides.
+Run `python examples/control.py`: the figures land in the current folder.
+"""
+
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.special import stdtrit
+
+import fedhsa as fh
+from fedhsa import plots
+from fedhsa.environments import Model, make
+from fedhsa.plots._style import STYLE
+from fedhsa.problems import q_learning, sarsa
+
+STEP, STEPS, SEEDS = 0.1, 40_000, 8
+LONG_ROUNDS = 100
+RETURNS = ("error", "returns", "mean_return")
+
+
+def half_interval(runs: np.ndarray) -> np.ndarray:
+    """Half of the 95 % interval of the mean over seeds."""
+    return stdtrit(len(runs) - 1, 0.975) * runs.std(0, ddof=1) / np.sqrt(len(runs))
+
+
+def table(model: Model, theta: np.ndarray) -> np.ndarray:
+    """Action values `(S, A)` from the parameter, 0 where nobody acts."""
+    Q = np.zeros((model.num_states, model.num_actions))
+    Q[model.decides] = theta.reshape(-1, model.num_actions)
+    return Q
+
+
+def learn(problem: fh.Problem, method: fh.AbstractAlgorithm, rounds: int, seeds: int = SEEDS) -> fh.Result:
+    """A run with returns, recorded twenty times."""
+    return fh.simulate(problem, method, rounds=rounds, seeds=seeds, record=RETURNS, every=max(1, rounds // 20))
+
+
+def tell(name: str, runs: np.ndarray) -> None:
+    """One line: a name, and the mean of runs with its interval."""
+    if np.isfinite(runs).all():
+        print(f"  {name:36} {runs.mean():8.3f} +- {half_interval(runs):.3f}")
+    else:
+        print(f"  {name:36} diverged in {np.sum(~np.isfinite(runs))} of {len(runs)} runs")
+
+
+def cliffs() -> None:
+    """Q-learning with a table in five winds."""
+    model = make("windy-cliff", {"num_agents": 5})
+    problem = q_learning.from_model(model)
+    best = model.greedy(model.optimal())
+    own, common = model.returns(best), model.returns(model.greedy(table(model, problem.theta_star)))
+    print("Q-learning along windy cliffs, mean return over the agents:")
+    print(f"  each its own best policy {own.mean():.3f}, the root's policy {common.mean():.3f}")
+    each = np.array([model.returns(policy) for policy in best])
+    print(f"  one agent's best policy for all: {each.mean(1).round(1)}")
+    rows = {"own best": own[None], "root": common[None]}
+    for local_steps in 20, LONG_ROUNDS:
+        for method in fh.FedHSA(STEP, local_steps), fh.LocalSA(STEP, local_steps):
+            run = learn(problem, method, STEPS // local_steps)
+            name = f"{type(method).__name__}, {local_steps} local steps"
+            rows[name] = run.records["returns"][:, -5:].mean(1)  # the last quarter
+            tell(name, rows[name].mean(1))
+    alone = [learn(q_learning.from_model(model.take(i)), fh.SA(STEP), STEPS).theta for i in range(model.num_agents)]
+    elsewhere = np.array([[model.returns(model.greedy(table(model, t))) for t in agent] for agent in alone])
+    rows["alone, at home"] = np.stack([elsewhere[i, :, i] for i in range(model.num_agents)], axis=1)
+    tell("alone, at home", rows["alone, at home"].mean(1))
+    tell("alone, in all environments", elsewhere.mean((0, 2)))
+    plots.save(draw_returns(rows), "control_returns")
+    Q, learned = model.optimal(), table(model, problem.theta_star)
+    calm, windy = own.argmax(), own.argmin()
+    panels = {"calmest, its own best": Q[calm], "windiest, its own best": Q[windy], "the root, for all": learned}
+    policies = {name: model.greedy(values)[0] for name, values in panels.items()}
+    values = {name: values.max(-1) for name, values in panels.items()}
+    plots.save(plots.value_map(model, values, policies, columns=3), "control_policies")
+
+
+def lakes() -> None:
+    """What the correction does without noise, and what with samples, on lakes with maps of their own."""
+    model = make("frozen-lake", {"num_agents": 5, "layout": "own", "slipperiness": 1 / 3})
+    problem = q_learning.from_model(model, synchronous=True)
+    own, common = (model.returns(model.greedy(Q)).mean() for Q in (model.optimal(), table(model, problem.theta_star)))
+    print(f"Q-learning on unlike lakes, all pairs in every step; own best {own:.3f}, root {common:.3f}:")
+    for local_steps in 5, 20:
+        for method in fh.FedHSA(STEP, local_steps), fh.LocalSA(STEP, local_steps):
+            name = f"{type(method).__name__}, {local_steps} local steps"
+            rounds = 1200 // local_steps
+            quiet = learn(problem.noiseless(), method, rounds, seeds=1)
+            print(f"  {name + ', exact':36} {quiet.records['mean_return'][0, -1]:8.3f}, error {quiet.error[0, -1]:.1e}")
+            run = learn(problem, fh.Averaged(method, burn_in=rounds // 2), rounds)
+            tell(f"{name}, sampled", run.records["mean_return"][:, -1])
+
+
+def coverage() -> dict[str, fh.Result]:
+    """Agents that each try mostly one action: who has seen a pair should have the say about it."""
+    model = make("frozen-lake", {"num_agents": 8, "slipperiness": 0.3, "slip_spread": 0.3})
+    behaviour = np.full((8, 16, 4), 0.05)
+    behaviour[np.arange(8), :, np.arange(8) % 4] = 0.85
+    problem = q_learning.from_model(model, behaviour)
+    methods = fh.ImportanceAveraging(0.2, 50), fh.LocalSA(0.2, 50), fh.FedHSA(0.2, 5)
+    runs = {}
+    for method in methods:
+        rounds = 20_000 // method.local_steps
+        runs[type(method).__name__] = learn(problem, method, rounds)
+    common = model.returns(model.greedy(table(model, problem.theta_star))).mean()
+    print(f"Agents that each try mostly one action, on slippery lakes; root {common:.3f}:")
+    for name, run in runs.items():
+        tell(f"{name}, return at the end", run.records["mean_return"][:, -5:].mean(1))
+        tell(f"{name}, error at a third", run.error[:, 7])
+        tell(f"{name}, error at the end", run.error[:, -1])
+    return runs
+
+
+def softmax() -> dict[str, fh.Result]:
+    """SARSA: agents follow the policies that they improve."""
+    model = make("windy-cliff", {"num_agents": 5})
+    problem, runs = sarsa.from_model(model, sharpness=0.02), {}
+    values = 0.02 * table(model, problem.theta_star)
+    policy = np.exp(values - values.max(-1, keepdims=True))
+    common = model.returns(policy / policy.sum(-1, keepdims=True)).mean()
+    print(f"SARSA along windy cliffs; all actions alike {model.returns().mean():.1f}, root {common:.1f}:")
+    for local_steps in 10, LONG_ROUNDS:
+        for method in fh.FedHSA(STEP, local_steps), fh.LocalSA(STEP, local_steps):
+            name = f"{type(method).__name__}, {local_steps} local steps"
+            runs[name] = learn(problem, method, 20_000 // local_steps)
+            tell(name, runs[name].records["mean_return"][:, -5:].mean(1))
+    return runs
+
+
+def main() -> None:
+    """Runs all four, prints and draws."""
+    cliffs()
+    lakes()
+    plots.save(draw_curves(coverage(), softmax()), "control_curves")
+
+
+def draw_returns(rows: dict[str, np.ndarray]) -> Figure:
+    """What each policy earns in each agent's environment, with intervals."""
+    colours = {"own best": "0.2", "root": "0.55", "alone, at home": plots.COLOURS["SA"]}
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+        ax = figure.add_subplot(xlabel="environment of agent", ylabel="return")
+        for place, (name, runs) in enumerate(rows.items()):
+            kept = runs[np.isfinite(runs).all(1)]
+            if not len(kept):
+                continue
+            x = np.arange(runs.shape[1]) + 0.11 * (place - (len(rows) - 1) / 2)
+            method = name.split(",")[0]
+            style: dict[str, Any] = {
+                "color": colours.get(name) or plots.COLOURS[method],
+                "label": name,
+                "markersize": 4,
+            }
+            filled: dict[str, Any] = {} if str(LONG_ROUNDS) not in name else {"markerfacecolor": "white"}
+            reach = half_interval(kept) if len(kept) > 1 else None
+            marker = "_" if len(runs) == 1 else "o"
+            ax.errorbar(x, kept.mean(0), reach, linestyle="", marker=marker, linewidth=1.0, **style, **filled)
+        ax.set_xticks(range(rows["root"].shape[1]))
+        ax.grid(axis="y", color="0.9", linewidth=0.5)
+        figure.legend(loc="outside right center", frameon=False)
+    return figure
+
+
+def draw_curves(covered: dict[str, fh.Result], improved: dict[str, fh.Result]) -> Figure:
+    """Mean returns by observations, with 95 % intervals."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
+        axes = figure.subplots(1, 2)
+        for ax, runs, title in zip(
+            axes, (covered, improved), ("each tries one action, Q-learning", "softmax policies, SARSA"), strict=True
+        ):
+            for name, run in runs.items():
+                returns, kind = run.records["mean_return"], name.split(",")[0]
+                observations = np.linspace(0, 1, len(run.rounds)) * 20
+                kept = np.isfinite(returns).all(0)  # a curve ends where a first seed diverges
+                returns, observations, name = (
+                    returns[:, kept],
+                    observations[kept],
+                    name if kept.all() else f"{name} (diverges)",
+                )
+                colour = plots.COLOURS.get(kind, "#E69F00")
+                mean, reach = returns.mean(0), half_interval(returns)
+                ax.plot(observations, mean, color=colour, label=name, linestyle="--" if ", 100" in name else "-")
+                ax.fill_between(observations, mean - reach, mean + reach, color=colour, alpha=0.18, linewidth=0)
+            ax.set_title(title, fontsize=9)
+            ax.set_xlabel("thousand observations of each agent")
+            ax.grid(axis="y", color="0.9", linewidth=0.5)
+            ax.legend(frameon=False, fontsize=7, loc="lower right")
+        axes[0].set_ylabel("mean return")
+    return figure
+
+
+if __name__ == "__main__":
+    main()
