@@ -30,6 +30,7 @@ def limit(problem):
     return np.linalg.solve(np.eye(problem.dim) - np.linalg.matrix_power(F, LOCAL_STEPS).mean(0), drift)
 
 
+@pytest.mark.slow
 def test_the_predicted_bias_is_the_closed_form(problem, limit):
     prediction = theory.predict(problem, fh.LocalSA(STEP, LOCAL_STEPS))
     np.testing.assert_allclose(prediction.heterogeneity_bias, limit, atol=1e-9)
