@@ -310,8 +310,8 @@ def test_importance_averaging_counts_who_has_seen_more():
 @pytest.mark.parametrize("name", ["q-learning", "sarsa", "td-lambda", "n-step-td", "off-policy-td"])
 def test_every_algorithm_and_wrapper_that_can_run_runs(name):
     """Those that cannot say why when they are made or checked; nobody fails in the middle."""
-    size = {"num_agents": 2, "num_states": 4}
-    problem = fh.problems.make(name, size)
+    dim = {"dim": 3} if name in ("td-lambda", "n-step-td") else {}
+    problem = fh.problems.make(name, {"num_agents": 2, "num_states": 4} | dim)
     ran, refused = [], []
     for algorithm in fh.ALGORITHMS:
         try:
@@ -324,3 +324,14 @@ def test_every_algorithm_and_wrapper_that_can_run_runs(name):
             assert np.isfinite(result.theta).all()
     assert len(ran) >= 9
     assert all(len(words) > 40 for words in refused)  # they say what to do
+
+
+def test_theory_says_what_it_knows_of_controlled_chains():
+    problem = sarsa.from_model(make_model(), FEATURES)
+    method = fh.LocalSA(0.1, 4)
+    for ask in (lambda: fh.theory.predict(problem, method), lambda: fh.theory.constants(problem)):
+        with pytest.raises(TypeError, match="depend on the parameter, and the noise with them"):
+            ask()
+    predicted = fh.theory.predict(problem.noiseless(), method)
+    long = fh.simulate(problem.noiseless(), method, rounds=4000)
+    np.testing.assert_allclose(long.theta[0] - problem.theta_star, predicted.heterogeneity_bias, rtol=0.1, atol=1e-6)

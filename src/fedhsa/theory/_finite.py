@@ -44,6 +44,15 @@ class FiniteLaw(NamedTuple):
         return (pi[..., None] * self.chain.transition).reshape(len(pi), -1) if self.pairs else pi
 
 
+def check_exogenous(problem: Problem) -> None:
+    """Refuses chains that depend on the parameter, whose law is another one wherever it is."""
+    if problem.controlled:
+        raise TypeError(
+            f"The chains of {type(problem.agents).__name__} depend on the parameter, and the noise with them; no law is "
+            "known for that. Stability, rate and bias without noise are those of `problem.noiseless()` (`--noiseless`)."
+        )
+
+
 def finite_law(source: AbstractSource) -> FiniteLaw | None:
     """The finite law behind a problem's `agents.source`, or None where the source is not a finite chain."""
     independent = isinstance(source, IID)

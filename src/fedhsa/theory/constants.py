@@ -12,7 +12,7 @@ from ..problems import Problem
 from ..problems.base import _affine_roots
 from ..sources import IID, VAR1, Replay, Silent
 from . import _sampled, mixing
-from ._finite import finite_law
+from ._finite import check_exogenous, finite_law
 from ._outcomes import extremes, outcomes
 
 
@@ -138,6 +138,7 @@ def constants(problem: Problem, *, points: int = 64, key: SeedLike = 0) -> Const
         >>> c.L, c.mu, c.sigma, c.mixing_times             # slopes 1 and 3, their mean 2
         (3.0, 2.0, 1.0, array([4.]))
     """
+    check_exogenous(problem)
     points = _check.count("points", points, least=2, remedy="An interval takes two points.")
     notes: list[str] = []
     slopes, agents, mixed = _slopes(problem, points, key, notes), _agents(problem, notes), _mixing(problem, notes)

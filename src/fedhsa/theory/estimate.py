@@ -17,6 +17,7 @@ from .._types import Block, Key, SeedLike, Theta, precision
 from ..problems import AbstractAgent, Problem
 from ..sources import AbstractSource, Replay
 from . import long_run
+from ._finite import check_exogenous
 from .long_run import Interval, jackknife
 
 DEFAULT_SAMPLES = 10_000
@@ -137,6 +138,7 @@ def estimate(
         >>> bool(np.allclose(estimates.jacobians, problem.jacobians(problem.theta_star), atol=0.05))
         True
     """
+    check_exogenous(problem)
     R = _check.count("replications", replications, least=2, remedy="Intervals need repeats.")
     with precision():
         stream = _open(problem, _plan(tree.take(problem.agents.source, 0), samples, R, burn_in), key)

@@ -10,7 +10,7 @@ from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..sources import Silent
 from . import exact
-from ._finite import finite_law
+from ._finite import check_exogenous, finite_law
 from ._linearise import LinearisedAgent, curvature, linearised
 from ._moments import AbstractLaw
 from ._rule import LocalRule, local_rule
@@ -54,6 +54,7 @@ def predict(
     """
     check_schedule(algorithm)
     algorithm.check(problem)
+    check_exogenous(problem)
     rule = local_rule(algorithm)
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)
