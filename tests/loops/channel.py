@@ -1,5 +1,7 @@
 """Channels and partial participation, around Local SA and FedHSA."""
 
+import math
+
 import jax
 import numpy as np
 
@@ -227,7 +229,9 @@ CHAINS, NOISY = ("td",), ("quadratic",)
 
 METHODS = {
     "FedHSA, top-k, error feedback": Method(
-        fh.Compressed(HSA, TOP), compressed(fed_hsa, top_half, "error"), coded(2, lambda d: (d // 2) * (64 + 2))
+        fh.Compressed(HSA, TOP),
+        compressed(fed_hsa, top_half, "error"),
+        coded(2, lambda d: (d // 2) * (64 + math.ceil(math.log2(d)))),
     ),
     "FedHSA, sign of differences": Method(
         fh.Compressed(HSA, fh.Sign(), "difference"),

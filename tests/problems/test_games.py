@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 from scipy import optimize
@@ -7,7 +9,7 @@ import naive
 from fedhsa import theory
 from fedhsa.problems import games
 
-RANDOM = {"nash": games.random, "saddle": games.random_saddle}
+RANDOM = {"nash": functools.partial(games.random, num_players=3), "saddle": games.random_saddle}
 PLAYERS = {"nash": (2, 2, 1), "saddle": (3, 2)}
 
 

@@ -48,8 +48,8 @@ def check_exogenous(problem: Problem) -> None:
     """Refuses chains that depend on the parameter, whose law is another one wherever it is."""
     if problem.controlled:
         raise TypeError(
-            f"The chains of {type(problem.agents).__name__} depend on the parameter, and the noise with them; no law is "
-            "known for that. Stability, rate and bias without noise are those of `problem.noiseless()` (`--noiseless`)."
+            f"The chains of {type(problem.agents).__name__} depend on the parameter, and the noise with them; no law "
+            "is known for that. Stability, rate and bias without noise: `problem.noiseless()`, `--noiseless`."
         )
 
 
