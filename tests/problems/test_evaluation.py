@@ -2,11 +2,13 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from jax import enable_x64
 
 import fedhsa as fh
+from cases import agent_key
 from fedhsa import tree
 from fedhsa.environments import Model
 from fedhsa.problems import gradient_td, n_step_td, off_policy_td, td, td_lambda
@@ -161,6 +163,46 @@ def test_td_lambdas_trace_is_the_loop_of_the_textbook_and_its_mean_the_sum_over_
             for k in range(200)
         )
         np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["n-step", "lambda"])
+def test_a_run_is_the_textbooks_loop_over_one_trajectory(kind):
+    """Local SA in NumPy, from the states that the engine's keys lead to; windows overlap, traces fade."""
+    (P, R, features, discount), steps, H, rounds, eta, key = _arrays(), 3, 4, 3, 0.1, 2
+    if kind == "n-step":
+        problem = n_step_td.from_arrays(P, R, features, discount, steps=steps)
+    else:
+        problem = td_lambda.from_arrays(P, R, features, discount, trace=TRACE)
+    states = []
+    for agent in range(M):
+        with enable_x64(True):
+            source = tree.to_device(tree.take(problem.agents.source, agent), "float64")
+            own = jax.random.fold_in(agent_key(key, 0, agent), 0)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(own, np.arange(rounds * H + 1))
+            block = tree.to_host(source.draw(keys[1:], source.init(keys[0]))[1])
+        path = [*block[:, 0], *block[-1, 1:]] if kind == "n-step" else [*block.state, block.next_state[-1]]
+        states.append([int(s) for s in path])
+    theta, traces = np.zeros(D), np.zeros((M, D))
+    for t in range(rounds):
+        ends = []
+        for i in range(M):
+            x = theta
+
+            def error(at, x=None, i=i):
+                s, then = states[i][at : at + 2]
+                return R[i][s] + discount[i] * features[i][then] @ x - features[i][s] @ x
+
+            for now in range(t * H, (t + 1) * H):
+                phi = features[i][states[i][now]]
+                traces[i] = TRACE * discount[i] * traces[i] + phi
+                if kind == "n-step":
+                    x = x + eta * sum(discount[i] ** k * error(now + k, x) for k in range(steps)) * phi
+                else:
+                    x = x + eta * error(now, x) * traces[i]
+            ends.append(x)
+        theta = np.mean(ends, axis=0)
+    found = fh.simulate(problem, fh.LocalSA(eta, H), rounds=rounds, key=key).theta[0]
+    np.testing.assert_allclose(found, theta, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["TDC", "GTD2"])

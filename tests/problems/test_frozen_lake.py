@@ -45,7 +45,7 @@ def test_on_unlike_frozen_lakes_the_mean_error_is_the_predicted_bias(problem, li
     off, towards = run.theta - problem.theta_star, limit / np.linalg.norm(limit)
     along = off @ towards
     error = along.std(ddof=1) / np.sqrt(SEEDS)  # 0.0005 for Local SA, 0.0023 for FedHSA; the bias is 0.07
-    assert error < 0.003
+    assert error < 0.005
     predicted = theory.predict(problem, algorithm).bias
     assert abs(along.mean() - predicted @ towards) < 4 * error
     distance = np.linalg.norm(off.mean(0))

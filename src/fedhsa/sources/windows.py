@@ -39,7 +39,7 @@ class Windows(AbstractSource):
         # One chain, cut into windows that overlap.
         last, after = self.chain.draw(keys, state[-1])
         path = jnp.concatenate([state, jnp.append(after[1:], last)])
-        windows = path[jnp.arange(keys.shape[0])[:, None] + jnp.arange(self.steps + 1)]
+        windows = path[jnp.arange(keys.shape[0])[:, None] + jnp.arange(self.steps + 1)[None, :]]
         return path[-self.steps - 1 :], windows
 
     def _from(self, state, key):
