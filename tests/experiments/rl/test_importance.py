@@ -60,7 +60,6 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_a_run_gives_what_is_kept_on_disk():
     few = {"num_agents": 2, "num_actions": 2, "sweep_agents": (2,), "sweep_steps": (0.1,), "sweep_rounds": 10}
     outcome = Importance(seeds=2, rounds=10, local_steps=3, **few).run(Watch())
@@ -71,6 +70,5 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_the_claim_holds():
     assert not failing(STUDY.run(Watch()))

@@ -72,7 +72,6 @@ def test_like_cliffs_are_worth_what_the_source_prints_and_nobody_can_do_better_t
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = QAvg(seeds=2, local_steps=(1, 2), iterations=8, num_states=2, num_actions=2, kappas=(0.0,), cohorts=2)
     outcome = tiny.run(Watch())
@@ -81,6 +80,5 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_the_claim_holds():
     assert not failing(STUDY.run(Watch()))

@@ -73,7 +73,6 @@ def test_mazes_differ_in_walls_and_share_rewards():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = TwoPhases(seeds=2, step_sizes=(0.5,), local_steps=(1, 2), num_agents=2, size=2, discount=0.5)
     outcome = tiny.run(Watch())
@@ -83,6 +82,5 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_the_claim_holds():
     assert not failing(STUDY.run(Watch()))
