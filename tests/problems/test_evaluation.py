@@ -11,7 +11,7 @@ import fedhsa as fh
 from cases import agent_key
 from fedhsa import tree
 from fedhsa.environments import Model
-from fedhsa.problems import gradient_td, n_step_td, off_policy_td, td, td_lambda
+from fedhsa.problems import average_reward_td, gradient_td, n_step_td, off_policy_td, td, td_lambda
 from fedhsa.sources import Traced, Transition
 
 M, S, A, D, GAMMA, TRACE = 2, 4, 2, 2, 0.8, 0.6
@@ -232,6 +232,28 @@ def test_gradient_td_has_the_root_of_off_policy_td_and_the_operator_of_its_paper
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+def test_average_reward_td_solves_poissons_equation():
+    """For one agent and a coordinate for each state but the first; and the operator on every transition."""
+    P, R, _, _ = (array[:1] for array in _arrays())
+    problem = average_reward_td.from_arrays(P, R, np.eye(S)[None, :, 1:], speed=2.0)
+    pi = np.linalg.matrix_power(P[0], 4096)[0]
+    rate = pi @ R[0]
+    bias = np.linalg.lstsq(np.eye(S) - P[0], R[0] - rate)[0]
+    np.testing.assert_allclose(problem.theta_star, [rate, *(bias - bias[0])[1:]], atol=1e-10)
+    theta, mean = np.array([0.3, 1.0, -2.0, 0.5]), np.zeros(S)
+    value = np.append(0.0, theta[1:])
+    with enable_x64(True):
+        agent = tree.to_device(tree.take(problem.agents, 0), "float64")
+        for s, t in itertools.product(range(S), range(S)):
+            excess = R[0][s] - theta[0]
+            expected = np.append(2.0 * excess, (excess + value[t] - value[s]) * np.eye(S)[s, 1:])
+            np.testing.assert_allclose(
+                agent.operator(theta, Transition(np.int32(s), np.int32(t))), expected, atol=1e-12
+            )
+            mean += pi[s] * P[0, s, t] * expected
+    np.testing.assert_allclose(problem.mean_operators(theta)[0], mean, atol=1e-12)
+
+
 def test_value_errors_are_zero_at_the_true_values_and_weighted_elsewhere():
     model = make_model(True)
     problem = td.from_model(model.take([0]))
@@ -270,7 +292,9 @@ def test_a_behaviour_must_take_the_targets_actions():
         off_policy_td.from_model(make_model(False), TARGET, never)
 
 
-@pytest.mark.parametrize("name", ["n-step-td", "td-lambda", "off-policy-td", "gradient-td", "evaluation"])
+@pytest.mark.parametrize(
+    "name", ["n-step-td", "td-lambda", "average-reward-td", "off-policy-td", "gradient-td", "evaluation"]
+)
 def test_more_agents_extend_the_random_problem_and_heterogeneity_zero_makes_them_equal(name):
     few, many, equal = (
         fh.problems.make(name, {"num_agents": n, "heterogeneity": h}) for n, h in ((2, 1.0), (3, 1.0), (2, 0.0))

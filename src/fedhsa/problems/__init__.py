@@ -1,5 +1,6 @@
 """Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
 
+from . import average_reward_td as average_reward_td
 from . import evaluation as evaluation
 from . import experience as experience
 from . import finite_sum as finite_sum

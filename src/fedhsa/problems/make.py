@@ -5,6 +5,7 @@ from typing import Any
 
 from .. import _check
 from . import (
+    average_reward_td,
     evaluation,
     finite_sum,
     games,
@@ -30,6 +31,7 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "logistic": logistic.random,
     "n-step-td": n_step_td.random,
     "td-lambda": td_lambda.random,
+    "average-reward-td": average_reward_td.random,
     "evaluation": evaluation.random,
     "off-policy-td": off_policy_td.random,
     "gradient-td": gradient_td.random,

@@ -1,0 +1,91 @@
+"""Policy evaluation without a discount: the average reward, and how much better than it each state is."""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from .._types import SeedLike
+from ..environments import Model
+from ..sources import Transitions
+from . import _processes, td
+from ._evaluation import AbstractEvaluator, parts, projected
+from ._processes import Process
+from .base import Problem
+
+
+class AverageRewardTDAgent(AbstractEvaluator):
+    r"""The average reward $\bar r$ and $\theta$ side by side, whose steps differ by the factor $\kappa$:
+
+    $$\bar r: \kappa\,(R(s, s') - \bar r), \qquad
+      \theta: (R(s, s') - \bar r + \phi(s')^T \theta - \phi(s)^T \theta)\, \phi(s)$$
+    """
+
+    speed: np.ndarray
+
+    other_norm: ClassVar[bool] = True  # the rate does not look at theta: one after the other, both are stable
+
+    def operator(self, theta, o, /):
+        rate, theta, phi = theta[0], theta[1:], self.features[o.state]
+        excess = self.reward(o.state, o.next_state) - rate
+        error = excess + jnp.sum((self.features[o.next_state] - phi) * theta)
+        return jnp.append(self.speed * excess, error * phi)
+
+    def recorders(self):
+        return {}  # there are no values, only differences
+
+
+def from_arrays(P: Any, R: Any, features: Any, *, speed: float = 1.0, start: Any = None) -> Problem:
+    r"""Average-reward TD in `M` Markov reward processes that share a parameter $(\bar r, \theta)$, `(1 + d,)`.
+
+    **Arguments:**
+
+    - `P`, `R`, `features`, `start`: as for `td.from_arrays`. No combination of the features may be the same for all
+      states: values are known up to a constant only.
+    - `speed`: $\kappa$, the step of $\bar r$ by that of $\theta$.
+
+    !!! example
+        >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
+        >>> from_arrays(P, R=[[0.0, 1.0]], features=[[[0.0], [1.0]]]).theta_star    # half a reward a step
+        array([0.5, 1. ])
+
+    !!! cite "Tsitsiklis and Van Roy (1999), average cost temporal-difference learning"
+    """
+    return _problem(_processes.from_arrays(P, R, features, 0.0, start), speed)
+
+
+def from_model(model: Model, policy: Any = None, features: Any = None, *, speed: float = 1.0) -> Problem:
+    """Average-reward TD of a policy in the agents' models; arguments as for `td.from_model`.
+
+    Without features there is a coordinate for each state but the first, whose value counts as 0.
+    """
+    features = np.eye(model.num_states)[:, model.decides[1:]] if features is None else features
+    return _problem(_processes.from_model(model, policy, features), speed)
+
+
+def random(
+    num_agents: int = 20,
+    num_states: int = 20,
+    dim: int = 8,
+    *,
+    speed: float = 1.0,
+    heterogeneity: float = 1.0,
+    laziness: float = 0.0,
+    key: SeedLike = 0,
+) -> Problem:
+    """The processes of `td.random`, evaluated without a discount."""
+    return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), speed)
+
+
+def _problem(process: Process, speed: float) -> Problem:
+    r"""$A_i = \begin{pmatrix} -\kappa & 0 \\ -\Phi^T D 1 & \Phi^T D (P - I) \Phi \end{pmatrix}$, and $b_i$ likewise."""
+    _check.number("speed", speed, above=0.0)
+    M, _, d = process.features.shape
+    moves = process.chain.transition @ process.features - process.features
+    A_theta, b_theta = projected(process, moves, process.mean_rewards)
+    A, b = np.zeros((M, 1 + d, 1 + d)), np.empty((M, 1 + d))
+    A[:, 0, 0], A[:, 1:, 0], A[:, 1:, 1:] = -speed, -process.weighted_features().sum(-1), A_theta
+    b[:, 0], b[:, 1:] = -speed * (process.chain.stationary * process.mean_rewards).sum(-1), b_theta
+    source, speeds = Transitions(process.chain), np.full(M, float(speed))
+    return Problem(AverageRewardTDAgent(source, *parts(process, A, b), speed=speeds), like=np.zeros(1 + d))
