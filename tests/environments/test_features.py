@@ -1,3 +1,5 @@
+"""Features against values worked out by hand."""
+
 import jax.numpy as jnp
 import numpy as np
 import pytest

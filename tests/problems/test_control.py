@@ -127,6 +127,32 @@ def test_all_pairs_at_once_lead_to_the_optimal_values_of_the_average_model():
     assert (abs(counts - P) < 4.5 * error).all()  # 48 frequencies; one beyond 4.5 standard errors in 3000 runs
 
 
+def test_with_episodes_too_every_pair_counts_once():
+    """An end stands for the next start on a trajectory, but not where all pairs are asked about."""
+    model = make_model(True)
+    problem = q_learning.from_model(model, synchronous=True)
+    np.testing.assert_allclose(problem.theta_star.reshape(END, A), model.average().optimal()[0, :END], atol=1e-10)
+    slopes = np.linalg.eigvals(problem.jacobians(problem.theta_star).mean(0))
+    assert slopes.real.min() > -2  # a step of 1 is an average with a contraction
+
+
+def test_pairs_that_nobody_takes_are_named():
+    never = np.tile([0.5, 0.5, 0.0], (S, 1))
+    with pytest.raises(ValueError, match="but nobody ever takes action 2 in state 0"):
+        q_learning.from_model(make_model(), never)
+
+
+def test_importance_averaging_is_for_tables():
+    problem = q_learning.from_model(make_model(), BEHAVIOUR, FEATURES)
+    with pytest.raises(TypeError, match=r"with a table, or give the agent a method `visited\(o\)`"):
+        fh.simulate(problem, fh.ImportanceAveraging(0.1, 3), rounds=1)
+
+
+def test_chains_that_cannot_be_drawn_from_refuse_independent_observations():
+    with pytest.raises(ValueError, match="`iid`: Decisions has no stationary law that could be drawn from"):
+        sarsa.from_model(make_model(), FEATURES).iid()
+
+
 def test_q_learnings_conditions_hold_for_a_table_seen_evenly_and_fail_for_features_that_blow_up():
     good = q_learning.conditions(q_learning.from_model(Model(np.full((1, 2, 2, 2), 0.5), np.ones((1, 2, 2)), 0.5)))
     assert good.holds

@@ -254,6 +254,13 @@ def test_average_reward_td_solves_poissons_equation():
     np.testing.assert_allclose(problem.mean_operators(theta)[0], mean, atol=1e-12)
 
 
+def test_average_reward_td_refuses_idle_steps_between_episodes():
+    ends = [False] * (S - 1) + [True]
+    model = Model(np.full((1, S, A, S), 1 / S), np.ones((1, S, A)), 0.9, ends=ends)  # begins anywhere
+    with pytest.raises(ValueError, match="there is an idle step between two of them"):
+        average_reward_td.from_model(model)
+
+
 def test_value_errors_are_zero_at_the_true_values_and_weighted_elsewhere():
     model = make_model(True)
     problem = td.from_model(model.take([0]))

@@ -1,3 +1,5 @@
+"""Agents that learn from experience, against loops; episodes that end and that run out of time."""
+
 import jax
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Games against the players' own slopes and best responses."""
+
 import functools
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Linear systems against quadrature, Lyapunov's equation and samples."""
+
 import itertools
 
 import jax

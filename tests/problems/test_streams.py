@@ -1,3 +1,5 @@
+"""Tables of data as agents, against NumPy's least squares and SciPy's minima."""
+
 import subprocess
 import sys
 

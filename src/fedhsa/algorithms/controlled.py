@@ -46,7 +46,8 @@ class Walking(AbstractWrapper):
     """An algorithm for agents whose chains depend on the parameter: their source steps inside the local phase.
 
     The outermost wrapper; `simulate` and the federation put it on by themselves. The chain's state is part of what an
-    agent keeps, so wherever agents live their chains go on from round to round.
+    agent keeps, so wherever agents live their chains go on from round to round: also those of agents that are absent
+    (`Partial`), who act as the others do and say nothing, as chains that depend on nothing go on without them.
     """
 
     algorithm: AbstractAlgorithm

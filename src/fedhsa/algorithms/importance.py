@@ -57,10 +57,11 @@ class ImportanceAveraging(AbstractLocalSteps):
         return (Exchange("delta", send_theta, self._local_steps, self._average),)
 
     def check(self, problem):
-        if not hasattr(problem.agents, "visited"):
+        agents = problem.agents
+        if not hasattr(agents, "visited") or getattr(agents, "places", ()) is None:
             raise TypeError(
-                f"ImportanceAveraging counts visits of coordinates, which {type(problem.agents).__name__} does not "
-                "tell. Use it on `problems.q_learning`, or give the agent a method `visited(o)`."
+                f"ImportanceAveraging counts visits of coordinates, which {type(agents).__name__} does not tell here. "
+                "Use it on `problems.q_learning` with a table, or give the agent a method `visited(o)`."
             )
 
     def _local_steps(self, theta_bar, memory, agent, block, round):

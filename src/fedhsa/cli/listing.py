@@ -78,7 +78,8 @@ def first_sentence(text: str | None) -> str:
 def arguments(entry: Callable[..., Any]) -> str:
     """The arguments with their defaults, as one would type them in Python."""
     parameters = inspect.signature(entry).parameters.values()
-    return ", ".join(p.name if p.default is p.empty else f"{p.name}={_short(p.default)}" for p in parameters)
+    words = {p: p.name if p.default is p.empty else f"{p.name}={_short(p.default)}" for p in parameters}
+    return ", ".join("and the environment's" if p.kind is p.VAR_KEYWORD else word for p, word in words.items())
 
 
 def _short(value: Any) -> str:

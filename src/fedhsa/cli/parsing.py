@@ -93,6 +93,8 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     """Refuses unknown flags before tyro sees them: it would blame a missing word on the problem."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
+    if list(args).count("--option") > 1:  # the second would replace the first
+        raise UsageError("`--option` was given twice. Put all options after one: `--option FIRST=1 SECOND=2`.")
     for word in args:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:

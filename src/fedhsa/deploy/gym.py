@@ -224,6 +224,7 @@ def returns(
     physics: Mapping[str, float] | None = None,
     options: Mapping[str, Any] | None = None,
     actions: Any = None,
+    max_steps: int = 100_000,
     key: SeedLike = 0,
 ) -> np.ndarray:
     """The undiscounted returns of so many whole episodes.
@@ -233,6 +234,7 @@ def returns(
     - `environment`, `physics`, `options`, `actions`: as for `GymStream`.
     - `policy`: a function of observations, which gives the probabilities of the actions.
     - `episodes`: how many, each in a copy of its own.
+    - `max_steps`: when to stop waiting for the end of an episode; what was earned until then counts.
     - `key`: the same key gives the same episodes.
 
     !!! example
@@ -243,7 +245,9 @@ def returns(
     generator = host_generator(key, "returns")
     seen = copies.reset(int(generator.integers(2**31)))
     total, over = np.zeros(episodes), np.zeros(episodes, dtype=bool)
-    while not over.all():
+    for _ in range(_check.count("max_steps", max_steps)):
+        if over.all():
+            break
         seen, reward, _, _, done = copies.step(_choose(policy(seen), copies, generator))
         total += np.where(over, 0.0, reward)
         over |= done

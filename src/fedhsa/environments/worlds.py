@@ -158,6 +158,8 @@ def two_state(
     _check.count("num_actions", num_actions)
     _check.number("stay", stay, least=0.0, most=1.0)
     low, high = stay
+    if low > high:
+        raise ValueError(f"`stay` must give the lower chance first, got {stay}.")
     stays = blend(lambda rng: rng.uniform(low, high, (2, num_actions)), "stay", num_agents, heterogeneity, key)
     here, there = np.eye(2)[:, None], np.eye(2)[::-1][:, None]
     P = stays[..., None] * here + (1 - stays[..., None]) * there

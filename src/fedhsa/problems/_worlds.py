@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
+from .._generate import blend
 from .._random import host_generator
 from .._types import SeedLike
 from ..environments import Model, make
@@ -24,10 +25,8 @@ def random_features(rows: tuple[int, ...], dim: int | None, key: SeedLike) -> np
     return features / np.linalg.norm(features, axis=-1, keepdims=True)
 
 
-def random_policies(model: Model, name: str, key: SeedLike, *, agents: bool) -> np.ndarray:
-    """Chances of actions, all different and none zero, the same for all agents or each agent's own: `(M, S, A)`."""
-    shape, ones = (model.num_states, model.num_actions), np.ones(model.num_actions)
-    drawn = [
-        host_generator(key, name, i if agents else 0).dirichlet(ones, size=shape[0]) for i in range(model.num_agents)
-    ]
-    return 0.5 * np.stack(drawn) + 0.5 / model.num_actions
+def random_policies(model: Model, name: str, key: SeedLike, heterogeneity: float = 0.0) -> np.ndarray:
+    """Chances of actions, all different and none zero, from the same for all to each agent's own: `(M, S, A)`."""
+    ones = np.ones(model.num_actions)
+    drawn = blend(lambda rng: rng.dirichlet(ones, size=model.num_states), name, model.num_agents, heterogeneity, key)
+    return 0.5 * drawn + 0.5 / model.num_actions

@@ -60,6 +60,11 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, speed:
 
     Without features there is a coordinate for each state but the first, whose value counts as 0.
     """
+    if (model.lasting().states < 0).any():
+        raise ValueError(
+            "`start` of the model must be one state where episodes end: otherwise there is an idle step between two of "
+            "them, which would count in the average reward."
+        )
     features = np.eye(model.num_states)[:, model.decides[1:]] if features is None else features
     return _problem(_processes.from_model(model, policy, features), speed)
 

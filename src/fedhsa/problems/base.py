@@ -243,6 +243,11 @@ class Problem(eqx.Module):
 
     def iid(self) -> "Problem":
         """The same agents with independent observations from their stationary laws."""
+        if type(self.agents.source).sample is AbstractSource.sample:
+            raise ValueError(
+                f"`iid`: {type(self.agents.source).__name__} has no stationary law that could be drawn from, since "
+                "what is observed depends on the parameter or on the whole past. Leave it out."
+            )
         return self.with_source(IID)
 
     def replay(self, observations: PyTree, wrap: bool = False) -> "Problem":

@@ -1,4 +1,4 @@
-"""Off-policy evaluation that is stable with any features: GTD2 and TDC, on two time scales."""
+"""Off-policy evaluation that can be made stable with any features: GTD2 and TDC, on two time scales."""
 
 from typing import Any, ClassVar
 
@@ -51,7 +51,7 @@ def from_model(
     speed: float = 1.0,
     start: str = "stationary",
 ) -> Problem:
-    r"""The values of `policy` from other behaviours, by a method that is stable whatever features and behaviours are.
+    r"""The values of `policy` from other behaviours: GTD2, stable whatever they are, or TDC, for `speed` large enough.
 
     The parameter is $(\theta, w)$, `(2 d,)`; at the root $w$ solves $\mathbb E[\phi \phi^T] w = \mathbb E[\rho \delta
     \phi]$ on average over the agents, which makes it zero, and $\theta$ is the root of off-policy TD. Value errors look
@@ -61,7 +61,7 @@ def from_model(
 
     - `model`, `policy`, `behaviour`, `features`, `start`: as for `off_policy_td.from_model`.
     - `method`: `"TDC"` or `"GTD2"`.
-    - `speed`: $\kappa$, the step of $w$ by that of $\theta$.
+    - `speed`: $\kappa$, the step of $w$ by that of $\theta$. Where TDC is unstable, the problem warns: raise it.
 
     !!! example
         >>> model = fedhsa.environments.Model([[[0, 1], [0, 1]], [[0, 0], [0, 0]]], [[1.0, 3.0], [0.0, 0.0]], 0.9,
@@ -116,7 +116,7 @@ def random(
         10
     """
     model = world(environment, num_agents, heterogeneity, key, options)
-    target = random_policies(model, "target", key, agents=False)
-    behaviour = random_policies(model, "behaviour", key, agents=heterogeneity > 0)
+    target = random_policies(model, "target", key)
+    behaviour = random_policies(model, "behaviour", key, heterogeneity)
     features = random_features((model.num_states,), dim, key)
     return from_model(model, target, behaviour, features, method=method, speed=speed)

@@ -140,7 +140,7 @@ def random(
         5
     """
     model = world(environment, num_agents, heterogeneity, key, options)
-    target = random_policies(model, "target", key, agents=False)
-    behaviour = random_policies(model, "behaviour", key, agents=heterogeneity > 0)
+    target = random_policies(model, "target", key)
+    behaviour = random_policies(model, "behaviour", key, heterogeneity)
     features = random_features((model.num_states,), dim, key)
     return from_model(model, target, behaviour, features, steps=steps)

@@ -133,12 +133,22 @@ def from_model(
     M, S, A = phi.shape[:3]
     arrays, places = (P, R, phi, discount, model.start), one_hot_places(phi)
     if synchronous:
-        agents: AbstractAgent = SynchronousQAgent(Generative(P.reshape(M, S * A, S)), *arrays, places=places)
+        # Every pair counts once: an end, which stands for the next start on a trajectory, stands for nothing here.
+        phi = np.where(model.ends[..., None, None], 0.0, phi)
+        source, arrays = Generative(P.reshape(M, S * A, S)), (P, R, phi, discount, model.start)
+        agents: AbstractAgent = SynchronousQAgent(source, *arrays, places=one_hot_places(phi))
     else:
         chain = model.chain(behaviour, pairs=True)
         finite = FiniteChain(chain.transition, chain.start if start == "episode" else None)
-        agents = QLearningAgent(Transitions(finite), *arrays, finite.stationary.reshape(M, S, A), places=places)
-    return Problem(agents, like=_nearest_table(model, phi))
+        visits = finite.stationary.reshape(M, S, A)
+        _check_visits(visits, phi)
+        agents = QLearningAgent(Transitions(finite), *arrays, visits, places=places)
+    try:
+        return Problem(agents, like=_nearest_table(model, phi))
+    except ValueError as error:
+        raise ValueError(
+            f"Q-learning has no root that could be found with these features ({error}) Use others, or a table."
+        ) from error
 
 
 class Conditions(NamedTuple):
@@ -172,7 +182,10 @@ def conditions(problem: Problem, tries: int = 200, key: int = 0) -> Conditions:
     """
     agents = problem.agents
     if not isinstance(agents, QLearningAgent):
-        raise TypeError(f"`problem` must be one of `q_learning.from_model`, got agents of {type(agents).__name__}.")
+        raise TypeError(
+            "`problem` must be Q-learning from trajectories, `q_learning.from_model(..., synchronous=False)`, got "
+            f"agents of {type(agents).__name__}."
+        )
     root = float(np.linalg.eigvals(problem.jacobians(problem.theta_star).mean(0)).real.max())
     rng = host_generator(key, "conditions")
     parameters = np.concatenate([problem.theta_star[None], rng.normal(size=(tries, problem.dim))])
@@ -213,6 +226,17 @@ def random(
     model = world(environment, num_agents, heterogeneity, key, options)
     features = random_features((model.num_states, model.num_actions), dim, key)
     return from_model(model, None, features, synchronous=synchronous)
+
+
+def _check_visits(visits: np.ndarray, features: np.ndarray) -> None:
+    """Refuses a coordinate that no agent's trajectory ever comes to."""
+    seen = np.einsum("msa,msad->d", visits, features**2) > 0
+    if not seen.all():
+        _, state, action, _ = np.argwhere(features[..., [int(np.argmin(seen))]] != 0)[0]
+        raise ValueError(
+            f"`behaviour` must lead some agent to every pair that has a value, but nobody ever takes action {action} "
+            f"in state {state}. Let somebody, or give features without it."
+        )
 
 
 def _nearest_table(model: Model, features: np.ndarray) -> np.ndarray:
