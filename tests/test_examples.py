@@ -132,6 +132,7 @@ CHECKS = {
     "one_slow_agent.py": one_slow_agent,
     "own_problem.py": own_problem,
     "pedestrians.py": pedestrians,
+    "planets.py": planets,
     "value_network.py": value_network,
 }
 """What a script must have done besides running, by its name."""
@@ -139,7 +140,7 @@ CHECKS = {
 
 LONG = (
     *("cart_poles.py", "control.py", "employment.py", "fading_channel.py", "grid_worlds.py", "inverse_problem.py"),
-    *("one_slow_agent.py", "pedestrians.py", "value_network.py"),
+    *("one_slow_agent.py", "pedestrians.py", "planets.py", "value_network.py"),
 )
 
 

@@ -19,7 +19,15 @@ ROOT = pathlib.Path(__file__).parents[1]
 MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa."))
 
 
-LONG = ("fedhsa.experiments.contest", "fedhsa.engine.confidence", "fedhsa.theory.choose")
+LONG = (
+    *("fedhsa.experiments.contest", "fedhsa.engine.confidence", "fedhsa.theory.choose", "fedhsa.theory.exact"),
+    *(
+        "fedhsa.theory.measure",
+        "fedhsa.environments.toy_text",
+        "fedhsa.algorithms.channel",
+        "fedhsa.algorithms.finite_sums",
+    ),
+)
 """Modules whose examples take long, beside fast tests of what they show."""
 
 

@@ -143,6 +143,7 @@ def test_local_steps_shift_local_sa_by_the_closed_form_and_fed_hsa_not_at_all(ki
     assert fh.simulate(quiet, fh.FedHSA(0.05, local_steps=8), rounds=300).error[0, -1] < 1e-20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fh.FedHSA(0.02, 10), fh.LocalSA(0.02, 10)], ids=["FedHSA", "LocalSA"])
 def test_the_prediction_is_what_a_noisy_game_does(kind, algorithm):
     """The mean error over 60 seeds, each averaged over the settled rounds, within 4 standard errors and 5 %: the

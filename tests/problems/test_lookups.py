@@ -28,7 +28,10 @@ def written_out(problem: fedhsa.Problem) -> fedhsa.Problem:
     return eqx.tree_at(lambda p: p.agents.places, problem, None)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("trajectory", "sarsa") else pytest.param(name, marks=pytest.mark.slow) for name in PROBLEMS],
+)
 def test_lookups_give_the_numbers_of_the_features(name):
     looked_up = PROBLEMS[name]()
     plain = written_out(looked_up)
