@@ -122,6 +122,14 @@ def control(printed: str, folder: pathlib.Path) -> None:
     assert {path.name for path in folder.iterdir()} == {f"{name}{end}" for name in names for end in (".png", ".pdf")}
 
 
+def planets(printed: str, folder: pathlib.Path) -> None:
+    """Averaging takes FedHSA's noise away and leaves Local SA's drift where it is."""
+    _, averaged, local, drifted = (values for _, values in numbers(printed, r"distance (\S+), values (\S+)"))
+    assert averaged < drifted / 20
+    assert 0.8 < drifted / local < 1.25
+    assert {path.name for path in folder.iterdir()} == {"planets.png", "planets.pdf"}
+
+
 CHECKS = {
     "control.py": control,
     "grid_worlds.py": grid_worlds,
