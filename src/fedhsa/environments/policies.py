@@ -61,7 +61,7 @@ class Softmax(AbstractImprovement):
 
     - `features`: $\phi$.
     - `num_actions`: how many actions there are.
-    - `inverse_temperature`: $\beta$; 0 is the uniform policy.
+    - `sharpness`: $\beta$; 0 is the uniform policy.
 
     !!! example
         >>> Softmax(lambda s: s, 2, 1.0).at(np.array([0.0, np.log(3.0)]))(np.array([1.0]))
@@ -70,11 +70,11 @@ class Softmax(AbstractImprovement):
 
     features: Any
     num_actions: int = eqx.field(static=True)
-    inverse_temperature: Any = 1.0
+    sharpness: Any = 1.0
 
     def probabilities(self, values, /):
         xp = jnp if isinstance(values, jax.Array) else np
-        scaled = self.inverse_temperature * values
+        scaled = self.sharpness * values
         weights = xp.exp(scaled - scaled.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)
 
