@@ -149,7 +149,7 @@ def test_importance_averaging_is_for_tables():
 
 
 def test_chains_that_cannot_be_drawn_from_refuse_independent_observations():
-    with pytest.raises(ValueError, match="`iid`: Decisions has no stationary law that could be drawn from"):
+    with pytest.raises(ValueError, match="`iid`: Decisions cannot draw from its stationary law"):
         sarsa.from_model(make_model(), FEATURES).iid()
 
 

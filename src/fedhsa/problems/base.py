@@ -245,8 +245,8 @@ class Problem(eqx.Module):
         """The same agents with independent observations from their stationary laws."""
         if type(self.agents.source).sample is AbstractSource.sample:
             raise ValueError(
-                f"`iid`: {type(self.agents.source).__name__} has no stationary law that could be drawn from, since "
-                "what is observed depends on the parameter or on the whole past. Leave it out."
+                f"`iid`: {type(self.agents.source).__name__} cannot draw from its stationary law. A source of your own "
+                "can, override `sample(key)`; what depends on the parameter or on the whole past has none to draw from."
             )
         return self.with_source(IID)
 
