@@ -186,6 +186,13 @@ def test_every_problem_runs(tmp_path, problem):
         np.testing.assert_array_equal(np.ptp(arrays["LocalSA/error"], axis=0), 0.0)
 
 
+def test_a_method_that_a_controlled_chain_refuses_is_told_in_one_sentence(tmp_path, capsys):
+    small = ["--num-agents", "2", "--option", "num_states=3", "num_actions=2", "--out", str(tmp_path)]
+    for command in (["run"], ["deploy", "memory"]):
+        assert main([*command, "--problem", "sarsa", "--algorithm", "MomentumSA(beta=0.5)", *small]) == 2
+        assert "each observation belongs to the one that led to it" in capsys.readouterr().err
+
+
 def test_independent_observations_are_those_of_the_library(tmp_path):
     arguments = ["--problem", "td", "--problem-key", "3", "--key", "4", "--algorithm", "LocalSA", "--iid"]
     options = ["--option", "num_states=4", "laziness=0.9"]

@@ -90,7 +90,12 @@ class AbstractDeploySettings(AbstractSettings):
         """What every site must know."""
         names = {field.name for field in dataclasses.fields(Plan)} - {"algorithm", "step_size"}
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Plan(**given, algorithm=self.algorithm[0], step_size=self.step_size[0])
+        plan = Plan(**given, algorithm=self.algorithm[0], step_size=self.step_size[0])
+        try:
+            _ = plan.method
+        except TypeError as error:  # an algorithm that does not fit the problem, or a wrapper the algorithm
+            raise UsageError(str(error)) from error
+        return plan
 
     @property
     def folder(self) -> pathlib.Path:

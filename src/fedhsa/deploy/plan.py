@@ -132,7 +132,7 @@ class Plan:
         """The algorithm."""
         defaults = {"step_size": self.step_size, "local_steps": self.local_steps, "server_step": self.server_step}
         algorithm = parse(self.algorithm, self.whole, **defaults)
-        algorithm.check(self.whole)
+        prepare(algorithm, self.whole)  # refuses what does not fit
         return algorithm
 
     @property

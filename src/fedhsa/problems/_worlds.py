@@ -30,3 +30,13 @@ def random_policies(model: Model, name: str, key: SeedLike, heterogeneity: float
     ones = np.ones(model.num_actions)
     drawn = blend(lambda rng: rng.dirichlet(ones, size=model.num_states), name, model.num_agents, heterogeneity, key)
     return 0.5 * drawn + 0.5 / model.num_actions
+
+
+def off_policy_world(
+    environment: str, num_agents: int, dim: int | None, heterogeneity: float, key: SeedLike, options: dict[str, Any]
+) -> tuple[Model, np.ndarray, np.ndarray, np.ndarray | None]:
+    """A model, a policy to evaluate, behaviours of the agents' own, and features of states."""
+    model = world(environment, num_agents, heterogeneity, key, options)
+    target = random_policies(model, "target", key)
+    behaviour = random_policies(model, "behaviour", key, heterogeneity)
+    return model, target, behaviour, random_features((model.num_states,), dim, key)

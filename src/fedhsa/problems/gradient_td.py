@@ -11,7 +11,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
 from ._evaluation import AbstractEvaluator, parts, projected
-from ._worlds import random_features, random_policies, world
+from ._worlds import off_policy_world
 from .base import Problem
 from .off_policy_td import weighed
 
@@ -115,8 +115,5 @@ def random(
         >>> random(num_agents=3, num_states=5).dim
         10
     """
-    model = world(environment, num_agents, heterogeneity, key, options)
-    target = random_policies(model, "target", key)
-    behaviour = random_policies(model, "behaviour", key, heterogeneity)
-    features = random_features((model.num_states,), dim, key)
-    return from_model(model, target, behaviour, features, method=method, speed=speed)
+    drawn = off_policy_world(environment, num_agents, dim, heterogeneity, key, options)
+    return from_model(*drawn, method=method, speed=speed)

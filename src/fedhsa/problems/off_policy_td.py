@@ -11,7 +11,7 @@ from ..sources import Transitions, Windows
 from . import _processes
 from ._evaluation import AbstractEvaluator, parts, projected, solved
 from ._processes import Process, values_in
-from ._worlds import random_features, random_policies, world
+from ._worlds import off_policy_world
 from .base import Problem
 
 
@@ -139,8 +139,5 @@ def random(
         >>> random(num_agents=3, num_states=5).dim
         5
     """
-    model = world(environment, num_agents, heterogeneity, key, options)
-    target = random_policies(model, "target", key)
-    behaviour = random_policies(model, "behaviour", key, heterogeneity)
-    features = random_features((model.num_states,), dim, key)
-    return from_model(model, target, behaviour, features, steps=steps)
+    drawn = off_policy_world(environment, num_agents, dim, heterogeneity, key, options)
+    return from_model(*drawn, steps=steps)
