@@ -18,6 +18,7 @@ class StandIn(AbstractAgent):
 
     source: Any
     nothing: Any = None
+    """An array, where stand-ins are stacked: its leading axis says how many."""
 
     def operator(self, theta, o, /):
         return theta
