@@ -21,7 +21,7 @@ def by_hand():
     return quadratic.from_arrays(np.array([0.1, 1.0]).reshape(2, 1, 1), b=np.zeros((2, 1)))
 
 
-def unlike(seed, d=3):
+def heterogeneous(seed, d=3):
     """Agents whose stiffness differs a hundredfold: FedHSA diverges on them at large H."""
     rng = np.random.default_rng(seed)
     scales = np.logspace(-2, 0, 4)
@@ -52,7 +52,7 @@ def test_two_scalar_agents_are_stable_up_to_nineteen_local_steps():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_largest_number_of_local_steps_is_found_by_trying_every_one(seed):
-    problem, eta = unlike(seed), 0.3
+    problem, eta = heterogeneous(seed), 0.3
     A, _ = problem.affine_parts()
     F, A_bar = np.eye(3) + eta * A, A.mean(0)
     power, total, unstable = np.broadcast_to(np.eye(3), A.shape), np.zeros_like(A), []
@@ -62,6 +62,16 @@ def test_the_largest_number_of_local_steps_is_found_by_trying_every_one(seed):
         unstable += [H] if abs(np.linalg.eigvals(C_H)).max() >= 1 else []
     assert unstable
     assert max_local_steps(problem, fh.FedHSA(eta, 5)) == unstable[0] - 1
+
+
+@pytest.mark.parametrize(("slow", "last"), [(-0.05, 326), (-0.2, np.inf)])
+def test_doubling_the_local_steps_of_rotating_operators_finds_the_first_unstable_number(slow, last):
+    """Complex numbers a_i as matrices, not symmetric: C_H = 1 + mean(((1 + eta a_i)^H - 1) / a_i) mean(a)."""
+    eta, a, H = 0.02, np.array([slow, -1 - 0.5j]), np.arange(1, 3000)
+    C_H = 1 + (((1 + eta * a) ** H[:, None] - 1) / a).mean(1) * a.mean()
+    assert min(H[abs(C_H) >= 1], default=np.inf) - 1 == last
+    A = np.stack([np.array([[z.real, -z.imag], [z.imag, z.real]]) for z in a])
+    assert max_local_steps(quadratic.from_arrays(-A, np.zeros((2, 2))), fh.FedHSA(eta, 5)) == last
 
 
 @pytest.mark.parametrize("H", [1, 3, 20])
@@ -76,7 +86,7 @@ def test_the_largest_step_of_scalar_agents_is_where_the_contraction_reaches_minu
     assert H > 1 or step == pytest.approx(2 / 0.55, rel=1e-9)
 
 
-@pytest.mark.parametrize("make", [by_hand, lambda: unlike(0), lambda: unlike(1)])
+@pytest.mark.parametrize("make", [by_hand, lambda: heterogeneous(0), lambda: heterogeneous(1)])
 @pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
 def test_the_largest_step_separates_runs_that_converge_from_runs_that_diverge(make, method):
     """2 % below it the error of a run without noise goes to its limit, 2 % above it grows without bound."""
