@@ -35,12 +35,7 @@ from .algorithms import (
 from .algorithms import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
-from .algorithms import AbstractCodec as AbstractCodec
-from .algorithms import AbstractSampling as AbstractSampling
-from .algorithms import Availability as Availability
 from .algorithms import Averaged as Averaged
-from .algorithms import Bernoulli as Bernoulli
-from .algorithms import Complete as Complete
 from .algorithms import Compressed as Compressed
 from .algorithms import (
     Cost as Cost,
@@ -61,7 +56,6 @@ from .algorithms import (
 )
 from .algorithms import GeometricAverage as GeometricAverage
 from .algorithms import Gossip as Gossip
-from .algorithms import Grid as Grid
 from .algorithms import ImportanceAveraging as ImportanceAveraging
 from .algorithms import (
     LocalSA as LocalSA,
@@ -71,7 +65,6 @@ from .algorithms import (
 )
 from .algorithms import LooplessSA as LooplessSA
 from .algorithms import Lossy as Lossy
-from .algorithms import Mixing as Mixing
 from .algorithms import (
     MomentumSA as MomentumSA,
 )
@@ -89,35 +82,30 @@ from .algorithms import (
     Polynomial as Polynomial,
 )
 from .algorithms import Projected as Projected
-from .algorithms import Quantised as Quantised
-from .algorithms import RandK as RandK
-from .algorithms import RandomGraph as RandomGraph
 from .algorithms import (
     Replies as Replies,
 )
 from .algorithms import RichardsonRomberg as RichardsonRomberg
-from .algorithms import Ring as Ring
 from .algorithms import (
     Round as Round,
 )
 from .algorithms import Scaffnew as Scaffnew
 from .algorithms import ServerMomentum as ServerMomentum
-from .algorithms import Sign as Sign
 from .algorithms import SSLocalSGD as SSLocalSGD
 from .algorithms import (
     SynchronisedSA as SynchronisedSA,
 )
 from .algorithms import Thinned as Thinned
-from .algorithms import TopK as TopK
-from .algorithms import UniformSampling as UniformSampling
 from .algorithms import Weighted as Weighted
-from .algorithms import WeightedSampling as WeightedSampling
+from .algorithms import codecs as codecs
 from .algorithms import (
     corollary_step as corollary_step,
 )
 from .algorithms import (
     cost as cost,
 )
+from .algorithms import graphs as graphs
+from .algorithms import sampling as sampling
 from .engine import Confidence as Confidence
 from .engine import Result as Result
 from .engine import Snapshot as Snapshot

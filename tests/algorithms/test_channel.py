@@ -17,7 +17,7 @@ def floor(algorithm: str, step: float, feedback: str) -> float:
     inner = {"FedHSA": fh.FedHSA(step, 4), "SynchronisedSA": fh.SynchronisedSA(4 * step)}[algorithm]
     problem = CASES["quadratic"]().problem.noiseless()
     rounds = round(30 / step)
-    result = fh.simulate(problem, fh.Compressed(inner, fh.Sign(), feedback), rounds=rounds)
+    result = fh.simulate(problem, fh.Compressed(inner, fh.codecs.Sign(), feedback), rounds=rounds)
     return result.error[0, -rounds // 4 :].mean()
 
 
@@ -35,15 +35,22 @@ def test_the_floor_of_error_feedback_is_of_second_order_in_the_step():
 
 def test_error_feedback_arrives_where_the_operators_themselves_vanish():
     alone = CASES["quadratic"]().problem.noiseless().take([0])
-    result = fh.simulate(alone, fh.Compressed(fh.SA(0.05), fh.Sign()), rounds=2000, every=2000)
+    result = fh.simulate(alone, fh.Compressed(fh.SA(0.05), fh.codecs.Sign()), rounds=2000, every=2000)
     assert result.error[0, -1] < 1e-20
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        fh.Partial(fh.Lossy(fh.Compressed(HSA, fh.TopK(0.5)), 0.2), fh.Availability(0.5, 0.3), all_answer="operator"),
-        fh.Partial(fh.Delayed(fh.Compressed(LOCAL, fh.Quantised(2)), 2, threshold=0.5), fh.UniformSampling(2, 3)),
+        fh.Partial(
+            fh.Lossy(fh.Compressed(HSA, fh.codecs.TopK(0.5)), 0.2),
+            fh.sampling.Availability(0.5, 0.3),
+            all_answer="operator",
+        ),
+        fh.Partial(
+            fh.Delayed(fh.Compressed(LOCAL, fh.codecs.Quantised(2)), 2, threshold=0.5),
+            fh.sampling.UniformSampling(2, 3),
+        ),
     ],
     ids=["losses", "delays"],
 )
@@ -57,19 +64,34 @@ def test_wrapped_wrappers_run_alike_in_both_engines(algorithm):
 
 
 REFUSED = {
-    "order": (lambda: fh.Compressed(fh.Lossy(HSA, 0.1), fh.Sign()), "from the inside out the order is Compressed, Del"),
+    "order": (
+        lambda: fh.Compressed(fh.Lossy(HSA, 0.1), fh.codecs.Sign()),
+        "from the inside out the order is Compressed, Del",
+    ),
     "twice": (lambda: fh.Lossy(fh.Averaged(fh.Lossy(HSA, 0.1)), 0.1), "Lossy cannot wrap Lossy: .* each once"),
     "shifts": (lambda: fh.Lossy(fh.SCAFFLSA(0.03, 4), 0.1), "shifts add to zero"),
-    "references": (lambda: fh.Lossy(fh.Compressed(HSA, fh.Sign(), "difference"), 0.1), "keep the same references"),
-    "codes in the air": (lambda: fh.OverTheAir(fh.Compressed(HSA, fh.Sign()), 0.1, 0.1), "numbers, not their codes"),
+    "references": (
+        lambda: fh.Lossy(fh.Compressed(HSA, fh.codecs.Sign(), "difference"), 0.1),
+        "keep the same references",
+    ),
+    "codes in the air": (
+        lambda: fh.OverTheAir(fh.Compressed(HSA, fh.codecs.Sign()), 0.1, 0.1),
+        "numbers, not their codes",
+    ),
     "two exchanges": (lambda: fh.Delayed(HSA, 3), "exchanges operator and delta, and the second needs the answer"),
-    "skipped": (lambda: fh.Compressed(fh.SSLocalSGD(0.03, 4, 0.5), fh.Sign()), "feedback='error'` cannot .* not sent"),
+    "skipped": (
+        lambda: fh.Compressed(fh.SSLocalSGD(0.03, 4, 0.5), fh.codecs.Sign()),
+        "feedback='error'` cannot .* not sent",
+    ),
     "coin": (
-        lambda: fh.Compressed(fh.LocalSVRG(0.03, 4, 0.5), fh.Sign(), "difference"),
+        lambda: fh.Compressed(fh.LocalSVRG(0.03, 4, 0.5), fh.codecs.Sign(), "difference"),
         "some rounds skip an exchange",
     ),
     "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "only if each of their changes arrives once"),
-    "no sum": (lambda: fh.Compressed(fh.SCAFFOLD(0.03, 4), fh.Quantised(3)), "changes arrives once and as it was made"),
+    "no sum": (
+        lambda: fh.Compressed(fh.SCAFFOLD(0.03, 4), fh.codecs.Quantised(3)),
+        "changes arrives once and as it was made",
+    ),
 }
 
 
@@ -85,6 +107,6 @@ def test_arguments_out_of_range_are_refused():
     with pytest.raises(ValueError, match=r"`codec` must be a codec, got 0\.1"):
         fh.Compressed(HSA, 0.1)
     with pytest.raises(ValueError, match="`feedback` must be one of"):
-        fh.Compressed(HSA, fh.Sign(), "memory")
+        fh.Compressed(HSA, fh.codecs.Sign(), "memory")
     with pytest.raises(ValueError, match="error on 4 numbers is below 1, got 3 from RandK"):
-        fh.Compressed(HSA, fh.RandK(0.25), "error").init(np.zeros(4))
+        fh.Compressed(HSA, fh.codecs.RandK(0.25), "error").init(np.zeros(4))

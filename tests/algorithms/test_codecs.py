@@ -8,7 +8,14 @@ import pytest
 
 import fedhsa as fh
 
-CODECS = [fh.TopK(0.3), fh.RandK(0.3), fh.RandK(0.3, rescale=False), fh.Sign(), fh.Quantised(1), fh.Quantised(5)]
+CODECS = [
+    fh.codecs.TopK(0.3),
+    fh.codecs.RandK(0.3),
+    fh.codecs.RandK(0.3, rescale=False),
+    fh.codecs.Sign(),
+    fh.codecs.Quantised(1),
+    fh.codecs.Quantised(5),
+]
 SIZE, DRAWS = 10, 5000
 
 
@@ -44,13 +51,16 @@ def test_the_error_of_sparse_codecs_is_met_by_equal_entries():
 
 
 def test_bits_are_those_of_values_places_signs_and_levels():
-    sizes = {codec: codec.bits(1000) for codec in (fh.TopK(0.1), fh.RandK(0.1), fh.Sign(), fh.Quantised(3))}
+    sizes = {
+        codec: codec.bits(1000)
+        for codec in (fh.codecs.TopK(0.1), fh.codecs.RandK(0.1), fh.codecs.Sign(), fh.codecs.Quantised(3))
+    }
     assert list(sizes.values()) == [100 * (64 + 10), 100 * 64, 1000 + 64, 64 + 1000 * (1 + 2)]
-    assert fh.TopK(0.01).bits(3) == 64 + 2  # at least one entry
+    assert fh.codecs.TopK(0.01).bits(3) == 64 + 2  # at least one entry
 
 
 def test_arguments_out_of_range_are_refused():
     with pytest.raises(ValueError, match=r"`fraction` must be at most 1\.0, got 1\.5"):
-        fh.TopK(1.5)
+        fh.codecs.TopK(1.5)
     with pytest.raises(ValueError, match="`levels` must be at least 1, got 0"):
-        fh.Quantised(0)
+        fh.codecs.Quantised(0)

@@ -9,13 +9,13 @@ from cases import quadratic
 from fedhsa.algorithms import Round
 
 GRAPHS = {
-    "ring": fh.Ring(6),
-    "grid": fh.Grid(2, 3),
-    "complete": fh.Complete(6),
-    "random": fh.RandomGraph(6, 0.3),
-    "drawn once": fh.RandomGraph(6, 0.6, varying=False),
-    "two": fh.Ring(2),
-    "one": fh.Ring(1),
+    "ring": fh.graphs.Ring(6),
+    "grid": fh.graphs.Grid(2, 3),
+    "complete": fh.graphs.Complete(6),
+    "random": fh.graphs.RandomGraph(6, 0.3),
+    "drawn once": fh.graphs.RandomGraph(6, 0.6, varying=False),
+    "two": fh.graphs.Ring(2),
+    "one": fh.graphs.Ring(1),
 }
 
 
@@ -34,16 +34,21 @@ def test_weights_are_symmetric_and_add_up_to_one(name):
 
 
 def test_neighbours_are_those_of_the_graph():
-    ring, grid = weights_of(fh.Ring(6)), weights_of(fh.Grid(2, 3))
+    ring, grid = weights_of(fh.graphs.Ring(6)), weights_of(fh.graphs.Grid(2, 3))
     np.testing.assert_allclose(ring[0], [1 / 3, 1 / 3, 0, 0, 0, 1 / 3])
     assert set(np.flatnonzero(grid[0])) == {0, 1, 3}
     assert set(np.flatnonzero(grid[4])) == {1, 3, 4, 5}
-    np.testing.assert_allclose(weights_of(fh.Complete(6)), 1 / 6)
-    assert (fh.Ring(6).degree, fh.Ring(2).degree, fh.Ring(1).degree, fh.Complete(6).degree) == (2, 1, 0, 5)
+    np.testing.assert_allclose(weights_of(fh.graphs.Complete(6)), 1 / 6)
+    assert (
+        fh.graphs.Ring(6).degree,
+        fh.graphs.Ring(2).degree,
+        fh.graphs.Ring(1).degree,
+        fh.graphs.Complete(6).degree,
+    ) == (2, 1, 0, 5)
 
 
 def test_a_varying_graph_has_the_asked_number_of_links_and_another_every_round():
-    graph = fh.RandomGraph(6, 0.3)
+    graph = fh.graphs.RandomGraph(6, 0.3)
     links = np.array([np.count_nonzero(np.triu(weights_of(graph, seed), k=1)) for seed in range(300)])
     standard_error = np.sqrt(15 * 0.3 * 0.7 / 300)
     assert abs(links.mean() - 15 * 0.3) < 4 * standard_error
@@ -59,7 +64,7 @@ def test_a_varying_graph_has_the_asked_number_of_links_and_another_every_round()
 def test_on_a_complete_graph_it_is_the_method_with_a_server(algorithm):
     problem, options = quadratic().problem, {"rounds": 7, "seeds": 2, "record": ("theta",)}
     server = fh.simulate(problem, algorithm, **options)
-    graph = fh.simulate(problem, fh.Gossip(algorithm, fh.Complete(3)), **options)
+    graph = fh.simulate(problem, fh.Gossip(algorithm, fh.graphs.Complete(3)), **options)
     np.testing.assert_allclose(graph.records["theta"], server.records["theta"], rtol=1e-12, atol=1e-14)
 
 
@@ -83,7 +88,7 @@ def resting_place(A, b, W, eta, H, combine):
 def test_local_sa_on_a_graph_rests_where_the_stacked_linear_system_says(combine):
     problem = fh.problems.quadratic.random(4, 3).noiseless()
     A, b = problem.affine_parts()
-    graph, distances = fh.Ring(4), []
+    graph, distances = fh.graphs.Ring(4), []
     for eta in (0.04, 0.02, 0.01):
         algorithm = fh.Gossip(fh.LocalSA(eta, 1), graph, combine=combine)
         result = fh.simulate(problem, algorithm, rounds=8000, every=8000)
@@ -98,7 +103,7 @@ def test_local_sa_on_a_graph_rests_where_the_stacked_linear_system_says(combine)
 def test_the_correction_of_fed_hsa_leaves_the_consensus_bias_of_first_order():
     problem = fh.problems.quadratic.random(4, 3).noiseless()
     error = [
-        fh.simulate(problem, fh.Gossip(fh.FedHSA(eta, 4), fh.Ring(4)), rounds=4000, every=4000).error[0, -1]
+        fh.simulate(problem, fh.Gossip(fh.FedHSA(eta, 4), fh.graphs.Ring(4)), rounds=4000, every=4000).error[0, -1]
         for eta in (0.02, 0.01, 0.005)
     ]
     assert error[0] > 1e-8
@@ -108,22 +113,30 @@ def test_the_correction_of_fed_hsa_leaves_the_consensus_bias_of_first_order():
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: fh.Gossip(fh.SCAFFLSA(0.1, 2), fh.Ring(3)), TypeError, "shifts add to zero"),
-        (lambda: fh.Gossip(fh.Averaged(fh.LocalSA(0.1, 2)), fh.Ring(3)), TypeError, "cannot wrap Averaged"),
+        (lambda: fh.Gossip(fh.SCAFFLSA(0.1, 2), fh.graphs.Ring(3)), TypeError, "shifts add to zero"),
+        (lambda: fh.Gossip(fh.Averaged(fh.LocalSA(0.1, 2)), fh.graphs.Ring(3)), TypeError, "cannot wrap Averaged"),
         (lambda: fh.Gossip(fh.LocalSA(0.1, 2), np.eye(3)), ValueError, "`graph` must be a graph"),
-        (lambda: fh.Gossip(fh.LocalSA(0.1, 2), fh.Ring(3), combine="middle"), ValueError, "`combine` must be one of"),
         (
-            lambda: fh.Gossip(fh.SCAFFOLD(0.1, 2), fh.Ring(3), "first"),
+            lambda: fh.Gossip(fh.LocalSA(0.1, 2), fh.graphs.Ring(3), combine="middle"),
+            ValueError,
+            "`combine` must be one of",
+        ),
+        (
+            lambda: fh.Gossip(fh.SCAFFOLD(0.1, 2), fh.graphs.Ring(3), "first"),
             TypeError,
             "cannot wrap SCAFFOLD: no reply is av",
         ),
-        (lambda: fh.Gossip(fh.OneExchangeFedHSA(0.1, 2), fh.Ring(3), "first"), TypeError, "more from their average"),
-        (lambda: fh.Gossip(fh.MomentumSA(0.1, 2, 0.5), fh.Ring(3), "first"), TypeError, "Use `combine='last'`"),
-        (lambda: fh.RandomGraph(6, 0.05, varying=False), ValueError, "not connected"),
-        (lambda: fh.RandomGraph(6, 1.5), ValueError, "`probability` is a probability"),
-        (lambda: fh.Ring(0), ValueError, "`num_agents` must be at least 1"),
-        (lambda: fh.Mixing([[1.5, -0.5], [-0.5, 1.5]]), ValueError, "`matrix` must be at least 0"),
-        (lambda: fh.Mixing([[0.5, 0.4], [0.5, 0.6]]), ValueError, "rows that add up to 1"),
+        (
+            lambda: fh.Gossip(fh.OneExchangeFedHSA(0.1, 2), fh.graphs.Ring(3), "first"),
+            TypeError,
+            "more from their average",
+        ),
+        (lambda: fh.Gossip(fh.MomentumSA(0.1, 2, 0.5), fh.graphs.Ring(3), "first"), TypeError, "Use `combine='last'`"),
+        (lambda: fh.graphs.RandomGraph(6, 0.05, varying=False), ValueError, "not connected"),
+        (lambda: fh.graphs.RandomGraph(6, 1.5), ValueError, "`probability` is a probability"),
+        (lambda: fh.graphs.Ring(0), ValueError, "`num_agents` must be at least 1"),
+        (lambda: fh.graphs.Mixing([[1.5, -0.5], [-0.5, 1.5]]), ValueError, "`matrix` must be at least 0"),
+        (lambda: fh.graphs.Mixing([[0.5, 0.4], [0.5, 0.6]]), ValueError, "rows that add up to 1"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(make, error, says):
@@ -133,4 +146,4 @@ def test_what_cannot_be_is_refused_with_the_reason(make, error, says):
 
 def test_a_graph_of_another_number_of_agents_is_refused():
     with pytest.raises(ValueError, match="`graph` has 4 agents and the problem 3"):
-        fh.simulate(quadratic().problem, fh.Gossip(fh.LocalSA(0.1, 2), fh.Ring(4)), rounds=1)
+        fh.simulate(quadratic().problem, fh.Gossip(fh.LocalSA(0.1, 2), fh.graphs.Ring(4)), rounds=1)

@@ -9,7 +9,8 @@ from cases import quadratic
 from fedhsa.algorithms import scaled
 from fedhsa.algorithms.codecs import RandK
 from fedhsa.algorithms.compression import Compressed
-from fedhsa.algorithms.participation import Bernoulli, Partial
+from fedhsa.algorithms.participation import Partial
+from fedhsa.algorithms.sampling import Bernoulli
 
 LOCAL, CORRECTED = fh.LocalSA(0.03, 4), fh.FedHSA(0.03, 4)
 

@@ -44,7 +44,7 @@ def test_a_coin_of_an_algorithm_falls_as_often_as_rounds_end_and_others_must_be_
 
 def test_the_problem_says_what_an_algorithm_has_to_know():
     problem = fh.problems.finite_sum.random(num_agents=5, num_components=3, dim=2)
-    assert parse("Gossip(LocalSA, Ring)", problem, **DEFAULTS).graph == fh.Ring(5)
+    assert parse("Gossip(LocalSA, Ring)", problem, **DEFAULTS).graph == fh.graphs.Ring(5)
     assert parse("MCSAG", problem.iid(), **DEFAULTS) == fh.MCSAG(0.1, 3, 8)
 
 

@@ -14,8 +14,8 @@ from fedhsa.algorithms.base import Coded
 
 DRAWS, ROUNDS = 5000, 4
 
-UNIFORM, COMING_AND_GOING = fh.UniformSampling(2, num_agents=3), fh.Availability(up=0.1, down=0.3)
-CHANCES = [(UNIFORM, 2 / 3), (fh.Bernoulli(0.3), 0.3), (COMING_AND_GOING, 0.25)]
+UNIFORM, COMING_AND_GOING = fh.sampling.UniformSampling(2, num_agents=3), fh.sampling.Availability(up=0.1, down=0.3)
+CHANCES = [(UNIFORM, 2 / 3), (fh.sampling.Bernoulli(0.3), 0.3), (COMING_AND_GOING, 0.25)]
 
 
 def weights_of(sampling):
@@ -56,7 +56,7 @@ def test_agents_with_equal_chances_are_there_as_often_as_they_should_be():
 
 def test_weights_make_up_for_unequal_chances():
     p = np.array([0.2, 0.5, 0.8])
-    weights = weights_of(fh.WeightedSampling(p))
+    weights = weights_of(fh.sampling.WeightedSampling(p))
     standard_error = np.sqrt((1 - p) / p / DRAWS)
     assert (np.abs(weights.mean(-1) - 1) < 4 * standard_error).all()
     assert set(np.unique(weights)) == {0.0, *(1 / p)}
@@ -65,7 +65,7 @@ def test_weights_make_up_for_unequal_chances():
 @functools.cache
 def floor(step: float, all_answer: str | None) -> float:
     """The squared error that is left of FedHSA without noise, over the last half of the rounds of 16 runs."""
-    algorithm = fh.Partial(fh.FedHSA(step, 4), fh.UniformSampling(2, num_agents=3), all_answer)
+    algorithm = fh.Partial(fh.FedHSA(step, 4), fh.sampling.UniformSampling(2, num_agents=3), all_answer)
     rounds = round(30 / step)
     result = fh.simulate(CASES["quadratic"]().problem.noiseless(), algorithm, rounds=rounds, seeds=16)
     return result.error[:, -rounds // 2 :].mean()
@@ -82,7 +82,7 @@ def test_fed_hsa_arrives_if_all_agents_give_their_operators():
 
 @pytest.mark.slow
 def test_scaffold_arrives_with_some_agents_only():
-    algorithm = fh.Partial(fh.SCAFFOLD(0.02, 4), fh.Bernoulli(0.5))
+    algorithm = fh.Partial(fh.SCAFFOLD(0.02, 4), fh.sampling.Bernoulli(0.5))
     result = fh.simulate(CASES["quadratic"]().problem.noiseless(), algorithm, rounds=3000, every=3000)
     assert result.error[0, -1] < 1e-20
 
@@ -90,7 +90,7 @@ def test_scaffold_arrives_with_some_agents_only():
 def test_weights_of_the_server_and_chances_multiply():
     problem, weights = CASES["quadratic"]().problem, [0.5, 0.3, 0.2]
     algorithm = fh.LocalSA(0.03, 4)
-    always = fh.Partial(algorithm, fh.WeightedSampling([1.0, 1.0, 1.0]))
+    always = fh.Partial(algorithm, fh.sampling.WeightedSampling([1.0, 1.0, 1.0]))
     plain, same = (fh.simulate(problem, fh.Weighted(a, weights), rounds=5).theta for a in (algorithm, always))
     np.testing.assert_allclose(same, plain, rtol=1e-13)
 
@@ -98,7 +98,7 @@ def test_weights_of_the_server_and_chances_multiply():
 @pytest.mark.parametrize("count", [1, 2])
 def test_with_weights_the_mean_over_all_sets_of_agents_is_the_weighted_mean(count):
     weights, values = np.array([0.7, 0.2, 0.1]), np.array([[1.0], [10.0], [100.0]])
-    algorithm = fh.Weighted(fh.Partial(fh.SynchronisedSA(0.5), fh.UniformSampling(count, 3)), weights)
+    algorithm = fh.Weighted(fh.Partial(fh.SynchronisedSA(0.5), fh.sampling.UniformSampling(count, 3)), weights)
     (exchange,), moves = algorithm.exchanges, []
     for present in itertools.combinations(range(3), count):
         there = np.isin(np.arange(3), present).astype(float)
@@ -112,7 +112,7 @@ def test_with_weights_the_mean_over_all_sets_of_agents_is_the_weighted_mean(coun
 def test_weighted_scaffold_arrives_at_the_weighted_root_with_some_agents_only():
     problem, weights = CASES["quadratic"]().problem.noiseless(), np.array([0.7, 0.2, 0.1])
     A, b = problem.affine_parts()
-    algorithm = fh.Weighted(fh.Partial(fh.SCAFFOLD(0.02, 4), fh.Bernoulli(0.5)), weights)
+    algorithm = fh.Weighted(fh.Partial(fh.SCAFFOLD(0.02, 4), fh.sampling.Bernoulli(0.5)), weights)
     result = fh.simulate(problem, algorithm, rounds=3000, every=3000)
     root = np.linalg.solve(np.tensordot(weights, A, 1), weights @ b)
     assert np.linalg.norm(root - problem.theta_star) > 1e-2
@@ -143,7 +143,7 @@ def test_a_round_without_anyone_leaves_the_server_as_it_was(name):
 
 
 def test_unequal_chances_and_weights_are_refused_where_averages_are_multiplied():
-    unequal, half, weights = fh.WeightedSampling([0.5, 0.6, 0.7]), fh.Bernoulli(0.5), [0.7, 0.2, 0.1]
+    unequal, half, weights = fh.sampling.WeightedSampling([0.5, 0.6, 0.7]), fh.sampling.Bernoulli(0.5), [0.7, 0.2, 0.1]
     for algorithm in fh.SSLocalSGD(0.03, 4, 0.5), fh.LocalSVRG(0.03, 4, 0.5), fh.FedLin(0.1, 4):
         with pytest.raises(TypeError, match=r"chances cannot wrap \w+: the method multiplies the averages of two"):
             fh.Partial(algorithm, unequal)
@@ -155,7 +155,7 @@ def test_unequal_chances_and_weights_are_refused_where_averages_are_multiplied()
 
 
 def test_everyone_answers_only_where_the_cost_of_it_is_known():
-    half = fh.Bernoulli(0.5)
+    half = fh.sampling.Bernoulli(0.5)
     for algorithm in fh.LocalSA(0.03, 4), fh.LocalSVRG(0.03, 4, 0.5), fh.Thinned(fh.FedHSA(0.03, 4), 2):
         with pytest.raises(TypeError, match="only of these is it known what an answer of everyone costs"):
             fh.Partial(algorithm, half, all_answer=algorithm.exchanges[0].name)
@@ -164,14 +164,14 @@ def test_everyone_answers_only_where_the_cost_of_it_is_known():
 
 
 def test_what_does_not_fit_together_is_refused_with_the_reason():
-    hsa, half = fh.FedHSA(0.03, 4), fh.Bernoulli(0.5)
+    hsa, half = fh.FedHSA(0.03, 4), fh.sampling.Bernoulli(0.5)
     with pytest.raises(TypeError, match="shifts add to zero"):
         fh.Partial(fh.SCAFFLSA(0.03, 4), half)
     with pytest.raises(TypeError, match="Partial cannot wrap SCAFFOLD"):
-        fh.Partial(fh.SCAFFOLD(0.03, 4), fh.WeightedSampling([0.5, 0.6]))
+        fh.Partial(fh.SCAFFOLD(0.03, 4), fh.sampling.WeightedSampling([0.5, 0.6]))
     with pytest.raises(TypeError, match="Lossy cannot wrap Partial: from the inside out"):
         fh.Lossy(fh.Partial(hsa, half), 0.1)
     with pytest.raises(ValueError, match=r"`sampling` must say who takes part, got 0\.5"):
         fh.Partial(hsa, 0.5)
     with pytest.raises(ValueError, match="`num_agents` is for 5 agents, got a problem of 3"):
-        fh.cost(CASES["quadratic"]().problem, fh.Partial(hsa, fh.UniformSampling(2, num_agents=5)))
+        fh.cost(CASES["quadratic"]().problem, fh.Partial(hsa, fh.sampling.UniformSampling(2, num_agents=5)))

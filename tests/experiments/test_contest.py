@@ -118,7 +118,7 @@ def test_a_method_whose_rounds_cost_nothing_sends_one_parameter_at_the_end(probl
     ("algorithm", "per_round"),
     [
         (fedhsa.GappedSA(0.1, gaps=(1,) * 4), 4),
-        (fedhsa.Partial(fed_hsa(0.1), fedhsa.UniformSampling(1, num_agents=4)), 2),
+        (fedhsa.Partial(fed_hsa(0.1), fedhsa.sampling.UniformSampling(1, num_agents=4)), 2),
         (fedhsa.Averaged(fedhsa.LooplessSA(0.1, probability=0.25)), 0.25),
         (fedhsa.SSLocalSGD(0.1, local_steps=4, probability=0.5), 1.5),
     ],

@@ -224,7 +224,7 @@ def part(share, cost):
 
 
 LOCAL, HSA = fh.LocalSA(STEP, H), fh.FedHSA(STEP, H)
-TOP, RANDOM = fh.TopK(0.5), fh.RandK(0.5)
+TOP, RANDOM = fh.codecs.TopK(0.5), fh.codecs.RandK(0.5)
 CHAINS, NOISY = ("td",), ("quadratic",)
 
 METHODS = {
@@ -234,13 +234,13 @@ METHODS = {
         coded(2, lambda d: (d // 2) * (64 + math.ceil(math.log2(d)))),
     ),
     "FedHSA, sign of differences": Method(
-        fh.Compressed(HSA, fh.Sign(), "difference"),
+        fh.Compressed(HSA, fh.codecs.Sign(), "difference"),
         compressed(fed_hsa, sign, "difference"),
         coded(2, lambda d: 64 + d),
         NOISY,
     ),
     "FedHSA, quantised": Method(
-        fh.Compressed(HSA, fh.Quantised(3)),
+        fh.Compressed(HSA, fh.codecs.Quantised(3)),
         compressed(fed_hsa, three_levels, "none"),
         coded(2, lambda d: 64 + 3 * d),
         CHAINS,
@@ -260,28 +260,28 @@ METHODS = {
         fh.Delayed(LOCAL, 2, threshold=0.2, random=False), delayed(2, 0.2, random=False), once, NOISY
     ),
     "LocalSA, two of three agents": Method(
-        fh.Partial(LOCAL, fh.UniformSampling(2, num_agents=3)),
+        fh.Partial(LOCAL, fh.sampling.UniformSampling(2, num_agents=3)),
         partial(local_sa, two_of_three),
         part(2 / 3, once),
         CHAINS,
     ),
     "FedHSA, half of the agents": Method(
-        fh.Partial(HSA, fh.Bernoulli(0.5)), partial(fed_hsa, half_of_the_time), part(0.5, usual), CHAINS
+        fh.Partial(HSA, fh.sampling.Bernoulli(0.5)), partial(fed_hsa, half_of_the_time), part(0.5, usual), CHAINS
     ),
     "FedHSA, half of the agents after all gave their operators": Method(
-        fh.Partial(HSA, fh.Bernoulli(0.5), all_answer="operator"),
+        fh.Partial(HSA, fh.sampling.Bernoulli(0.5), all_answer="operator"),
         partial(fed_hsa, half_of_the_time, all_answer=0),
         lambda d: fh.Cost(1.5, 1.5 * d, 1.5 * d, 1 + 0.5 * (H - 1), 1 + 0.5 * (H - 1)),
         NOISY,
     ),
     "LocalSA, agents that come and go": Method(
-        fh.Partial(LOCAL, fh.Availability(up=0.4, down=0.2)),
+        fh.Partial(LOCAL, fh.sampling.Availability(up=0.4, down=0.2)),
         partial(local_sa, comes_and_goes),
         part(0.4 / (0.4 + 0.2), once),
         NOISY,
     ),
     "FedHSA, unequal chances": Method(
-        fh.Partial(HSA, fh.WeightedSampling(CHANCES)),
+        fh.Partial(HSA, fh.sampling.WeightedSampling(CHANCES)),
         partial(fed_hsa, by_chances, horvitz_thompson),
         part(0.6, usual),
         NOISY,

@@ -147,19 +147,19 @@ METHODS = {
         fh.ServerMomentum(CORRECTED, 0.6), lambda w: with_momentum(w, corrected=True), two, TD
     ),
     "Gossip(LocalSA), combine first": Method(
-        fh.Gossip(LOCAL, fh.Grid(1, 3), combine="first"),
+        fh.Gossip(LOCAL, fh.graphs.Grid(1, 3), combine="first"),
         lambda w: without_server(w, lambda t: LINE, "first"),
         lambda d: fh.Cost(1, 0, 4 / 3 * d, H, H),
         BOTH,
     ),
     "Gossip(FedHSA)": Method(
-        fh.Gossip(CORRECTED, fh.Mixing(LINE)),
+        fh.Gossip(CORRECTED, fh.graphs.Mixing(LINE)),
         lambda w: without_server(w, lambda t: LINE, "last", corrected=True),
         lambda d: fh.Cost(2, 0, 4 / 3 * 2 * d, H, H),
         BOTH,
     ),
     "Gossip(FedHSA), varying graph": Method(
-        fh.Gossip(CORRECTED, fh.RandomGraph(3, 0.5)),
+        fh.Gossip(CORRECTED, fh.graphs.RandomGraph(3, 0.5)),
         lambda w: without_server(w, lambda t: metropolis(random_links(w, t, 0.5)), "last", corrected=True),
         lambda d: fh.Cost(2, 0, 2 * d, H, H),
         TD,

@@ -266,7 +266,7 @@ def test_a_schedule_inside_a_wrapper_is_seen():
         lambda method: fh.Thinned(method, every=2),
         lambda method: fh.ServerMomentum(method, beta=0.5),
         lambda method: fh.Weighted(method, (0.4, 0.3, 0.2, 0.1)),
-        lambda method: fh.Gossip(method, fh.Ring(4)),
+        lambda method: fh.Gossip(method, fh.graphs.Ring(4)),
     ],
     ids=["RichardsonRomberg", "Thinned", "ServerMomentum", "Weighted", "Gossip"],
 )

@@ -1,5 +1,8 @@
 """Algorithms: one class per method, its settings as fields."""
 
+from . import codecs as codecs
+from . import graphs as graphs
+from . import sampling as sampling
 from .base import (
     AbstractAlgorithm as AbstractAlgorithm,
 )
@@ -23,11 +26,6 @@ from .base import (
 )
 from .channel import Lossy as Lossy
 from .channel import OverTheAir as OverTheAir
-from .codecs import AbstractCodec as AbstractCodec
-from .codecs import Quantised as Quantised
-from .codecs import RandK as RandK
-from .codecs import Sign as Sign
-from .codecs import TopK as TopK
 from .compression import Compressed as Compressed
 from .cost import cost as cost
 from .cost import prepare as prepare
@@ -40,12 +38,6 @@ from .finite_sums import MCSAG as MCSAG
 from .finite_sums import LocalSVRG as LocalSVRG
 from .gapped import GappedSA as GappedSA
 from .gossip import Gossip as Gossip
-from .graphs import AbstractGraph as AbstractGraph
-from .graphs import Complete as Complete
-from .graphs import Grid as Grid
-from .graphs import Mixing as Mixing
-from .graphs import RandomGraph as RandomGraph
-from .graphs import Ring as Ring
 from .importance import ImportanceAveraging as ImportanceAveraging
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA
@@ -61,12 +53,7 @@ from .output import GeometricAverage as GeometricAverage
 from .output import RichardsonRomberg as RichardsonRomberg
 from .output import scaled as scaled
 from .parse import parse as parse
-from .participation import AbstractSampling as AbstractSampling
-from .participation import Availability as Availability
-from .participation import Bernoulli as Bernoulli
 from .participation import Partial as Partial
-from .participation import UniformSampling as UniformSampling
-from .participation import WeightedSampling as WeightedSampling
 from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
 from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA

@@ -58,7 +58,7 @@ class Compressed(AbstractChannel):
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
-        >>> algorithm = Compressed(fedhsa.FedHSA(0.02, local_steps=5), fedhsa.TopK(0.34), feedback="difference")
+        >>> algorithm = Compressed(fedhsa.FedHSA(0.02, local_steps=5), fedhsa.codecs.TopK(0.34), feedback="difference")
         >>> bool(fedhsa.simulate(problem.noiseless(), algorithm, rounds=1000).error[0, -1] < 1e-20)
         True
         >>> fedhsa.cost(problem, algorithm).floats_up           # 66 bits for each of two numbers

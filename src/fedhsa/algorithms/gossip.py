@@ -64,7 +64,7 @@ class Gossip(AbstractReport):
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3).noiseless()
-        >>> graph = fedhsa.Ring(4)
+        >>> graph = fedhsa.graphs.Ring(4)
         >>> result = fedhsa.simulate(problem, Gossip(fedhsa.FedHSA(0.01, local_steps=5), graph), rounds=200)
         >>> result.cost.floats_up           # two exchanges of 3 floats, each to 2 neighbours
         12.0

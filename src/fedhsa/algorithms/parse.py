@@ -11,6 +11,7 @@ import equinox as eqx
 
 from ..problems import Problem
 from ..sources import IID, FiniteChain
+from . import codecs, graphs, sampling
 from .base import AbstractAlgorithm
 
 
@@ -90,9 +91,10 @@ def _construct(name: str, positional: list, named: dict[str, Any], defaults: Map
 
 def _parts() -> dict[str, type[eqx.Module]]:
     """All that algorithms are made of, by name."""
-    public = vars(sys.modules[__name__.rpartition(".")[0]])
+    package = sys.modules[__name__.rpartition(".")[0]]
     return {
         name: value
-        for name, value in public.items()
+        for module in (package, codecs, graphs, sampling)
+        for name, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, eqx.Module) and not inspect.isabstract(value)
     }

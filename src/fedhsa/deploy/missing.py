@@ -3,7 +3,8 @@
 import dataclasses
 
 from .. import _check
-from ..algorithms import AbstractAlgorithm, Bernoulli, Partial
+from ..algorithms import AbstractAlgorithm, Partial
+from ..algorithms.sampling import Bernoulli
 
 ACTIONS = ("wait", "skip", "fail")
 PATIENCE = {"wait": 600.0, "skip": 60.0, "fail": 60.0}

@@ -90,7 +90,9 @@ def test_prices_are_those_of_the_best_steps():
 def test_the_numpy_codecs_are_the_packages():
     x = np.random.default_rng(0).normal(size=10)
     with precision("float64"):
-        top, sign = (np.asarray(codec(jax.random.key(0), jnp.asarray(x))) for codec in (fh.TopK(0.3), fh.Sign()))
+        top, sign = (
+            np.asarray(codec(jax.random.key(0), jnp.asarray(x))) for codec in (fh.codecs.TopK(0.3), fh.codecs.Sign())
+        )
     np.testing.assert_allclose(laws.top(3)(x), top, rtol=1e-12)
     np.testing.assert_allclose(laws.sign(x), sign, rtol=1e-12)
 
@@ -133,7 +135,7 @@ def test_codecs_that_leave_nothing_out_leave_no_error():
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
     tiny = dataclasses.replace(STUDY, seeds=2, num_agents=3, dim=4, steps=(0.01, 0.02), rounds=20, copies=2)
-    monkeypatch.setattr("fedhsa.experiments.field.compressed.METHODS", {"TopK, error": (fh.TopK(0.3), "error")})
+    monkeypatch.setattr("fedhsa.experiments.field.compressed.METHODS", {"TopK, error": (fh.codecs.TopK(0.3), "error")})
     monkeypatch.setattr("fedhsa.experiments.field.compressed.NOISY", [PLAIN, "TopK, error"])
     monkeypatch.setattr(CompressedStudy, "_laws", lambda self, problem: {})  # which have tests of their own
     monkeypatch.setattr("fedhsa.experiments.field.compressed.repeated", lambda problem, copies: problem)

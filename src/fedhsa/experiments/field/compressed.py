@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from ...algorithms import AbstractAlgorithm, AbstractCodec, Compressed, FedHSA, Quantised, RandK, Sign, TopK
+from ...algorithms import AbstractAlgorithm, Compressed, FedHSA
+from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
 from ...theory import predict
 from ...theory.prediction import FLOAT_BYTES

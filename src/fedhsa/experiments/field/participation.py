@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from scipy.optimize import brentq
 
-from ...algorithms import (
-    SCAFFOLD,
-    AbstractAlgorithm,
-    AbstractSampling,
-    Availability,
-    Bernoulli,
-    FedHSA,
-    LocalSA,
-    Partial,
-    UniformSampling,
-    WeightedSampling,
-    cost,
-)
+from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial, cost
+from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
 from ...theory.prediction import FLOAT_BYTES
 from .. import statistics
