@@ -7,6 +7,7 @@ import numpy as np
 from scipy.linalg import solve_discrete_are
 
 from .. import _check
+from .._linear import spectral_radius
 from .._types import SeedLike
 from ..sources import AbstractSource
 from ..sources.linear import LinearGaussian
@@ -192,7 +193,7 @@ def random(
         return np.eye(n) + R.T @ R / n
 
     F = blend(lambda rng: rng.normal(size=(n, n)), "F", num_agents, heterogeneity, key)
-    F *= plant_radius / abs(np.linalg.eigvals(F)).max(-1)[:, None, None]
+    F *= plant_radius / spectral_radius(F)[:, None, None]
     B = blend(lambda rng: rng.normal(size=(n, m)), "B", num_agents, heterogeneity, key)
     W = blend(draw_W, "W", num_agents, heterogeneity, key)
     loops = [regulate(f, b, np.eye(n), input_cost * np.eye(m)) for f, b in zip(F, B, strict=True)]

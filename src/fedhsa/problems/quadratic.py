@@ -5,6 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _check
+from .._linear import spectral_radius
 from .._random import host_generator
 from .._types import SeedLike
 from ..sources import VAR1, AbstractSource
@@ -118,7 +119,7 @@ def random(
         A = _indefinite(draw_A, dim, num_agents, heterogeneity, key)
     b = blend(draw_b, "b", num_agents, heterogeneity, key)
     Q = blend(draw_Q, "Q", num_agents, heterogeneity, key)
-    Q *= noise_radius / abs(np.linalg.eigvals(Q)).max(-1)[:, None, None]
+    Q *= noise_radius / spectral_radius(Q)[:, None, None]
     return from_arrays(A, b, Q, noise_std, start=start)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
 from .. import _check
+from .._linear import check_stable
 from .._random import complex_normal, real_parts
 from .base import AbstractSource
 from .finite import Transition
@@ -46,7 +47,7 @@ class LinearGaussian(AbstractSource):
         W = _check.array("noise", noise, shape, sizes)
         _check.choice("start", start, STARTS)
         F, W = (F, W) if batched else (F[None], W[None])
-        _check_stable(F)
+        check_stable("transition", F, "A plant needs feedback that holds it, a channel must forget.")
         _check_covariance(W)
         covariance = np.stack([solve_discrete_lyapunov(f, w) for f, w in zip(F, W, strict=True)])
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
@@ -83,16 +84,6 @@ def _factor(covariance: np.ndarray) -> np.ndarray:
     """$L$ with $L L^T$ the covariance, which may be singular, so that Cholesky would refuse it."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(values.clip(min=0))[:, None, :]
-
-
-def _check_stable(F: np.ndarray) -> None:
-    radius = abs(np.linalg.eigvals(F)).max(-1)
-    if (radius >= 1).any():
-        agent = int(np.argmax(radius))
-        raise ValueError(
-            f"`transition` must have spectral radius below 1, got {radius[agent]:.6g} for agent {agent}: the state "
-            "would grow without bound. A plant needs feedback that holds it, a channel must forget."
-        )
 
 
 def _check_covariance(W: np.ndarray) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
 from .. import _check
+from .._linear import check_stable
 from .._random import complex_normal, real_parts
 from .base import AbstractSource
 
@@ -48,7 +49,7 @@ class VAR1(AbstractSource):
             raise ValueError(
                 f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}."
             ) from None
-        check_stable(Q)
+        check_stable("Q", Q, "Noise must forget.")
         d = Q.shape[-1]
         covariance = np.stack([solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)])
         # Clip rounding: a noiseless agent has covariance zero, which Cholesky would refuse.
@@ -80,14 +81,3 @@ class VAR1(AbstractSource):
 
     def _real(self, noise):
         return real_parts(noise, self._factor.shape[-1])
-
-
-def check_stable(Q: np.ndarray) -> None:
-    """Refuses matrices `(agents, d, d)` whose powers do not vanish."""
-    radius = abs(np.linalg.eigvals(Q)).max(-1)
-    if (radius >= 1).any():
-        agent = int(np.argmax(radius))
-        raise ValueError(
-            f"`Q` must have spectral radius below 1, got {radius[agent]:.6g} for agent {agent}: the noise would grow "
-            f"without bound. Scale it, for instance `Q[{agent}] *= {0.9 / radius[agent]:.3g}`."
-        )

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
+from .._linear import spectral_radius
 from ..algorithms import AbstractSchedule, FedHSA
 from ._lemmas import drift as drift
 from ._lemmas import markov_bias as markov_bias
@@ -153,7 +154,7 @@ def proposition_1(A: Any, b: Any, eta: float) -> np.ndarray:
     b = _check.array("b", b, ("M", "d"), sizes)
     _check.number("eta", eta, above=0.0)
     A_bar, A_prime = A.mean(0), (A @ A).mean(0)
-    radius = abs(np.linalg.eigvals(np.eye(sizes["d"]) + 2 * eta * A_bar + eta**2 * A_prime)).max()
+    radius = spectral_radius(np.eye(sizes["d"]) + 2 * eta * A_bar + eta**2 * A_prime)
     if radius >= 1:
         raise ValueError(
             f"`eta` is too large, got {eta}: I + 2 eta A + eta^2 A' has spectral radius {radius:.4g}, so Local SA "

@@ -21,7 +21,7 @@ from .first_order import known
 from .gaussian import GaussianLaw
 from .joint import Joint, JointMap
 from .prediction import WALK, Prediction, Reach, spent
-from .rounds import RoundMap, refuse_growth
+from .rounds import RoundMap, require_stable
 from .stability import largest_carried_step
 
 CLOSE = 1e-10
@@ -43,7 +43,7 @@ class CarriedLaw(AbstractLaw):
             yield Moments(theta - root, nothing)
 
     def stationary(self):
-        refuse_growth(radius_of(self.joint), self.joint.name)
+        require_stable(radius_of(self.joint), self.joint.name)
         return Moments(error_of(self.joint), np.zeros((self.joint.problem.dim,) * 2))
 
 

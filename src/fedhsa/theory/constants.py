@@ -7,6 +7,7 @@ import numpy as np
 
 from .. import _check
 from .._json import plain
+from .._linear import spectral_radius
 from .._types import SeedLike
 from ..problems import Problem
 from ..problems.base import _affine_roots
@@ -14,6 +15,7 @@ from ..sources import IID, VAR1, Replay, Silent
 from . import _sampled, mixing
 from ._finite import check_exogenous, finite_law
 from ._outcomes import extremes, outcomes
+from .first_order import long_run_of_var
 
 
 class AutoregressiveNoise(NamedTuple):
@@ -234,10 +236,7 @@ def _noise(problem: Problem, notes: list[str]) -> AutoregressiveNoise | None:
     )
     if inner is not source:
         return AutoregressiveNoise(np.zeros(problem.num_agents), inner.covariance, inner.covariance)
-    Q, variance = inner.transition, inner.noise_std[:, None, None] ** 2
-    response = np.linalg.inv(np.eye(Q.shape[-1]) - Q)
-    radius = abs(np.linalg.eigvals(Q)).max(-1)
-    return AutoregressiveNoise(radius, inner.covariance, variance * response @ np.swapaxes(response, 1, 2))
+    return AutoregressiveNoise(spectral_radius(inner.transition), inner.covariance, long_run_of_var(inner))
 
 
 def _sampling(problem: Problem) -> str:

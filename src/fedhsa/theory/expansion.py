@@ -13,13 +13,13 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
 from .. import tree
+from .._linear import DOUBLINGS, spectral_radius
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..problems import AbstractAgent, Problem
 from ._finite import chain_of, finite_law
-from ._linear import DOUBLINGS
 from ._rule import require_rule
-from .rounds import check_reach, check_stable
+from .rounds import check_reach, require_stable
 
 ROOM = 32
 CLOSE = 1e-3
@@ -74,7 +74,7 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     A, b = problem.affine_parts()
     (M, d, _), total = A.shape, rule.sums(A)
     Phi = rule.transition(A)
-    check_stable(Phi, algorithm)
+    require_stable(spectral_radius(Phi), type(algorithm).__name__)
     heterogeneity = rule.limit_error(A, A @ problem.theta_star - b)
     numbers = map(np.float64, (rule.step_size, rule.server_step, rule.correction, 1 / M))
     steps = np.int64(rule.local_steps)

@@ -9,13 +9,13 @@ import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
 
 from .. import tree
+from .._linear import transpose
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..problems.quadratic import QuadraticAgent
 from ..sources import IID, VAR1, Silent
 from ._finite import finite_law
-from ._linear import transpose
 from ._rule import LocalRule, require_rule
 from .expansion import Kind, multiplied, noise_at
 

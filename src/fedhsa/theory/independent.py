@@ -6,13 +6,13 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.sparse.linalg import LinearOperator, eigs
 
+from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ._finite import finite_law, outcomes
-from ._linear import transpose
 from ._moments import AbstractLaw, Moments
 from ._rule import require_rule
-from .rounds import RoundMap, limit_error, radius, round_map
+from .rounds import RoundMap, limit_error, require_stable, round_map
 
 LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""
@@ -73,17 +73,12 @@ class IndependentLaw(AbstractLaw):
         E, Phi = np.outer(mean, mean), self.map.transition
         for sweep in range(SWEEPS):
             before, E = E, solve_discrete_lyapunov(Phi, self._next(mean, E)[1] - Phi @ E @ Phi.T)
-            change, size = np.abs(E - before).max(), np.abs(E).max()
-            if change <= TOLERANCE * size:
-                return Moments(mean, E - np.outer(mean, mean))
-            if not size < 1e100 or (sweep == PATIENCE and self.growth() >= 1):
+            size = np.abs(E).max()
+            if np.abs(E - before).max() <= TOLERANCE * size:
                 break
-        else:
-            return Moments(mean, E - np.outer(mean, mean))
-        raise ValueError(
-            f"{type(self.algorithm).__name__} converges in the mean here, but its mean-square error grows without "
-            "bound: the noise in the operators' matrices is too strong for this step. Use a smaller step."
-        )
+            if sweep == PATIENCE or not size < 1e100:
+                require_stable(self.growth(), type(self.algorithm).__name__, mean_square=True)
+        return Moments(mean, E - np.outer(mean, mean))
 
     def growth(self) -> float:
         """The factor of the mean-square error per round in the long run; from 1 on it grows without bound."""
@@ -95,7 +90,7 @@ class IndependentLaw(AbstractLaw):
             return (self._next(zero, (E + E.T) / 2)[1] - base).ravel()
 
         if d <= DENSE:
-            return radius(np.stack([after_a_round(unit) for unit in np.eye(d * d)], axis=1))
+            return spectral_radius(np.stack([after_a_round(unit) for unit in np.eye(d * d)], axis=1))
         operator: Any = LinearOperator((d * d, d * d), matvec=after_a_round, dtype=np.float64)  # pyright: ignore[reportCallIssue]
         values = eigs(operator, k=1, v0=np.eye(d).ravel(), maxiter=10_000, return_eigenvectors=False)
         return float(abs(values[0]))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._linear import spectral_radius
 from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
@@ -19,7 +20,7 @@ from .estimate import Estimates, estimate
 from .expansion import expansion
 from .first_order import bias_of, covariance_of, known
 from .prediction import Prediction
-from .rounds import RoundMap, check_schedule, limit_error, radius
+from .rounds import RoundMap, check_schedule, limit_error
 
 
 def predict(
@@ -101,7 +102,7 @@ def _from_knowledge(
     A, b = model.affine_parts()
     residuals = A @ problem.theta_star - b
     map = RoundMap(rule.transition(A), rule.offset(A, residuals), None)
-    if not radius(map.transition) < 1:
+    if not spectral_radius(map.transition) < 1:
         return A, map, None, None
     law = _law(model, algorithm, rule, A, residuals, map)
     if law is not None:
@@ -157,7 +158,7 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> _P
         bias = found.heterogeneity_bias + found.markov_bias
         return float(bias @ bias + np.trace(found.covariance))
 
-    if not radius(rule.transition(estimates.jacobians)) < 1:
+    if not spectral_radius(rule.transition(estimates.jacobians)) < 1:
         return None
     _, low, high = estimates.interval(floor)
     return parts(estimates)._replace(interval=(max(float(low), 0.0), float(high)))

@@ -9,12 +9,13 @@ import numpy as np
 
 from .. import _check
 from .._json import plain
+from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ._moments import AbstractLaw
 from ._rule import require_rule
 from .independent import IndependentLaw
-from .rounds import radius, start_error
+from .rounds import start_error
 from .stability import largest_local_steps, largest_step
 
 FLOAT_BYTES = 8
@@ -74,7 +75,7 @@ class Prediction:
     @functools.cached_property
     def spectral_radius(self) -> float:
         """Of the round map: from 1 on the method diverges."""
-        return radius(self.transition)
+        return spectral_radius(self.transition)
 
     @functools.cached_property
     def mean_square_radius(self) -> float | None:

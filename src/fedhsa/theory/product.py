@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 
+from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ._finite import FiniteLaw, finite_law, outcomes
-from ._linear import transpose
 from ._moments import AbstractLaw, Moments
 from ._rule import require_rule
-from .rounds import limit_error, radius, round_map
+from .rounds import limit_error, require_stable, round_map
 
 LARGEST = 2**25
 """How many numbers the maps of all edges of the product chain may have together."""
@@ -79,11 +79,7 @@ class ProductLaw(AbstractLaw):
         known[:, -1, -1] = True
         known = known.ravel()
         moving = round[np.ix_(~known, ~known)]
-        if radius(moving) >= 1:
-            raise ValueError(
-                f"{type(self.algorithm).__name__} converges in the mean here, but its mean-square error grows without "
-                "bound: the noise in the operators' matrices is too strong for this step. Use a smaller step."
-            )
+        require_stable(spectral_radius(moving), type(self.algorithm).__name__, mean_square=True)
         Y = np.zeros(count)
         Y[known] = self.stationary_law
         Y[~known] = np.linalg.solve(np.eye(len(moving)) - moving, round[np.ix_(~known, known)] @ Y[known])

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check
+from .._linear import spectral_radius as radius
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ._modes import error_of, radius_of
@@ -64,7 +65,7 @@ def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
     For methods with a coin, where their mean goes.
     """
     joint = Joint(problem, algorithm)
-    refuse_growth(radius_of(joint), joint.name)
+    require_stable(radius_of(joint), joint.name)
     return problem.theta_star + error_of(joint)
 
 
@@ -85,28 +86,22 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
     return ((path - problem.theta_star) ** 2).sum(-1)
 
 
-def radius(matrix: np.ndarray) -> float:
-    """The largest modulus of an eigenvalue; infinite where entries overflowed."""
-    if not np.isfinite(matrix).all():
-        return float("inf")
-    return float(abs(np.linalg.eigvals(matrix)).max())
-
-
 def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
-    r"""$(I - \Phi)^{-1} c$, refused where the method diverges."""
-    check_stable(map.transition, algorithm)
+    r"""$(I - \Phi)^{-1} c$; raises if the method diverges."""
+    require_stable(radius(map.transition), type(algorithm).__name__)
     return np.linalg.solve(np.eye(len(map.offset)) - map.transition, map.offset)
 
 
-def check_stable(Phi: np.ndarray, algorithm: AbstractAlgorithm) -> None:
-    """Refuses a round map that does not contract."""
-    refuse_growth(radius(Phi), type(algorithm).__name__)
-
-
-def refuse_growth(growth: float, name: str) -> None:
-    """Refuses a spectral radius of 1 and above."""
-    if growth >= 1:
+def require_stable(growth: float, name: str, *, mean_square: bool = False) -> None:
+    """Raises if a round has the spectral radius `growth` of 1 or more, in the mean or in the mean square."""
+    if growth < 1:
+        return
+    if mean_square:
         raise ValueError(
-            f"{name} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
-            "Use a smaller step or fewer local steps."
+            f"{name} converges in the mean here, but its mean-square error grows without bound (by {growth:.4g} per "
+            "round): the noise in the operators' matrices is too strong for this step. Use a smaller step."
         )
+    raise ValueError(
+        f"{name} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
+        "Use a smaller step or fewer local steps."
+    )

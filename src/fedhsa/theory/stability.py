@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ._linear import transpose
 from ._modes import reduced, visible_radius
 from ._rule import LocalRule, local_rule
 from .joint import Joint
-from .rounds import check_reach, radius
+from .rounds import check_reach
 
 GROWTH = 1.4
 """The ratio of neighbouring steps in the search for the first unstable one."""
@@ -58,7 +58,7 @@ def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarr
         if not np.abs(map.transition).max() < 1e100:
             return 1e100
         modes = reduced(map)
-        every = radius(modes.transition)  # quicker, and enough where even hidden modes are stable
+        every = spectral_radius(modes.transition)  # quicker, and enough where even hidden modes are stable
         return (every if every < 1 else visible_radius(modes)) - 1
 
     return first_crossing(excess, A, algorithm.block_length)
@@ -175,7 +175,7 @@ def _symmetric(A: np.ndarray) -> bool:
 
 def _excess(Phi: np.ndarray) -> float:
     """By how much the spectral radius exceeds 1; powers that overflowed are simply unstable."""
-    return radius(Phi) - 1 if np.abs(Phi).max() < 1e100 else 1e100
+    return spectral_radius(Phi) - 1 if np.abs(Phi).max() < 1e100 else 1e100
 
 
 def _last_stable(excess: Callable[[int], float], low: int, high: int, below: float, above: float) -> int:

@@ -1,0 +1,50 @@
+"""Linear algebra of stacked matrices, and the one check of whether a linear recursion is stable."""
+
+from typing import Any
+
+import numpy as np
+
+DOUBLINGS = 60
+"""How often a sum of powers may be doubled: more terms than any chain or method of interest needs."""
+
+
+def transpose(x: np.ndarray) -> np.ndarray:
+    """The transpose of stacked matrices."""
+    return np.swapaxes(x, -1, -2)
+
+
+def spectral_radius(matrices: np.ndarray) -> Any:
+    """The largest modulus of an eigenvalue, of one matrix or of each in a stack; infinite where entries overflowed.
+
+    The recursion `x' = A x` is stable where it is below 1.
+    """
+    finite = np.isfinite(matrices).all((-1, -2))
+    moduli = abs(np.linalg.eigvals(np.where(finite[..., None, None], matrices, 0.0)))
+    radius = np.where(finite, moduli.max(-1), np.inf)
+    return radius if radius.ndim else float(radius)
+
+
+def check_stable(name: str, matrices: np.ndarray, remedy: str) -> None:
+    """Raises if the recursion of some agent is not stable; `matrices` are `(agents, d, d)`, the argument `name`."""
+    radius = spectral_radius(matrices)
+    if (radius >= 1).any():
+        agent = int(np.argmax(radius))
+        raise ValueError(
+            f"`{name}` must have spectral radius below 1, got {radius[agent]:.6g} for agent {agent}: what it drives "
+            f"would grow without bound. {remedy} Or scale it: `{name}[{agent}] *= {0.9 / radius[agent]:.3g}`."
+        )
+
+
+def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
+    r"""The solution of $X = L X R + C$, as $\sum_k L^k C R^k$ by doubling; stacked matrices are fine.
+
+    Converges wherever the products of their powers vanish on $C$, and in as many steps as the logarithm of their time.
+    """
+    X = C
+    for _ in range(DOUBLINGS):
+        added = left @ X @ right
+        X = X + added
+        if not np.abs(added).max() > 1e-17 * np.abs(X).max():
+            break
+        left, right = left @ left, right @ right
+    return X
