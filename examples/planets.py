@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import fedhsa as fh
-from fedhsa import plots
+from fedhsa import plots, statistics
 from fedhsa.environments import Fourier, perturbed
 from fedhsa.plots._style import STYLE, colours
 from fedhsa.problems import experience
@@ -64,7 +64,7 @@ def draw(errors: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
         for part, ax in enumerate(figure.subplots(1, 2)):
             for name, both in errors.items():
                 first = BURN_IN if "averaged" in name else 0
-                mean, low, high = (line[first:] for line in plots.interval(both[part]))
+                mean, low, high = (line[first:] for line in statistics.interval(both[part]))
                 at, colour = np.arange(first, ROUNDS + 1), looks[name.partition(",")[0]]
                 ax.plot(at, mean, "--" if first else "-", color=colour, label=name)
                 ax.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)

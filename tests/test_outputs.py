@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedhsa import outputs, plots
+from fedhsa import outputs, plots, statistics
 from fedhsa.algorithms import Cost
 from fedhsa.cli.output import show
 from fedhsa.engine import Result
@@ -95,7 +95,7 @@ def test_without_a_root_figure_table_and_arrays_show_the_operator_norm(tmp_path,
         np.testing.assert_allclose(line.get_ydata(), norm.mean(0))
         rows = [row for row in table(tmp_path) if row["algorithm"] == name]
         assert [int(row["round"]) for row in rows] == [0, 2, 4, 6]
-        for column, values in zip(("mean", "low", "high"), plots.interval(norm), strict=True):
+        for column, values in zip(("mean", "low", "high"), statistics.interval(norm), strict=True):
             np.testing.assert_allclose([float(row[column]) for row in rows], values)
         with np.load(tmp_path / "curves.npz", allow_pickle=False) as arrays:
             np.testing.assert_array_equal(arrays[f"{name}/operator_norm"], norm)
@@ -105,7 +105,7 @@ def test_without_a_root_figure_table_and_arrays_show_the_operator_norm(tmp_path,
 def test_without_a_root_the_manifest_has_no_error_and_the_final_norm(tmp_path, rootless, drawn):
     outputs.write(tmp_path, rootless, {})
     for name, entry in entries(tmp_path).items():
-        mean, low, high = plots.interval(rootless[name].records["operator_norm"][:, -1:])
+        mean, low, high = statistics.interval(rootless[name].records["operator_norm"][:, -1:])
         assert entry["final_error"] is None
         assert entry["final_operator_norm"] == pytest.approx({"mean": mean[0], "low": low[0], "high": high[0]})
         assert entry["status"] == "ok"

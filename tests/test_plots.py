@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import fedhsa
-from fedhsa import plots
+from fedhsa import plots, statistics
 from fedhsa.algorithms import Cost
 from fedhsa.engine import Result
 from fedhsa.theory import Prediction
@@ -43,30 +43,30 @@ def colour(figure: Figure, name: str) -> str:
 
 def test_the_interval_contains_the_mean_about_95_percent_of_the_time():
     rng = np.random.default_rng(1)
-    _, low, high = plots.interval(rng.chisquare(5, size=(8, 20_000)))
+    _, low, high = statistics.interval(rng.chisquare(5, size=(8, 20_000)))
     assert abs(np.mean((low < 5) & (high > 5)) - 0.95) < 0.015
 
 
 def test_the_interval_is_positive_and_symmetric_for_the_logarithm():
-    mean, low, high = plots.interval([[1e-6, 1.0], [5.0, 2.0], [0.1, 3.0]])
+    mean, low, high = statistics.interval([[1e-6, 1.0], [5.0, 2.0], [0.1, 3.0]])
     assert (low > 0).all()
     np.testing.assert_allclose(low * high, mean**2)
 
 
 def test_equal_seeds_have_an_interval_of_no_width():
-    mean, low, high = plots.interval(np.full((3, 2), 0.5))
+    mean, low, high = statistics.interval(np.full((3, 2), 0.5))
     np.testing.assert_array_equal([mean, low, high], 0.5)
 
 
 def test_zeros_infinities_and_nans_have_an_interval():
-    mean, low, high = plots.interval([[0.0, np.inf, np.nan, 1.0], [0.0, 1.0, 1.0, 1.0]])
+    mean, low, high = statistics.interval([[0.0, np.inf, np.nan, 1.0], [0.0, 1.0, 1.0, 1.0]])
     np.testing.assert_array_equal(mean, [0.0, np.inf, np.inf, 1.0])
     np.testing.assert_array_equal(low, mean)
     np.testing.assert_array_equal(high, mean)
 
 
 def test_tiny_and_huge_errors_neither_overflow_nor_warn():
-    mean, low, high = plots.interval([[1e-300, 1e200], [3e-300, 3e200]])
+    mean, low, high = statistics.interval([[1e-300, 1e200], [3e-300, 3e200]])
     assert (low > 0).all()
     assert (low < mean).all()
     assert (mean < high).all()
@@ -74,7 +74,7 @@ def test_tiny_and_huge_errors_neither_overflow_nor_warn():
 
 
 def test_one_seed_has_a_mean_but_no_interval():
-    mean, low, high = plots.interval([[1.0, 2.0]])
+    mean, low, high = statistics.interval([[1.0, 2.0]])
     np.testing.assert_array_equal(mean, [1.0, 2.0])
     assert np.isnan(low).all()
     assert np.isnan(high).all()
@@ -83,7 +83,7 @@ def test_one_seed_has_a_mean_but_no_interval():
 @pytest.mark.parametrize("error", [[1.0, 2.0], [[]], np.zeros((0, 3))])
 def test_the_interval_refuses_what_is_not_seeds_by_records(error):
     with pytest.raises(ValueError, match=r"`error` must have shape \(seeds, records\), got"):
-        plots.interval(error)
+        statistics.interval(error)
 
 
 def test_an_algorithm_has_the_same_colour_in_every_figure():

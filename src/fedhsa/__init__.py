@@ -106,13 +106,13 @@ from .algorithms import (
 )
 from .algorithms import graphs as graphs
 from .algorithms import sampling as sampling
-from .engine import Confidence as Confidence
 from .engine import Result as Result
 from .engine import Snapshot as Snapshot
-from .engine import confidence as confidence
 from .engine import load as load
 from .engine import simulate as simulate
 from .problems import PROBLEMS as PROBLEMS
 from .problems import AbstractAgent as AbstractAgent
 from .problems import Problem as Problem
 from .sources import AbstractSource as AbstractSource
+from .statistics import Confidence as Confidence
+from .statistics import confidence as confidence

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _files, plots
+from . import _files, plots, statistics
 from ._json import plain
 from .engine import Result
 
@@ -99,10 +99,10 @@ def versions() -> dict[str, str]:
 
 def _statistics(result: Result, quantity: str) -> tuple[np.ndarray, ...]:
     if quantity == "error":
-        return plots.interval(result.error)
+        return statistics.interval(result.error)
     values = result.records[quantity]
     measured = ~np.isnan(values).any(0)  # what nobody measured is not infinite
-    return tuple(np.where(measured, curve, np.nan) for curve in plots.interval(values))
+    return tuple(np.where(measured, curve, np.nan) for curve in statistics.interval(values))
 
 
 def _arrays(results: Mapping[str, Result], quantity: str) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from fedhsa import plots
-from fedhsa.experiments import store
+from fedhsa.experiments.run import store
 
 EMPTY = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b'<svg xmlns="http://www.w3.org/2000/svg"/>'}
 

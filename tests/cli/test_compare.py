@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import fedhsa
-from fedhsa import plots
+from fedhsa import statistics
 from fedhsa.cli import main
 from fedhsa.cli.parsing import parse
 from fedhsa.cli.settings import CompareSettings
-from fedhsa.experiments import contest
+from fedhsa.compare import contest
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
@@ -65,7 +65,7 @@ def test_the_table_of_curves_is_the_interval_of_the_arrays(folder):
         rows = [row for row in csv.DictReader(file) if row["algorithm"] == TWIN]
     assert list(rows[0]) == ["algorithm", "exchanges", "samples", "bytes", "mean", "low", "high"]
     with np.load(folder / "compare.npz") as arrays:
-        expected = plots.interval(arrays[f"{TWIN}/error"])
+        expected = statistics.interval(arrays[f"{TWIN}/error"])
     for name, curve in zip(("mean", "low", "high"), expected, strict=True):
         np.testing.assert_array_equal([float(row[name]) for row in rows], curve)
 

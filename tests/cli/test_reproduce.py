@@ -10,8 +10,9 @@ import time
 import pytest
 
 from fedhsa.cli import main
-from fedhsa.experiments import base, presets
-from fedhsa.experiments.comparison import Comparison
+from fedhsa.experiments.paper.comparison import Comparison
+from fedhsa.experiments.run import presets
+from fedhsa.experiments.study import base
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 

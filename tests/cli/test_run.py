@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fedhsa
-from fedhsa import plots
+from fedhsa import statistics
 from fedhsa.cli import main
 from fedhsa.cli import run as run_module
 from fedhsa.cli.parsing import parse, read
@@ -89,7 +89,7 @@ def test_the_table_of_curves_is_the_interval_of_the_arrays(folder):
     assert list(rows[0]) == ["algorithm", "round", "mean", "low", "high", "theory"]
     assert [row["algorithm"] for row in rows] == ["FedHSA"] * 5 + ["LocalSA"] * 5
     with np.load(folder / "curves.npz") as arrays:
-        expected = plots.interval(arrays["LocalSA/error"])
+        expected = statistics.interval(arrays["LocalSA/error"])
     for name, curve in zip(("mean", "low", "high"), expected, strict=True):
         np.testing.assert_array_equal([float(row[name]) for row in rows[5:]], curve)
 

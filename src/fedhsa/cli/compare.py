@@ -11,7 +11,7 @@ import equinox as eqx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..experiments import contest
+from ..compare import contest
 from ..outputs import versions
 from ..problems import Problem
 from . import ranking

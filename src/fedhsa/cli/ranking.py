@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .. import _files, plots
-from ..experiments.contest import Contest, Entry
-from ..experiments.ranking import Place, Ranking
-from ..experiments.statistics import Estimate
+from .. import _files, plots, statistics
+from ..compare.contest import Contest, Entry
+from ..compare.ranking import Place, Ranking
 from ..outputs import write_manifest
+from ..statistics import Estimate
 from .page import in_bytes
 from .settings import CompareSettings
 
@@ -129,7 +129,7 @@ def _csv(entries: Mapping[str, Entry]) -> str:
     writer.writerow(("algorithm", "exchanges", "samples", "bytes", "mean", "low", "high"))
     for name, entry in entries.items():
         spent = (entry.exchanges, entry.samples, entry.bytes)
-        columns = (column.tolist() for column in (*spent, *plots.interval(entry.error)))
+        columns = (column.tolist() for column in (*spent, *statistics.interval(entry.error)))
         writer.writerows((name, *row) for row in zip(*columns, strict=True))
     return text.getvalue()
 

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from .. import _check
 from .._check import nearest
-from ..experiments import presets, store
-from ..experiments.base import AbstractExperiment
-from ..experiments.claims import Claim
-from ..experiments.report import Report, machine, versions
-from ..experiments.reproduce import Finished, Status, entry, run
+from ..experiments.page.report import Report, machine, versions
+from ..experiments.run import presets, store
+from ..experiments.run.runner import Finished, Status, entry, run
+from ..experiments.study.base import AbstractExperiment
+from ..experiments.study.claims import Claim
 from .output import FailedRunError, writable
 from .parsing import parse_flags
 from .settings import AbstractFlags

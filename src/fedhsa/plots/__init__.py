@@ -5,7 +5,6 @@ from ._compare import compare as compare
 from ._compare import tuning as tuning
 from ._curves import Curve as Curve
 from ._curves import curves as curves
-from ._curves import interval as interval
 from ._maps import value_map as value_map
 from ._style import COLOURS as COLOURS
 from ._style import POINTS as POINTS

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._curves import HEADROOM, interval
+from ..statistics import interval
+from ._curves import HEADROOM
 from ._style import DASHES, STYLE, colours, drawable
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it

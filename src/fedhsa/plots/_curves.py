@@ -4,17 +4,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from .. import _check
 from ..engine import Result
+from ..statistics import interval
 from ._style import DASHES, STYLE, colours, darker, drawable, thinned
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-LEVEL = 0.95
 
 
 class Curve(NamedTuple):
@@ -39,38 +37,6 @@ HEADROOM = 1e3
 
 WIDTH, HEIGHT = 3.5, 2.3
 """Inches: one column of a two-column page, and the figure without its legend."""
-
-
-def interval(error: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    r"""The mean over seeds and its 95 % interval, each `(records,)`, of errors `(seeds, records)`.
-
-    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method):
-    with the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of
-    freedom, $m \exp(\pm q\, s / (m \sqrt n))$.
-
-    Where a seed has diverged (infinite or not a number) all three are infinite. One seed has no interval:
-    its bounds are NaN.
-
-    !!! example
-        >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
-        >>> mean.tolist(), low.round(2).tolist(), high.round(2).tolist()
-        ([2.0, 0.0], [1.04, 0.0], [3.83, 0.0])
-    """
-    error = np.asarray(error, dtype=np.float64)
-    if error.ndim != 2 or not error.size:
-        raise ValueError(f"`error` must have shape (seeds, records), got {error.shape}.")
-    seeds = len(error)
-    finite = np.isfinite(error).all(0)
-    error = np.where(finite, error, 1.0)
-    mean = error.mean(0)
-    if seeds > 1:
-        relative = error / np.where(mean > 0, mean, 1.0)
-        quantile = stdtrit(seeds - 1, (1 + LEVEL) / 2)
-        factor = np.exp(quantile * relative.std(0, ddof=1) / np.sqrt(seeds))
-    else:
-        factor = np.full_like(mean, np.nan)
-    low, high = mean / factor, mean * factor
-    return np.where(finite, mean, np.inf), np.where(finite, low, np.inf), np.where(finite, high, np.inf)
 
 
 def curves(

@@ -165,6 +165,26 @@ def proposition_1(A: Any, b: Any, eta: float) -> np.ndarray:
     return eta * np.linalg.solve(2 * A_bar + eta * A_prime, pull)
 
 
+def local_sa_bias(A: np.ndarray, b: np.ndarray, eta: float, H: int) -> np.ndarray:
+    r"""Where Local SA ends up without noise, minus the root, for any number of local steps.
+
+    $$\Bigl(I - \frac1M \sum_i F_i^H\Bigr)^{-1} \frac\eta M \sum_i \sum_{k<H} F_i^k\, \bar G_i(\theta^\star),
+      \qquad F_i = I + \eta \bar A_i$$
+
+    !!! example
+        >>> A, b = np.array([[[-1.0]], [[-3.0]]]), np.array([[-1.0], [0.0]])
+        >>> local_sa_bias(A, b, eta=0.1, H=2), proposition_1(A, b, eta=0.1)
+        (array([0.0214...]), array([0.0214...]))
+    """
+    identity = np.eye(A.shape[-1])
+    F, power, pulled = identity + eta * A, np.broadcast_to(identity, A.shape), np.zeros_like(b)
+    residuals = A @ np.linalg.solve(A.mean(0), b.mean(0)) - b
+    for _ in range(H):
+        pulled = pulled + (power @ residuals[..., None])[..., 0]
+        power = F @ power
+    return np.linalg.solve(identity - power.mean(0), eta * pulled.mean(0))
+
+
 def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:
     r"""The largest step that Theorem 2 allows, with the $\bar\tau = \tau(\alpha^2)$ that this step itself has.
 

@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.fixed_points import FixedPoints, loopless_mean, neighbourhood
-from fedhsa.experiments.proposition import bias
+from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.theory.bounds import local_sa_bias
 
 STUDY = FixedPoints()
 TINY = dataclasses.replace(STUDY, local_steps=(2,), steps=(1.0,), seeds=4, coin_rounds=200)
@@ -84,7 +84,7 @@ def test_the_mean_with_coins_is_twice_as_far_off_for_small_steps():
     R = rng.normal(size=(3, 2, 2))
     A, b = -(R @ np.swapaxes(R, 1, 2) + np.eye(2)), rng.normal(size=(3, 2))
     root, H, gamma = np.linalg.solve(A.mean(0), b.mean(0)), 5, 1e-5
-    np.testing.assert_allclose(loopless_mean(A, b, gamma, 1 / H) - root, 2 * bias(A, b, gamma, H), rtol=1e-3)
+    np.testing.assert_allclose(loopless_mean(A, b, gamma, 1 / H) - root, 2 * local_sa_bias(A, b, gamma, H), rtol=1e-3)
 
 
 def test_the_bound_holds_for_one_parameter():
@@ -92,7 +92,7 @@ def test_the_bound_holds_for_one_parameter():
     root, gamma = (b.mean(0) / A.mean(0)[0])[0], 0.2
     pull = gamma * abs(A[:, 0, 0] * root - b[:, 0]).mean()
     for H in (2, 5, 20):
-        assert abs(bias(A, b, gamma, H)[0]) <= neighbourhood(1 - gamma, H, float(pull))
+        assert abs(local_sa_bias(A, b, gamma, H)[0]) <= neighbourhood(1 - gamma, H, float(pull))
 
 
 @pytest.mark.slow

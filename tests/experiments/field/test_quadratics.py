@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.quadratics import RADII, Quadratics, fed_radius, last_above, local_limit, scaffold_radius
+from fedhsa.experiments.study.base import Outcome, Watch
 
 STUDY = Quadratics()
 TINY = dataclasses.replace(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedhsa import cost
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.rounds import SAMPLINGS, Rounds, _label
-from fedhsa.experiments.instance import Instance
+from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.instance import Instance
 
 STUDY = Rounds()
 TINY = dataclasses.replace(

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.scaffnew import Probability, vertex
+from fedhsa.experiments.study.base import Outcome, Watch
 
 STUDY = Probability()
 TINY = dataclasses.replace(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.speedup import METHODS, Speedup
+from fedhsa.experiments.study.base import Outcome, Watch
 
 STUDY = Speedup()
 

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.field.systems import SYSTEMS, Systems
+from fedhsa.experiments.study.base import Outcome, Watch
 
 TINY = dataclasses.replace(Systems(), seeds=2, samples=200, copies=(1, 2), systems=("one-shot averaging",))
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fedhsa.experiments.base import Outcome, Watch
 from fedhsa.experiments.rl.qavg import QAvg, returns, times
+from fedhsa.experiments.study.base import Outcome, Watch
 
 STUDY = QAvg()
 

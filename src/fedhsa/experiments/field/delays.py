@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import SA, AbstractAlgorithm, Delayed
 from ...problems import Problem, td
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, inside
-from ..statistics import Estimate
+from ...statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, inside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -174,10 +174,9 @@ class Delays(AbstractExperiment):
         return figure
 
     def _draw_curves(self, ax: "Axes", outcome: Outcome, looks: dict[str, str]) -> None:
-        from ... import plots
 
         for label, colour in zip(self._labels(), looks.values(), strict=True):
-            mean, low, high = plots.interval(outcome.arrays[label])
+            mean, low, high = statistics.interval(outcome.arrays[label])
             at = outcome.facts["every"] * np.arange(len(mean))
             ax.plot(at, mean, color=colour)
             ax.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)

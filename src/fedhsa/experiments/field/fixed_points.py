@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import GappedSA, LocalSA, LooplessSA
 from ...problems import Problem
 from ...theory import exact
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, equals, inside
-from ..instance import Instance
-from ..proposition import bias
+from ...theory.bounds import local_sa_bias
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, equals, inside
+from ..study.instance import Instance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ class FixedPoints(AbstractExperiment):
             "early": math.sqrt(run.error[0][self.early] / run.error[0][0]),
         }
         if problem.affine:
-            expected = bias(*problem.affine_parts(), gamma, H)
+            expected = local_sa_bias(*problem.affine_parts(), gamma, H)
             found |= {"predicted": _norm(expected), "off": _norm(run.theta[0] - root - expected) / _norm(start - root)}
         if H == 1:
             return found

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...problems import Problem, garnet
+from ...statistics import Estimate
 from ...theory._rule import require_rule
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, equals, inside
-from ..statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals, inside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -233,13 +233,12 @@ class Garnet(AbstractExperiment):
         return figure
 
     def _draw_case(self, ax: "Axes", outcome: Outcome, row: dict[str, Any], looks: dict[str, str]) -> None:
-        from ... import plots
         from ...plots._style import DASHES, darker
 
         for name in METHODS:
             error = outcome.arrays[f"{row['label']}/{name}"]
             at = row["every"] * np.arange(error.shape[1])
-            mean, low, high = plots.interval(error)
+            mean, low, high = statistics.interval(error)
             ax.plot(at, mean, color=looks[name])
             ax.fill_between(at, low, high, color=looks[name], alpha=0.25, linewidth=0)
         if row["setting"] != "like":

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, SynchronisedSA
 from ...problems import Problem, quadratic
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

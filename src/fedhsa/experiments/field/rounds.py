@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import (
     SCAFFLSA,
     AbstractAlgorithm,
@@ -18,13 +19,12 @@ from ...algorithms import (
     corollary_step,
 )
 from ...problems import Problem
+from ...statistics import Estimate
 from ...theory import correlations
 from ...theory.prediction import FLOAT_BYTES
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, inside
-from ..instance import Instance
-from ..statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, inside
+from ..study.instance import Instance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

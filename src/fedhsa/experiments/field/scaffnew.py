@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, Scaffnew, SynchronisedSA
 from ...problems import Problem, logistic
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, inside
-from ..statistics import Estimate
+from ...statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, inside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, garnet
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, equals
-from ..instance import repeated
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals
+from ..study.instance import repeated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
 from ...theory import predict
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, equals, inside
-from ..instance import Instance, repeated
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, equals, inside
+from ..study.instance import Instance, repeated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..base import Table
+from ..study.base import Table
 
 
 def max_error(snapshot: Any) -> Any:

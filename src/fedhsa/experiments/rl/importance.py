@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ..._random import host_generator
 from ...algorithms import AbstractAlgorithm, FedHSA, ImportanceAveraging, LocalSA
 from ...environments import worlds
 from ...problems import Problem, q_learning
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, equals, inside
-from ..statistics import Estimate
+from ...statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals, inside
 from ._shared import columns, late, max_error, reached
 
 if TYPE_CHECKING:
@@ -203,13 +203,12 @@ class Importance(AbstractExperiment):
         return figure
 
     def _draw_curves(self, ax: "Axes", outcome: Outcome) -> None:
-        from ... import plots
         from ...plots._style import COLOURS
 
         looks = {"importance": "#009E73", "equal": COLOURS["LocalSA"], "FedHSA": COLOURS["FedHSA"]}
         steps = {"importance": self.step_size, "equal": self.equal_step, "FedHSA": self.equal_step}
         for name, words in NAMES.items():
-            mean, low, high = plots.interval(outcome.arrays[name])
+            mean, low, high = statistics.interval(outcome.arrays[name])
             at = outcome.facts["every"] * self.local_steps * np.arange(len(mean))
             ax.plot(at, mean, color=looks[name], label=f"{words}, step {steps[name]:g}")
             ax.fill_between(at, low, high, color=looks[name], alpha=0.25, linewidth=0)

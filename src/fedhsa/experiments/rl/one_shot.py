@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import SA, OneShotAveraging
 from ...environments import worlds
 from ...problems import Problem, td_lambda
+from ...statistics import Estimate
 from ...theory import predict
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, equals, inside
-from ..statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals, inside
 from ._shared import columns
 
 if TYPE_CHECKING:

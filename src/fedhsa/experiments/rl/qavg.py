@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, Polynomial
 from ...environments import Model, worlds
 from ...problems import Problem, q_learning
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, inside
-from ..statistics import Estimate
+from ...statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, inside
 from ._shared import columns, max_error
 
 if TYPE_CHECKING:

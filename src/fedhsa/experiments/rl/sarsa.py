@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import worlds
 from ...problems import Problem, sarsa
+from ...statistics import Estimate
 from ...theory._rule import require_rule
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, equals, inside
-from ..statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, equals, inside
 from ._shared import columns, late
 
 if TYPE_CHECKING:
@@ -238,12 +238,11 @@ class FedSARSA(AbstractExperiment):
         return figure
 
     def _draw_curves(self, ax: "Axes", outcome: Outcome) -> None:
-        from ... import plots
         from ...plots._style import colours
 
         looks = colours([f"N {n}" for n in self.agents])
         for row, colour in zip(self.rows(outcome, True), looks.values(), strict=True):
-            mean, low, high = plots.interval(outcome.arrays[f"{row['label']}/LocalSA/first"])
+            mean, low, high = statistics.interval(outcome.arrays[f"{row['label']}/LocalSA/first"])
             at = outcome.facts["every"] * self.local_steps * np.arange(len(mean))
             ax.plot(at, mean, color=colour, label=f"$N$ = {row['num_agents']}")
             ax.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)

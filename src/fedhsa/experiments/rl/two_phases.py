@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ... import statistics
 from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, q_learning
-from .. import statistics
-from ..base import AbstractExperiment, Outcome, Table, Watch
-from ..checks import Check, at_most, inside
-from ..statistics import Estimate
+from ...statistics import Estimate
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, inside
 from ._shared import columns, late, max_error
 
 if TYPE_CHECKING:
@@ -198,7 +198,6 @@ class TwoPhases(AbstractExperiment):
         return figure
 
     def _draw_step(self, ax: "Axes", outcome: Outcome, step: float, looks: dict[int, str]) -> None:
-        from ... import plots
         from ...plots._style import DASHES
 
         for row in outcome.facts["rows"]:
@@ -209,7 +208,7 @@ class TwoPhases(AbstractExperiment):
             style: dict[str, Any] = {"LocalSA": "-", "FedHSA": DASHES, "SCAFFLSA": ":"}
             ax.plot(at, curves.mean(0), color=looks[row["E"]], linestyle=style[row["method"]])
             if step:
-                _, low, high = plots.interval(curves)
+                _, low, high = statistics.interval(curves)
                 ax.fill_between(at, low, high, color=looks[row["E"]], alpha=0.2, linewidth=0)
         title = f"step {step:g}" if step else f"step {self.corrected_step:g}, without noise"
         ax.set(yscale="log", xlabel="iteration", title=title)

@@ -1,0 +1,1 @@
+"""Comparing methods on equal terms: tuning with the same effort, runs on the same observations, a ranking."""

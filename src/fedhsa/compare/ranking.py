@@ -1,0 +1,123 @@
+"""Which of several methods is better, from scores on the same seeds: intervals, paired tests, and ties."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from .. import statistics
+from ..statistics import Estimate
+
+LEVEL = 0.95
+"""Of the intervals, and one minus the level of the tests."""
+ROUNDING = 1e-9
+"""The least relative standard error of a ratio: methods that differ by rounding alone are equal."""
+
+
+class Pair(NamedTuple):
+    """Two methods on the same seeds."""
+
+    better: str
+    worse: str
+    ratio: Estimate
+    """The worse mean score by the better one, with its own 95 % interval."""
+    p: float
+    """The chance of a ratio this far from 1, were there no difference."""
+    adjusted: float
+    """The same, corrected for the number of pairs (Holm)."""
+
+    @property
+    def different(self) -> bool:
+        """Whether chance is ruled out, in this and all other pairs together."""
+        return self.adjusted < 1 - LEVEL
+
+
+class Place(NamedTuple):
+    """One method in the order of their mean scores."""
+
+    rank: int
+    name: str
+    score: Estimate
+    failed: int
+    """Seeds without a finite score; a method that has one is last."""
+    ties: tuple[str, ...]
+    """The methods it cannot be told apart from."""
+
+
+class Ranking(NamedTuple):
+    """Methods from best to worst, and what is known of every two of them."""
+
+    places: tuple[Place, ...]
+    pairs: tuple[Pair, ...]
+    """Of methods of which no seed failed."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        estimate = Estimate._asdict
+        places = [place._asdict() | {"score": estimate(place.score)} for place in self.places]
+        pairs = [pair._asdict() | {"ratio": estimate(pair.ratio), "different": pair.different} for pair in self.pairs]
+        return {"places": places, "pairs": pairs}
+
+
+def rank(scores: Mapping[str, Any]) -> Ranking:
+    r"""Orders methods by their mean scores, positive numbers of which less is better, one per seed.
+
+    Seeds are paired: with the same key all methods see the same observations, and what these do to all of them alike
+    cancels in $r = \bar a / \bar b$. To first order $\log r$ has the standard error of the mean of
+    $a_s / \bar a - b_s / \bar b$ over the seeds $s$ (delta method), which gives Student's test of $r = 1$; Holm's
+    correction makes the p-values hold for all pairs together.
+
+    !!! example
+        >>> noise = np.array([1.0, 2.0, 3.0, 2.0])
+        >>> found = rank({"A": 5 * noise, "B": noise, "C": noise[::-1]})
+        >>> [(place.name, place.ties) for place in found.places]
+        [('B', ('C',)), ('C', ('B',)), ('A', ())]
+    """
+    rows = {name: np.asarray(row, dtype=float) for name, row in scores.items()}
+    failed = {name: int((~np.isfinite(row)).sum()) for name, row in rows.items()}
+    order = sorted(rows, key=lambda name: (failed[name], rows[name].mean() if not failed[name] else np.inf))
+    sound = [name for name in order if not failed[name]]
+    pairs = _pairs({name: rows[name] for name in sound})
+    same = [{pair.better, pair.worse} for pair in pairs if not pair.different]
+    places = (
+        Place(
+            rank=i + 1,
+            name=name,
+            score=Estimate(np.inf, np.inf, np.inf) if failed[name] else statistics.mean(rows[name], LEVEL),
+            failed=failed[name],
+            ties=tuple(other for other in order if {name, other} in same),
+        )
+        for i, name in enumerate(order)
+    )
+    return Ranking(tuple(places), pairs)
+
+
+def _pairs(rows: Mapping[str, np.ndarray]) -> tuple[Pair, ...]:
+    """Every two, the better one first."""
+    found = [(a, b, *_test(rows[b], rows[a])) for a, b in itertools.combinations(rows, 2)]
+    adjusted = holm([p for _, _, _, p in found])
+    return tuple(Pair(*pair, q) for pair, q in zip(found, adjusted, strict=True))
+
+
+def _test(above: np.ndarray, below: np.ndarray) -> tuple[Estimate, float]:
+    """The ratio of the means, and the p-value of their equality."""
+    ratio, freedom = statistics.ratio(above, below, LEVEL), len(above) - 1
+    half_width = np.log(ratio.high / ratio.value)
+    standard_error = max(half_width / stdtrit(freedom, (1 + LEVEL) / 2), ROUNDING)
+    return ratio, float(2 * stdtr(freedom, -abs(np.log(ratio.value)) / standard_error))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjustment: at any level, the chance of even one false difference among all is at most that level.
+
+    !!! example
+        >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+        [0.03, 0.06, 0.06]
+    """
+    adjusted, least, count = [0.0] * len(p_values), 0.0, len(p_values)
+    for i, index in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        least = max(least, min(1.0, (count - i) * p_values[index]))
+        adjusted[index] = least
+    return adjusted

@@ -1,0 +1,1 @@
+"""The page of a reproduction: figures, numbers and verdicts in one HTML file."""

@@ -1,0 +1,221 @@
+"""Small pieces of the page: numbers, sentences, verdicts, tables and pictures as HTML."""
+
+import base64
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from ..study.checks import FAIL, PASS
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MINUS, TIMES, SPACE, MACRON = "\u2212", "\u00d7", "\u00a0", "\u0304"
+GREEK = {
+    "alpha": "\u03b1",
+    "gamma": "\u03b3",
+    "eta": "\u03b7",
+    "theta": "\u03b8",
+    "mu": "\u03bc",
+    "rho": "\u03c1",
+    "sigma": "\u03c3",
+    "tau": "\u03c4",
+}
+GREEK_WORDS = rf"\b({'|'.join(GREEK)})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
+"""These as words, also where `_bar` or an index follows."""
+CHIPS = {
+    PASS: ("good", "✓ pass"),
+    FAIL: ("bad", "✗ fail"),
+    None: ("open", "○ not checked"),
+    "holds": ("good", "✓ holds"),
+    "fails": ("bad", "✗ fails"),
+    "unknown": ("open", "? unknown"),
+}
+"""How verdicts look: a class, and words, since colour alone does not reach everyone."""
+ENLARGED = 1.4
+"""Figures are drawn for paper, where 8 points are read from nearer."""
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number for humans, in plain text.
+
+    !!! example
+        >>> number(1.23456e-05), number(-0.98765), number(1e-20), number(float("inf")), number(20000)
+        ('1.235\xa0×\xa010⁻⁵', '−0.9877', '10⁻²⁰', '∞', '20\xa0000')
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return {"infinity": "∞", "-infinity": f"{MINUS}∞", "None": "unknown"}.get(str(value), str(value))
+    if math.isnan(value):
+        return "undefined"
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    mantissa, exponent = _split(value, digits)
+    if -3 <= exponent <= 4 or isinstance(value, int):
+        decimals = 0 if isinstance(value, int) else max(digits - 1 - exponent, 0)
+        text = f"{value:,.{decimals}f}"
+        text = (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", MINUS)
+        return text.replace(",", SPACE) if abs(value) >= 10_000 else text.replace(",", "")
+    return _scientific(mantissa, exponent)
+
+
+def interval(ends: Sequence[float] | None) -> str:
+    """The two ends in brackets, with their common power of ten behind them.
+
+    !!! example
+        >>> interval((1.1e-05, 1.4e-05)), interval((0.9, 1.25))
+        ('[1.1, 1.4]\xa0×\xa010⁻⁵', '[0.9, 1.25]')
+    """
+    if ends is None:
+        return ""
+    split = [_split(end, 4) for end in ends if math.isfinite(end)]
+    exponents = {exponent for _, exponent in split}
+    if len(split) == 2 and len(exponents) == 1 and not -3 <= (exponent := exponents.pop()) <= 4:
+        low, high = (mantissa.replace("-", MINUS) for mantissa, _ in split)
+        return f"[{low}, {high}]{SPACE}{TIMES}{SPACE}{_power(exponent)}"
+    return "[" + ", ".join(number(end) for end in ends) + "]"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    !!! example
+        >>> duration(0.23), duration(12.4), duration(59.8), duration(200)
+        ('0.2 s', '12 s', '1 min', '3 min 20 s')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds))
+
+
+def plain_words(text: str) -> str:
+    """A sentence with its powers of ten, signs and Greek letters set as in print.
+
+    !!! example
+        >>> plain_words("It falls to 1.5e-20 <= 1e-08, by -3 %, for eta = mu/L^2.")
+        'It falls to 1.5\xa0×\xa010⁻²⁰ ≤ 10⁻⁸, by −3\xa0%, for η = μ/L².'
+    """
+    text = re.sub(r"(?<![\w.])(-?\d+(?:\.\d+)?)e([+-]?\d+)(?!\w)", lambda f: number(float(f[0])), text)
+    text = re.sub(r"(?<![\w.)-])-(?=\d)", MINUS, text)
+    text = re.sub(GREEK_WORDS, lambda f: GREEK[f[1]] + (MACRON if f[2] else ""), text)
+    text = re.sub(r"(?<=[\w)|])\^(\d+)", lambda f: f[1].translate(SUPERSCRIPTS), text)
+    return re.sub(r"(?<=\d) %", f"{SPACE}%", text).replace("<=", "≤").replace(">=", "≥")
+
+
+def words(text: Any) -> str:
+    """A sentence as HTML: safe, `code` between backticks, the rest set as in print.
+
+    !!! example
+        >>> words("`a < b` & c_i^H")
+        '<code>a &lt; b</code> &amp; <i>c<sub>i</sub></i><sup>H</sup>'
+    """
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # a lone backtick is a character like any other
+        parts = [str(text)]
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _typeset(part) for i, part in enumerate(parts))
+
+
+def _typeset(text: str) -> str:
+    text = re.sub(r"\b([A-Za-z\u03b1-\u03c9])_([a-z]{1,2}|\d)\b", r"<i>\1<sub>\2</sub></i>", escape(plain_words(text)))
+    return re.sub(r"\^(\u2212?\w{1,3}|\([^()]*\))", r"<sup>\1</sup>", text)
+
+
+def setting(value: Any) -> str:
+    """The value of a setting as HTML, unrounded, as one would type it."""
+    if isinstance(value, list | tuple):
+        return ", ".join(setting(entry) for entry in value) or "none"
+    return escape(value if isinstance(value, str) else json.dumps(value, default=str))
+
+
+def chip(verdict: str | None) -> str:
+    """A verdict as a small label."""
+    kind, label = CHIPS.get(verdict, ("open", str(verdict)))
+    return f'<span class="chip {kind}">{escape(label)}</span>'
+
+
+def items(entries: Iterable[str], kind: str = "") -> str:
+    """A list of HTML fragments; nothing when there are none."""
+    rows = "".join(f"<li>{entry}</li>\n" for entry in entries)
+    return f"<ul{attribute('class', kind)}>\n{rows}</ul>\n" if rows else ""
+
+
+def attribute(name: str, value: str) -> str:
+    """An attribute of a tag; nothing when it is empty."""
+    return f' {name}="{escape(value)}"' if value else ""
+
+
+def table(
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "", ids: Sequence[str] = ()
+) -> str:
+    """A table of HTML fragments that scrolls in its own box where the screen is narrow; `<th` marks a row's name."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in header)
+    body = ""
+    for i, row in enumerate(rows):
+        cells = "".join(cell if cell.startswith("<th") else f"<td>{cell}</td>" for cell in row)
+        body += f"<tr{attribute('id', ids[i] if ids else '')}>{cells}</tr>\n"
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0">\n'
+        f"<table{attribute('class', kind)}>\n<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{body}</tbody>\n</table>\n</div>\n"
+    )
+
+
+def heading(text: str) -> str:
+    """The cell that names its row."""
+    return f'<th scope="row">{text}</th>'
+
+
+def picture(svg: str, alt: str) -> str:
+    """The figure within the page, as an image: several drawings in one document would share identifiers."""
+    size = shape(svg)
+    sides = f' width="{size[0]}" height="{size[1]}"' if size else ""  # known beforehand, the page does not jump
+    data = base64.b64encode(_compact(svg).encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}"{sides}>'
+
+
+def shape(svg: str) -> tuple[int, int] | None:
+    """Width and height on the screen."""
+    found = re.search(r'<svg[^>]*?\swidth="([\d.]+)pt"[^>]*?\sheight="([\d.]+)pt"', svg) or re.search(
+        r'<svg[^>]*?\sviewBox="[\d.-]+ [\d.-]+ ([\d.]+) ([\d.]+)"', svg
+    )
+    if not found:
+        return None
+    width, height = (round(float(side) * 4 / 3 * ENLARGED) for side in found.groups())
+    return width, height
+
+
+def slug(name: str) -> str:
+    """A heading as the place that links lead to."""
+    return re.sub(r"\W+", "-", name.lower())
+
+
+def day(moment: Any) -> str:
+    """The date of an ISO time."""
+    return f"<time>{escape(str(moment)[:10])}</time>"
+
+
+def _compact(svg: str) -> str:
+    """Paths to a hundredth of a point, which nobody sees, and without white space: half the size."""
+
+    def path(found: re.Match[str]) -> str:
+        return re.sub(r"\s*([A-Za-df-z])\s*", r"\1", re.sub(r"(\.\d\d)\d+", r"\1", found[1]))
+
+    return re.sub(r'(?<= d=")([^"]*)', path, svg)
+
+
+def _split(value: float, digits: int) -> tuple[str, int]:
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa, int(exponent)
+
+
+def _power(exponent: int) -> str:
+    return f"10{str(exponent).translate(SUPERSCRIPTS)}"
+
+
+def _scientific(mantissa: str, exponent: int) -> str:
+    sign, size = (MINUS, mantissa[1:]) if mantissa.startswith("-") else ("", mantissa)
+    return sign + (_power(exponent) if size == "1" else f"{size}{SPACE}{TIMES}{SPACE}{_power(exponent)}")

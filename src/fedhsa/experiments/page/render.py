@@ -1,0 +1,231 @@
+"""The page of a reproduction: one HTML file that needs nothing beside it."""
+
+import importlib.resources
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any
+
+from ...statistics import LEVEL
+from ..study.checks import FAIL, PASS
+from ..study.claims import CLAIMS, Claim, judge
+from .parts import chip, day, duration, heading, items, slug, table, words
+from .report import Report
+from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, places, section_of
+
+TITLE = "FedHSA, reproduced"
+PAPER = (
+    "F. Zhu, R. W. Heath Jr. and A. Mitra, <cite>Achieving Tighter Finite-Time Rates for Heterogeneous Federated "
+    'Stochastic Approximation under Markovian Sampling</cite>, <a href="https://arxiv.org/abs/2504.11645">'
+    "arXiv:2504.11645</a>"
+)
+HEADLINES = ("quadratic/markov", "quadratic/agents")
+BIBTEX = """@article{{zhu2025fedhsa,
+  title   = {{Achieving Tighter Finite-Time Rates for Heterogeneous Federated
+             Stochastic Approximation under Markovian Sampling}},
+  author  = {{Zhu, Feng and Heath, Jr., Robert W. and Mitra, Aritra}},
+  journal = {{arXiv preprint arXiv:2504.11645}},
+  year    = {{2025}},
+  url     = {{https://arxiv.org/abs/2504.11645}}
+}}
+
+@software{{fedhsa,
+  title   = {{fedhsa: federated stochastic approximation with Markovian data
+             and heterogeneous agents}},
+  author  = {{{{The fedhsa authors}}}},
+  version = {{{version}}},
+  license = {{MIT}}
+}}"""
+
+
+def render(report: Report) -> str:
+    """The page as text; figures lie within it, links to their files are relative to the folder it is written to."""
+    sections = [section_of(entry) for entry in report.entries]
+    claims = judge(check for section in sections for check in section.checks)
+    groups = _grouped(sections)
+    style = importlib.resources.files("fedhsa.experiments.page").joinpath("page.css").read_text(encoding="utf-8")
+    return "".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="color-scheme" content="light dark">\n',
+            f"<title>{TITLE}: figures and claims</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n",
+            '<div class="opening">\n',
+            _header(report, claims),
+            _verdicts(claims),
+            _headlines(sections),
+            "</div>\n",
+            _contents(groups),
+            '<div class="body">\n',
+            *(family(name, group, places(sections)) for name, group in groups.items()),
+            claims_table(claims, sections),
+            _statistics(claims),
+            _provenance(report),
+            "</div>\n</main>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def _grouped(sections: list[Section]) -> dict[str, list[Section]]:
+    """By family, in the paper's order, studies last."""
+    groups = {name: [s for s in sections if s.family == name] for name in (*FAMILIES.values(), STUDIES)}
+    return {name: group for name, group in groups.items() if group}
+
+
+def _header(report: Report, claims: list[Claim]) -> str:
+    numbers = "the numbers of its text" if report.preset == "paper" else "the numbers of the authors' public scripts"
+    return (
+        f"<header>\n<h1>{TITLE}</h1>\n{_notices(report, claims)}"
+        f'<p class="lead">Every experiment of {PAPER}, run again with many seeds, confidence intervals and the '
+        f"predictions of theory beside the measurements, and its claims, with a few that follow from them, checked by "
+        f"number. Settings are "
+        f"{numbers}{_changed(report)}. Made with fedhsa {escape(str(report.versions.get('fedhsa', '')))}, "
+        f"{day(report.finished)}.</p>\n"
+        "</header>\n"
+    )
+
+
+def _changed(report: Report) -> str:
+    listed = ", ".join(f"<code>{escape(setting)}</code>" for setting in report.changed)
+    return f", changed to {listed} where an experiment has such a setting" if listed else ""
+
+
+def _notices(report: Report, claims: list[Claim]) -> str:
+    failed = [claim for claim in claims if claim.verdict == FAIL]
+    notices = []
+    if failed:
+        which = "; ".join(f'<a href="#claim-{c.number}">{c.number}, {escape(c.title)}</a>' for c in failed)
+        many = "claim fails" if len(failed) == 1 else "claims fail"
+        notices.append(f'<p class="notice bad"><strong>✗ {len(failed)} {many}:</strong> {which}.</p>\n')
+    if report.unfinished:
+        which = ", ".join(f"<code>{escape(name)}</code>" for name in report.unfinished)
+        notices.append(
+            f'<p class="notice open"><strong>Not complete.</strong> Missing: {which}. What follows rests on the '
+            "experiments that were finished; the same command continues where it stopped.</p>\n"
+        )
+    if report.quick:
+        notices.append(
+            '<p class="notice open"><strong>This is the quick version,</strong> with fewer figures, seeds, rounds and '
+            "agents than the paper. <code>fedhsa reproduce</code> makes the full one.</p>\n"
+        )
+    return "".join(notices)
+
+
+def _verdicts(claims: list[Claim]) -> str:
+    rows = []
+    for claim in claims:
+        passed = sum(check.verdict == PASS for check in claim.checks)
+        title = f'<a href="#claim-{claim.number}">{escape(claim.title)}</a>'
+        checks = f"{passed} of {len(claim.checks)}" if claim.checks else "none"
+        rows.append((str(claim.number), heading(title), chip(claim.verdict), checks))
+    header = ("No.", "Claim", "Verdict", "Checks passed")
+    caption = (
+        "The ten claims of the paper" if len(claims) == len(CLAIMS) else "The claims of the paper and of the field"
+    )
+    return (
+        f'<section aria-labelledby="verdicts">\n<h2 id="verdicts">Verdicts</h2>\n<p>{_summary(claims)}</p>\n'
+        f"{table(caption, header, rows, 'verdicts')}</section>\n"
+    )
+
+
+def _summary(claims: list[Claim]) -> str:
+    checks = [check for claim in claims for check in claim.checks]
+    good = sum(check.verdict == PASS for check in checks)
+    count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in (PASS, FAIL, None)}
+    parts = [f"{count[PASS]} of the {len(claims)} claims pass"]
+    parts += [f"{count[FAIL]} {'fails' if count[FAIL] == 1 else 'fail'}"] * bool(count[FAIL])
+    parts += [f"{count[None]} {'was' if count[None] == 1 else 'were'} not checked"] * bool(count[None])
+    return f"{', '.join(parts)}. Of {len(checks)} checks {good} pass."
+
+
+def _headlines(sections: list[Section]) -> str:
+    chosen = [s for name in HEADLINES for s in sections if s.name == name]
+    chosen = chosen if len(chosen) == 2 else sections[:2]
+    if not chosen:
+        return ""
+    figures = "".join(
+        figure_of(
+            s, f'<a href="#{escape(s.id)}">{words(s.entry.experiment.title)}</a>. {words(" ".join(s.sentences[:1]))}'
+        )
+        for s in chosen
+    )
+    kind = "stacked" if any(map(is_broad, chosen)) else "pair"
+    return (
+        '<section aria-labelledby="pictures">\n<h2 id="pictures">In two pictures</h2>\n'
+        f'<div class="{kind}">\n{figures}</div>\n</section>\n'
+    )
+
+
+def _contents(groups: dict[str, list[Section]]) -> str:
+    def link(to: str, text: str) -> str:
+        return f'<a href="#{escape(to)}">{text}</a>'
+
+    entries = []
+    for name, group in groups.items():
+        inner = items(link(s.id, words(s.entry.experiment.title)) for s in group)
+        entries.append(f"{link(slug(name), escape(name))}\n{inner}")
+    entries += [
+        link("claims", "The claims, check by check"),
+        link("statistics", "How the intervals are made"),
+        link("provenance", "Versions, machine, runtime"),
+        link("cite", "How to cite"),
+    ]
+    return (
+        '<nav aria-labelledby="contents">\n<h2 id="contents">Contents</h2>\n'
+        f"{items([link('verdicts', 'Verdicts'), *entries])}</nav>\n"
+    )
+
+
+def _statistics(claims: list[Claim]) -> str:
+    checks = [check for claim in claims for check in claim.checks]
+    random = sum(check.interval is not None for check in checks)
+    return f"""<section aria-labelledby="statistics">
+<h2 id="statistics">How the intervals are made</h2>
+<p>Every curve is the mean of independent runs, one per seed, and its band is the 95&nbsp;% interval of that mean at
+each round. Errors are positive and skewed, so intervals are symmetric for the logarithm of the mean (delta method,
+Student's quantile) rather than for the mean itself. Curves without noise have one run and no band.</p>
+<p>A floor is the average of each run over its flat part, then the mean over seeds. Errors of successive rounds are
+correlated, but seeds are independent: whatever correlation there is within a run shows in the spread between seeds,
+from which the interval is made. Methods that are compared share their noise, and their ratio is taken with seeds
+paired. Slopes are those of least squares through the logarithms of means, with the spread of all seeds carried
+through.</p>
+<p>Verdicts rest on {100 * LEVEL:g}&nbsp;% intervals. {_joint(random)} An interval must also be short enough to mean
+something where a number is to be equal to another; the rule beside each check says how short. The other
+{len(checks) - random} of the {len(checks)} checks are of numbers that need no interval, or have none.</p>
+</section>
+"""
+
+
+def _joint(random: int) -> str:
+    if not random:
+        return ""
+    least = f"{100 * max(0.0, 1 - random * (1 - LEVEL)):.1f}&nbsp;%"
+    return (
+        f"There are {random} of them here: if each has its nominal level, all contain the truth together with a chance "
+        f"of at least {least}."
+    )
+
+
+def _provenance(report: Report) -> str:
+    computed = sum(entry.manifest.get("seconds") or 0.0 for entry in report.entries)
+    rows = [
+        ("Command", f"<code>{escape(report.command)}</code>"),
+        ("Settings", escape(report.preset) + (", quick" if report.quick else "")),
+        ("Finished", escape(report.finished)),
+        ("Runtime", f"{duration(report.seconds)}, reused results aside; {duration(computed)} for all experiments"),
+        *((escape(name), escape(str(version))) for name, version in report.versions.items()),
+        ("Machine", escape(report.machine)),
+        *(("Also computed on", escape(other)) for other in _elsewhere(report)),
+    ]
+    version = str(report.versions.get("fedhsa", ""))
+    return (
+        '<section aria-labelledby="provenance">\n<h2 id="provenance">Versions, machine, runtime</h2>\n'
+        f"{table('What made this page', ('What', 'Which'), ((heading(n), v) for n, v in rows))}</section>\n"
+        '<section aria-labelledby="cite">\n<h2 id="cite">How to cite</h2>\n'
+        f"<p>The paper, and this toolkit if its numbers were of use:</p>\n"
+        f"<pre>{escape(BIBTEX.format(version=version))}</pre>\n</section>\n"
+    )
+
+
+def _elsewhere(report: Report) -> Iterable[str]:
+    found: Iterator[Any] = (entry.manifest.get("machine") for entry in report.entries)
+    return dict.fromkeys(str(machine) for machine in found if machine and machine != report.machine)

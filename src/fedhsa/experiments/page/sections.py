@@ -1,0 +1,218 @@
+"""The parts of the page that say what was found: each experiment, and each claim check by check."""
+
+from html import escape
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ...statistics import LEVEL
+from ..run.store import FIGURES, Entry
+from ..study.checks import Check
+from ..study.claims import Claim
+from .parts import (
+    chip,
+    day,
+    duration,
+    heading,
+    interval,
+    items,
+    number,
+    picture,
+    plain_words,
+    setting,
+    shape,
+    slug,
+    table,
+    words,
+)
+
+FAMILIES = {
+    "quadratic": "Quadratic losses",
+    "nonconvex": "Nonconvex agents",
+    "td": "TD learning",
+    "finite-sum": "Finite sums",
+    "field": "The field",
+    "rl": "Reinforcement learning",
+}
+STUDIES = "Studies"
+FILES = {".svg": "SVG", ".png": "PNG", ".pdf": "PDF", ".csv": "CSV", ".npz": "NPZ"}
+BROAD = 600
+"""Pixels of a figure wider than a column of a journal."""
+SHOWN_ELSEWHERE = ("name", "title", "source", "choices")
+
+
+class Section(NamedTuple):
+    """An experiment with what the page says about it, asked for once."""
+
+    entry: Entry
+    sentences: list[str]
+    checks: list[Check]
+
+    @property
+    def name(self) -> str:
+        """As the command line has it."""
+        return self.entry.experiment.name
+
+    @property
+    def id(self) -> str:
+        """Where links to it lead."""
+        return slug(self.name)
+
+    @property
+    def family(self) -> str:
+        """The heading it stands under."""
+        return FAMILIES.get(self.name.partition("/")[0], STUDIES)
+
+
+def section_of(entry: Entry) -> Section:
+    """Asks the experiment what to say."""
+    return Section(entry, entry.experiment.tell(entry.outcome), entry.experiment.checks(entry.outcome))
+
+
+def figure_of(section: Section, caption: str) -> str:
+    """Its figure, for those who cannot see it with what there is to see in words."""
+    alt = " ".join([f"{section.entry.experiment.title}.", *section.sentences]).replace("`", "")
+    kind = "broad" if is_broad(section) else "column"
+    inner = picture(section.entry.svg, plain_words(alt))
+    return f'<figure class="{kind}">\n<div class="frame">{inner}</div>\n<figcaption>{caption}</figcaption>\n</figure>\n'
+
+
+def is_broad(section: Section) -> bool:
+    """Whether its figure has panels side by side, and is more than one column wide."""
+    size = shape(section.entry.svg)
+    return size is not None and size[0] > BROAD
+
+
+def family(name: str, group: list[Section], places: dict[str, list[str]]) -> str:
+    """The experiments of one family."""
+    inner = "".join(_experiment(section, places.get(section.name, [])) for section in group)
+    return f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{name}</h2>\n{inner}</section>\n'
+
+
+def _experiment(section: Section, places: list[str]) -> str:
+    experiment, manifest = section.entry.experiment, section.entry.manifest
+    checks = items(
+        f'{chip(check.verdict)} <a href="#{place}">{words(check.name.removeprefix(section.name).lstrip(":/ "))}</a>'
+        f" <small>claim {check.claim}</small>"
+        for check, place in zip(section.checks, places, strict=True)
+    )
+    notes = items(words(note) for note in experiment.notes())
+    command = manifest.get("command") or f"fedhsa reproduce {section.name}"
+    return (
+        f'<article aria-labelledby="{escape(section.id)}">\n<h3 id="{escape(section.id)}">{words(experiment.title)} '
+        f'<span class="source">{words(experiment.source)}</span></h3>\n'
+        f"{figure_of(section, _files(section))}"
+        + "".join(f"<p>{words(sentence)}</p>\n" for sentence in section.sentences)
+        + (
+            f'<div class="aside">\n<p class="label">Our choices where the paper is silent</p>\n{notes}</div>\n'
+            if notes
+            else ""
+        )
+        + (f'<div class="checks">\n<p class="label">Checks</p>\n{checks}</div>\n' if checks else "")
+        + _details("Settings", _settings(manifest.get("settings") or {}))
+        + _details("Assumptions of the theory", _assumptions(section))
+        + f'<p class="run"><span class="label">{_runtime(manifest)}</span> <code>{escape(command)}</code></p>\n'
+        "</article>\n"
+    )
+
+
+def _files(section: Section) -> str:
+    manifest = section.entry.manifest
+    names = [*(manifest.get("figures") or FIGURES), *(manifest.get("data") or ("data.csv", "data.npz"))]
+    labels = {name: FILES.get(f".{name.rpartition('.')[2]}", name) for name in names} | {"manifest.json": "manifest"}
+    folder = str(manifest.get("folder") or section.name)
+    links = " ".join(
+        f'<a href="{escape(quote(f"{folder}/{name}"))}">{escape(label)}</a>' for name, label in labels.items()
+    )
+    return f'<span class="files">In the folder <code>{escape(folder)}</code> beside this page: {links}</span>'
+
+
+def _runtime(manifest: dict[str, Any]) -> str:
+    seconds = manifest.get("seconds")
+    when = f", {day(manifest['finished'])}" if manifest.get("finished") else ""
+    return f"Took {duration(seconds)}{when}. To make it again:" if seconds is not None else "To make it:"
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<div><dt><code>{escape(name)}</code></dt> <dd><code>{setting(value)}</code></dd></div>\n"
+        for name, value in settings.items()
+        if name not in SHOWN_ELSEWHERE
+    )
+    return f'<dl class="settings">\n{rows}</dl>\n' if rows else ""
+
+
+def _assumptions(section: Section) -> str:
+    rows = [(heading(words(name)), chip(verdict), words(reason)) for name, verdict, reason in _examined(section)]
+    return table("Assumptions and conditions, examined", ("Which", "Verdict", "Why"), rows) if rows else ""
+
+
+def _examined(section: Section) -> list[list[str]]:
+    return section.entry.outcome.facts.get("assumptions") or []
+
+
+def _details(summary: str, inner: str) -> str:
+    return f"<details>\n<summary>{summary}</summary>\n{inner}</details>\n" if inner else ""
+
+
+def claims_table(claims: list[Claim], sections: list[Section]) -> str:
+    """Every check, by claim."""
+
+    def row(check: Check) -> tuple[str, ...]:
+        statement = (
+            f"{words(check.name)}<small>{words(check.statement)}</small><small>Rule: {words(check.rule)}.</small>"
+        )
+        expected = words(number(check.expected))
+        return (
+            chip(check.verdict),
+            heading(statement),
+            number(check.measured),
+            interval(check.interval) or "none",
+            expected,
+        )
+
+    header = ("Verdict", "Check", "Measured", f"{100 * LEVEL:g} % interval", "Expected")
+    parts = []
+    for claim in claims:
+        ids = [_row_id(claim.number, i + 1) for i in range(len(claim.checks))]
+        inner = table(f"Checks of claim {claim.number}", header, map(row, claim.checks), "checked", ids)
+        parts.append(
+            f'<h3 id="claim-{claim.number}">{claim.number}. {escape(claim.title)} {chip(claim.verdict)}</h3>\n'
+            f"<p>{words(claim.statement)}</p>\n{inner if claim.checks else ''}"
+            f"{_overview(sections) if claim.number == 9 else ''}"
+        )
+    return (
+        '<section aria-labelledby="claims">\n<h2 id="claims">The claims, check by check</h2>\n'
+        f"{''.join(parts)}</section>\n"
+    )
+
+
+def _overview(sections: list[Section]) -> str:
+    """Assumptions and constants of all problems that were examined, side by side."""
+    examined = [section for section in sections if _examined(section)]
+    verdicts = [{name: chip(verdict) for name, verdict, _ in _examined(section)} for section in examined]
+    constants = [
+        {name: escape(number(value, 3)) for name, value in (section.entry.outcome.facts.get("constants") or {}).items()}
+        for section in examined
+    ]
+    rows = [
+        (heading(words(name.replace("_", " "))), *(column.get(name, "") for column in columns))
+        for columns in (verdicts, constants)
+        for name in dict.fromkeys(name for column in columns for name in column)
+    ]
+    links = (f'<a href="#{s.id}">{escape(s.name).replace("/", "/<wbr>")}</a>' for s in examined)
+    return table("Assumptions of the theory on each problem", ("Which", *links), rows, "overview") if rows else ""
+
+
+def places(sections: list[Section]) -> dict[str, list[str]]:
+    """For each experiment the rows of the claims' tables that hold its checks, in order."""
+    seen: dict[int, int] = {}
+    places: dict[str, list[str]] = {}
+    for section in sections:
+        for check in section.checks:
+            seen[check.claim] = seen.get(check.claim, 0) + 1
+            places.setdefault(section.name, []).append(_row_id(check.claim, seen[check.claim]))
+    return places
+
+
+def _row_id(claim: int, position: int) -> str:
+    return f"check-{claim}-{position}"

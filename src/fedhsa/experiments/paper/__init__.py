@@ -1,0 +1,1 @@
+"""The paper's figures and studies of its claims."""

@@ -1,0 +1,254 @@
+"""Linear speed-up on its own: one cohort of unlike agents, repeated with independent noise."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ... import _check, statistics
+from ...algorithms import FedHSA
+from ...problems import Problem
+from ...theory import Prediction, predict
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals
+from ..study.families import LOOKS
+from ..study.instance import Instance, repeated, settling
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SETTLED = 0.01
+"""What the mean may keep of its start before variances are measured; the variance itself then lacks the square."""
+FAMILIES = ("quadratic", "nonconvex", "td", "finite-sum")
+SLOPE_SLACK = 0.02
+"""How far the slope of multiplicative noise may be from -1: floors that are 5 % off over a factor of 20 change it by so
+much."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cohort(AbstractExperiment):
+    """FedHSA's variance when a cohort of agents is joined by copies of itself: nothing but the noise averages out."""
+
+    name: str = "speedup/cohort"
+    title: str = "One cohort, repeated"
+    source: str = "Linear speed-up (Theorem 2)"
+    families: tuple[str, ...] = FAMILIES
+    num_agents: int = 5
+    """Of the cohort."""
+    dim: int = 5
+    num_states: int = 10
+    """Of TD."""
+    num_components: int = 4
+    """Of the finite sum."""
+    eigenvalues: tuple[float, float] = (1.0, 4.0)
+    """Of the finite sum's components."""
+    laziness: float = 0.5
+    """The chance of the chains of TD and of the finite sum to stay in place."""
+    problem_key: int = 0
+    """Which random problems."""
+    quadratic_step: float = 0.02
+    nonconvex_step: float = 0.02
+    td_step: float = 0.1
+    finite_sum_step: float = 0.01
+    local_steps: int = 5
+    copies: tuple[int, ...] = (1, 4, 20)
+    """How often the cohort is there."""
+    rounds: int = 450
+    """Over how many rounds the variance is taken, after those in which the method settles."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "seeds": 16,
+        "families": ("quadratic", "finite-sum"),
+        "copies": (1, 20),
+        "rounds": 600,
+    }
+
+    def __post_init__(self):
+        for family in self.families:
+            _check.choice("families", family, FAMILIES)
+
+    def seconds(self) -> float:
+        work = self.seeds * self.rounds * len(self.families) * sum(self.copies)
+        return 1.0 + len(self.families) * (1.0 + 1.5 * len(self.copies)) + 2e-6 * work
+
+    def cohort(self, family: str) -> Instance:
+        """The cohort of one family."""
+        own: dict[str, dict[str, Any]] = {
+            "quadratic": {"start": "stationary"},
+            "nonconvex": {"start": "stationary", "convex": False},
+            "td": {"num_states": self.num_states, "laziness": self.laziness},
+            "finite-sum": {
+                "num_components": self.num_components,
+                "eigenvalues": self.eigenvalues,
+                "laziness": self.laziness,
+            },
+        }
+        generator = "quadratic" if family == "nonconvex" else family
+        return Instance(generator, self.num_agents, {"dim": self.dim, **own[family]}, self.problem_key)
+
+    def step_size(self, family: str) -> float:
+        """Of one family."""
+        return getattr(self, f"{family.replace('-', '_')}_step")
+
+    def run(self, watch: Watch) -> Outcome:
+        arrays, facts = {}, {}
+        for family in self.families:
+            cohort = self.cohort(family).build()
+            algorithm = FedHSA(self.step_size(family), local_steps=self.local_steps)
+            prediction = predict(cohort, algorithm)
+            problems = [repeated(cohort, copies) for copies in self.copies]
+            samples = [self._variances(watch, problem, algorithm, prediction) for problem in problems]
+            arrays[f"{family}/variance"] = np.stack(samples)
+            facts[family] = {
+                "agents": [problem.num_agents for problem in problems],
+                "basis": prediction.basis,
+                "radius": prediction.spectral_radius,
+                "settling": settling(prediction, SETTLED),
+                "predicted": [_variance(prediction, problem) for problem in problems],
+            }
+        return Outcome(arrays, facts)
+
+    def _variances(self, watch: Watch, problem: Problem, algorithm: FedHSA, prediction: Prediction) -> np.ndarray:
+        before = settling(prediction, SETTLED)
+        settings = {"rounds": before + self.rounds, "seeds": self.seeds, "key": self.key, "theta": problem.theta_star}
+        result = watch.simulate(problem, algorithm, record=("theta",), **settings)
+        return variances(result.records["theta"][:, before + 1 :])
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        from ...plots._style import STYLE
+
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+            left, right = figure.subplots(1, 2)
+            for family in self.families:
+                self._draw_family(left, right, outcome, family)
+            for ax in (left, right):
+                ax.set_xscale("log")
+                agents = outcome.facts[self.families[0]]["agents"]
+                ax.set_xticks(agents, [str(M) for M in agents])
+                ax.minorticks_off()
+                ax.set_xlabel("number of agents $M$")
+            left.set_yscale("log")
+            left.set_ylabel("variance of the error")
+            right.set_ylabel(r"$M \times$ variance, by prediction")
+            right.axhline(1, color="0.6", linewidth=0.8, zorder=1)
+            low, high = right.get_ylim()
+            right.set_ylim(min(low, 0.8), max(high, 1.2))
+            _legend(figure, self)
+        return figure
+
+    def _draw_family(self, left: "Axes", right: "Axes", outcome: Outcome, family: str) -> None:
+        from ...plots._style import DASHES, darker
+
+        look = LOOKS[family]
+        facts, samples = outcome.facts[family], outcome.arrays[f"{family}/variance"]
+        agents, predicted = np.array(facts["agents"]), np.array(facts["predicted"])
+        found = np.array([statistics.mean(row, level=0.95) for row in samples])
+        spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
+        style: dict[str, Any] = {**look.style, "capsize": 2}
+        left.errorbar(agents, found[:, 0], spread, **style)
+        left.plot(agents, predicted, color=darker(look.colour), linestyle=DASHES, linewidth=1.0, zorder=3)
+        apart = agents * 1.06 ** (list(self.families).index(family) - (len(self.families) - 1) / 2)
+        right.errorbar(apart, found[:, 0] / predicted, spread / predicted, **style)
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        agents = outcome.facts[self.families[0]]["agents"]
+        slopes = {family: self._slope(outcome, family) for family in self.families}
+        said = [f"{LOOKS[family].name} {s.value:.3f} ({s.low:.3f} to {s.high:.3f})" for family, s in slopes.items()]
+        return [
+            f"A cohort of {agents[0]} unlike agents is joined by copies of itself, each agent with noise of its own: "
+            f"the average operator stays the same while M goes from {agents[0]} to {agents[-1]}, so that only "
+            "averaging acts.",
+            f"The variance then falls as 1/M: its slope against M on logarithmic axes is {', '.join(said)}, with "
+            "99.9 % intervals.",
+            "For additive noise (quadratic and nonconvex) M times the variance does not depend on M at all, and the "
+            "dashed line is the exact law; for multiplicative noise it is the leading part of an expansion in the "
+            "noise, good to a few per cent (right).",
+        ]
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for family in self.families:
+            facts = outcome.facts[family]
+            exact = facts["basis"] == "exact"
+            numbers = ", ".join(str(M) for M in facts["agents"])
+            statement = f"Slope of log variance against log M, one {LOOKS[family].name} cohort repeated (M = {numbers})"
+            slack = 0.0 if exact else SLOPE_SLACK
+            slope = self._slope(outcome, family)
+            options: dict[str, Any] = {"slack": slack, "precision": 0.1, "relative": False}
+            found.append(equals(4, f"{self.name}: {family}, slope", statement, slope, -1.0, **options))
+            if not exact:
+                continue
+            samples = outcome.arrays[f"{family}/variance"]
+            for M, predicted, row in zip(facts["agents"], facts["predicted"], samples, strict=True):
+                of = f"one {LOOKS[family].name} cohort repeated"
+                statement = f"M times the variance at M = {M}, {of}, against the exact law"
+                measured, name = statistics.mean(M * row), f"{self.name}: {family}, M = {M}"
+                found.append(equals(4, name, statement, measured, M * predicted, precision=0.2))
+        return found
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for family in self.families:
+            facts, samples = outcome.facts[family], outcome.arrays[f"{family}/variance"]
+            for M, predicted, row in zip(facts["agents"], facts["predicted"], samples, strict=True):
+                estimate = statistics.mean(row, level=0.95)
+                rows.append((family, M, *estimate, predicted, facts["basis"]))
+        names = ("family", "agents", "variance", "low", "high", "predicted", "basis")
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+    def notes(self) -> list[str]:
+        return [
+            "The paper's own agent sweeps add new agents, which also changes the average operator; this one does not.",
+            "Variance: the squared distance of the parameter from its own long-run mean, estimated over all seeds and "
+            "rounds; what the estimate of the mean takes away from the variance is put back, seed by seed, from the "
+            "spread of the seeds' means.",
+            "Runs start at the root and are measured after the rounds that the spectral radius of a round needs to "
+            f"bring the mean to {SETTLED:g} of its distance.",
+        ]
+
+    def _slope(self, outcome: Outcome, family: str) -> statistics.Estimate:
+        return statistics.slope(outcome.facts[family]["agents"], outcome.arrays[f"{family}/variance"])
+
+
+def variances(theta: np.ndarray) -> np.ndarray:
+    r"""Each seed's part in the variance of the parameter around its long-run mean, `(seeds,)`; `theta` is
+    `(seeds, rounds, d)`.
+
+    Around the mean of all $K$ seeds, $\frac1T \sum_t |\theta_{s,t} - m|^2$ is too small by the variance of $m$. That is
+    $1/K$ of the variance of a seed's own mean $m_s$, which the spread of these over seeds gives whatever the
+    correlation within a run: $\frac{1}{K-1} |m_s - m|^2$ is added, and the average over seeds has no bias.
+
+    !!! example
+        >>> rng = np.random.default_rng(0)
+        >>> short = np.stack([variances(rng.normal(size=(2, 1, 3))) for _ in range(4000)])
+        >>> bool(abs(short.mean() - 3) < 0.1)
+        True
+    """
+    own = theta.mean(1)
+    mean = own.mean(0)
+    spread = ((own - mean) ** 2).sum(-1) / (len(theta) - 1)
+    return ((theta - mean) ** 2).sum(-1).mean(1) + spread
+
+
+def _variance(prediction: Prediction, problem: Problem) -> float:
+    """The predicted variance with more such agents: by the law itself where it is exact, else in proportion to 1/M."""
+    if prediction.basis == "exact":
+        return predict(problem, prediction.algorithm).noise_variance
+    return prediction.noise_variance * prediction.problem.num_agents / problem.num_agents
+
+
+def _legend(figure: "Figure", study: Cohort) -> None:
+    from matplotlib.lines import Line2D
+
+    from ...plots._style import DASHES
+
+    handles = [LOOKS[family].handle() for family in study.families]
+    handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
+    labels = [*(LOOKS[family].name for family in study.families), r"prediction, $\propto 1/M$"]
+    title = f"FedHSA, 95 % intervals, {study.seeds} seeds"
+    figure.legend(handles, labels, title=title, loc="outside upper center", ncols=len(labels), frameon=False)

@@ -1,0 +1,177 @@
+"""What an error costs: rounds, samples and bytes that FedHSA and Local SA spend on their way down (claim 10)."""
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ... import statistics
+from ...algorithms import FedHSA, LocalSA
+from ...plots._style import COLOURS, DASHES, STYLE, darker, thinned
+from ...statistics import Estimate
+from ...theory.prediction import FLOAT_BYTES
+from ..study import traces
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, inside, near
+from ..study.instance import Instance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = {"quadratic": "quadratic", "td": "TD"}
+ABOVE = (2, 5, 20)
+"""Times Local SA's floor: errors that both methods reach."""
+UNITS = ("rounds", "samples", "bytes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Communication(AbstractExperiment):
+    """Both methods on two problems, their errors against everything that a deployment would pay for."""
+
+    name: str = "communication"
+    title: str = "The price of an error"
+    source: str = "Section 4: two exchanges per round"
+    seeds: int = 16
+    quadratic: Instance = dataclasses.field(default_factory=lambda: Instance("quadratic", 20, {"b_level": 100.0}))
+    quadratic_step: float = 0.001
+    quadratic_rounds: int = 1300
+    td: Instance = dataclasses.field(default_factory=lambda: Instance("td", 200, {"num_states": 20, "dim": 10}))
+    td_step: float = 0.03
+    td_rounds: int = 400
+    local_steps: int = 10
+
+    quick_settings: ClassVar[dict[str, Any]] = {"quadratic_rounds": 1250}
+
+    def seconds(self) -> float:
+        steps = (self.quadratic.cost().step * self.quadratic_rounds, self.td.cost().step * self.td_rounds)
+        return 10 + 2 * sum(steps) * self.local_steps * self.seeds
+
+    def run(self, watch: Watch) -> Outcome:
+        found, agents = {}, {}
+        for family, instance, step, rounds in (
+            ("quadratic", self.quadratic, self.quadratic_step, self.quadratic_rounds),
+            ("td", self.td, self.td_step, self.td_rounds),
+        ):
+            problem, theta = instance.build(), np.zeros(instance.settings()["dim"])
+            agents[family] = problem.num_agents
+            for method in (FedHSA, LocalSA):
+                algorithm = method(step, local_steps=self.local_steps)
+                label = f"{family} {method.__name__}"
+                found[label] = traces.follow(
+                    watch, problem, algorithm, rounds=rounds, seeds=self.seeds, key=self.key, theta=theta
+                )
+        return traces.gather(found, {"agents": agents})
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+
+        labels = ("communication round", "samples, all agents", "bytes, both ways, all agents")
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+            axes = figure.subplots(2, 3, sharey="row")
+            for row, family in zip(axes, outcome.facts["agents"], strict=True):
+                for ax, unit, label in zip(row, UNITS, labels, strict=True):
+                    for method in ("FedHSA", "LocalSA"):
+                        _draw(ax, outcome, f"{family} {method}", unit, COLOURS[method])
+                    ax.set(xscale="log", yscale="log", xlabel=label)
+                    ax.grid(axis="y", color="0.9", linewidth=0.5)
+                row[0].set_ylabel(f"{NAMES[family]}: $E_t$")
+            handles = [Line2D([], [], color=COLOURS[method], label=method) for method in ("FedHSA", "LocalSA")]
+            handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0, label="theory"))
+            figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
+        return figure
+
+    def notes(self) -> list[str]:
+        return [
+            "The quadratic problem is that of Figure 2b. TD is smaller than in Figure 6b, 20 states and 10 features, "
+            "so that more rounds lie between the start and the floors."
+        ]
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        sentences = ["FedHSA sends twice Local SA's bytes per round: two exchanges instead of one."]
+        for family, name in (("quadratic", "the quadratic problem"), ("td", "TD")):
+            prices = ", ".join(f"{_price(outcome, family, above).value:.2f} at {above} times" for above in ABOVE)
+            fed, local = (outcome.facts["curves"][f"{family} {m}"]["predicted_floor"] for m in ("FedHSA", "LocalSA"))
+            sentences.append(
+                f"On {name} an error that both methods reach costs FedHSA so many times Local SA's bytes: {prices} "
+                f"Local SA's floor. An error of {math.sqrt(fed * local):.2g}, between the two floors, Local SA does "
+                "not reach at any price."
+            )
+        return sentences
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for family in outcome.facts["agents"]:
+            fed, local = f"{family} FedHSA", f"{family} LocalSA"
+            per_round = [_per_round(outcome, label)["bytes"] for label in (fed, local)]
+            floors = [outcome.facts["curves"][label]["predicted_floor"] for label in (fed, local)]
+            between = math.sqrt(floors[0] * floors[1])
+            found.append(
+                near(
+                    10,
+                    f"{self.name}: {family}, bytes per round",
+                    "FedHSA's two exchanges send twice Local SA's bytes per round.",
+                    per_round[0] / per_round[1],
+                    2.0,
+                    tolerance=0,
+                )
+            )
+            for above in ABOVE:
+                statement = (
+                    "FedHSA's bytes by Local SA's for an error that both reach: no more than two and a half times."
+                )
+                price = _price(outcome, family, above)
+                found.append(inside(10, f"{self.name}: {family}, price at {above} x", statement, price, 0.0, 2.5))
+            for label, low, high, words in (
+                (fed, 0.0, 1.0, "FedHSA gets below the geometric mean of the two predicted floors: its floor by that."),
+                (local, 1.0, math.inf, "Local SA does not: its floor by that."),
+            ):
+                floor = Estimate(*(end / between for end in traces.floor(outcome, label)))
+                found.append(inside(10, f"{self.name}: {label}, floor", words, floor, low, high))
+        return found
+
+    def table(self, outcome: Outcome) -> Table:
+        columns: dict[str, Any] = {name: [] for name in ("curve", *UNITS, "mean", "low", "high", "predicted")}
+        for label, curve in traces.curves(outcome).items():
+            band = statistics.interval(curve.error)
+            for t in thinned(len(curve.rounds)):
+                spent = {unit: each * int(t) for unit, each in _per_round(outcome, label).items()}
+                values = (label, *spent.values(), *(s[t] for s in band), outcome.arrays[f"{label}/predicted"][t])
+                for column, value in zip(columns.values(), values, strict=True):
+                    column.append(value)
+        return columns
+
+
+def _per_round(outcome: Outcome, label: str) -> dict[str, float]:
+    """What a round costs all agents together."""
+    cost, M = outcome.facts["curves"][label]["cost"], outcome.facts["agents"][label.split()[0]]
+    sent = FLOAT_BYTES * (cost["floats_up"] + cost["floats_down"])
+    return {"rounds": 1, "samples": M * cost["samples"], "bytes": M * sent}
+
+
+def _price(outcome: Outcome, family: str, above: float) -> Estimate:
+    """FedHSA's bytes by Local SA's until the mean error is so many times Local SA's floor; a jackknife over seeds."""
+    labels = [f"{family} {method}" for method in ("FedHSA", "LocalSA")]
+    errors = [outcome.arrays[f"{label}/error"] for label in labels]
+    target = above * outcome.facts["curves"][labels[1]]["predicted_floor"]
+    per_round = [_per_round(outcome, label)["bytes"] for label in labels]
+
+    def price(seeds: np.ndarray) -> float:
+        fed, local = (statistics.crossing(error[seeds].mean(0), target) for error in errors)
+        return fed * per_round[0] / (local * per_round[1])
+
+    everyone = np.arange(len(errors[0]))
+    return statistics.jackknife(price, everyone)
+
+
+def _draw(ax: Any, outcome: Outcome, label: str, unit: str, colour: str) -> None:
+    error, predicted = outcome.arrays[f"{label}/error"], outcome.arrays[f"{label}/predicted"]
+    at = np.unique(np.geomspace(1, error.shape[1] - 1, 200).round().astype(int))
+    mean, low, high = (values[at] for values in statistics.interval(error))
+    x = at * _per_round(outcome, label)[unit]
+    ax.plot(x, mean, color=colour)
+    ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
+    ax.plot(x, predicted[at], color=darker(colour), linestyle=DASHES, linewidth=1.0)

@@ -1,0 +1,276 @@
+"""Where the speed-up ends: the bias that Markov sampling with multiplicative noise leaves at any number of agents."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ... import statistics
+from ...algorithms import FedHSA
+from ...problems import Problem
+from ...theory import Prediction, constants, predict
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals, inside, near
+from ..study.instance import Instance, repeated, settling
+from .saturation_figure import LOOKS, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SETTLED = 1e-3
+"""What the mean may keep of its way from the start before anything is measured."""
+WITHIN = 0.05
+"""How far predictions that are no exact laws may be off, as a part."""
+CONTROLS = 0.25
+"""The part of the samples that the controls take: what they show is less noisy."""
+FEWER = 4
+"""How many times the samples runs with fewer agents take, which cost less."""
+SLOPE_SLACK = 0.05
+"""How far the predicted slope may be off."""
+SMALL_STEPS = (0.01, 0.02)
+"""Parts of the step at which the slope that small steps tend to is predicted."""
+UNBIASED = 0.1
+"""How well a bias of zero must be known: the half-width of its square, as a part of the floor."""
+CURVE = 40
+"""How many points the predicted curve has."""
+FLATTENED = 1.25
+"""The largest growth of the level per doubling of the local steps that counts as its end."""
+
+
+class Point(NamedTuple):
+    """One run: its noise, one of the figure's `LOOKS`, agents, local steps and step."""
+
+    kind: str
+    M: int
+    H: int
+    step: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Saturation(AbstractExperiment):
+    """FedHSA at a fixed step with more and more agents: copies of one cohort, on slowly mixing TD and two controls."""
+
+    name: str = "saturation"
+    title: str = "Where more agents stop helping"
+    source: str = "The alpha^2 term of Theorem 2"
+    seeds: int = 32
+    instance: Instance = dataclasses.field(
+        default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=8)
+    )
+    """The cohort."""
+    step_size: float = 0.1
+    additive_step: float = 0.01
+    """On the quadratic problem of the same size, whose noise is additive."""
+    local_steps: int = 20
+    copies: tuple[int, ...] = (1, 4, 16, 64)
+    """How often the cohort is there."""
+    step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
+    """At the most agents."""
+    local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)
+    """At the most agents; each takes a compilation."""
+    samples: int = 3500
+    """Local steps of every agent that count, at `step_size`; smaller steps take more of them in proportion."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "copies": (1, 32),
+        "step_sweep": (0.1, 0.2),
+        "local_step_sweep": (20, 80, 160),
+        "samples": 8000,
+    }
+
+    def seconds(self) -> float:
+        points = self.points()
+        steps = sum(p.M * (self._samples(p) + 250 / p.step) for p in points if p.kind != "additive")
+        return 7.0 + 3.0 * len({point[:3] for point in points}) + 3.5e-8 * self.seeds * steps
+
+    def run(self, watch: Watch) -> Outcome:
+        td = self.instance.build()
+        quadratic = Instance("quadratic", td.num_agents, {"dim": td.dim, "start": "stationary"}, self.instance.key)
+        cohorts = {"markov": td, "independent": td.iid(), "additive": quadratic.build()}
+        points = self.points()
+        errors, biases, predictions = zip(*(self._measure(watch, cohorts[p.kind], p) for p in points), strict=True)
+        main, curve = predictions[0], np.geomspace(points[0].M, self._most(), CURVE)
+        arrays = {"error": np.stack(errors), "bias": np.stack(biases)}
+        arrays |= {"curve/agents": curve, "curve/markov": np.array([main.floor_at(M) for M in curve])}
+        facts: dict[str, Any] = {
+            "floors": [p.floor_at(point.M) for p, point in zip(predictions, points, strict=True)],
+            "levels": [_level(p, point.M) for p, point in zip(predictions, points, strict=True)],
+            "lasting": float(main.lasting_bias @ main.lasting_bias),
+            "saturation_agents": main.saturation_agents,
+            "mixing_times": constants(td).mixing_times.tolist(),
+        }
+        small = [predict(td, FedHSA(part * self.step_size, local_steps=self.local_steps)) for part in SMALL_STEPS]
+        facts["small_step_slope"] = _power(SMALL_STEPS, [_level(p, self._most()) for p in small])
+        for point, prediction in zip(points, predictions, strict=True):
+            if point.kind != "markov":
+                many = predict(repeated(prediction.problem, self.copies[-1]), prediction.algorithm)
+                facts[f"{point.kind}/law"] = [prediction.floor, many.floor]
+        return Outcome(arrays, facts)
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        return figure(self, outcome)
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        facts, most = outcome.facts, self._most()
+        above, slope, growth = self._excess(outcome), self._slope(outcome), self._growth(outcome)
+        mixing, sweep = facts["mixing_times"], self.local_step_sweep
+        first, *_, last = (statistics.squared_bias(outcome.arrays["bias"][k]).value for k in self.rows("H"))
+        return [
+            "With multiplicative Markov noise (left, circles) the floor stops falling with M, as predicted (dashed): a "
+            f"squared bias of {facts['lasting']:.3g} stays at any number of agents. The variance has sunk to it at M = "
+            f"{facts['saturation_agents']:.0f}, and at M = {most} the floor is {above.value:.1f} times what 1/M would "
+            f"give ({above.low:.1f} to {above.high:.1f}). With independent samples of the same problem, and with "
+            "additive Markov noise, it falls as 1/M to the end.",
+            "That level grows with the local steps only until these are several mixing times long, and mixing takes "
+            f"{min(mixing):.0f} to {max(mixing):.0f} observations here (middle): from {first:.2g} at H = {sweep[0]} to "
+            f"{last:.2g} at H = {sweep[-1]}, the last doubling by a factor of {growth.value:.2f} ({growth.low:.2f} to "
+            f"{growth.high:.2f}).",
+            "At fixed H it goes with the square of the step (right): its slope on logarithmic axes is "
+            f"{slope.value:.2f} ({slope.low:.2f} to {slope.high:.2f}; predicted are "
+            f"{self._predicted_slope(outcome):.2f} at these steps, 2 at small ones), so that halving the step about "
+            "quarters it.",
+        ]
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        return [*self._floor_checks(outcome), *self._level_checks(outcome), *self._control_checks(outcome)]
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for k, point in enumerate(self.points()):
+            error = statistics.mean(outcome.arrays["error"][k], level=0.95)
+            level = statistics.squared_bias(outcome.arrays["bias"][k], level=0.95)
+            expected = outcome.facts["floors"][k], outcome.facts["levels"][k]
+            rows.append((*point, *error, expected[0], *level, expected[1]))
+        names = ("noise", "agents", "local_steps", "step_size", "floor", "floor_low", "floor_high", "floor_predicted")
+        names += ("squared_bias", "squared_bias_low", "squared_bias_high", "squared_bias_predicted")
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+    def notes(self) -> list[str]:
+        return [
+            "The paper has no experiment on this term. This is a small TD problem whose chains stay in place with "
+            "chance 0.85, picked for the effect: of 40 random problems of each of five sizes the one whose speed-up is "
+            "predicted to end first (key 8). More agents are copies of one cohort of 4, with independent noise.",
+            "The level is the squared norm of the mean of the error over seeds and rounds, less what the variance of "
+            "that mean adds to it. Runs start at the root and are measured once the mean has gone all but 0.1 % of its "
+            "way.",
+        ]
+
+    def _sweeps(self) -> dict[str, list[Point]]:
+        middle = Point("markov", self._most(), self.local_steps, self.step_size)
+        return {
+            "M": [middle._replace(M=self.instance.num_agents * copies) for copies in self.copies],
+            "H": [middle._replace(H=H) for H in self.local_step_sweep],
+            "step": [middle._replace(step=step) for step in self.step_sweep],
+        }
+
+    def points(self) -> list[Point]:
+        """Every run once; the first is that of one cohort."""
+        found = [point for sweep in self._sweeps().values() for point in sweep]
+        controls = (("independent", self.step_size), ("additive", self.additive_step))
+        found += [Point(kind, self._most(), self.local_steps, step) for kind, step in controls]
+        return list(dict.fromkeys(found))
+
+    def rows(self, axis: str) -> list[int]:
+        """Which of the runs belong to a sweep."""
+        return [self.points().index(point) for point in self._sweeps()[axis]]
+
+    def _most(self) -> int:
+        return self.instance.num_agents * self.copies[-1]
+
+    def _measure(self, watch: Watch, cohort: Problem, point: Point) -> tuple[np.ndarray, np.ndarray, Prediction]:
+        """The mean error of every seed, the mean of its parameter minus the root, and the cohort's prediction."""
+        algorithm = FedHSA(point.step, local_steps=point.H)
+        prediction = predict(cohort, algorithm)
+        before, problem = settling(prediction, SETTLED), repeated(cohort, point.M // cohort.num_agents)
+        rounds = before + math.ceil(self._samples(point) / point.H)
+        settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
+        result = watch.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
+        bias = (result.records["theta"][:, before + 1 :] - cohort.theta_star).mean(1)
+        return result.error[:, before + 1 :].mean(1), bias, prediction
+
+    def _samples(self, point: Point) -> float:
+        """Local steps of every agent that count: more where they are cheap or the bias is small."""
+        if point.kind != "markov":
+            return CONTROLS * self.samples
+        more = 1 if self._most() == point.M else FEWER
+        return more * self.samples * self.step_size / point.step
+
+    def _excess(self, outcome: Outcome) -> statistics.Estimate:
+        """The floor at the most agents over what 1/M makes of that of one cohort."""
+        first, *_, last = (self.points()[k].M * outcome.arrays["error"][k] for k in self.rows("M"))
+        return statistics.ratio(last, first)
+
+    def _slope(self, outcome: Outcome) -> statistics.Estimate:
+        samples = [statistics.squared_bias_samples(outcome.arrays["bias"][k]) for k in self.rows("step")]
+        return statistics.slope(self.step_sweep, samples)
+
+    def _predicted_slope(self, outcome: Outcome) -> float:
+        levels = [outcome.facts["levels"][k] for k in self.rows("step")]
+        return _power(self.step_sweep, levels)
+
+    def _growth(self, outcome: Outcome) -> statistics.Estimate:
+        """The level at the most local steps over that at the second most."""
+        *_, below, above = (statistics.squared_bias_samples(outcome.arrays["bias"][k]) for k in self.rows("H"))
+        return statistics.ratio(above, below)
+
+    def _floor_checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for k in self.rows("M"):
+            M, expected = self.points()[k].M, outcome.facts["floors"][k]
+            name, statement = f"{self.name}: floor, M = {M}", f"Floor with M = {M}, as predicted"
+            measured = statistics.mean(outcome.arrays["error"][k])
+            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.15))
+        statement = f"Floor with M = {self._most()}, over what 1/M makes of that of one cohort"
+        return [*found, inside(8, f"{self.name}: floor, over 1/M", statement, self._excess(outcome), 2.0, math.inf)]
+
+    def _level_checks(self, outcome: Outcome) -> list[Check]:
+        predicted = self._predicted_slope(outcome)
+        of = f"Slope of log(squared bias) against log(step) at H = {self.local_steps}, M = {self._most()}"
+        statement, name = f"{of}: as predicted at these steps; 2 is its limit at small ones", f"{self.name}: slope"
+        options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": 0.3, "relative": False}
+        found = [equals(8, f"{name} in the step", statement, self._slope(outcome), predicted, **options)]
+        statement = f"{of}: predicted at {SMALL_STEPS[0]:g} of the step"
+        limit = outcome.facts["small_step_slope"]
+        found.append(near(8, f"{name} at small steps", statement, limit, 2.0, tolerance=0.1, relative=False))
+        for k in self.rows("H"):
+            H, expected = self.points()[k].H, outcome.facts["levels"][k]
+            measured = statistics.squared_bias(outcome.arrays["bias"][k])
+            statement = f"Squared bias at H = {H}, M = {self._most()}, as predicted"
+            name = f"{self.name}: bias, H = {H}"
+            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.4))
+        second, first = self.local_step_sweep[-2:]
+        statement = f"Squared bias at H = {first} over that at H = {second}, several mixing times: hardly any growth"
+        name = f"{self.name}: bias, growth in H"
+        return [*found, inside(8, name, statement, self._growth(outcome), -math.inf, FLATTENED)]
+
+    def _control_checks(self, outcome: Outcome) -> list[Check]:
+        found, most = [], self._most()
+        for kind in ("independent", "additive"):
+            k = [point.kind for point in self.points()].index(kind)
+            first, last = outcome.facts[f"{kind}/law"]
+            few, many, of = self.instance.num_agents * first, most * last, f"M = {most}, {LOOKS[kind].name}"
+            if kind == "additive":
+                statement = f"M times the floor, exact law, against that of one cohort: {of}"
+                found.append(near(8, f"{self.name}: {kind}, law", statement, many, few, tolerance=1e-9))
+            measured = statistics.mean(outcome.arrays["error"][k])
+            statement = f"Floor with {of}: the exact law, {many / few:.3f} times what 1/M makes of that of one cohort"
+            found.append(equals(8, f"{self.name}: {kind}, floor", statement, measured, last, precision=0.25))
+            bias = statistics.squared_bias(outcome.arrays["bias"][k])
+            statement = f"Squared bias with {of}: none, to {UNBIASED:g} of the floor"
+            options: dict[str, Any] = {"precision": UNBIASED * last, "relative": False}
+            found.append(equals(8, f"{self.name}: {kind}, bias", statement, bias, 0.0, **options))
+        return found
+
+
+def _power(at: Sequence[float], values: Sequence[float]) -> float:
+    """The slope on logarithmic axes."""
+    return float(np.polyfit(np.log(at), np.log(values), 1)[0])
+
+
+def _level(prediction: Prediction, agents: int) -> float:
+    """The predicted squared bias with so many agents."""
+    lasting, share = prediction.lasting_bias, prediction.problem.num_agents / agents
+    bias = lasting + share * (prediction.bias - lasting)
+    return float(bias @ bias)

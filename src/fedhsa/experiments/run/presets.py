@@ -1,0 +1,306 @@
+"""Every experiment with its settings: those the paper's text states, and those of its authors' public scripts."""
+
+import dataclasses
+import inspect
+from typing import Any
+
+from ... import _check
+from ...problems import PROBLEMS
+from ..field.delays import Delays
+from ..field.fixed_points import FixedPoints
+from ..field.garnet import Garnet
+from ..field.quadratics import Quadratics
+from ..field.rounds import Rounds
+from ..field.scaffnew import Probability
+from ..field.speedup import Speedup
+from ..field.systems import Systems
+from ..paper.cohort import Cohort
+from ..paper.communication import Communication
+from ..paper.comparison import Comparison
+from ..paper.corollary import Corollary
+from ..paper.drift import Drift
+from ..paper.proposition import Proposition
+from ..paper.sampling import Sampling
+from ..paper.saturation import Saturation
+from ..paper.sweep import AgentSweep
+from ..rl.importance import Importance
+from ..rl.one_shot import OneShot
+from ..rl.qavg import QAvg
+from ..rl.sarsa import FedSARSA
+from ..rl.two_phases import TwoPhases
+from ..study.base import AbstractExperiment
+from ..study.instance import Instance
+from ..variants.boundary import Boundary
+from ..variants.compressed import CompressedStudy
+from ..variants.extrapolation import Extrapolation
+from ..variants.one_exchange import OneExchange
+from ..variants.participation import Participation
+
+PRESETS = ("paper", "scripts")
+
+B_LEVEL = (
+    "The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy "
+    "runs, so that the agents' own minima lie far apart."
+)
+CURVATURE = (
+    "The paper does not say how A_i is drawn: it is R'R/d for a Gaussian matrix R, shifted to the smallest eigenvalue "
+    "1; Q_i is Gaussian, scaled to the spectral radius 1/1.2."
+)
+INDEFINITE = (
+    "The paper does not say how its nonconvex agents are drawn: here the first one is positive definite, every later "
+    "one has a direction of negative curvature, and the average over the first m agents is positive "
+    "definite for every m."
+)
+TD_STEP = "The paper gives no step for TD: 0.03, as in the authors' scripts."
+TD_LAW = (
+    "Kernels are normalised uniform numbers, rewards uniform on [0, 2], features on [0, 1], discounts on [0.5, 0.99]. "
+    "Such kernels forget almost at once (second eigenvalue about 0.05): the data are nearly independent."
+)
+SLOW = (
+    "Not in the paper: the kernels stay in place with probability 0.8. That keeps their stationary laws and makes the "
+    "data correlated in time; the next state enters TD's operator, so its root moves as well. The probability was "
+    "chosen so that the prediction can be relied on: at 0.9 it puts Local SA's variance far too high and takes FedHSA "
+    "for the better of the two, while in simulations they are about equal."
+)
+FINITE = (
+    "The paper does not say how the components are drawn: symmetric Gaussian matrices whose eigenvalues are moved onto "
+    "[1, 10], b_ij from N(0, I), and symmetric random kernels made doubly stochastic."
+)
+SMALL = "The paper does not say which d its sweep has: it is 10 here, as in the authors' scripts."
+SCRIPTS = "Numbers of the authors' public scripts, which differ from the paper's text."
+SCRIPT_NOISE = (
+    "The scripts use their noise variance 0.5 as the standard deviation, so does this preset. Their noise starts at "
+    "uniform random numbers, here at zero: after a few rounds there is no difference."
+)
+NO_SCRIPT = "There is no public script for the nonconvex figures: the numbers are those of the convex ones."
+SHIFTED = (
+    "The script has one component per agent: a symmetric Gaussian matrix shifted to the smallest eigenvalue 0.1, times "
+    "an exponential number."
+)
+FRESH = (
+    "The scripts draw a new problem, new noise and a new start for every number of agents, one run each; here all "
+    "numbers of agents share one problem, whose first agents they take."
+)
+
+
+def experiments(preset: str = "paper") -> dict[str, AbstractExperiment]:
+    """All experiments by name, in the order of the page.
+
+    !!! example
+        >>> experiments()["quadratic/markov"].step_size, experiments("scripts")["quadratic/markov"].step_size
+        (0.001, 0.01)
+    """
+    _check.choice("preset", preset, PRESETS)
+    figures = _paper() if preset == "paper" else _scripts()
+    studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
+    field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
+    variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange()]
+    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases()]
+    return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """What the figures of one family have in common."""
+
+    name: str
+    title: str
+    choices: tuple[str, ...]
+    start: str = "zeros"
+
+    def noiseless(self, figure: str, instance: Instance, step_size: float, rounds: int) -> Comparison:
+        settings = self._settings("noiseless", "no noise", figure, instance, step_size, rounds)
+        return Comparison(**settings, noiseless=True)
+
+    def markov(self, figure: str, instance: Instance, step_size: float, rounds: int, seeds: int = 32) -> Comparison:
+        settings = self._settings("markov", "Markov noise", figure, instance, step_size, rounds)
+        return Comparison(**settings, seeds=seeds)
+
+    def agents(self, figure: str, instance: Instance, step_size: float, rounds: int) -> AgentSweep:
+        more = instance.change("num_agents", 100)
+        settings = self._settings("agents", "more and more agents", figure, more, step_size, rounds)
+        return AgentSweep(**settings, seeds=16)
+
+    def saying(self, *choices: str) -> "_Family":
+        return dataclasses.replace(self, choices=(*self.choices, *choices))
+
+    def _settings(self, kind: str, about: str, figure: str, instance: Instance, step_size: float, rounds: int):
+        return {
+            "name": f"{self.name}/{kind}",
+            "title": f"{self.title}, {about}",
+            "source": f"Figure {figure}",
+            "instance": instance,
+            "step_size": step_size,
+            "rounds": rounds,
+            "start": self.start,
+            "choices": self.choices,
+        }
+
+
+def _paper() -> list[AbstractExperiment]:
+    quadratic, convex = _Family("quadratic", "Quadratic losses", (CURVATURE, B_LEVEL)), {"b_level": 100.0}
+    nonconvex, bent = _Family("nonconvex", "Nonconvex agents", (INDEFINITE, B_LEVEL)), {**convex, "convex": False}
+    td = _Family("td", "TD learning", (TD_STEP, TD_LAW))
+    finite, large = _Family("finite-sum", "Finite sums", (FINITE,)), Instance("finite-sum", 200)
+    slow = Comparison(
+        "td/slow",
+        "TD learning, slow chains",
+        "Beyond the paper",
+        instance=Instance("td", 200, {"laziness": 0.8}),
+        step_size=0.03,
+        rounds=600,
+        seeds=16,
+        ordered=False,
+        choices=(TD_STEP, SLOW),
+    )
+    return [
+        quadratic.noiseless("2a", Instance("quadratic", 20, convex), 0.001, 1700),
+        quadratic.markov("2b", Instance("quadratic", 20, convex), 0.001, 1500),
+        quadratic.agents("3", Instance("quadratic", 20, convex), 0.001, 2400),
+        nonconvex.noiseless("4a", Instance("quadratic", 20, bent), 0.001, 1850),
+        nonconvex.markov("4b", Instance("quadratic", 20, bent), 0.001, 1500),
+        nonconvex.agents("5", Instance("quadratic", 20, bent), 0.001, 2400),
+        td.noiseless("6a", Instance("td", 200), 0.03, 1150),
+        td.markov("6b", Instance("td", 200), 0.03, 400),
+        td.agents("7", Instance("td", 200), 0.03, 1500),
+        slow,
+        finite.noiseless("8a", large, 0.01, 50),
+        finite.markov("8b", large, 0.01, 20, seeds=16),
+        finite.saying(SMALL).agents("9", _small(large), 0.01, 300),
+    ]
+
+
+def _scripts() -> list[AbstractExperiment]:
+    quadratic = _Family("quadratic", "Quadratic losses", (SCRIPTS,), "normal")
+    nonconvex = _Family("nonconvex", "Nonconvex agents", (NO_SCRIPT, INDEFINITE), "normal")
+    td = _Family("td", "TD learning", (SCRIPTS, TD_LAW), "normal")
+    finite, large = _Family("finite-sum", "Finite sums", (SCRIPTS,), "normal"), Instance("finite-sum", 200)
+
+    def convex(**arguments: Any) -> Instance:
+        return Instance("quadratic", 20, arguments)
+
+    def bent(**arguments: Any) -> Instance:
+        return convex(**arguments, convex=False)
+
+    return [
+        quadratic.noiseless("2a", convex(min_eigenvalue=1e-6), 0.01, 600),
+        quadratic.saying(SCRIPT_NOISE).markov("2b", convex(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        quadratic.saying(FRESH).agents("3", convex(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        nonconvex.noiseless("4a", bent(), 0.01, 600),
+        nonconvex.saying(SCRIPT_NOISE).markov("4b", bent(b_level=100.0, noise_std=0.5), 0.01, 2000),
+        nonconvex.saying(FRESH).agents("5", bent(min_eigenvalue=10.0, noise_std=1.0), 0.01, 400),
+        td.noiseless("6a", Instance("td", 200), 0.03, 2000),
+        td.markov("6b", Instance("td", 200), 0.03, 2000),
+        td.saying(FRESH).agents("7", Instance("td", 200), 0.03, 2000),
+        finite.saying(SHIFTED).noiseless(
+            "8a", large.change("num_components", 1).change("min_eigenvalue", 0.1), 0.01, 500
+        ),
+        finite.saying(FINITE).markov("8b", large, 0.01, 60, seeds=16),
+        finite.saying(FINITE, FRESH).agents("9", _small(large), 1e-3, 4000),
+    ]
+
+
+def _small(finite: Instance) -> Instance:
+    return finite.change("dim", 10).change("num_components", 10)
+
+
+QUICK: dict[str, dict[str, Any]] = {
+    "td/noiseless": {"num_agents": 40, "num_states": 20, "dim": 10, "rounds": 1300},
+    "td/markov": {"num_agents": 40, "num_states": 20, "dim": 10, "rounds": 400, "seeds": 16},
+    "td/slow": {"num_agents": 40, "num_states": 20, "dim": 10, "rounds": 2000, "seeds": 16},
+    "td/agents": {"agents": (1, 5, 20), "num_states": 20, "dim": 10, "rounds": 4000},
+    "finite-sum/noiseless": {"num_agents": 40, "dim": 20},
+    "finite-sum/markov": {"num_agents": 40, "dim": 20, "rounds": 200},
+    "finite-sum/agents": {"agents": (1, 5, 20)},
+    "quadratic/markov": {"seeds": 16},
+    "nonconvex/markov": {"seeds": 16},
+    "quadratic/agents": {"agents": (1, 20)},
+    "nonconvex/agents": {"agents": (1, 5, 20)},
+}
+"""What the quick version makes smaller in the figures; studies have quick settings of their own."""
+LEFT_OUT = (
+    *("nonconvex/noiseless", "nonconvex/markov", "nonconvex/agents", "td/noiseless", "td/agents", "td/slow"),
+    *("finite-sum/noiseless", "finite-sum/markov", "finite-sum/agents", "speedup/cohort"),
+)
+"""What the quick version does not run unless it is named: the rest suffices for all ten claims."""
+BEYOND = ("field/", "rl/")
+"""How names of experiments begin that are not about the paper, and run only when they are named."""
+LEAST = {"seeds": 2, "rounds": 4}
+"""Intervals need two seeds, and floors a few rounds."""
+
+
+def quick(experiment: AbstractExperiment) -> AbstractExperiment:
+    """The same experiment in a few seconds."""
+    if experiment.name not in QUICK:
+        return experiment.quick()
+    for name, value in QUICK[experiment.name].items():
+        experiment = change(experiment, name, value)
+    return experiment
+
+
+def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExperiment:
+    """The experiment with one setting replaced: its own, or an argument of its problem.
+
+    !!! example
+        >>> slower = change(experiments()["td/markov"], "laziness", 0.5)
+        >>> slower.instance.arguments["laziness"]
+        0.5
+    """
+    if name in _own_settings(experiment):
+        return dataclasses.replace(experiment, **{name: _fitting(name, value, getattr(experiment, name))})
+    field, _, argument = name.rpartition(".")
+    field = "instance" if field in ("", "problem") else field
+    instance = _instances(experiment).get(field)
+    if instance is None or argument not in _arguments(instance):
+        raise ValueError(
+            f"The experiment {experiment.name} has no setting `{name}`. It has {', '.join(names(experiment))}."
+        )
+    fitting: Any = instance.change(argument, _fitting(name, value, instance.settings()[argument]))
+    return dataclasses.replace(experiment, **{field: fitting})
+
+
+def names(experiment: AbstractExperiment) -> list[str]:
+    """The settings that `change` takes, as it takes them."""
+    found = _own_settings(experiment)
+    for field, instance in _instances(experiment).items():
+        prefix = "" if field == "instance" else f"{field}."
+        found += [prefix + n if prefix + n not in found else f"problem.{n}" for n in _arguments(instance)]
+    return found
+
+
+def _own_settings(experiment: AbstractExperiment) -> list[str]:
+    """Fields that are settings; the rest says what the experiment is, or is its problem."""
+    words = ["name", "title", "source", "choices", "ordered", *_instances(experiment)]
+    if getattr(experiment, "noiseless", False) or isinstance(experiment, Proposition):
+        words += ["seeds", "key"]  # nothing is random
+    return [field.name for field in dataclasses.fields(experiment) if field.name not in words]
+
+
+def _instances(experiment: AbstractExperiment) -> dict[str, Instance]:
+    values = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
+    return {name: value for name, value in values.items() if isinstance(value, Instance)}
+
+
+def _arguments(instance: Instance) -> list[str]:
+    return list(inspect.signature(PROBLEMS[instance.family]).parameters)
+
+
+def _fitting(name: str, value: Any, present: Any) -> Any:
+    """The value in the type of the present one, refused where it does not fit."""
+    if name in LEAST:
+        _check.count(name, value, least=LEAST[name])
+    if isinstance(present, tuple):
+        value = tuple(value) if isinstance(value, list | tuple) else (value,)
+        return tuple(_fitting(name, entry, present[0]) for entry in value) if present else value
+    if isinstance(present, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"`{name}` must be true or false, got {value!r}.")
+    elif isinstance(present, int):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
+    elif isinstance(present, float):
+        _check.number(name, value)
+        return float(value)
+    elif isinstance(present, str) and not isinstance(value, str):
+        raise ValueError(f"`{name}` must be a word, got {value!r}.")
+    return value

@@ -1,0 +1,130 @@
+"""Finished experiments on disk: one folder each, made again only when settings or code have changed."""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import pathlib
+import shutil
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy
+
+from ... import _files
+from ..._json import plain
+from ...plots import save
+from ..study.base import AbstractExperiment, Outcome
+from ..study.checks import Check
+from ..study.instance import Instance
+from . import code
+
+KIND = "experiment"
+DRAWING = ("fedhsa.plots",)
+"""What may change without changing a number."""
+FIGURES = ("figure.svg", "figure.png", "figure.pdf")
+
+
+class Entry(NamedTuple):
+    """A finished experiment: what was asked, what came out, and where its files are."""
+
+    experiment: AbstractExperiment
+    outcome: Outcome
+    manifest: dict[str, Any]
+    """Settings, seconds, versions, and the command that makes just this."""
+    folder: pathlib.Path
+
+    @property
+    def checks(self) -> list[Check]:
+        """What it says about the paper's claims."""
+        return self.experiment.checks(self.outcome)
+
+    @property
+    def svg(self) -> str:
+        """The figure."""
+        return (self.folder / "figure.svg").read_text(encoding="utf-8")
+
+
+def settings(experiment: AbstractExperiment) -> dict[str, Any]:
+    """Every setting as JSON has it; those of its problem carry the prefix `problem.`."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(experiment):
+        value = getattr(experiment, field.name)
+        if isinstance(value, Instance):
+            prefix = "problem" if field.name == "instance" else field.name
+            found |= {f"{prefix}.{name}": entry for name, entry in value.settings().items()}
+        else:
+            found[field.name] = value
+    return plain(found)
+
+
+def fingerprint(experiment: AbstractExperiment) -> str:
+    """Changes with the settings, the code behind the numbers, and the libraries and backend that compute them."""
+    versions = [jax.__version__, np.__version__, scipy.__version__, jax.default_backend()]
+    what = [
+        type(experiment).__name__,
+        settings(experiment),
+        versions,
+        code.digest(type(experiment).__module__, DRAWING),
+    ]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
+def find(experiment: AbstractExperiment, out: pathlib.Path) -> Outcome | None:
+    """The outcome of an earlier run, if it is still what the experiment would give."""
+    path = out / experiment.name / "data.npz"
+    try:
+        arrays, header = _files.read_arrays(path, KIND)
+        _read_manifest(path.parent)
+    except (OSError, ValueError):  # absent, cut short or made by something else
+        return None
+    if header["fingerprint"] != fingerprint(experiment):
+        return None
+    return Outcome(arrays, header["facts"])
+
+
+def parts(experiment: AbstractExperiment, out: pathlib.Path) -> pathlib.Path:
+    """The folder for what a running experiment has finished so far."""
+    return out / experiment.name / f"parts-{fingerprint(experiment)[:16]}"
+
+
+def keep(experiment: AbstractExperiment, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> None:
+    """Writes what came out; the parts it was made of are no longer needed."""
+    path = out / experiment.name / "data.npz"
+    header = {"kind": KIND, "fingerprint": fingerprint(experiment), "facts": plain(outcome.facts)}
+    write_json(out / experiment.name / "manifest.json", manifest)  # first: the data say that all is there
+    _files.write_arrays(path, outcome.arrays, header)
+    for folder in path.parent.glob("parts-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def present(experiment: AbstractExperiment, outcome: Outcome, out: pathlib.Path) -> Entry:
+    """Draws the figure and writes the table, unless they are there already."""
+    folder = out / experiment.name
+    manifest = _read_manifest(folder)
+    wanted = [fingerprint(experiment), code.digest(type(experiment).__module__)]
+    if manifest.get("drawn") != wanted or not all((folder / name).exists() for name in (*FIGURES, "data.csv")):
+        save(experiment.draw(outcome), folder / "figure", suffixes=(".svg", ".png", ".pdf"))
+        _files.write_text(folder / "data.csv", _csv(experiment.table(outcome)))
+        manifest |= {"drawn": wanted, "figures": list(FIGURES), "data": ["data.csv", "data.npz"]}
+        write_json(folder / "manifest.json", manifest)
+    return Entry(experiment, outcome, manifest, folder)
+
+
+def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Writes a JSON file, whole or not at all."""
+    _files.write_text(path, json.dumps(plain(value), indent=2) + "\n")
+
+
+def _csv(table: Any) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*(list(plain(list(column))) for column in table.values()), strict=True))
+    return text.getvalue()

@@ -1,0 +1,1 @@
+"""What a study is: settings, an outcome, checks of claims, and what all studies share."""

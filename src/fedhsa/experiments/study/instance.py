@@ -1,0 +1,112 @@
+"""The random problem of an experiment, as settings."""
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...algorithms import AbstractAlgorithm
+from ...problems import PROBLEMS, Problem
+from ...theory import Prediction
+from ...theory._rule import require_rule
+from ...theory.rounds import radius
+
+TRIES = 20
+"""How many random problems are looked at for one on which every method is stable."""
+
+
+class Cost(NamedTuple):
+    """Seconds on two cores, roughly."""
+
+    build: float
+    prediction: float
+    step: float
+    """Of all agents, one local step each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """A family of problems and every argument of its generator.
+
+    !!! example
+        >>> Instance("quadratic", 4, {"dim": 3, "b_level": 10.0}).build().num_agents
+        4
+    """
+
+    family: str
+    """Which generator."""
+    num_agents: int
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Those of the generator that are not at their defaults."""
+    key: int = 0
+    """Which random problem."""
+
+    def build(self) -> Problem:
+        """Draws the problem; experiments on the same one share it."""
+        return _build(self.family, self.num_agents, self.key, tuple(sorted(self.arguments.items())))
+
+    def settings(self) -> dict[str, Any]:
+        """Every argument of the generator, defaults included."""
+        parameters = inspect.signature(PROBLEMS[self.family]).parameters
+        values = {name: p.default for name, p in parameters.items()} | dict(self.arguments)
+        return {"family": self.family} | values | {"num_agents": self.num_agents, "key": self.key}
+
+    def change(self, name: str, value: Any) -> "Instance":
+        """The same with one argument replaced."""
+        if name in ("num_agents", "key"):
+            return dataclasses.replace(self, **{name: value})
+        return dataclasses.replace(self, arguments={**self.arguments, name: value})
+
+    def cost(self) -> Cost:
+        """How long building, predicting and stepping it takes."""
+        M, settings = self.num_agents, self.settings()
+        d = settings["dim"]
+        if self.family == "finite-sum":
+            return Cost(1e-4 * M * d, 4 + 1.5e-8 * M * d**3, 2e-10 * M * d**2 + 2e-8 * M)
+        if self.family == "td":
+            S = settings["num_states"]
+            return Cost(1e-5 * M * S, 2 + 2e-8 * M * d * (d + S) ** 2, 3e-9 * M * d + 2e-8 * M)
+        return Cost(0.2, 0.5, 2.5e-8 * M * d)
+
+
+@functools.lru_cache(maxsize=2)
+def _build(family: str, num_agents: int, key: int, arguments: tuple[tuple[str, Any], ...]) -> Problem:
+    return PROBLEMS[family](num_agents=num_agents, key=key, **dict(arguments))
+
+
+def repeated(cohort: Problem, copies: int) -> Problem:
+    """The cohort so many times over: the average operator stays as it is, every copy has noise of its own.
+
+    !!! example
+        >>> repeated(Instance("quadratic", 4, {"dim": 3}).build(), 3).num_agents
+        12
+    """
+    return cohort.take([*range(cohort.num_agents)] * copies)
+
+
+def settling(prediction: Prediction, part: float) -> int:
+    """The rounds until a deviation of the mean has sunk to this part of itself."""
+    return math.ceil(math.log(part) / math.log(prediction.spectral_radius))
+
+
+def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:
+    """The first random problem, counting its key upwards, on which every method is stable; and that key.
+
+    !!! example
+        >>> problem, key = draw_stable(Instance("quadratic", 4, {"dim": 3}), [fedhsa.FedHSA(0.01, local_steps=5)])
+        >>> key
+        0
+    """
+    growth = 0.0
+    for key in range(instance.key, instance.key + TRIES):
+        problem = instance.change("key", key).build()
+        A, _ = problem.affine_parts()
+        growth = max(radius(require_rule(algorithm).transition(A)) for algorithm in algorithms)
+        if growth < 1:
+            return problem, key
+    raise ValueError(
+        f"On {TRIES} random problems from `key` {instance.key} on some method diverges (spectral radius {growth:.4g}). "
+        "Use a smaller `step_size` or fewer `local_steps`."
+    )

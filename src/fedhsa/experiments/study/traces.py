@@ -1,0 +1,137 @@
+"""Simulated error curves with their predictions and their floors: what the figures of the paper are made of."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import statistics
+from ..._random import host_generator
+from ...algorithms import AbstractAlgorithm
+from ...plots import Curve
+from ...problems import Problem
+from ...sources import Silent
+from ...statistics import Estimate
+from ...theory import predict
+from .base import Outcome, Table, Watch
+from .checks import FAIL, Check
+
+SETTLED = 1.02
+"""A predicted error within so much of its floor counts as settled."""
+
+
+class Trace(NamedTuple):
+    """One curve."""
+
+    error: np.ndarray
+    """Squared errors, `(seeds, rounds + 1)`."""
+    predicted: np.ndarray
+    """Their predicted mean, `(rounds + 1,)`."""
+    theta: np.ndarray
+    """Where each seed ended, `(seeds, d)`."""
+    facts: dict[str, Any]
+
+
+def follow(
+    watch: Watch, problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, seeds: int, key: int, theta: Any
+) -> Trace:
+    """Predicts and simulates one curve."""
+    watch.look()
+    prediction = predict(problem, algorithm)
+    if not prediction.stable:
+        raise ValueError(
+            f"{type(algorithm).__name__} diverges with these settings (spectral radius "
+            f"{prediction.spectral_radius:.4g}). Use a `step_size` below {prediction.max_step_size:.3g}."
+        )
+    if not prediction.floor > 0 and not isinstance(problem.agents.source, Silent):
+        raise ValueError("Without noise there is no floor to look at: use the experiment without noise instead.")
+    result = watch.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=key, theta=theta)
+    floor = prediction.floor
+    settled = prediction.rounds_to(SETTLED * floor, theta) if floor > 0 else None
+    facts: dict[str, Any] = {
+        "basis": prediction.basis,
+        "radius": prediction.spectral_radius,
+        "predicted_floor": floor,
+        "predicted_bias": float(prediction.bias @ prediction.bias),
+        "settled": None if settled is None else int(settled),
+        "diverged": int((result.failed_round >= 0).sum()),
+        "cost": result.cost._asdict(),
+    }
+    return Trace(result.error, prediction.error(rounds, theta), result.theta, facts)
+
+
+def gather(traces: dict[str, Trace], facts: dict[str, Any]) -> Outcome:
+    """Curves by label, and other facts, as an outcome."""
+    arrays = {}
+    for label, trace in traces.items():
+        arrays |= {f"{label}/error": trace.error, f"{label}/predicted": trace.predicted, f"{label}/theta": trace.theta}
+    return Outcome(arrays, facts | {"curves": {label: trace.facts for label, trace in traces.items()}})
+
+
+def curves(outcome: Outcome) -> dict[str, Curve]:
+    """What to draw, by label."""
+    found = {}
+    for label in outcome.facts["curves"]:
+        error = outcome.arrays[f"{label}/error"]
+        found[label] = Curve(error, np.arange(error.shape[1]), np.full(len(error), -1))
+    return found
+
+
+def predicted(outcome: Outcome) -> dict[str, np.ndarray]:
+    """The predicted errors, by label."""
+    return {label: outcome.arrays[f"{label}/predicted"] for label in outcome.facts["curves"]}
+
+
+def flat_part(outcome: Outcome, label: str) -> np.ndarray:
+    """The errors of the second half of the rounds, `(seeds, rounds)`."""
+    error = outcome.arrays[f"{label}/error"]
+    return error[:, error.shape[1] // 2 :]
+
+
+def is_flat(outcome: Outcome, label: str) -> bool:
+    """Whether the prediction had settled by then."""
+    settled = outcome.facts["curves"][label]["settled"]
+    return settled is not None and settled <= outcome.arrays[f"{label}/error"].shape[1] // 2
+
+
+def floors(outcome: Outcome, label: str) -> np.ndarray:
+    """Each seed's mean over the flat part, `(seeds,)`: these are independent, whatever happens within a run."""
+    return flat_part(outcome, label).mean(1)
+
+
+def floor(outcome: Outcome, label: str, level: float = statistics.LEVEL) -> Estimate:
+    """The floor with its interval."""
+    return statistics.mean(floors(outcome, label), level)
+
+
+def flatness(outcome: Outcome, label: str) -> Estimate:
+    """The mean over the last quarter of the rounds by that over the third quarter; 1 where the floor is flat."""
+    flat = flat_part(outcome, label)
+    middle = flat.shape[1] // 2
+    return statistics.ratio(flat[:, middle:].mean(1), flat[:, :middle].mean(1))
+
+
+def refuse_unsettled(outcome: Outcome, checks: list[Check]) -> list[Check]:
+    """The checks of floors, failed where a run is too short to have one."""
+    if all(is_flat(outcome, label) for label in outcome.facts["curves"]):
+        return checks
+    return [
+        check._replace(verdict=FAIL, rule=f"{check.rule}; the run is too short to have a floor") for check in checks
+    ]
+
+
+def table(outcome: Outcome) -> Table:
+    """Mean, 95 % interval and prediction of every curve, by round."""
+    found: dict[str, Any] = {}
+    for label, curve in curves(outcome).items():
+        found.setdefault("round", curve.rounds)
+        mean, low, high = statistics.interval(curve.error)
+        found |= {f"{label} mean": mean, f"{label} low": low, f"{label} high": high}
+        found[f"{label} predicted"] = outcome.arrays[f"{label}/predicted"]
+    return found
+
+
+def starting_point(start: str, dim: int, key: int) -> np.ndarray:
+    """Where to start: `zeros`, or `normal` for a standard normal draw."""
+    if start not in ("zeros", "normal"):
+        raise ValueError(f"`start` must be zeros or normal, got {start!r}.")
+    return np.zeros(dim) if start == "zeros" else host_generator(key, "start").normal(size=dim)

@@ -1,0 +1,303 @@
+"""FedHSA extrapolated to step zero on the same observations: whether the speed-up then goes on."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_sylvester
+
+from ... import statistics
+from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, RichardsonRomberg
+from ...problems import Problem, quadratic
+from ...theory import Prediction, correlations, predict
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, equals, inside, near
+from ..study.instance import Instance, repeated, settling
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"FedHSA": FedHSA, "LocalSA": LocalSA}
+PLAIN, EXTRAPOLATED = 0, 1
+"""Where each stands in the arrays."""
+SETTLED = 1e-3
+"""What the mean may keep of its way from the start before anything is measured."""
+WITHIN, ABOUT = 0.05, 0.1
+"""How far predictions may be off, as a part: those of plain floors and biases, and those of extrapolated floors."""
+SEEN = 0.05
+"""How well the bias after extrapolation must be known: the half-width of its square, as a part of that before."""
+FEWER = 4
+"""How many times the rounds runs with fewer agents take, which cost less."""
+SMALL = (0.125, 0.25)
+"""Parts of the step between which the powers of the step in the biases are taken from theory."""
+TINY = 1e-3
+"""The step on the problems with an exact law, where the variance is compared with its first order."""
+TURN = np.array([[1.0, 2.0], [-2.0, 1.0]])
+"""The matrix of the problem whose average operator rotates."""
+
+
+class Run(NamedTuple):
+    """A method at the steps `step` and twice that, on the same observations of so many agents."""
+
+    method: str
+    M: int
+    step: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Extrapolation(AbstractExperiment):
+    """Floors against agents and biases against steps, before and after extrapolation."""
+
+    name: str = "field/extrapolation"
+    title: str = "FedHSA extrapolated"
+    source: str = "New here: Richardson-Romberg on FedHSA"
+    seeds: int = 24
+    instance: Instance = dataclasses.field(
+        default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=8)
+    )
+    """The cohort, that of `saturation`."""
+    local_steps: int = 20
+    step_size: float = 0.1
+    """The smaller of the two steps."""
+    copies: tuple[int, ...] = (1, 4, 16, 64)
+    """How often the cohort is there."""
+    step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
+    """Smaller steps at the most agents; half of `step_size` must be there."""
+    rounds: int = 600
+    """That count, and that tail averages are over."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {"copies": (1, 64), "step_sweep": (0.05, 0.1), "rounds": 400}
+
+    def seconds(self) -> float:
+        work = sum(run.M * (self._chunks(run) * self.rounds + 13 / run.step) for run in self.runs())
+        return 25.0 + 3.0 * len({run[:2] for run in self.runs()}) + 8e-8 * self.seeds * self.local_steps * work
+
+    def runs(self) -> list[Run]:
+        """Every run once; first those with more and more agents."""
+        fewest, most = (self.instance.num_agents * self.copies[k] for k in (0, -1))
+        found = [Run("FedHSA", self.instance.num_agents * copies, self.step_size) for copies in self.copies]
+        found += [Run("FedHSA", most, step) for step in self.step_sweep]
+        found.append(Run("FedHSA", fewest, self.step_size / 2))
+        found += [Run("LocalSA", most, step) for step in self.step_sweep if step >= self.step_size]
+        return list(dict.fromkeys(found))
+
+    def run(self, watch: Watch) -> Outcome:
+        cohort, runs = self.instance.build(), self.runs()
+
+        @functools.cache
+        def theory(method: str, step: float) -> Prediction:
+            watch.look()
+            return predict(cohort, METHODS[method](step, local_steps=self.local_steps))
+
+        last, tails, means = zip(*(self._measure(watch, cohort, run, theory) for run in runs), strict=True)
+        arrays = {"last": np.stack(last), "tail": np.stack(tails), "bias": np.stack(means)}
+        both = [(theory(run.method, run.step), theory(run.method, 2 * run.step)) for run in runs]
+        ratio = variance_ratio(cohort.affine_parts()[0].mean(0), correlations(cohort).long_run.mean(0))
+        facts: dict[str, Any] = {
+            "levels": [[_square(b) for b in _biases(*pair, run.M)] for run, pair in zip(runs, both, strict=True)],
+            "floors": [_floors(*pair, run.M, ratio) for run, pair in zip(runs, both, strict=True)],
+            "saturation_agents": theory("FedHSA", self.step_size).saturation_agents,
+            "variance": self._variances(),
+        }
+        small = [part * self.step_size for part in SMALL]
+        pairs = [(theory("FedHSA", step), theory("FedHSA", 2 * step)) for step in small]
+        levels = np.array([[_square(b) for b in _biases(*pair, math.inf)] for pair in pairs])
+        facts["powers"] = (np.diff(np.log(levels), axis=0)[0] / np.diff(np.log(small))[0]).tolist()
+        main, agents = both[0], np.geomspace(runs[0].M, self._most(), 30)
+        arrays |= {"agents": agents, "curve": np.array([_floors(*main, M, ratio) for M in agents])}
+        return Outcome(arrays, facts)
+
+    def _measure(self, watch: Watch, cohort: Problem, run: Run, theory: Callable[[str, float], Prediction]):
+        """For each seed, plain and extrapolated: floor of the last iterate, error of tail averages, and mean error."""
+        prediction, chunks = theory(run.method, run.step), self._chunks(run)
+        before, problem = settling(prediction, SETTLED), repeated(cohort, run.M // cohort.num_agents)
+        settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
+        settings["record"] = {"copies": lambda snapshot: snapshot.server.inner.theta}
+        both, rounds = RichardsonRomberg(prediction.algorithm), before + chunks * self.rounds
+        copies = watch.simulate(problem, both, rounds=rounds, **settings).records["copies"][:, before + 1 :]
+        errors = copies - cohort.theta_star
+        errors = np.stack([errors[:, :, 0], 2 * errors[:, :, 0] - errors[:, :, 1]])
+        tails = errors.reshape(2, self.seeds, chunks, self.rounds, -1).mean(3)
+        return (errors**2).sum(-1).mean(-1), (tails**2).sum(-1).mean(-1), tails.mean(2)
+
+    def _chunks(self, run: Run) -> int:
+        return 1 if self._most() == run.M else FEWER
+
+    def _most(self) -> int:
+        return self.instance.num_agents * self.copies[-1]
+
+    def _variances(self) -> dict[str, float]:
+        """What extrapolation does to the variance of the last iterate, by exact laws and to first order in the step."""
+        problems = {
+            "symmetric": quadratic.random(num_agents=4, dim=2, start="stationary"),
+            "rotating": quadratic.from_arrays(np.stack([TURN] * 2), np.zeros((2, 2)), noise_std=0.1),
+        }
+        found = {}
+        for name, problem in problems.items():
+            plain = FedHSA(TINY, local_steps=5)
+            both = predict(problem, RichardsonRomberg(plain)), predict(problem, plain)
+            found[name] = both[0].noise_variance / both[1].noise_variance
+        return found
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        return [*self._floor_checks(outcome), *self._bias_checks(outcome), *self._variance_checks(outcome)]
+
+    def _floor_checks(self, outcome: Outcome) -> list[Check]:
+        found, facts, most = [], outcome.facts, self._most()
+        for k in range(len(self.copies)):
+            for kind, word, slack in ((PLAIN, "FedHSA", WITHIN), (EXTRAPOLATED, "Extrapolated FedHSA", ABOUT)):
+                M, measured = self.runs()[k].M, statistics.mean(outcome.arrays["last"][k, kind])
+                name, statement = f"{self.name}: {word}, M = {M}", f"Floor of {word} with M = {M}, as predicted"
+                options: dict[str, Any] = {"slack": slack, "precision": 0.25}
+                found.append(equals(22, name, statement, measured, facts["floors"][k][kind], **options))
+        for kind, word, low, high in ((PLAIN, "FedHSA", 3.0, math.inf), (EXTRAPOLATED, "extrapolated", 0.0, 1.6)):
+            statement = f"Floor with M = {most} by what 1/M makes of that of one cohort: {word}"
+            measured = self._excess(outcome, kind)
+            found.append(inside(22, f"{self.name}: over 1/M, {word}", statement, measured, low, high))
+        statement = f"Error of tail averages over {self.rounds} rounds with M = {most}, extrapolated by plain"
+        measured = statistics.ratio(*outcome.arrays["tail"][self._at(most, self.step_size), ::-1])
+        found.append(inside(22, f"{self.name}: tail averages", statement, measured, 0.0, 0.2))
+        words = ((most, 0.0, 1.0, "less"), (self.runs()[0].M, 1.0, math.inf, "more"))
+        for M, low, high, word in words:
+            statement = f"Floor with M = {M}, extrapolated by plain at half the step, which sends as much: {word}"
+            measured = self._against_half(outcome, M)
+            found.append(inside(22, f"{self.name}: half the step, M = {M}", statement, measured, low, high))
+        return found
+
+    def _bias_checks(self, outcome: Outcome) -> list[Check]:
+        found, facts = [], outcome.facts
+        for k, run in enumerate(self.runs()):
+            if self._most() == run.M:
+                of = f"{run.method}, step {run.step:g}, M = {run.M}"
+                plain, extrapolated = (statistics.squared_bias(means) for means in outcome.arrays["bias"][k])
+                before, after = facts["levels"][k]
+                name, statement = f"{self.name}: bias, {of}", f"Squared bias of {of}, as predicted"
+                found.append(equals(22, name, statement, plain, before, slack=WITHIN, precision=0.4))
+                options: dict[str, Any] = {"precision": SEEN * before, "relative": False, "slack": WITHIN * after}
+                statement = f"{statement}, after extrapolation; to {100 * SEEN:g} % of that before"
+                found.append(equals(22, f"{name}, extrapolated", statement, extrapolated, after, **options))
+        rows = [self._at(self._most(), step) for step in self.step_sweep]
+        expected = statistics.slope(self.step_sweep, [[facts["levels"][k][PLAIN]] * 2 for k in rows]).value
+        samples = [statistics.squared_bias_samples(outcome.arrays["bias"][k, PLAIN]) for k in rows]
+        options = {"slack": 0.05, "precision": 0.5, "relative": False}
+        statement = "Power of the step in the squared bias of FedHSA, as predicted at these steps"
+        measured = statistics.slope(self.step_sweep, samples)
+        found.append(equals(22, f"{self.name}: power", statement, measured, expected, **options))
+        for kind, word, expected in ((PLAIN, "FedHSA", 2.0), (EXTRAPOLATED, "extrapolated FedHSA", 4.0)):
+            statement = f"Power of the step in the squared bias of {word} at small steps and any number of agents"
+            name, power = f"{self.name}: power at small steps, {word}", facts["powers"][kind]
+            found.append(near(22, name, statement, power, expected, tolerance=0.1, relative=False))
+        return found
+
+    def _variance_checks(self, outcome: Outcome) -> list[Check]:
+        found = []
+        for kind, expected in (("symmetric", 2 / 3), ("rotating", variance_ratio(-TURN, np.eye(2)))):
+            statement = f"Variance after extrapolation by that before, exact law at a small step, {kind} operator"
+            measured = outcome.facts["variance"][kind]
+            found.append(near(22, f"{self.name}: variance, {kind}", statement, measured, expected, tolerance=0.01))
+        return found
+
+    def _at(self, M: int, step: float, method: str = "FedHSA") -> int:
+        return self.runs().index(Run(method, M, step))
+
+    def _excess(self, outcome: Outcome, kind: int) -> statistics.Estimate:
+        """The floor at the most agents over what 1/M makes of that of one cohort."""
+        last, M = outcome.arrays["last"][:, kind], [run.M for run in self.runs()]
+        k = len(self.copies) - 1
+        return statistics.ratio(M[k] * last[k], M[0] * last[0])
+
+    def _against_half(self, outcome: Outcome, M: int) -> statistics.Estimate:
+        above = outcome.arrays["last"][self._at(M, self.step_size), EXTRAPOLATED]
+        return statistics.ratio(above, outcome.arrays["last"][self._at(M, self.step_size / 2), PLAIN])
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        most, few, k = self._most(), self.runs()[0].M, self._at(self._most(), self.step_size)
+        plain, better = (self._excess(outcome, kind) for kind in (PLAIN, EXTRAPOLATED))
+        tail = statistics.ratio(*outcome.arrays["tail"][k])
+        before, after = (statistics.squared_bias(means) for means in outcome.arrays["bias"][k])
+        local = self._at(most, self.step_size, "LocalSA")
+        local_before, local_after = (statistics.squared_bias(means) for means in outcome.arrays["bias"][local])
+        half, half_few = (_inverse(self._against_half(outcome, M)) for M in (most, few))
+        return [
+            f"With M = {most} agents FedHSA's floor is {_said(plain)} times what 1/M makes of that of {few}; after "
+            f"extrapolation it is {_said(better)} times (left). Tail averages over {self.rounds} rounds gain a factor "
+            f"of {_said(tail)}.",
+            f"The squared bias at step {self.step_size:g} falls from {_said(before)} to {_said(after)} (predicted "
+            f"{outcome.facts['levels'][k][EXTRAPOLATED]:.2g}), and that of Local SA from {_said(local_before)} to "
+            f"{_said(local_after)}; by theory it goes with the power {outcome.facts['powers'][EXTRAPOLATED]:.2f} of "
+            "the step at small ones, 4 in the limit, and without extrapolation with the square (right).",
+            "Extrapolation sends twice as much. Plain FedHSA that sends as much, with half the step and twice the "
+            f"rounds, has a floor {_said(half)} times as large with M = {most}, and {_said(half_few)} times with M = "
+            f"{few}: with few agents there is nothing to gain.",
+        ]
+
+    def table(self, outcome: Outcome) -> Table:
+        rows = []
+        for k, run in enumerate(self.runs()):
+            for kind, word in ((PLAIN, "plain"), (EXTRAPOLATED, "extrapolated")):
+                floor = statistics.mean(outcome.arrays["last"][k, kind], level=0.95)
+                tail = statistics.mean(outcome.arrays["tail"][k, kind], level=0.95)
+                level = statistics.squared_bias(outcome.arrays["bias"][k, kind], level=0.95)
+                expected = outcome.facts["floors"][k][kind], outcome.facts["levels"][k][kind]
+                rows.append((*run, word, *floor, expected[0], *tail, *level, expected[1]))
+        names = ["method", "agents", "step_size", "output", "floor", "floor_low", "floor_high", "floor_predicted"]
+        names += ["tail", "tail_low", "tail_high"]
+        names += ["squared_bias", "squared_bias_low", "squared_bias_high", "squared_bias_predicted"]
+        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+    def notes(self) -> list[str]:
+        return [
+            "Extrapolation on one Markovian trajectory is from Huo, Chen and Xie (2023, arXiv:2210.00953), for one "
+            "agent; `docs/extrapolation.md` derives what it does to FedHSA. The problem is that of `saturation`, "
+            "picked for its bias, and more agents are copies of one cohort with noise of their own.",
+            "Extrapolated floors are predicted by the lasting bias at both steps, which is exact for many agents, and "
+            "by the plain variance times a ratio that is first order in the step.",
+        ]
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        from .extrapolation_figure import draw
+
+        return draw(self, outcome)
+
+
+def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:
+    r"""The variance of $2\theta^{(\eta)} - \theta^{(2\eta)}$ on the same observations by that of $\theta^{(\eta)}$.
+
+    To first order in the step, from $a \bar A X_{ab} + b X_{ab} \bar A^T = -ab\, \bar\Gamma$ for steps $a$ and $b$.
+
+    !!! example
+        >>> round(variance_ratio(-np.diag([1.0, 5.0]), np.eye(2)), 6)
+        0.666667
+    """
+
+    def shared(a: float, b: float) -> float:
+        return float(np.trace(solve_sylvester(a * A_bar, b * A_bar.T, -a * b * long_run)))
+
+    return (4 * shared(1, 1) + shared(2, 2) - 4 * shared(1, 2)) / shared(1, 1)
+
+
+def _biases(one: Prediction, two: Prediction, M: float) -> tuple[np.ndarray, np.ndarray]:
+    """With so many agents, of the smaller step and after extrapolation."""
+    biases = [p.lasting_bias + p.problem.num_agents / M * (p.bias - p.lasting_bias) for p in (one, two)]
+    return biases[0], 2 * biases[0] - biases[1]
+
+
+def _floors(one: Prediction, two: Prediction, M: float, ratio: float) -> list[float]:
+    variance = one.problem.num_agents / M * one.noise_variance
+    plain, extrapolated = (_square(bias) for bias in _biases(one, two, M))
+    return [plain + variance, extrapolated + ratio * variance]
+
+
+def _square(bias: np.ndarray) -> float:
+    return float(bias @ bias)
+
+
+def _inverse(found: statistics.Estimate) -> statistics.Estimate:
+    return statistics.Estimate(1 / found.value, 1 / found.high, 1 / found.low)
+
+
+def _said(found: statistics.Estimate) -> str:
+    return f"{found.value:.3g} ({found.low:.2g} to {found.high:.2g})"

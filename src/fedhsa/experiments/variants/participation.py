@@ -1,0 +1,321 @@
+"""FedHSA with some of the agents: the floor that sampling leaves, and when it pays that everyone answers (claim 21)."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ... import statistics
+from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial, cost
+from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
+from ...problems import Problem, quadratic
+from ...statistics import Estimate
+from ...theory import participation_law as laws
+from ...theory.prediction import FLOAT_BYTES
+from ..study.base import AbstractExperiment, Outcome, Table, Watch
+from ..study.checks import Check, at_most, equals, inside, near
+from .participation_figure import draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FED, ALL, LOCAL, SCAFFOLDED = "FedHSA", "FedHSA, all answer", "Local SA", "SCAFFOLD"
+ROUNDING = 1e-20
+"""A squared error that counts as zero."""
+HIGHER_ORDERS = 0.06
+"""How far slopes, and ratios to the first order in the step, may be from 1 at the steps that are run."""
+STEP, H = 0.02, 5
+"""Where neither is varied."""
+UP = DOWN = 0.1
+"""Of availability: half of the agents are there on average, for ten rounds."""
+ABOVE = 4
+"""Prices are those of an error so many times the floor."""
+LONG = 2000
+"""Rounds in which the law's error gets there, whatever the settings."""
+
+Case = tuple[str, AbstractAlgorithm, float | None]
+"""A label, an algorithm and its exact floor, where we have one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation(AbstractExperiment):
+    """A quadratic problem small enough that exact floors are sums over all sets of agents."""
+
+    name: str = "field/participation"
+    title: str = "FedHSA with some of the agents"
+    source: str = "New here"
+    seeds: int = 64
+    num_agents: int = 8
+    dim: int = 3
+    problem_key: int = 0
+    counts: tuple[int, ...] = (1, 2, 4, 6)
+    """How many take part."""
+    steps: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)
+    local_steps: tuple[int, ...] = (2, 5, 10)
+    rounds: int = 1500
+    noise: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    """Standard deviations of white noise in each entry of an operator."""
+    noisy_step: float = 0.01
+    target: float = 0.02
+    """The floor at which steps are set where prices are compared."""
+
+    quick_settings: ClassVar[dict[str, Any]] = {"seeds": 32, "rounds": 600, "local_steps": (2, 5), "noise": (0.25, 4.0)}
+
+    def seconds(self) -> float:
+        return 80.0 + 4e-4 * self.seeds * self.rounds
+
+    def run(self, watch: Watch) -> Outcome:
+        problem = quadratic.random(num_agents=self.num_agents, dim=self.dim, key=self.problem_key)
+        agents, arrays, law, price = laws.agents_of(problem), {}, {}, {}
+        runs = [(problem.noiseless(), case) for case in self._silent(agents)]
+        for sigma in self.noise:
+            noisy = quadratic.from_arrays(-agents.A, -problem.affine_parts()[1], noise_std=sigma)
+            runs += [(noisy, case) for case in self._noisy(agents, sigma)]
+            if sigma in (self.noise[0], self.noise[-1]):
+                price[f"{sigma:g}"] = self._price(watch, noisy, agents, sigma)
+        for on, (label, algorithm, floor) in runs:
+            arrays[label], arrays[f"{label}/mean"] = self._measure(watch, on, algorithm)
+            law |= {} if floor is None else {label: floor}
+        for sigma, found in price.items():
+            arrays |= {f"price {sigma}/{label}": found.pop(f"{label}/errors") for label in (FED, ALL)}
+        facts = {"laws": law, "price": price, "zero": self._zero(watch, problem.noiseless())}
+        return Outcome(arrays, facts | self._first_order(agents))
+
+    def _sample(self, count: int) -> UniformSampling:
+        return UniformSampling(count, num_agents=self.num_agents)
+
+    @property
+    def _half(self) -> int:
+        return self.num_agents // 2
+
+    @property
+    def _chances(self) -> np.ndarray:
+        """Unequal ones."""
+        return np.linspace(0.2, 0.9, self.num_agents)
+
+    def _uniform(self, agents: laws.Agents, count: int, step: float, local_steps: int, **kind: Any) -> float:
+        weights, chances = laws.uniform(self.num_agents, count)
+        return laws.independent_floor(laws.rounds(agents, weights, step, local_steps, **kind), chances)[0]
+
+    def _silent(self, agents: laws.Agents) -> Iterator[Case]:
+        """What runs without noise."""
+        for m in self.counts:
+            some = self._sample(m)
+            yield f"{FED}/m {m}", _partial(some), self._uniform(agents, m, STEP, H)
+            local = Partial(LocalSA(STEP, local_steps=H), some)
+            yield f"{LOCAL}/m {m}", local, self._uniform(agents, m, STEP, H, fed=False)
+        half = self._sample(self._half)
+        for step in self.steps:
+            yield f"{FED}/step {step:g}", _partial(half, step), self._uniform(agents, self._half, step, H)
+        for steps in self.local_steps:
+            law = self._uniform(agents, self._half, STEP, steps)
+            yield f"{FED}/H {steps}", _partial(half, local_steps=steps), law
+        there, chances = laws.subsets(np.full(self.num_agents, 0.5))
+        law = laws.rounds(agents, laws.among_those_present(there), STEP, H)
+        yield "Bernoulli", _partial(Bernoulli(0.5)), laws.independent_floor(law, chances)[0]
+        kernel = laws.coming_and_going(self.num_agents, UP, DOWN)
+        yield "availability", _partial(Availability(UP, DOWN)), laws.chain_floor(law, chances, kernel)[0]
+        there, chances = laws.subsets(self._chances)
+        for step in (self.steps[0], STEP):
+            law = laws.rounds(agents, there / self._chances / self.num_agents, step, H)
+            floor = laws.independent_floor(law, chances)[0]
+            yield f"Horvitz-Thompson/step {step:g}", _partial(WeightedSampling(self._chances), step), floor
+
+    def _noisy(self, agents: laws.Agents, sigma: float) -> Iterator[Case]:
+        """What runs with noise."""
+        half, step = self._sample(self._half), self.noisy_step
+        for label in (FED, ALL):
+            law = self._uniform(agents, self._half, step, H, noise_std=sigma, all_answer=label == ALL)
+            yield f"{label}/noise {sigma:g}", _partial(half, step, all_answer=label == ALL), law
+        yield f"{SCAFFOLDED}/noise {sigma:g}", Partial(SCAFFOLD(step, local_steps=H, option=2), half), None
+
+    def _measure(self, watch: Watch, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
+        """Each seed's mean squared error, and its mean error, over all but the first third of a run from the root."""
+        root, skipped = problem.theta_star, self.rounds // 3
+        how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key, "theta": root}
+        found = watch.simulate(problem, algorithm, record=("error", "theta"), **how)
+        return found.error[:, skipped:].mean(1), found.records["theta"][:, skipped:].mean(1) - root
+
+    def _zero(self, watch: Watch, problem: Problem) -> dict[str, float]:
+        """The largest final error, without noise, of the methods that go to the root."""
+        half = self._sample(self._half)
+        methods = {
+            ALL: _partial(half, all_answer=True),
+            "Horvitz-Thompson, all answer": _partial(WeightedSampling(self._chances), all_answer=True),
+            SCAFFOLDED: Partial(SCAFFOLD(STEP, local_steps=H, option=2), half),
+        }
+        how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
+        return {label: float(watch.simulate(problem, a, **how).error[:, -1].max()) for label, a in methods.items()}
+
+    def _price(self, watch: Watch, problem: Problem, agents: laws.Agents, sigma: float) -> dict[str, Any]:
+        """Both kinds at the steps that put their floors at the target, from an error of a hundred times that."""
+        found: dict[str, Any] = {}
+        error = np.full(self.dim, np.sqrt(100 * self.target / self.dim))
+        how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
+        for label in (FED, ALL):
+            kind: dict[str, Any] = {"noise_std": sigma, "all_answer": label == ALL}
+            step = self._tuned(lambda step, kind=kind: self._uniform(agents, self._half, step, H, **kind))
+            algorithm = _partial(self._sample(self._half), step, all_answer=label == ALL)
+            found[f"{label}/errors"] = watch.simulate(problem, algorithm, theta=problem.theta_star + error, **how).error
+            weights, chances = laws.uniform(self.num_agents, self._half)
+            law = laws.rounds(agents, weights, step, H, **kind)
+            expected = laws.expected_errors(law, chances, error, LONG)
+            spent = cost(problem, algorithm)
+            prices = {"bytes": FLOAT_BYTES * (spent.floats_up + spent.floats_down), "evaluations": spent.evaluations}
+            found[label] = {"step": step, "rounds": statistics.crossing(expected, ABOVE * self.target)} | prices
+        return found
+
+    def _tuned(self, floor: Callable[[float], float]) -> float:
+        """The step that puts the floor at the target; the largest where the floor is lower still."""
+        low, high = 1e-5, self.steps[-1]
+        if floor(high) <= self.target:
+            return high
+        return float(brentq(lambda step: floor(step) - self.target, low, high))  # pyright: ignore[reportArgumentType]
+
+    def _first_order(self, agents: laws.Agents) -> dict[str, Any]:
+        """What the laws tend to at small steps."""
+        M, smallest = self.num_agents, self.steps[0]
+
+        def floor(count: int, scale: float) -> float:
+            return laws.first_order_floor(agents, scale, laws.sampling_factor(M, count))
+
+        weights, chances = laws.uniform(M, 2)
+        means = [
+            laws.independent_floor(laws.rounds(agents, weights, smallest, H, fed=fed), chances)[1]
+            for fed in (True, False)
+        ]
+        first = {f"{FED}/m {m}": floor(m, STEP * H) for m in self.counts}
+        first |= {f"{FED}/step {step:g}": floor(self._half, step * H) for step in self.steps}
+        first |= {f"{FED}/H {steps}": floor(self._half, STEP * steps) for steps in self.local_steps}
+        factor = laws.mean_factor(M, 0.5)
+        first["Bernoulli"] = laws.first_order_floor(agents, STEP * H, factor)
+        first["availability"] = laws.correlated_floor(agents, STEP * H, factor, 1 - UP - DOWN)
+        bias = laws.product_bias(agents, self._chances)
+        return {
+            "first order": first,
+            "bias of two by Local SA's": float(np.linalg.norm(means[0]) / np.linalg.norm(means[1])),
+            "bias of products": float(bias @ bias),
+            "break-even": H * M / ((H - 2) * (M - 1)),
+            "unlike": float((agents.r**2).mean()),
+        }
+
+    def draw(self, outcome: Outcome) -> "Figure":
+        return draw(self, outcome)
+
+    def notes(self) -> list[str]:
+        return [
+            "Whoever takes part does so in both exchanges of the round. The floors are means over all but the first "
+            "third of runs that begin at the root.",
+            f"Where neither is varied, the step is {STEP:g} with {H} local steps and half of the agents take part. The "
+            "noise is white and additive, so that the exact law covers it.",
+            f"Bytes are those of all messages of the agents that take part, up and down. Prices are those of "
+            f"{ABOVE} times the target {self.target:g}, at steps that put the floor at the target, or at the largest.",
+            "SCAFFOLD is option II with controls that begin at 0 (Karimireddy et al. 2020, arXiv:1910.06378).",
+        ]
+
+    def tell(self, outcome: Outcome) -> list[str]:
+        counts, steps, local_steps = (self.slope(outcome, by) for by in ("m", "step", "H"))
+        bias = self.bias(outcome, STEP)
+        lasting = 1 - UP - DOWN
+        return [
+            f"Without noise FedHSA among {self._half} of {self.num_agents} agents keeps a floor of the order of the "
+            f"step: slope {_said(steps)} in the step, {_said(local_steps)} in the local steps and {_said(counts)} in "
+            "(M - m) / (m (M - 1)). If everyone answers the exchange of operators, and for SCAFFOLD, it is zero to "
+            "rounding.",
+            f"Agents that come and go with correlation {lasting:g} raise the floor "
+            f"{_said(statistics.ratio(outcome.arrays['availability'], outcome.arrays['Bernoulli']))} times over "
+            "independent ones. Weights of one over the chances in both exchanges leave a squared bias of "
+            f"{_said(bias, 4)} that no smaller step removes.",
+            "With noise it pays that everyone answers while agents differ by more than one observation's noise. At "
+            + " and at ".join(self._told(outcome, f"{sigma:g}") for sigma in (self.noise[0], self.noise[-1]))
+            + ".",
+        ]
+
+    def _told(self, outcome: Outcome, sigma: str) -> str:
+        bytes_, evaluations = (self.price(outcome, sigma, unit) for unit in ("bytes", "evaluations"))
+        return (
+            f"noise {sigma} the floor is {_said(self.gain(outcome, sigma), 3)} times that among those present, and an "
+            f"error costs {_said(bytes_)} times the bytes and {_said(evaluations)} times the evaluations"
+        )
+
+    def slope(self, outcome: Outcome, by: str) -> Estimate:
+        """Of FedHSA's floor without noise: in the factor of `m`, the step, or the local steps `H`."""
+        M = self.num_agents
+        values = {"m": self.counts, "step": self.steps, "H": self.local_steps}[by]
+        x = [laws.sampling_factor(M, value) for value in values] if by == "m" else values
+        return statistics.slope(x, [outcome.arrays[f"{FED}/{by} {value:g}"] for value in values])
+
+    def bias(self, outcome: Outcome, step: float) -> Estimate:
+        """Squared, of weighted exchanges."""
+        return statistics.squared_bias(outcome.arrays[f"Horvitz-Thompson/step {step:g}/mean"])
+
+    def gain(self, outcome: Outcome, sigma: str) -> Estimate:
+        """The floor when everyone answers by that when only those present do."""
+        return statistics.ratio(outcome.arrays[f"{ALL}/noise {sigma}"], outcome.arrays[f"{FED}/noise {sigma}"])
+
+    def price(self, outcome: Outcome, sigma: str, unit: str) -> Estimate:
+        """What an error costs when everyone answers, by what it costs among those present."""
+        facts = outcome.facts["price"][sigma]
+        every, some = (outcome.arrays[f"price {sigma}/{label}"] for label in (ALL, FED))
+
+        def price(seeds: np.ndarray) -> float:
+            taken = [statistics.crossing(errors[seeds].mean(0), ABOVE * self.target) for errors in (every, some)]
+            return taken[0] * facts[ALL][unit] / (taken[1] * facts[FED][unit])
+
+        return statistics.jackknife(price, np.arange(len(every)))
+
+    def checks(self, outcome: Outcome) -> list[Check]:
+        found, facts = [], outcome.facts
+        for label, law in facts["laws"].items():
+            statement = "The floor is that of the exact law, the sum over all sets of agents."
+            measured = statistics.mean(outcome.arrays[label])
+            found.append(equals(21, f"{self.name}: {label}", statement, measured, law, precision=0.2))
+        for by, name in (("m", "(M - m) / (m (M - 1))"), ("step", "the step"), ("H", "the local steps")):
+            statement = f"Without noise FedHSA's floor is in proportion to {name}: slope on logarithmic axes."
+            how: dict[str, Any] = {"slack": HIGHER_ORDERS, "precision": 0.1}
+            found.append(equals(21, f"{self.name}: slope, {by}", statement, self.slope(outcome, by), 1.0, **how))
+        label = f"{FED}/step {self.steps[0]:g}"
+        statement = "At the smallest step the exact floor is that of the first order."
+        law, first = facts["laws"][label], facts["first order"][label]
+        found.append(near(21, f"{self.name}: first order", statement, law, first, tolerance=HIGHER_ORDERS))
+        statement = "Coming and going: the exact floor is that of the first order with the echoes of each round."
+        law, first = facts["laws"]["availability"], facts["first order"]["availability"]
+        found.append(near(21, f"{self.name}: echoes", statement, law, first, tolerance=0.2))
+        statement = "Among two agents FedHSA's mean is off by (M - 2) / (2 (M - 1)) of Local SA's bias."
+        ratio, expected = facts["bias of two by Local SA's"], laws.sampling_factor(self.num_agents, 2)
+        found.append(near(21, f"{self.name}: mean", statement, ratio, expected, tolerance=0.02))
+        statement = "Weighted in both exchanges, the squared bias at the smallest step is that of step zero."
+        bias, expected = self.bias(outcome, self.steps[0]), facts["bias of products"]
+        found.append(equals(21, f"{self.name}: products", statement, bias, expected, slack=0.05, precision=0.25))
+        for label, error in facts["zero"].items():
+            statement = "Without noise the root is reached: largest final squared error."
+            found.append(at_most(21, f"{self.name}: {label}, root", statement, error, ROUNDING))
+        for sigma, low, high in ((self.noise[0], 0.0, 1.0), (self.noise[-1], 1.0, np.inf)):
+            said = f"{sigma:g}"
+            statement = "The floor when everyone answers by that among those present: lower where noise is small."
+            found.append(inside(21, f"{self.name}: gain, noise {said}", statement, self.gain(outcome, said), low, high))
+            statement = "Rounds to the same error when everyone answers, in bytes of those among the present."
+            law = facts["price"][said]
+            expected = law[ALL]["rounds"] * law[ALL]["bytes"] / (law[FED]["rounds"] * law[FED]["bytes"])
+            price = self.price(outcome, said, "bytes")
+            found.append(equals(21, f"{self.name}: bytes, noise {said}", statement, price, expected, precision=0.2))
+        return found
+
+    def table(self, outcome: Outcome) -> Table:
+        labels = [label for label in outcome.arrays if "/mean" not in label and "price" not in label]
+        floors = [statistics.mean(outcome.arrays[label], 0.95) for label in labels]
+        columns = {name: [getattr(floor, name) for floor in floors] for name in ("value", "low", "high")}
+        facts = [[outcome.facts[kind].get(label, np.nan) for label in labels] for kind in ("laws", "first order")]
+        return {"run": labels} | columns | {"law": facts[0], "first order": facts[1]}
+
+
+def _partial(
+    sampling: AbstractSampling, step: float = STEP, local_steps: int = H, *, all_answer: bool = False
+) -> Partial:
+    return Partial(FedHSA(step, local_steps=local_steps), sampling, "operator" if all_answer else None)
+
+
+def _said(estimate: Estimate, digits: int = 2) -> str:
+    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"

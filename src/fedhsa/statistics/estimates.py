@@ -1,0 +1,216 @@
+r"""Means, ratios and slopes with intervals: positive, skewed errors of independent seeds.
+
+All intervals are symmetric for the logarithm (delta method) with Student's quantile: a quantity that is a smooth
+function of means over seeds is, to first order, itself a mean over seeds of its influence values, whose spread gives
+the standard error. Seeds are independent whatever happens within a run, so means over the rounds of each run carry
+their autocorrelation in the spread between seeds, and curves that share their noise keep what they gain from it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+LEVEL = 0.999
+"""Of the intervals that decide claims: so high that some seventy of them can be expected to hold together."""
+
+ROUNDING = 1e-10
+"""Down to which part of the error at the start its speed is taken."""
+
+
+class Estimate(NamedTuple):
+    """A number with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its two ends."""
+        return self.low, self.high
+
+    def contains(self, value: float) -> bool:
+        """Whether the value lies in the interval."""
+        return self.low <= value <= self.high
+
+
+def mean(samples: Any, level: float = LEVEL) -> Estimate:
+    """The mean of positive samples, one per seed.
+
+    !!! example
+        >>> found = mean([1.0, 2.0, 3.0, 2.0], level=0.95)
+        >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
+        (2.0, 1.04, 3.83)
+    """
+    samples = _row(samples)
+    return _logarithmic(samples.mean(), samples / samples.mean() - 1, level)
+
+
+def ratio(above: Any, below: Any, level: float = LEVEL) -> Estimate:
+    """The ratio of two means over the same seeds, paired: what the two have in common cancels.
+
+    !!! example
+        >>> noise = np.array([1.0, 2.0, 3.0, 2.0])
+        >>> tuple(round(x, 6) for x in ratio(2 * noise, noise))
+        (2.0, 2.0, 2.0)
+    """
+    above, below = _row(above), _row(below)
+    influence = above / above.mean() - below / below.mean()
+    return _logarithmic(above.mean() / below.mean(), influence, level)
+
+
+def slope(x: Any, samples: Any, level: float = LEVEL) -> Estimate:
+    """The least-squares slope of the logarithm of the mean against that of `x`; `samples` are `(len(x), seeds)`.
+
+    !!! example
+        >>> samples = np.outer([8.0, 4.0, 2.0], [0.9, 1.0, 1.1])
+        >>> round(slope([1, 2, 4], samples).value, 6)
+        -1.0
+    """
+    samples = np.stack([_row(row) for row in samples])
+    at = np.log(np.asarray(x, dtype=float))
+    weights = (at - at.mean()) / ((at - at.mean()) ** 2).sum()
+    averages = samples.mean(1, keepdims=True)
+    influence = weights @ (samples / averages - 1)
+    value = float(weights @ np.log(averages[:, 0]))
+    half = float(_half_width(influence, level))
+    return Estimate(value, value - half, value + half)
+
+
+def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
+    r"""The squared norm of a mean, from one estimate of the mean per seed, `(seeds, d)`.
+
+    With the average $m$ of the $K$ seeds and their covariance $S$, $|m|^2$ is too large by $\mathrm{tr} S / K$, which
+    is taken off; the interval has the variance $4 m^T S m / K + 2\,\mathrm{tr}(S^2) / K^2$, which is generous where the
+    bias is small. Without a bias the estimate may come out negative.
+
+    !!! example
+        >>> seeds = np.random.default_rng(0).normal([3.0, 4.0], 1.0, size=(10000, 2))
+        >>> bool(abs(squared_bias(seeds).value - 25) < 0.5), squared_bias(seeds - [3.0, 4.0]).contains(0.0)
+        (True, True)
+    """
+    K, m = len(means), means.mean(0)
+    S = np.atleast_2d(np.cov(means.T)) / K
+    value = float(m @ m - np.trace(S))
+    half = float(stdtrit(K - 1, (1 + level) / 2) * np.sqrt(4 * m @ S @ m + 2 * np.trace(S @ S)))
+    return Estimate(value, value - half, value + half)
+
+
+def squared_bias_samples(means: np.ndarray) -> np.ndarray:
+    """One number per seed whose mean is the squared bias and whose spread is, to first order, that of its estimate."""
+    m = means.mean(0)
+    return squared_bias(means).value + 2 * (means - m) @ m
+
+
+def jackknife(value: Callable[[np.ndarray], float], seeds: np.ndarray, level: float = LEVEL) -> Estimate:
+    """A smooth positive function of the seeds: its value on all, with an interval from leaving out one at a time.
+
+    !!! example
+        >>> samples = np.array([1.0, 2.0, 3.0, 2.0])
+        >>> found, known = jackknife(lambda seeds: samples[seeds].mean(), np.arange(4)), mean(samples)
+        >>> abs(found.low - known.low) < 0.05
+        True
+    """
+    whole, n = value(seeds), len(seeds)
+    left_out = np.array([value(np.delete(seeds, i)) for i in range(n)])
+    influence = (n - 1) * (np.log(whole) - np.log(left_out))
+    return _logarithmic(whole, influence, level)
+
+
+def autocorrelation_time(errors: Any) -> float:
+    r"""How many successive records are worth one independent one: $1 + 2 \sum_k \rho_k$, `errors` `(seeds, records)`.
+
+    The correlations $\rho_k$ are averaged over seeds; the sum ends at five times its own value (Sokal's window).
+
+    !!! example
+        >>> rng = np.random.default_rng(0)
+        >>> 0.9 < autocorrelation_time(rng.normal(size=(20, 1000))) < 1.1
+        True
+    """
+    errors = np.asarray(errors, dtype=float)
+    centred = errors - errors.mean()
+    length = errors.shape[1]
+    power = np.abs(np.fft.rfft(centred, 2 * length, axis=1)) ** 2
+    covariance = np.fft.irfft(power, axis=1)[:, :length].mean(0) / np.arange(length, 0, -1)
+    if not covariance[0] > 0:
+        return 1.0
+    times = 2 * np.cumsum(covariance / covariance[0]) - 1
+    enough = np.flatnonzero(np.arange(length) >= 5 * times)
+    return float(max(times[enough[0]] if len(enough) else times[length // 2], 1.0))
+
+
+def interval(error: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""The mean over seeds and its interval, each `(records,)`, of errors `(seeds, records)`.
+
+    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method):
+    with the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of
+    freedom, $m \exp(\pm q\, s / (m \sqrt n))$.
+
+    Where a seed has diverged (infinite or not a number) all three are infinite. One seed has no interval:
+    its bounds are NaN.
+
+    !!! example
+        >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
+        >>> mean.tolist(), low.round(2).tolist(), high.round(2).tolist()
+        ([2.0, 0.0], [1.04, 0.0], [3.83, 0.0])
+    """
+    error = np.asarray(error, dtype=np.float64)
+    if error.ndim != 2 or not error.size:
+        raise ValueError(f"`error` must have shape (seeds, records), got {error.shape}.")
+    seeds = len(error)
+    finite = np.isfinite(error).all(0)
+    error = np.where(finite, error, 1.0)
+    mean = error.mean(0)
+    if seeds > 1:
+        relative = error / np.where(mean > 0, mean, 1.0)
+        factor = np.exp(_half_width(relative, level))
+    else:
+        factor = np.full_like(mean, np.nan)
+    low, high = mean / factor, mean * factor
+    return np.where(finite, mean, np.inf), np.where(finite, low, np.inf), np.where(finite, high, np.inf)
+
+
+def growth(error: np.ndarray) -> float:
+    """The factor of the error per round over the second half of a run, before it overflows or meets rounding.
+
+    From a line through the logarithms, since errors may oscillate on their way.
+
+    !!! example
+        >>> round(growth(0.25 ** np.arange(50)), 6), round(growth(4.0 ** np.arange(50)), 6)
+        (0.5, 2.0)
+    """
+    fine = np.isfinite(error) & (error > ROUNDING**2 * error[0])
+    last = len(error) - 1 if fine.all() else int(np.argmin(fine)) - 1
+    if last < 1:
+        return 0.0 if error[1] < error[0] else 1e300
+    at = np.arange(last // 2, last + 1)
+    return float(np.exp(np.polyfit(at, np.log(error[at]), 1)[0] / 2))
+
+
+def crossing(error: np.ndarray, target: float) -> float:
+    """When the error passes the target, between rounds on a logarithmic scale; infinite where it never does."""
+    reached = np.flatnonzero(error <= target)
+    if not len(reached) or not reached[0]:
+        return 0.0 if len(reached) else math.inf
+    before, after = np.log(error[reached[0] - 1 : reached[0] + 1])
+    return float(reached[0] - 1 + (before - math.log(target)) / (before - after))
+
+
+def _row(samples: Any) -> np.ndarray:
+    samples = np.asarray(samples, dtype=float)
+    if samples.ndim != 1 or len(samples) < 2:
+        raise ValueError(f"An interval needs at least two seeds in one row, got an array of shape {samples.shape}.")
+    return samples
+
+
+def _logarithmic(value: float, influence: np.ndarray, level: float) -> Estimate:
+    factor = np.exp(_half_width(influence, level))
+    return Estimate(float(value), float(value / factor), float(value * factor))
+
+
+def _half_width(influence: np.ndarray, level: float) -> Any:
+    seeds = len(influence)
+    return stdtrit(seeds - 1, (1 + level) / 2) * influence.std(0, ddof=1) / np.sqrt(seeds)

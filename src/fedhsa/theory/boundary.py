@@ -1,0 +1,34 @@
+"""Where FedHSA stops contracting: the first step at which the spectral radius of a round reaches 1."""
+
+import numpy as np
+
+from ._rule import LocalRule
+from .rounds import radius
+from .stability import first_crossing, largest_step
+
+
+def fed_hsa_boundary(A: np.ndarray, H: int) -> float:
+    """The first step at which the spectral radius of FedHSA's round map reaches 1."""
+    return largest_step(A, LocalRule(1.0, H, 1.0, 1.0))
+
+
+def one_exchange_map(A: np.ndarray, step: float, H: int) -> np.ndarray:
+    r"""The map of two successive errors of FedHSA with the operators of the round before, $e^+ = F e + B e^-$."""
+    F = LocalRule(step, H, 1.0, 0.0).transition(A)
+    B = LocalRule(step, H, 1.0, 1.0).transition(A) - F
+    return np.block([[F, B], [np.eye(len(F)), np.zeros_like(F)]])
+
+
+def one_exchange_boundary(A: np.ndarray, H: int) -> float:
+    """The first step at which the spectral radius of `one_exchange_map` reaches 1.
+
+    !!! example
+        >>> A = -np.array([0.1, 1.0]).reshape(2, 1, 1)
+        >>> round(10 * one_exchange_boundary(A, 10), 2)
+        7.56
+    """
+
+    def excess(step: float) -> float:
+        return min(radius(one_exchange_map(A, step, H)), 1e100) - 1
+
+    return first_crossing(excess, A, H)

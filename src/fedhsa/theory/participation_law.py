@@ -1,0 +1,208 @@
+"""FedHSA and Local SA with some of the agents: exact floors on affine operators, set by set, and what they tend to."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
+from scipy.stats import binom
+
+from ..problems import Problem
+
+
+class Agents(NamedTuple):
+    r"""What a round needs to know of the agents: $A_i$ and $r_i = \bar G_i(\theta^\star)$."""
+
+    A: np.ndarray
+    r: np.ndarray
+
+
+class Rounds(NamedTuple):
+    r"""For every set of agents a round $e' = \Phi e + c + \text{noise}$, and the covariance of that noise."""
+
+    maps: np.ndarray
+    shifts: np.ndarray
+    noise: np.ndarray
+
+
+def agents_of(problem: Problem) -> Agents:
+    """The affine parts, seen from the root."""
+    A, b = problem.affine_parts()
+    return Agents(A, A @ problem.theta_star - b)
+
+
+def uniform(num_agents: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """All sets of so many agents, as the weights in their mean, and how likely each is.
+
+    !!! example
+        >>> weights, chances = uniform(3, 2)
+        >>> weights.tolist(), chances.sum().round(12)
+        ([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]], np.float64(1.0))
+    """
+    sets = list(itertools.combinations(range(num_agents), count))
+    weights = np.zeros((len(sets), num_agents))
+    for row, present in zip(weights, sets, strict=True):
+        row[list(present)] = 1 / count
+    return weights, np.full(len(sets), 1 / len(sets))
+
+
+def subsets(probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which agents are there in each of the sets, and how likely it is when they come independently."""
+    p = np.asarray(probabilities, dtype=float)
+    there = np.array(list(itertools.product((0.0, 1.0), repeat=len(p))))
+    return there, np.prod(np.where(there > 0, p, 1 - p), axis=1)
+
+
+def among_those_present(there: np.ndarray) -> np.ndarray:
+    """The weights in the mean over those who are there; all zero if nobody is."""
+    return there / np.maximum(there.sum(1, keepdims=True), 1)
+
+
+def coming_and_going(num_agents: int, up: float, down: float) -> np.ndarray:
+    """From each of the sets of `subsets` to each in the next round, when agents come and go on their own."""
+    kernel = np.ones((1, 1))
+    for _ in range(num_agents):
+        kernel = np.kron(kernel, [[1 - up, up], [down, 1 - down]])
+    return kernel
+
+
+def local_powers(A: np.ndarray, step: float, local_steps: int) -> np.ndarray:
+    r"""$F_i^k$ of $F_i = I + \eta A_i$ for $k < H$, `(H, M, d, d)`; their sum is $S_i$."""
+    powers = [np.broadcast_to(np.eye(A.shape[1]), A.shape)]
+    for _ in range(local_steps - 1):
+        powers.append(powers[-1] + step * A @ powers[-1])
+    return np.stack(powers)
+
+
+def rounds(
+    agents: Agents,
+    weights: np.ndarray,
+    step: float,
+    local_steps: int,
+    *,
+    fed: bool = True,
+    all_answer: bool = False,
+    noise_std: float = 0.0,
+) -> Rounds:
+    r"""The rounds of all sets at once; a set is the weights $w_i$ of its replies.
+
+    With $F_i = I + \eta A_i$, $S_i = \sum_{k<H} F_i^k$ and $\hat g$ the weighted mean of operators, or the mean of all,
+    FedHSA's agents move by $\eta S_i \hat g$ and Local SA's by $\eta S_i g_i$. White noise that enters agent $i$'s
+    operator at step $\ell$ moves the server by $K_{i,\ell}$ times it.
+    """
+    A, r = agents
+    M, d = r.shape
+    powers = local_powers(A, step, local_steps)
+    S = powers.sum(0)
+    mean = np.full_like(weights, 1 / M) if all_answer else weights
+    S_bar, A_bar, r_bar = _mix(weights, S), _mix(mean, A), mean @ r
+    if fed:
+        maps, shifts = step * S_bar @ A_bar, step * np.einsum("nij,nj->ni", S_bar, r_bar)
+    else:
+        maps, shifts = step * _mix(weights, S @ A), step * weights @ np.einsum("mij,mj->mi", S, r)
+    noise = np.zeros_like(maps)
+    for step_number in range(local_steps):
+        K = weights[:, :, None, None] * powers[local_steps - 1 - step_number]
+        if fed and step_number == 0:
+            K = K + mean[:, :, None, None] * S_bar[:, None] - weights[:, :, None, None] * S
+        noise = noise + (step * noise_std) ** 2 * np.einsum("nmij,nmkj->nik", K, K)
+    return Rounds(np.eye(d) + maps, shifts, noise)
+
+
+def independent_floor(law: Rounds, chances: np.ndarray) -> tuple[float, np.ndarray]:
+    r"""The mean squared error at stationarity, and the mean error, when sets are drawn afresh in every round.
+
+    Exact: $X = E[\Phi X \Phi^T + \Phi m c^T + c\, m^T \Phi^T + c c^T + N]$ with $m = (I - E\Phi)^{-1} E c$.
+    """
+    maps, shifts, noise = law
+    d = shifts.shape[1]
+    mean = np.linalg.solve(np.eye(d) - np.einsum("n,nij->ij", chances, maps), chances @ shifts)
+    cross = np.einsum("n,ni,nj->ij", chances, maps @ mean, shifts)
+    added = cross + cross.T + np.einsum("n,ni,nj->ij", chances, shifts, shifts) + np.einsum("n,nij->ij", chances, noise)
+    squared = np.einsum("n,nij,nkl->ikjl", chances, maps, maps).reshape(d * d, d * d)
+    X = np.linalg.solve(np.eye(d * d) - squared, added.ravel()).reshape(d, d)
+    return float(np.trace(X)), mean
+
+
+def expected_errors(law: Rounds, chances: np.ndarray, error: np.ndarray, rounds: int) -> np.ndarray:
+    """The mean squared error of every round from an error at the start, when sets are drawn afresh; exact."""
+    maps, shifts, noise = law
+    mean, X, found = error, np.outer(error, error), [error @ error]
+    fixed = np.einsum("ni,nj->nij", shifts, shifts) + noise
+    for _ in range(rounds):
+        cross = np.einsum("ni,nj->nij", maps @ mean, shifts)
+        after = maps @ X @ maps.transpose(0, 2, 1) + cross + cross.transpose(0, 2, 1) + fixed
+        mean, X = chances @ (maps @ mean + shifts), np.einsum("n,nij->ij", chances, after)
+        found.append(np.trace(X))
+    return np.array(found)
+
+
+def chain_floor(law: Rounds, chances: np.ndarray, kernel: np.ndarray) -> tuple[float, np.ndarray]:
+    """The same when the set of the next round depends on this one; the moments on each set, iterated to rest."""
+    maps, shifts, noise = law
+    n, d = shifts.shape
+    mean, X = np.zeros((n, d)), np.zeros((n, d, d))
+    size = 0.0
+    while True:
+        moved = np.einsum("nij,nj->ni", maps, mean)
+        cross = np.einsum("ni,nj->nij", moved, shifts)
+        fixed = chances[:, None, None] * (np.einsum("ni,nj->nij", shifts, shifts) + noise)
+        after = maps @ X @ maps.transpose(0, 2, 1) + cross + cross.transpose(0, 2, 1) + fixed
+        mean = kernel.T @ (moved + chances[:, None] * shifts)
+        X = (kernel.T @ after.reshape(n, -1)).reshape(n, d, d)
+        before, size = size, float(np.trace(X.sum(0)))
+        if abs(size - before) <= 1e-10 * size:
+            return size, mean.sum(0)
+
+
+def first_order_floor(agents: Agents, scale: float, factor: float) -> float:
+    r"""The trace of $X$ in $\bar A X + X \bar A^T = -s \varphi \frac1M \sum_i r_i r_i^T$, $s$ the scale $\eta H$."""
+    A, r = agents
+    return float(np.trace(solve_continuous_lyapunov(A.mean(0), -scale * factor * (r.T @ r) / len(r))))
+
+
+def sampling_factor(num_agents: int, count: Any) -> Any:
+    r"""$\varphi = (M - m) / (m (M - 1))$: the variance of a mean over $m$ of $M$, by that over one.
+
+    !!! example
+        >>> sampling_factor(8, 1), sampling_factor(8, 8)
+        (1.0, 0.0)
+    """
+    return (num_agents - count) / (count * (num_agents - 1))
+
+
+def correlated_floor(agents: Agents, scale: float, factor: float, correlation: float) -> float:
+    r"""The floor when agents' coming and going has this correlation $\lambda$ from a round to the next.
+
+    With $\Phi = I + \text{scale} \cdot \bar A$ and $Q$ the covariance of one round's noise it is the trace of $X$ in
+    $X = \Phi X \Phi^T + Q + B Q + Q B^T$, $B = \lambda\Phi (I - \lambda\Phi)^{-1}$: the noise of a round meets its own
+    echoes. At small steps $\Phi \approx I$ and $Q$ is multiplied by $(1 + \lambda) / (1 - \lambda)$.
+    """
+    A, r = agents
+    identity = np.eye(A.shape[1])
+    Phi, Q = identity + scale * A.mean(0), scale**2 * factor * (r.T @ r) / len(r)
+    B = correlation * Phi @ np.linalg.inv(identity - correlation * Phi)
+    return float(np.trace(solve_discrete_lyapunov(Phi, Q + B @ Q + Q @ B.T)))
+
+
+def mean_factor(num_agents: int, probability: float) -> float:
+    r"""$E[\varphi(N) \mid N \ge 1]$ of a binomial number $N$ of agents."""
+    n = np.arange(1, num_agents + 1)
+    chances = binom.pmf(n, num_agents, probability)
+    return float(chances @ sampling_factor(num_agents, n) / chances.sum())
+
+
+def product_bias(agents: Agents, probabilities: np.ndarray) -> np.ndarray:
+    r"""Where FedHSA goes at small steps when both exchanges are weighted by $1/p_i$.
+
+    It is $-(E[\hat w \hat A])^{-1} E[\hat w \hat r]$: the mean operator $\hat r$ and the weight $\hat w$ of the
+    displacements come from the same agents; each is right on average, their product is not.
+    """
+    A, r = agents
+    M = len(r)
+    excess = (1 / probabilities - 1) / M**2
+    return -np.linalg.solve(A.mean(0) + np.einsum("m,mij->ij", excess, A), excess @ r)
+
+
+def _mix(weights: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+    return np.einsum("nm,mij->nij", weights, matrices)

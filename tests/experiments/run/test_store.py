@@ -1,0 +1,48 @@
+"""The store of outcomes: fresh as long as nothing that the numbers depend on has changed."""
+
+import pathlib
+import shutil
+
+import pytest
+
+from fedhsa.experiments.run import code, presets, store
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """A copy of the package in which one file is different."""
+
+    def edit(name: str) -> pathlib.Path:
+        package = tmp_path / name.replace("/", "-") / "fedhsa"
+        shutil.copytree(code.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+        (package / name).write_text((package / name).read_text() + "\nCHANGED = True\n")
+        return package
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("file", "stale"),
+    [
+        ("theory/participation_law.py", {"field/participation", "field/compressed"}),
+        ("theory/boundary.py", {"field/boundary", "field/one-exchange"}),
+        ("experiments/field/garnet.py", {"field/garnet"}),
+        ("engine/batch.py", set(presets.experiments())),
+        ("plots/_style.py", set()),
+        ("deploy/wire.py", set()),
+    ],
+)
+def test_outcomes_are_stale_exactly_where_the_edited_module_is_imported_directly_or_indirectly(edited, file, stale):
+    package = edited(file)
+    found = set()
+    for name, study in presets.experiments().items():
+        module = type(study).__module__
+        if code.digest(module, store.DRAWING, package) != code.digest(module, store.DRAWING):
+            found.add(name)
+    assert found == stale
+
+
+def test_a_figure_is_drawn_again_when_the_plots_change(edited):
+    package = edited("plots/_style.py")
+    module = type(presets.experiments()["quadratic/markov"]).__module__
+    assert code.digest(module, (), package) != code.digest(module)

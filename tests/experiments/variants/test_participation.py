@@ -1,0 +1,149 @@
+"""FedHSA with some of the agents."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.variants.participation import ALL, FED, Participation
+from fedhsa.theory import participation_law as laws
+
+STUDY = Participation()
+AGENTS = laws.agents_of(fh.problems.quadratic.random(num_agents=5, dim=2))
+
+
+@functools.cache
+def known() -> tuple[list, dict]:
+    """All cases with their laws, and what these tend to."""
+    agents = laws.agents_of(fh.problems.quadratic.random(num_agents=STUDY.num_agents, dim=STUDY.dim))
+    noisy = [case for sigma in STUDY.noise for case in STUDY._noisy(agents, sigma)]
+    return [*STUDY._silent(agents), *noisy], STUDY._first_order(agents)
+
+
+def made(off: str = "", by: float = 1.5) -> Outcome:
+    """An outcome in which floors are what the laws say, but those whose label has `off` in it are off by a factor."""
+    cases, first_order = known()
+    law = {label: floor for label, _, floor in cases if floor is not None}
+    jitter = 1 + 0.01 * np.random.default_rng(0).normal(size=STUDY.seeds)
+    arrays = {}
+    facts = {"laws": law, "zero": {ALL: 1e-30, "SCAFFOLD": 1e-30}, "price": {}} | first_order
+    for label, _, floor in cases:
+        factor = by if off and off in label else 1.0
+        arrays[label] = factor * jitter * (floor or 1.0)
+        size = np.sqrt(factor * facts["bias of products"] / STUDY.dim)
+        arrays[f"{label}/mean"] = size * jitter[:, None] * np.ones(STUDY.dim)
+    for sigma in (STUDY.noise[0], STUDY.noise[-1]):
+        decay = 100 * STUDY.target * 0.9 ** np.arange(60)
+        rounds = float(np.log(25) / -np.log(0.9))
+        facts["price"][f"{sigma:g}"] = {
+            label: {"step": 0.01, "rounds": rounds, "bytes": cost, "evaluations": cost}
+            for label, cost in ((FED, 1.0), (ALL, 1.5))
+        }
+        factor = by if off == "price" else 1.0
+        arrays |= {f"price {sigma:g}/{FED}": jitter[:, None] * decay}
+        arrays |= {f"price {sigma:g}/{ALL}": jitter[:, None] * np.where(decay < decay[0], factor**4, 1.0) * decay}
+    return Outcome(arrays, facts)
+
+
+def failing(outcome: Outcome) -> set[str]:
+    return {c.name.removeprefix("field/participation: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
+
+
+def test_what_the_laws_say_passes():
+    assert failing(made()) == set()
+
+
+@pytest.mark.parametrize(
+    ("off", "expected"),
+    [
+        ("availability", {"availability"}),
+        ("Local SA/m 2", {"Local SA/m 2"}),
+        ("FedHSA/step 0.04", {"FedHSA/step 0.04", "slope, step"}),
+        ("Horvitz-Thompson/step 0.005", {"Horvitz-Thompson/step 0.005", "products"}),
+        ("price", {"bytes, noise 0.25", "bytes, noise 4"}),
+    ],
+)
+def test_other_numbers_fail(off, expected):
+    assert failing(made(off, by=1.5)) == expected
+
+
+def test_a_method_that_stops_beside_the_root_fails():
+    outcome = made()
+    outcome.facts["zero"]["SCAFFOLD"] = 1e-6
+    assert failing(outcome) == {"SCAFFOLD, root"}
+
+
+def test_a_set_of_one_is_local_sa_and_the_set_of_all_has_no_floor():
+    weights, chances = laws.uniform(5, 1)
+    fed, local = (
+        laws.independent_floor(laws.rounds(AGENTS, weights, 0.02, 5, fed=f), chances)[0] for f in (True, False)
+    )
+    assert fed == pytest.approx(local, rel=1e-12)
+    weights, chances = laws.uniform(5, 5)
+    assert laws.independent_floor(laws.rounds(AGENTS, weights, 0.02, 5), chances)[0] < 1e-25
+
+
+def test_sets_drawn_afresh_are_a_chain_too():
+    there, chances = laws.subsets(np.full(5, 0.4))
+    law = laws.rounds(AGENTS, laws.among_those_present(there), 0.02, 5, noise_std=0.3)
+    independent, mean = laws.independent_floor(law, chances)
+    chain, same = laws.chain_floor(law, chances, np.tile(chances, (len(chances), 1)))
+    assert chain == pytest.approx(independent, rel=1e-8)
+    np.testing.assert_allclose(same, mean, rtol=1e-4)
+    np.testing.assert_allclose(laws.coming_and_going(5, 0.4, 0.6), np.tile(chances, (len(chances), 1)), atol=1e-15)
+    assert laws.expected_errors(law, chances, np.ones(2), 400)[-1] == pytest.approx(independent, rel=1e-8)
+
+
+def test_laws_tend_to_their_first_orders():
+    weights, chances = laws.uniform(5, 2)
+    small = laws.independent_floor(laws.rounds(AGENTS, weights, 1e-5, 5), chances)[0]
+    assert small == pytest.approx(laws.first_order_floor(AGENTS, 5e-5, laws.sampling_factor(5, 2)), rel=1e-3)
+    assert laws.correlated_floor(AGENTS, 5e-5, 0.3, 0.8) == pytest.approx(
+        9 * laws.first_order_floor(AGENTS, 5e-5, 0.3), rel=1e-2
+    )
+    p = np.linspace(0.3, 0.9, 5)
+    there, chances = laws.subsets(p)
+    _, mean = laws.independent_floor(laws.rounds(AGENTS, there / p / 5, 1e-6, 5), chances)
+    np.testing.assert_allclose(mean, laws.product_bias(AGENTS, p), rtol=1e-4)
+
+
+@pytest.mark.parametrize("all_answer", [False, True])
+def test_with_noise_the_law_is_h_times_what_the_page_says(all_answer):
+    """At small steps: 1/m of the noise among those present, (1 + (H - 2)(1 - m/M)) / m of it when everyone answers."""
+    equal = laws.Agents(AGENTS.A, np.zeros_like(AGENTS.r))
+    weights, chances = laws.uniform(5, 2)
+    law = laws.rounds(equal, weights, 1e-5, 6, all_answer=all_answer, noise_std=1.0)
+    factor = (1 + (4 * 0.6 if all_answer else 0)) / 2
+    noise = laws.Agents(AGENTS.A, np.sqrt(5) * np.eye(5, 2))  # covariance I
+    expected = laws.first_order_floor(noise, 1e-5, factor)
+    assert laws.independent_floor(law, chances)[0] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
+    """One curve and one pair of prices: every other simulation is one more compilation of the same kind."""
+    first = Participation._silent
+    monkeypatch.setattr(Participation, "_silent", lambda self, agents: [next(first(self, agents))])
+    monkeypatch.setattr(Participation, "_noisy", lambda self, agents, sigma: [])
+    monkeypatch.setattr(Participation, "_zero", lambda self, watch, problem: {})
+    study = Participation(seeds=4, num_agents=4, dim=2, counts=(2,), rounds=60, noise=(1.0,))
+    outcome = study.run(Watch())
+    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
+    assert {len(column) for column in study.table(outcome).values()} == {1}
+    assert np.isfinite(outcome.facts["price"]["1"][ALL]["rounds"])
+
+
+def test_figure_and_sentences_are_made_from_what_was_kept():
+    outcome = made()
+    assert len(STUDY.draw(outcome).axes) == 3
+    assert "no smaller step removes" in STUDY.tell(outcome)[1]
+    assert STUDY.notes()
+
+
+@pytest.mark.slow
+def test_everything_holds_at_full_settings():
+    found = STUDY.checks(STUDY.run(Watch()))
+    assert [check for check in found if check.verdict == "fail"] == []
