@@ -125,7 +125,7 @@ def test_theorem_2_and_its_lemmas_hold_in_simulation(markov_run):
     late = t[:-1] >= 2 * tau_bar
 
     def feed(bound, **others):
-        return bounds.feed(bound, c, algorithm, **others)
+        return bounds.evaluate(bound, c, algorithm, **others)
 
     assert (error <= feed(bounds.theorem_2, T=t, d_0=error[0]))[t >= 2 * tau_bar].all()
     before, after = error[:-1], error[1:]
@@ -154,9 +154,9 @@ def test_theorem_1_holds_in_simulation(name):
         settings = {"rounds": 200, "seeds": 40, "theta": start, "record": {"drift": measure.drift}}
         run = fh.simulate(problem, measure.Measured(algorithm), **settings)
         error, drift = run.error.mean(0), run.records["drift"].mean(0)
-        bound = bounds.feed(bounds.theorem_1, c, algorithm, T=np.arange(201), d_0=error[0])
+        bound = bounds.evaluate(bounds.theorem_1, c, algorithm, T=np.arange(201), d_0=error[0])
         assert (error <= bound * (1 + 1e-12)).all()
-        step = bounds.feed(bounds.one_step_iid, c, algorithm, error=error[:-1], drift=drift[1:])
+        step = bounds.evaluate(bounds.one_step_iid, c, algorithm, error=error[:-1], drift=drift[1:])
         assert (error[1:] <= step).all()
 
 
@@ -192,9 +192,9 @@ def test_only_fed_hsa_with_constant_steps_is_fed(markov_run):
     _, c, _, _ = markov_run
     for algorithm in (fh.LocalSA(0.1, 2), fh.FedHSA(fh.Polynomial(1.0), 2)):
         with pytest.raises(TypeError, match=r"bounds are for FedHSA with a constant step, got"):
-            bounds.feed(bounds.theorem_1, c, algorithm, T=1, d_0=1.0)
+            bounds.evaluate(bounds.theorem_1, c, algorithm, T=1, d_0=1.0)
     with pytest.raises(ValueError, match=r"bounds are for `server_step` 1, got 0.5"):
-        bounds.feed(bounds.theorem_1, c, fh.FedHSA(0.1, 2, 0.5), T=1, d_0=1.0)
+        bounds.evaluate(bounds.theorem_1, c, fh.FedHSA(0.1, 2, 0.5), T=1, d_0=1.0)
 
 
 def test_without_geometric_mixing_there_is_no_largest_step():

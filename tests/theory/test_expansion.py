@@ -162,8 +162,8 @@ def test_the_lasting_bias_is_the_limit_of_many_agents():
     problem, algorithm = tiny("td"), fh.FedHSA(0.05, 6)
     one = expansion(problem, algorithm)
     ten = expansion(problem.take([0, 1] * 10), algorithm)
-    np.testing.assert_allclose(ten.lasting_bias, one.lasting_bias, rtol=1e-9)
-    shrunk = one.lasting_bias + (one.markov_bias - one.lasting_bias) / 10
+    np.testing.assert_allclose(ten.persistent_bias, one.persistent_bias, rtol=1e-9)
+    shrunk = one.persistent_bias + (one.markov_bias - one.persistent_bias) / 10
     np.testing.assert_allclose(ten.markov_bias, shrunk, rtol=1e-9)
     np.testing.assert_allclose(ten.covariance, one.covariance / 10, rtol=1e-9)
 
@@ -189,7 +189,7 @@ def test_the_lasting_bias_is_where_infinitely_many_agents_stand_still(method):
     offset = mean_after_a_round(0.0)
     stands = offset / (1 - (mean_after_a_round(1.0) - offset))
     found = expansion(problem, method(eta, H))
-    assert found.heterogeneity_bias + found.lasting_bias == pytest.approx(stands - problem.theta_star, rel=1e-3)
+    assert found.heterogeneity_bias + found.persistent_bias == pytest.approx(stands - problem.theta_star, rel=1e-3)
 
 
 @pytest.mark.slow

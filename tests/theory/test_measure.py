@@ -85,7 +85,7 @@ def test_the_measured_bias_is_compared_with_its_lemma():
     found = measure.compare_bias(run, c, algorithm)
     np.testing.assert_allclose(found.bias, [2, -1])
     np.testing.assert_allclose(found.standard_error, [1 / np.sqrt(3), 0])
-    bound = [bounds.feed(bounds.markov_bias, c, algorithm, error=error) for error in (4.0, 5.0)]
+    bound = [bounds.evaluate(bounds.markov_bias, c, algorithm, error=error) for error in (4.0, 5.0)]
     np.testing.assert_allclose(found.bound, bound)
 
 

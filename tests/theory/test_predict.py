@@ -54,7 +54,7 @@ def test_the_predicted_floor_of_more_agents_is_that_of_the_same_agents_repeated(
         assert repeated.saturation_agents == pytest.approx(prediction.saturation_agents, rel=1e-9)
     M = prediction.saturation_agents
     variance = prediction.noise_variance * 3 / M
-    assert prediction.lasting_bias @ prediction.lasting_bias == pytest.approx(variance)
+    assert prediction.persistent_bias @ prediction.persistent_bias == pytest.approx(variance)
     assert prediction.floor_at(1e15) == pytest.approx(variance, rel=1e-6)
 
 

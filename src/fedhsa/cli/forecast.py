@@ -13,7 +13,7 @@ from ..problems import Problem
 from ..theory import Prediction, predict
 from ..theory._finite import finite_law
 from ..theory._rule import local_rule
-from ..theory.first_order import known
+from ..theory.first_order import noise_is_known
 from ..theory.independent import IndependentLaw
 from ..theory.rounds import radius
 from ..theory.stability import largest_local_steps, largest_step
@@ -37,7 +37,7 @@ class Forecast:
         self.problem, self.algorithms = problem, algorithms
         self.slow = not _has_quick_law(problem)
         self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
-        if known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
+        if noise_is_known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
             pool = concurrent.futures.ThreadPoolExecutor(1)
             self.futures = {name: pool.submit(_predict, problem, a) for name, a in algorithms.items()}
             pool.shutdown(wait=False)

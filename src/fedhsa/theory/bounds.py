@@ -3,7 +3,7 @@ r"""The paper's bounds, one function per displayed result, in its symbols and as
 Symbols: `M` agents, `H` local steps, `eta` $\eta$, $\alpha = H \eta$ (the results are for $\alpha_g = 1$), `L`, `mu`,
 `sigma`, `rho`, `c` as in `theory.constants`, `tau_bar` $\bar\tau = \tau(\alpha^2)$, `error` $E|\bar\theta^{(t)} -
 \theta^\star|^2$, `d_0` the same at the start, `drift` the mean $\frac1{MH} \sum_{i,\ell} E|\theta_{i,\ell}^{(t)} -
-\bar\theta^{(t)}|^2$. Numbers may be arrays. `feed` takes the symbols from a problem's constants and a FedHSA.
+\bar\theta^{(t)}|^2$. Numbers may be arrays. `evaluate` takes the symbols from a problem's constants and a FedHSA.
 
 What the paper hides in $O(\cdot)$ is the keyword `constant`, one factor for all hidden terms. Its default is
 
@@ -207,13 +207,13 @@ def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:
         eta = smaller
 
 
-def feed(function: Callable, constants: Constants, algorithm: FedHSA, **others: Any) -> Any:
+def evaluate(function: Callable, constants: Constants, algorithm: FedHSA, **others: Any) -> Any:
     """A bound with its symbols taken from the constants of a problem and from a FedHSA; `others` are the rest.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2)
         >>> c, algorithm = fedhsa.theory.constants(problem), fedhsa.FedHSA(1e-4, local_steps=5)
-        >>> bool(feed(theorem_2, c, algorithm, T=10**6, d_0=1.0) < feed(theorem_2, c, algorithm, T=10**5, d_0=1.0))
+        >>> bool(evaluate(theorem_2, c, algorithm, T=10**6, d_0=1.0) < evaluate(theorem_2, c, algorithm, T=10**5, d_0=1.0))
         True
     """
     if not isinstance(algorithm, FedHSA) or isinstance(algorithm.step_size, AbstractSchedule):

@@ -17,10 +17,10 @@ from ._linearise import linearised
 from ._modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
 from ._moments import AbstractLaw, Moments
 from .estimate import estimate
-from .first_order import known
+from .first_order import noise_is_known
 from .gaussian import GaussianLaw
 from .joint import Joint, JointMap
-from .prediction import WALK, Prediction, Reach, spent
+from .prediction import WALK, Prediction, Reach, total_cost
 from .rounds import RoundMap, require_stable
 from .stability import largest_carried_step
 
@@ -127,7 +127,7 @@ class CarriedPrediction(Prediction):
         """The rounds, samples and bytes until the predicted error is at most `target`, from `theta`."""
         if self.basis == "exact" and self.joint.size <= FEW:
             return super().reach(target, theta)
-        return spent(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
+        return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
         """The rounds until the predicted error is at most `target`; infinite where it stays above."""
@@ -173,7 +173,7 @@ def predict_carried(
     problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | None = None, key: SeedLike = 0
 ) -> CarriedPrediction:
     """What theory knows of an algorithm without a closed form: its mean, and more where its law is known."""
-    if known(problem):
+    if noise_is_known(problem):
         model = linearised(problem)
     else:
         found = estimate(problem, samples=samples, key=key)
@@ -195,7 +195,7 @@ def predict_carried(
         limit, covariance, markov = np.full(d, np.inf), np.diag(np.full(d, np.inf)), nothing
     elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
         covariance, markov, basis = np.zeros((d, d)), nothing, "exact"
-    elif problem.affine and known(problem) and (exact := gaussian_law(joint, algorithm)) is not None:
+    elif problem.affine and noise_is_known(problem) and (exact := gaussian_law(joint, algorithm)) is not None:
         law, covariance, markov, basis = exact, exact.stationary().covariance, nothing, "exact"
     return CarriedPrediction(
         basis=basis,
@@ -204,7 +204,7 @@ def predict_carried(
         markov_bias=markov,
         curvature_bias=nothing if problem.affine or not stable else unknown,
         covariance=covariance,
-        lasting_bias=limit,
+        persistent_bias=limit,
         interval=None,
         transition=np.empty((0, 0)) if modes is None else modes.transition,
         offset=np.empty(0) if modes is None else modes.offset,

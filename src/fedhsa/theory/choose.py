@@ -13,9 +13,9 @@ from .._json import plain
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ._linearise import linearised
-from .first_order import known
+from .first_order import noise_is_known
 from .predict import predict
-from .prediction import Prediction, Reach, spent
+from .prediction import Prediction, Reach, total_cost
 from .rounds import start_error
 from .stability import max_step_size
 
@@ -102,7 +102,7 @@ def choose(
         >>> bool(runs.error[:, -1].mean() < 1e-3)
         True
     """
-    if not known(problem):
+    if not noise_is_known(problem):
         raise TypeError(
             f"`choose` tries many settings and needs noise that is known, got {type(problem.agents).__name__} "
             f"observing {type(problem.agents.source).__name__}. `predict` estimates it, one setting at a time."
@@ -194,11 +194,11 @@ def _evaluate(prediction: Prediction, each: Cost, aim: _Aim) -> Candidate:
         rounds = prediction.rounds_to(aim.target, aim.theta)
     else:
         assert aim.budget is not None
-        rounds = aim.budget // getattr(spent(1, each, M), aim.objective)
+        rounds = aim.budget // getattr(total_cost(1, each, M), aim.objective)
     if not rounds:  # the budget does not buy a single one
         rounds = math.inf
     error = prediction.error_after(int(rounds), aim.theta) if math.isfinite(rounds) else math.inf
-    return Candidate(prediction.algorithm, prediction, spent(rounds, each, M), error)
+    return Candidate(prediction.algorithm, prediction, total_cost(rounds, each, M), error)
 
 
 def _value(candidate: Candidate, aim: _Aim) -> tuple[float, ...]:

@@ -37,7 +37,7 @@ class Expansion(NamedTuple):
     """Where the method goes without noise, minus the root, `(d,)`."""
     markov_bias: np.ndarray
     """What correlation in time adds to the mean, `(d,)`."""
-    lasting_bias: np.ndarray
+    persistent_bias: np.ndarray
     """The part of `markov_bias` that stays however many agents like these there are: that of their own local steps."""
     covariance: np.ndarray
     """`(d, d)`; proportional to $1/M$ over agents like these."""

@@ -33,7 +33,7 @@ class Correlations(NamedTuple):
     r"""$\sum_{k \ge 1} c_{i,k}$, `(M, d)`."""
 
 
-def known(problem: Problem) -> bool:
+def noise_is_known(problem: Problem) -> bool:
     """Whether the noise of a problem is known exactly, or could only be sampled."""
     source = problem.agents.source
     inner = source.source if isinstance(source, IID) else source

@@ -13,7 +13,7 @@ import numpy as np
 from .._types import Theta
 from ..algorithms import AbstractAlgorithm, Exchange, FedHSA, Replies
 from ..algorithms.schedules import step_at
-from .bounds import feed, markov_bias
+from .bounds import evaluate, markov_bias
 from .constants import Constants
 
 
@@ -158,5 +158,5 @@ def compare_bias(result: Any, constants: Constants, algorithm: FedHSA, *, consta
     samples = result.records["bias"][:, 1:]
     error = result.error[:, :-1].mean(0)
     spread = samples.std(0, ddof=1) if len(samples) > 1 else np.full(samples.shape[1], np.nan)
-    bound = feed(markov_bias, constants, algorithm, error=error, constant=constant)
+    bound = evaluate(markov_bias, constants, algorithm, error=error, constant=constant)
     return Comparison(samples.mean(0), spread / np.sqrt(len(samples)), bound)

@@ -18,7 +18,7 @@ from ._rule import LocalRule, local_rule
 from .carried import predict_carried
 from .estimate import Estimates, estimate
 from .expansion import expansion
-from .first_order import bias_of, covariance_of, known
+from .first_order import bias_of, covariance_of, noise_is_known
 from .prediction import Prediction
 from .rounds import RoundMap, check_schedule, limit_error
 
@@ -59,7 +59,7 @@ def predict(
     rule = local_rule(algorithm)
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)
-    if known(problem):
+    if noise_is_known(problem):
         A, map, parts, law = _from_knowledge(problem, algorithm, rule)
         basis = "exact" if law is not None and problem.affine else "expansion"
     else:
@@ -91,7 +91,7 @@ class _Parts(NamedTuple):
     markov_bias: np.ndarray
     curvature_bias: np.ndarray
     covariance: np.ndarray
-    lasting_bias: np.ndarray
+    persistent_bias: np.ndarray
     interval: tuple[float, float] | None = None
 
 
@@ -109,7 +109,7 @@ def _from_knowledge(
         return A, map, _from_law(law, limit_error(map, algorithm)), law
     found = expansion(model, algorithm)
     curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
-    lasting = found.heterogeneity_bias + found.lasting_bias
+    lasting = found.heterogeneity_bias + found.persistent_bias
     parts = _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting)
     return A, map, parts, None
 

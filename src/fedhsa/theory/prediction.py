@@ -58,7 +58,7 @@ class Prediction:
     curvature_bias: np.ndarray
     """What the noise adds to the mean because the operators are curved; zero for affine ones."""
     covariance: np.ndarray
-    lasting_bias: np.ndarray
+    persistent_bias: np.ndarray
     """The part of the bias that stays however many agents like these there are."""
     interval: tuple[float, float] | None
     """A 95 % interval of the floor, where it is estimated from samples."""
@@ -121,7 +121,7 @@ class Prediction:
 
         Infinite where there is no such bias, 0 where there is no variance, NaN where it is not known.
         """
-        lasting = float(self.lasting_bias @ self.lasting_bias)
+        lasting = float(self.persistent_bias @ self.persistent_bias)
         agents = self.problem.num_agents * self.noise_variance / lasting if 0 < lasting < math.inf else math.inf
         return math.inf if agents >= NEVER else agents
 
@@ -136,7 +136,7 @@ class Prediction:
         if not self.stable:
             return math.inf
         share = self.problem.num_agents / num_agents
-        bias = self.lasting_bias + share * (self.bias - self.lasting_bias)
+        bias = self.persistent_bias + share * (self.bias - self.persistent_bias)
         return float(bias @ bias + share * self.noise_variance)
 
     def error(self, rounds: int, theta: Any = None) -> np.ndarray:
@@ -171,7 +171,7 @@ class Prediction:
         if self.law is not None and not WALK < rounds < math.inf:
             path = self.law.path(start_error(self.problem, theta), WALK)
             rounds = next((t for t, moments in enumerate(path) if moments.square <= target), rounds)
-        return spent(rounds, self.cost, self.problem.num_agents)
+        return total_cost(rounds, self.cost, self.problem.num_agents)
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
         """The rounds until `error_after` is at most `target`; infinite where the floor is above it.
@@ -216,7 +216,7 @@ class Prediction:
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
 
 
-def spent(rounds: float, cost: Cost, num_agents: int) -> Reach:
+def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:
     """What so many rounds take, of all agents together."""
     floats = cost.floats_up + cost.floats_down
     return Reach(rounds, rounds * num_agents * cost.samples, rounds * num_agents * FLOAT_BYTES * floats)

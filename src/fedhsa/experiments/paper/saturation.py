@@ -97,7 +97,7 @@ class Saturation(AbstractExperiment):
         facts: dict[str, Any] = {
             "floors": [p.floor_at(point.M) for p, point in zip(predictions, points, strict=True)],
             "levels": [_level(p, point.M) for p, point in zip(predictions, points, strict=True)],
-            "lasting": float(main.lasting_bias @ main.lasting_bias),
+            "lasting": float(main.persistent_bias @ main.persistent_bias),
             "saturation_agents": main.saturation_agents,
             "mixing_times": constants(td).mixing_times.tolist(),
         }
@@ -271,6 +271,6 @@ def _power(at: Sequence[float], values: Sequence[float]) -> float:
 
 def _level(prediction: Prediction, agents: int) -> float:
     """The predicted squared bias with so many agents."""
-    lasting, share = prediction.lasting_bias, prediction.problem.num_agents / agents
+    lasting, share = prediction.persistent_bias, prediction.problem.num_agents / agents
     bias = lasting + share * (prediction.bias - lasting)
     return float(bias @ bias)

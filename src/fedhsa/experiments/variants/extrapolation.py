@@ -281,7 +281,7 @@ def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:
 
 def _biases(one: Prediction, two: Prediction, M: float) -> tuple[np.ndarray, np.ndarray]:
     """With so many agents, of the smaller step and after extrapolation."""
-    biases = [p.lasting_bias + p.problem.num_agents / M * (p.bias - p.lasting_bias) for p in (one, two)]
+    biases = [p.persistent_bias + p.problem.num_agents / M * (p.bias - p.persistent_bias) for p in (one, two)]
     return biases[0], 2 * biases[0] - biases[1]
 
 
