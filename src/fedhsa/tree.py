@@ -65,14 +65,15 @@ def ravel(theta: PyTree) -> np.ndarray:
 
 
 def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:
-    """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors of any float dtype."""
+    """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors, and with axes in front."""
     leaves, structure = jax.tree.flatten(like)
     shapes = [np.shape(leaf) for leaf in leaves]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist()
 
     def unravel(vector: Array | np.ndarray) -> PyTree:
-        parts = jnp.split(vector, ends) if isinstance(vector, jax.Array) else np.split(vector, ends)
-        return jax.tree.unflatten(structure, [p.reshape(s) for p, s in zip(parts, shapes, strict=True)])
+        split = jnp.split if isinstance(vector, jax.Array) else np.split
+        pieces = zip(split(vector, ends, axis=-1), shapes, strict=True)
+        return jax.tree.unflatten(structure, [p.reshape((*vector.shape[:-1], *shape)) for p, shape in pieces])
 
     return unravel
 

@@ -195,8 +195,8 @@ def test_sarsas_chain_goes_where_model_and_policy_send_it():
     with jax.enable_x64(True):
         agent = tree.to_device(tree.take(problem.agents, 0), "float64")
 
-        def step(state, words):
-            state, o = agent.react(THETA, state, words)
+        def step(state, bits):
+            state, o = agent.observe(THETA, state, bits)
             return state, o.state
 
         keys = jax.random.split(jax.random.key(1), 40_000)
@@ -230,8 +230,8 @@ def _walk(problem, agent, thetas, key):
         own = jax.random.fold_in(agent_key(key, 0, agent), 0)
         state, seen = one.source.init(jax.random.fold_in(own, 0)), []
         for position, theta in enumerate(thetas):
-            words = jax.random.key_data(jax.random.fold_in(own, position + 1))
-            state, o = one.react(theta, state, words)
+            bits = jax.random.key_data(jax.random.fold_in(own, position + 1))
+            state, o = one.observe(theta, state, bits)
             seen.append(o)
     return [np.array([int(part) for part in parts]) for parts in zip(*seen, strict=True)]
 
@@ -248,8 +248,8 @@ def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected
         theta_bar = np.zeros(D)
 
         def act(i, theta, position):
-            words = jax.random.key_data(jax.random.fold_in(own[i], position + 1))
-            states[i], o = agents[i].react(theta, states[i], words)
+            bits = jax.random.key_data(jax.random.fold_in(own[i], position + 1))
+            states[i], o = agents[i].observe(theta, states[i], bits)
             (s, a), (t, b) = divmod(int(o.state), A), divmod(int(o.next_state), A)
             return Naive(False, i).sarsa_operator(theta, s, a, t, b)
 

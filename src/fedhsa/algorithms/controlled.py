@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import precision
 from ..problems import AbstractAgent, AbstractControlledAgent, Problem
-from ..sources import AbstractSource, Prepared
+from ..sources import AbstractSource, PendingSteps
 from .base import AbstractAlgorithm, Exchange
 from .wrapper import AbstractWrapper
 
@@ -34,7 +34,7 @@ class Walker(AbstractAgent):
 
     def operator(self, theta, o, /):
         state = jax.tree.map(lambda ref: ref[...], self.place)
-        state, observation = self.agent.react(theta, state, o)
+        state, observation = self.agent.observe(theta, state, o)
         jax.tree.map(lambda ref, value: ref.__setitem__(..., value), self.place, state)
         return self.agent.operator(theta, observation)
 
@@ -64,14 +64,14 @@ class Walking(AbstractWrapper):
         return self._walk(first, True), *(self._walk(exchange, False) for exchange in rest)
 
     def _walk(self, exchange: Exchange, first: bool) -> Exchange:
-        def local(message, memory, agent, block: Prepared, round):
+        def local(message, memory, agent, block: PendingSteps, round):
             chain = memory.chain
             if first:  # of the first round: position 0 of the chain
                 begun = round.index == 0
                 chain = jax.tree.map(lambda new, old: jnp.where(begun, new[0], old), block.start, chain)
             place = jax.tree.map(jax.new_ref, chain)
             walker = Walker(agent.source, agent, place)
-            reply, inner = exchange.local(message, memory.inner, walker, block.words, round)
+            reply, inner = exchange.local(message, memory.inner, walker, block.bits, round)
             return reply, Memory(inner, jax.tree.map(lambda ref: ref[...], place))
 
         return exchange._replace(local=local)

@@ -16,6 +16,7 @@ import numpy as np
 from .. import _check, tree
 from ..algorithms import AbstractAlgorithm, Cost, cost, parse, prepare
 from ..problems import AbstractAgent, Problem, make
+from ..problems._agents import check_operator, stack
 from ..sources import AbstractControlled, Silent
 from .privacy import Account, Privacy
 from .site import Site
@@ -116,7 +117,7 @@ class Plan:
         """The problem; of a user's agents, which are elsewhere, only the sizes are right."""
         if self.agent is not None:
             zeros = np.zeros(self.dim or 0)
-            return Problem(_Anyone(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=zeros)
+            return Problem(_Anyone(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=None)
         given = {"num_agents": self.num_agents, "dim": self.dim, "heterogeneity": self.heterogeneity}
         given |= {"key": self.problem_key or None}
         arguments = {name: value for name, value in given.items() if value is not None} | self.option
@@ -125,7 +126,7 @@ class Plan:
     @property
     def theta_star(self) -> np.ndarray | None:
         """The root, where it is known."""
-        return None if self.agent is not None else self.whole.theta_star
+        return self.whole.theta_star
 
     @functools.cached_property
     def method(self) -> AbstractAlgorithm:
@@ -185,7 +186,9 @@ class Plan:
                     "server cannot know that it does. Use a problem of the library, or `federate`."
                 )
         agents, streams = split_live(made)
-        return tree.stack(agents), streams
+        stacked = stack(agents, AbstractAgent)
+        check_operator(stacked, np.zeros(self.dim or 0), None if streams is None else streams[0].like)
+        return stacked, streams
 
 
 def _filled(config: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import _check
 from ..environments import Chain, Model
-from ..sources import IID, AbstractSource, FiniteChain
+from ..sources import AbstractSource, FiniteChain
 
 STARTS = ("stationary", "episode")
 
@@ -121,7 +121,7 @@ def finite_chain(source: AbstractSource) -> FiniteChain:
     """The chain behind a source that observes one."""
     inner: Any = source
     while not isinstance(inner, FiniteChain):
-        inner = inner.source if isinstance(inner, IID) else getattr(inner, "chain", None)
+        inner = getattr(inner, "source", None) or getattr(inner, "chain", None)
         if inner is None:
             raise TypeError(f"The values of {type(source).__name__} are not known: it observes no finite chain.")
     return inner

@@ -24,7 +24,7 @@ class AverageRewardTDAgent(AbstractEvaluator):
 
     speed: np.ndarray
 
-    other_norm: ClassVar[bool] = True  # the rate does not look at theta: one after the other, both are stable
+    should_be_monotone: ClassVar[bool] = False  # the rate does not look at theta: one after the other, both are stable
 
     def operator(self, theta, o, /):
         rate, theta, phi = theta[0], theta[1:], self.features[o.state]

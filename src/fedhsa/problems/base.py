@@ -1,4 +1,4 @@
-"""What a problem is: agents with unlike operators, and the root of the average of their means."""
+"""What a problem is: heterogeneous agents, and the root of the average of their mean operators."""
 
 import abc
 import warnings
@@ -14,10 +14,10 @@ from jaxtyping import PyTree
 from .. import _check, tree
 from .._types import Observation, State, precision
 from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
+from . import _agents, _roots
 
-RESIDUAL_TOLERANCE = 1e-10
-SINGULAR_TOLERANCE = 1e-12
-NEWTON_STEPS = 50
+SOLVE = "solve"
+"""What `theta_star` is by default: the root is searched for."""
 DEVICE_BYTES = 2**28
 """How much of the agents is moved to the device at once to evaluate their mean operators."""
 
@@ -44,9 +44,9 @@ class AbstractAgent(eqx.Module):
     affine: ClassVar[bool] = False
     """Whether $G_i(\\theta, o) = A_i(o) \\theta - b_i(o)$; exact laws need to know."""
 
-    other_norm: ClassVar[bool] = False
-    """Whether the method is known to be stable in another norm than the Euclidean one of Assumption 2, like Q-learning
-    in the largest coordinate: then a problem does not warn that the assumption fails."""
+    should_be_monotone: ClassVar[bool] = True
+    """Whether a problem warns if the average operator is not monotone in the Euclidean norm, as Assumption 2 asks.
+    False for methods that are stable in another norm, like Q-learning in the maximum norm."""
 
     @abc.abstractmethod
     def operator(self, theta: Any, o: Observation, /) -> Any:
@@ -82,30 +82,35 @@ class AbstractAgent(eqx.Module):
 
 
 class AbstractControlledAgent(AbstractAgent):
-    """An agent whose chain goes where its parameter sends it: its source is an `AbstractControlled`.
+    """An agent whose chain depends on the parameter: its source is an `AbstractControlled`.
 
-    Algorithms meet it as any other agent, as long as they evaluate each observation once.
+    Algorithms treat it as any other agent, as long as they evaluate each observation once.
     """
 
     @abc.abstractmethod
-    def react(self, theta: Any, state: State, words: Any, /) -> tuple[State, Observation]:
-        """The chain's next state and the observation made on the way, under this parameter; `words` are random bits."""
+    def observe(self, theta: Any, state: State, bits: Any, /) -> tuple[State, Observation]:
+        """The chain's next state and the observation made on the way, under this parameter; `bits` are random."""
 
 
 class AffineAgent(AbstractAgent):
-    r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$."""
+    r"""An agent without noise, $\bar G_i(\theta) = A_i \theta - b_i$ on flat vectors."""
 
     source: AbstractSource
     A: np.ndarray
     b: np.ndarray
+    agent: AbstractAgent | None = None
+    """The agent whose mean operator this is, for what can be recorded of it."""
 
     affine: ClassVar[bool] = True
 
     def operator(self, theta, o, /):
-        return self.A @ theta - self.b
+        return self.mean_operator(theta)
 
     def mean_operator(self, theta, /):
-        return self.A @ theta - self.b
+        return tree.unravel_like(theta)(self.A @ tree.ravel_traced(theta) - self.b)
+
+    def recorders(self):
+        return {} if self.agent is None else self.agent.recorders()
 
 
 class MeanAgent(AbstractAgent):
@@ -134,9 +139,9 @@ class FlatAgent(AbstractControlledAgent):
     def operator(self, theta, o, /):
         return tree.ravel_traced(self.agent.operator(self.unravel(theta), o))
 
-    def react(self, theta, state, words, /):
+    def observe(self, theta, state, bits, /):
         assert isinstance(self.agent, AbstractControlledAgent)
-        return self.agent.react(self.unravel(theta), state, words)
+        return self.agent.observe(self.unravel(theta), state, bits)
 
     def mean_operator(self, theta, /):
         return tree.ravel_traced(self.agent.mean_operator(self.unravel(theta)))
@@ -155,23 +160,46 @@ class Problem(eqx.Module):
 
     - `agents`: a list of agents of one class, or one agent whose arrays all carry a leading axis `M`.
     - `like`: an example of the parameter, any pytree of arrays; its values are where the search for the root starts.
-    - `theta_star`: the root, where it is known. Otherwise it is solved for, and certified by its residual.
+    - `theta_star`: the root, where it is known. By default it is solved for, and certified by its residual. None for a
+      problem without a root, or with many: runs then report the norm of the operator instead of the error.
 
-    Warns when the average operator is not monotone at the root; refuses one without a unique root.
+    Raises if operators are not shaped like the parameter or if there is no unique root; warns if the average operator
+    is not monotone at the root.
+
+    !!! example
+        >>> agents = [AffineAgent(fedhsa.sources.Silent(), -np.eye(2), -b) for b in np.array([[1.0, 0.0], [3.0, 2.0]])]
+        >>> Problem(agents, like=np.zeros(2)).theta_star
+        array([2., 1.])
+        >>> print(Problem(agents, like=np.zeros(2), theta_star=None).theta_star)
+        None
     """
 
     agents: AbstractAgent
-    theta_star: np.ndarray
+    theta_star: Any
+    """The root as a flat vector, or None."""
     like: PyTree
 
-    def __init__(self, agents: AbstractAgent | Sequence[AbstractAgent], like: Any = None, theta_star: Any = None):
-        if like is None and theta_star is None:
+    def __init__(self, agents: AbstractAgent | Sequence[AbstractAgent], like: Any = None, theta_star: Any = SOLVE):
+        solve = isinstance(theta_star, str) and theta_star == SOLVE
+        if like is None and (solve or theta_star is None):
             raise ValueError("Give `like`, an example of the parameter (`like=np.zeros(3)`), or `theta_star`.")
-        self.agents = agents if isinstance(agents, AbstractAgent) else tree.stack(list(agents))
+        self.agents = _agents.stack(agents, AbstractAgent)
         self.like = jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), theta_star if like is None else like)
-        tree.leading_axis(self.agents)
-        self.theta_star = _find_root(self) if theta_star is None else tree.ravel(theta_star)
-        _check.array("theta_star", self.theta_star, (self.dim,))
+        _agents.check_operator(self.agents, self.like)
+        self.theta_star = None
+        if theta_star is not None:
+            self.theta_star = _roots.find_root(self) if solve else tree.ravel(theta_star)
+            _check.array("theta_star", self.theta_star, (self.dim,))
+
+    @property
+    def root(self) -> np.ndarray:
+        """`theta_star`; raises if the problem has none."""
+        if self.theta_star is None:
+            raise ValueError(
+                "This problem has no root (`theta_star=None`), and what was asked for needs one. Pass `theta_star` to "
+                "`Problem`, or leave it out to solve for it."
+            )
+        return self.theta_star
 
     @property
     def num_agents(self) -> int:
@@ -191,7 +219,14 @@ class Problem(eqx.Module):
         return FlatAgent(self.agents.source, self.agents, _Unravel(self.like))
 
     def unravel(self, theta: np.ndarray) -> PyTree:
-        """A flat parameter in the shape of `like`."""
+        """Flat parameters `(..., d)` in the shape of `like`; axes in front, of seeds or records, stay in front.
+
+        !!! example
+            >>> agents = AffineAgent(fedhsa.sources.Silent(), -np.eye(3)[None], np.zeros((1, 3)))
+            >>> problem = Problem(agents, like={"slope": np.zeros(2), "level": 0.0})
+            >>> {name: leaf.shape for name, leaf in problem.unravel(np.zeros((8, 3))).items()}     # of 8 seeds
+            {'level': (8,), 'slope': (8, 2)}
+        """
         return _Unravel(self.like)(np.asarray(theta))
 
     def mean_operators(self, theta: Any) -> np.ndarray:
@@ -230,36 +265,49 @@ class Problem(eqx.Module):
     def local_roots(self) -> np.ndarray:
         r"""The agents' own roots $\theta_i^\star$, `(M, d)`; a row of NaN where an agent alone has no unique root."""
         if self.affine:
-            return _affine_roots(*self.affine_parts())
+            return _roots.affine_roots(*self.affine_parts())
         return np.stack([_local_root(self, i) for i in range(self.num_agents)])
 
-    def take(self, indices: Sequence[int], theta_star: Any = None) -> "Problem":
-        """The problem of some of the agents: its own root, unless `theta_star` says where to aim."""
-        return Problem(tree.take(self.agents, np.asarray(indices)), like=self.like, theta_star=theta_star)
+    def take(self, indices: Sequence[int], theta_star: Any = SOLVE) -> "Problem":
+        """The problem of some of the agents, which has a root of its own unless `theta_star` gives another.
+
+        Without a root, the part has none either.
+        """
+        some = tree.take(self.agents, np.asarray(indices))
+        return Problem(some, self.like, None if self.theta_star is None and theta_star is SOLVE else theta_star)
 
     def with_source(self, make: Callable[[AbstractSource], AbstractSource]) -> "Problem":
-        """The same agents observing `make(source)` instead of `source`."""
-        return eqx.tree_at(lambda p: p.agents.source, self, make(self.agents.source))
+        """The same agents observing `make(source)` instead of `source`; the root stays what it was."""
+        agents = eqx.tree_at(lambda agents: agents.source, self.agents, make(self.agents.source))
+        return Problem(agents, self.like, self.theta_star)
 
     def iid(self) -> "Problem":
         """The same agents with independent observations from their stationary laws."""
         if type(self.agents.source).sample is AbstractSource.sample:
             raise ValueError(
                 f"`iid`: {type(self.agents.source).__name__} cannot draw from its stationary law. A source of your own "
-                "can, override `sample(key)`; what depends on the parameter or on the whole past has none to draw from."
+                "can, override `sample(key)`; what depends on the parameter or on the whole past has no such law."
             )
         return self.with_source(IID)
 
     def replay(self, observations: PyTree, wrap: bool = False) -> "Problem":
-        """The same agents fed recorded observations: arrays `(M, time, ...)`. The root stays what it was."""
-        return self.with_source(lambda _: Replay(observations, wrap))
+        """The same agents fed recorded observations: arrays `(M, time, ...)`.
+
+        The root and the mean operators stay what they were, those of the law that the observations were drawn from.
+        """
+        return self.with_source(lambda source: Replay(observations, wrap, source))
 
     def noiseless(self) -> "Problem":
-        r"""The same agents, each giving its mean operator $\bar G_i$."""
+        r"""The same agents, each giving its mean operator $\bar G_i$.
+
+        !!! example
+            >>> quiet = fedhsa.problems.td.random(num_agents=2, num_states=4, dim=2).noiseless()
+            >>> float(fedhsa.simulate(quiet, fedhsa.FedHSA(0.1, local_steps=2), rounds=500).error[0, -1]) < 1e-4
+            True
+        """
         if self.affine:
-            agents = AffineAgent(Silent(), *self.affine_parts())
-            return Problem(agents, like=np.zeros(self.dim), theta_star=self.theta_star)
-        return Problem(MeanAgent(Silent(), self.agents), like=self.like, theta_star=self.theta_star)
+            return Problem(AffineAgent(Silent(), *self.affine_parts(), self.agents), self.like, self.theta_star)
+        return Problem(MeanAgent(Silent(), self.agents), self.like, self.theta_star)
 
 
 class _Unravel:
@@ -301,91 +349,10 @@ def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndar
     return np.concatenate(values)
 
 
-def _affine_roots(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    regular = np.linalg.cond(A) < 1 / SINGULAR_TOLERANCE
-    roots = np.full_like(b, np.nan)
-    roots[regular] = np.linalg.solve(A[regular], b[regular][..., None])[..., 0]
-    return roots
-
-
-def _find_root(problem: Problem) -> np.ndarray:
-    """The root of the average operator: one linear solve where it is affine, otherwise by Newton's method or beyond."""
-    start = tree.ravel(problem.like)
-    if problem.affine:
-        A, b = problem.affine_parts()
-        A_bar, b_bar = A.mean(0), b.mean(0)
-        _check_jacobian(A_bar, type(problem.agents).other_norm)
-        return np.linalg.solve(A_bar, b_bar)
-    scale = 1 + np.abs(problem.mean_operators(start)).max()
-    root = _newton(problem, start, RESIDUAL_TOLERANCE * scale)
-    if root is None:
-        root = _dogleg(problem, start)
-    residual = np.abs(problem.mean_operator(root)).max()
-    if not residual <= RESIDUAL_TOLERANCE * scale:
-        raise ValueError(
-            f"No root of the average operator was found from `like`: the residual is {residual:.3g}. "
-            "Start closer with another `like`, or pass `theta_star`."
-        )
-    _check_jacobian(problem.jacobians(root).mean(0), type(problem.agents).other_norm)
-    return root
-
-
-def _newton(problem: Problem, theta: np.ndarray, tolerance: float) -> np.ndarray | None:
-    """Newton's method as long as it makes progress; None when it does not."""
-    residual = problem.mean_operator(theta)
-    for _ in range(NEWTON_STEPS):
-        try:
-            step = np.linalg.solve(problem.jacobians(theta).mean(0), residual)
-        except np.linalg.LinAlgError:
-            break
-        following = problem.mean_operator(theta - step)
-        if not np.abs(following).max() < np.abs(residual).max():
-            break
-        theta, residual = theta - step, following
-    return theta if np.abs(residual).max() <= tolerance else None
-
-
-def _dogleg(problem: Problem, start: np.ndarray) -> np.ndarray:
-    """A slower search that goes further, by steps within a region in which it has learned to trust the operator."""
-    import optimistix as optx  # here, since few problems need it and it takes long to load
-
-    with precision():
-        agents, theta = tree.to_device((problem.flat_agents, start), "float64")
-
-        def average(theta, agents):
-            return jax.vmap(lambda agent: agent.mean_operator(theta))(agents).mean(0)
-
-        solver = optx.Dogleg(rtol=1e-12, atol=1e-12)
-        return np.asarray(optx.root_find(average, solver, theta, agents, max_steps=1000, throw=False).value)
-
-
 def _local_root(problem: Problem, agent: int) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an agent alone may well not be monotone; only the average must be
         try:
-            return problem.take([agent]).theta_star
+            return Problem(tree.take(problem.agents, [agent]), problem.like).theta_star
         except ValueError:
             return np.full(problem.dim, np.nan)
-
-
-def _check_jacobian(J: np.ndarray, other_norm: bool) -> None:
-    """Refuses an average operator without a unique root, and warns of one that is not monotone."""
-    singular = np.linalg.svd(J, compute_uv=False)
-    if not singular[-1] > SINGULAR_TOLERANCE * singular[0]:
-        raise ValueError(
-            "The average operator has no unique root: the smallest singular value of its Jacobian is "
-            f"{singular[-1]:.3g}, the largest {singular[0]:.3g}. Remove redundant parameters, or regularise."
-        )
-    growth = np.linalg.eigvals(J).real.max()
-    if growth >= 0:
-        warnings.warn(
-            f"The root is unstable: an eigenvalue of the average operator's Jacobian has real part {growth:.3g} >= 0, "
-            "so theta + step_size * G moves away from it. Check the sign of the operator (for a loss, G = -gradient).",
-            stacklevel=4,
-        )
-    elif not other_norm and (slope := np.linalg.eigvalsh((J + J.T) / 2)[-1]) >= 0:
-        warnings.warn(
-            f"The average operator is not monotone (largest eigenvalue of its symmetric part: {slope:.3g}), so "
-            "Assumption 2 of the paper fails: small steps still converge, but its rates and bounds do not apply.",
-            stacklevel=4,
-        )

@@ -30,7 +30,7 @@ class GradientTDAgent(AbstractEvaluator):
     speed: np.ndarray
     method: str = eqx.field(static=True)
 
-    other_norm: ClassVar[bool] = True  # both are gradient methods in disguise
+    should_be_monotone: ClassVar[bool] = False  # both are gradient methods in disguise
 
     def operator(self, theta, o, /):
         theta, w = jnp.split(theta, 2)

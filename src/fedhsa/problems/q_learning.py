@@ -15,6 +15,9 @@ from ._control import action_features, one_hot_places, pair_values, return_recor
 from ._worlds import random_features, world
 from .base import AbstractAgent, Problem
 
+NEVER = 1e-14
+"""Visits below it are rounding errors of zero."""
+
 
 class AbstractQAgent(AbstractAgent):
     """Values of actions, improved by the best of the next ones."""
@@ -33,7 +36,7 @@ class AbstractQAgent(AbstractAgent):
     places: np.ndarray | None = eqx.field(default=None, kw_only=True)
     """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
 
-    other_norm: ClassVar[bool] = True
+    should_be_monotone: ClassVar[bool] = False
 
     def values(self, theta, *pair):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
@@ -229,8 +232,8 @@ def random(
 
 
 def _check_visits(visits: np.ndarray, features: np.ndarray) -> None:
-    """Refuses a coordinate that no agent's trajectory ever comes to."""
-    seen = np.einsum("msa,msad->d", visits, features**2) > 0
+    """Raises if no agent's trajectory ever comes to some coordinate."""
+    seen = np.einsum("msa,msad->d", visits, features**2) > NEVER
     if not seen.all():
         _, state, action, _ = np.argwhere(features[..., [int(np.argmin(seen))]] != 0)[0]
         raise ValueError(

@@ -47,13 +47,13 @@ class SARSAAgent(AbstractControlledAgent):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
         return pair_values(theta, self.features, self.places, pair)
 
-    def react(self, theta, state, words, /):
+    def observe(self, theta, state, bits, /):
         assert isinstance(self.source, Decisions)
         state, action = state
-        following = self.source.follow(words, state, action)
+        following = self.source.follow(bits, state, action)
         chances = jax.nn.softmax(self.sharpness * self.values(theta, following))
-        # The words have been used for the state; folded once more they are fresh.
-        key = fold_in(jax.random.wrap_key_data(words, impl="threefry2x32"), 1)
+        # The bits have been used for the state; folded once more they are fresh.
+        key = fold_in(jax.random.wrap_key_data(bits, impl="threefry2x32"), 1)
         point = jax.random.uniform(key, dtype=chances.dtype)
         next_action = jnp.sum(jnp.cumsum(chances)[:-1] <= point).astype(jnp.int32)
         A = self.features.shape[-2]

@@ -5,7 +5,7 @@ from .base import Silent as Silent
 from .decisions import AbstractControlled as AbstractControlled
 from .decisions import Decisions as Decisions
 from .decisions import Generative as Generative
-from .decisions import Prepared as Prepared
+from .decisions import PendingSteps as PendingSteps
 from .finite import FiniteChain as FiniteChain
 from .finite import Transition as Transition
 from .finite import Transitions as Transitions

@@ -9,6 +9,10 @@ import jax
 from .._types import Block, Key, Observation, State
 
 
+class UnknownLawError(TypeError):
+    """A source does not know its stationary law, so that there is no exact mean under it."""
+
+
 class AbstractSource(eqx.Module):
     """One agent's Markov chain.
 
@@ -38,7 +42,7 @@ class AbstractSource(eqx.Module):
 
     def expect(self, function: Callable, /):
         """The stationary mean of `function(o)`, exactly."""
-        raise TypeError(
+        raise UnknownLawError(
             f"{type(self).__name__} has no exact stationary expectation: override the agent's `mean_operator(theta)`, "
             "or pass `theta_star` to the problem."
         )

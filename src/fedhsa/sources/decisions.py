@@ -42,26 +42,26 @@ class Generative(AbstractSource):
         return jax.vmap(lambda key: self.step(key, ()))(keys)
 
 
-class Prepared(NamedTuple):
-    """What a chain needs to be stepped later: where it begins, and the random words of its steps."""
+class PendingSteps(NamedTuple):
+    """What a chain needs to be stepped later: where it begins, and the random bits of its steps."""
 
     start: PyTree
-    words: UInt32[Array, "length 2"]
+    bits: UInt32[Array, "length 2"]
 
 
 class AbstractControlled(AbstractSource):
     """A chain whose law depends on the parameter, so that nobody can step it in advance.
 
-    Its block holds the random words of the steps, and the steps themselves are the agent's (`react`), taken when an
+    Its block holds the random bits of the steps, and the steps themselves are the agent's (`observe`), taken when an
     algorithm asks for an operator. `init` gives the state at position 0, which stays in the block's `start`.
     """
 
     def step(self, key, state, /):
-        return state, Prepared(state, key_bits(key))
+        return state, PendingSteps(state, key_bits(key))
 
     def draw(self, keys, state, /):
         # The start has an axis in front, like everything in a block.
-        return state, Prepared(jax.tree.map(lambda x: x[None], state), key_bits(keys))
+        return state, PendingSteps(jax.tree.map(lambda x: x[None], state), key_bits(keys))
 
 
 class Decisions(AbstractControlled):
@@ -89,6 +89,6 @@ class Decisions(AbstractControlled):
         action = jax.random.randint(fold_in(key, 1), (), 0, self._step_table.shape[-3], dtype=jnp.int32)
         return state, action
 
-    def follow(self, words: UInt32[Array, " 2"], state: Any, action: Any) -> Any:
+    def follow(self, bits: UInt32[Array, " 2"], state: Any, action: Any) -> Any:
         """The next state."""
-        return alias_draw(words, self._step_table, state, action)
+        return alias_draw(bits, self._step_table, state, action)

@@ -37,13 +37,19 @@ class Replay(AbstractSource):
     **Arguments:**
 
     - `observations`: a pytree of arrays whose leading axis is time; for several agents, agents first, then time.
-    - `wrap`: whether to begin again at the end. By default a run that is longer than the record is refused.
+    - `wrap`: whether to begin again at the end. By default a run that is longer than the record raises.
+    - `source`: what the observations were drawn from. `expect` is its stationary mean; by default, the average over the
+      record.
 
-    `expect` is the average over the record.
+    !!! example
+        >>> recorded = Replay(np.array([0.0, 4.0]))
+        >>> float(recorded.expect(lambda o: o)), recorded.length
+        (2.0, 2)
     """
 
     observations: PyTree
     wrap: bool = eqx.field(static=True, default=False)
+    source: AbstractSource | None = None
 
     def init(self, key, /):
         return jnp.zeros((), dtype=jnp.int32)
@@ -56,6 +62,8 @@ class Replay(AbstractSource):
         return state + keys.shape[0], tree.take(self.observations, positions)
 
     def expect(self, function, /):
+        if self.source is not None:
+            return self.source.expect(function)
         return jax.tree.map(lambda v: jnp.mean(v, axis=0), jax.vmap(function)(self.observations))
 
     @property

@@ -10,7 +10,7 @@ from .._json import plain
 from .._linear import spectral_radius
 from .._types import SeedLike
 from ..problems import Problem
-from ..problems.base import _affine_roots
+from ..problems._roots import affine_roots
 from ..sources import IID, VAR1, Replay, Silent
 from . import _sampled, mixing
 from ._finite import check_exogenous, finite_law
@@ -203,7 +203,7 @@ def _at_least_one(values: np.ndarray) -> float:
 def _agents(problem: Problem, notes: list[str]) -> _sampled.Agents:
     if problem.affine:
         A, b = problem.affine_parts()
-        agents = _sampled.Agents(A, A @ problem.theta_star - b, _affine_roots(A, b))
+        agents = _sampled.Agents(A, A @ problem.theta_star - b, affine_roots(A, b))
     else:
         agents = _sampled.agents(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))
