@@ -41,9 +41,11 @@ from .algorithms import (
     Cost as Cost,
 )
 from .algorithms import Delayed as Delayed
+from .algorithms import Demand as Demand
 from .algorithms import (
     DisSACC as DisSACC,
 )
+from .algorithms import Effect as Effect
 from .algorithms import (
     Exchange as Exchange,
 )

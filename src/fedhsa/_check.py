@@ -1,21 +1,31 @@
-"""Checks of arguments: each error names the argument, shows what arrived and says what to do."""
+"""Checks of arguments: each error names the argument, shows what arrived and says what to do.
+
+Inside JAX's transformations a setting may be a tracer, whose value is not known: then only its shape is checked.
+"""
 
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
+def traced(value: Any) -> bool:
+    """Whether the value, or a part of it, is known only when the program runs."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+
+
 def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, int] | None = None) -> np.ndarray:
-    """Returns `value` as a finite float64 array of the given shape.
+    """Returns `value` as a finite float64 array of the given shape; a tracer stays one.
 
     Letters in `shape` are sizes: taken from `sizes` when known there, remembered there otherwise.
     """
-    sizes = {} if sizes is None else sizes
+    sizes, known = {} if sizes is None else sizes, not traced(value)
     try:
-        value = np.array(value, dtype=np.float64)
+        value = np.array(value, dtype=np.float64) if known else jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of numbers, got {type(value).__name__}.") from error
     found = dict(sizes)
@@ -27,7 +37,7 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
         raise ValueError(f"`{name}` must have shape ({wanted}{',' if len(shape) == 1 else ''}), got {value.shape}.")
     if 0 in value.shape:
         raise ValueError(f"`{name}` must not be empty, got shape {value.shape}.")
-    if not np.isfinite(value).all():
+    if known and not np.isfinite(value).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
         raise ValueError(f"`{name}` must be finite, got {value[where]} at index {where}.")
     sizes.update(found)
@@ -35,12 +45,21 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
 
 
 def count(name: str, value: Any, *, least: int = 1, remedy: str = "") -> int:
-    """Returns `value` as an int of at least `least`."""
+    """Returns `value` as an int of at least `least`; a tracer stays one."""
+    if traced(value) and value.shape == () and np.issubdtype(value.dtype, np.integer):
+        return value
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}. {remedy}".rstrip())
     return int(value)
+
+
+def counts(value: Any) -> Any:
+    """Whole numbers of any kind as Python's own, which a list or an array of them becomes a tuple of."""
+    if isinstance(value, list | tuple | np.ndarray) and np.ndim(value) == 1:
+        return tuple(counts(part) for part in value)
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def number(
@@ -50,9 +69,12 @@ def number(
     above: float | None = None,
     least: float | None = None,
     most: float | None = None,
+    below: float | None = None,
     remedy: str = "",
 ) -> None:
-    """Refuses what is not a finite number (or an array of them) in the given range."""
+    """Raises if `value` is not a finite number (or an array of them) in the given range."""
+    if traced(value):
+        return
     try:
         values = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -62,14 +84,22 @@ def number(
         (above is None or values > above, f"greater than {above}"),
         (least is None or values >= least, f"at least {least}"),
         (most is None or values <= most, f"at most {most}"),
+        (below is None or values < below, f"below {below}"),
     ]
     for holds, wanted in bounds:
         if not np.all(holds):
             raise ValueError(f"`{name}` must be {wanted}, got {value}. {remedy}".rstrip())
 
 
+def scalar(name: str, value: Any, *, remedy: str = "", **bounds: float) -> None:
+    """Raises if `value` is not one finite number in the given range."""
+    if np.shape(value) != () and not isinstance(value, str):
+        raise ValueError(f"`{name}` must be one number, got an array of shape {np.shape(value)}. {remedy}".rstrip())
+    number(name, value, remedy=remedy, **bounds)
+
+
 def choice(name: str, value: Any, options: tuple[str, ...]) -> None:
-    """Refuses what is not one of the named options."""
+    """Raises if `value` is not one of the named options."""
     if value not in options:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
 
@@ -89,7 +119,7 @@ def arguments(
     *,
     common: tuple[str, ...] = (),
 ) -> None:
-    """Refuses a name that is not known, and arguments that its function lacks or that are of another kind.
+    """Raises if the name is not known, or an argument is one that its function lacks or is of another kind.
 
     Arguments in `common` are not listed among the options: most functions have them.
     """
@@ -99,7 +129,7 @@ def arguments(
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for argument, value in given.items():
         if argument not in parameters:
-            if passes_on:  # to a function with arguments of its own, which looks at them
+            if passes_on:  # to another function, which checks them
                 continue
             options = [p for p in parameters if p not in common]
             raise ValueError(
@@ -110,7 +140,7 @@ def arguments(
 
 
 def kind(name: str, value: Any, default: Any) -> None:
-    """Refuses a value of another kind than the default, which generators would stumble over later."""
+    """Raises if the value is of another kind than the default, over which generators would stumble later."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     kinds = [
         (bool, "true or false", isinstance(value, bool)),

@@ -4,6 +4,7 @@ JAX's own functions give the same folded keys, but compile to loops over whole a
 fused pass, faster on a CPU and quicker to compile.
 """
 
+import enum
 import hashlib
 import math
 from typing import Any
@@ -14,6 +15,21 @@ import numpy as np
 from jaxtyping import Array, Complex, Float, UInt32
 
 from ._types import Key, SeedLike
+
+
+class Stream(enum.IntEnum):
+    """Where in a key the random numbers of each purpose are, far beyond the numbers of agents, exchanges and leaves."""
+
+    CODING = 2**30
+    DELAY = 2**30 + 1
+    AIR = 2**30 + 2
+    LOSS = 2**30 + 3
+    PARTICIPATION = 2**30 + 4
+    GRAPH = 2**31 - 20
+    COIN = 2**31 - 1
+    """In the round's key, the coin that everyone sees."""
+    COMMON = 2**31
+    """What all agents of a random problem have in common, where others have the agent's number."""
 
 
 def as_key(key: SeedLike) -> Key:
@@ -46,12 +62,14 @@ def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:
 
     Each path has its own stream, so drawing more agents leaves the earlier ones as they were.
     """
+    path = tuple(int(part) if isinstance(part, Stream) else part for part in path)
     name = repr((key_words(key), path)).encode()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()))
 
 
 def fold_in(key: Key, data: Any) -> Key:
     """The same key as `jax.random.fold_in(key, data)`; `data` may be an array, which gives an array of keys."""
+    data = int(data) if isinstance(data, Stream) else data
     words, data = jax.random.key_data(key), jnp.asarray(data).astype(jnp.uint32)
     key_0, key_1, data = jnp.broadcast_arrays(words[..., 0], words[..., 1], data)
     first, second = _threefry(key_0, key_1, jnp.zeros_like(data), data)

@@ -45,7 +45,7 @@ def test_error_feedback_arrives_where_the_operators_themselves_vanish():
         fh.Partial(
             fh.Lossy(fh.Compressed(HSA, fh.codecs.TopK(0.5)), 0.2),
             fh.sampling.Availability(0.5, 0.3),
-            all_answer="operator",
+            all_answer_first=True,
         ),
         fh.Partial(
             fh.Delayed(fh.Compressed(LOCAL, fh.codecs.Quantised(2)), 2, threshold=0.5),
@@ -78,19 +78,19 @@ REFUSED = {
         lambda: fh.OverTheAir(fh.Compressed(HSA, fh.codecs.Sign()), 0.1, 0.1),
         "numbers, not their codes",
     ),
-    "two exchanges": (lambda: fh.Delayed(HSA, 3), "exchanges operator and delta, and the second needs the answer"),
+    "two exchanges": (lambda: fh.Delayed(HSA, 3), "several exchanges, and each needs the answer to the one before"),
     "skipped": (
         lambda: fh.Compressed(fh.SSLocalSGD(0.03, 4, 0.5), fh.codecs.Sign()),
-        "feedback='error'` cannot .* not sent",
+        "with feedback cannot .* not sent",
     ),
     "coin": (
         lambda: fh.Compressed(fh.LocalSVRG(0.03, 4, 0.5), fh.codecs.Sign(), "difference"),
         "some rounds skip an exchange",
     ),
-    "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "only if each of their changes arrives once"),
+    "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "adds up changes of the agents, .* arrives once"),
     "no sum": (
         lambda: fh.Compressed(fh.SCAFFOLD(0.03, 4), fh.codecs.Quantised(3)),
-        "changes arrives once and as it was made",
+        "arrives once and as it was made",
     ),
 }
 
@@ -102,7 +102,7 @@ def test_what_does_not_fit_together_is_refused_with_the_reason(make, reason):
 
 
 def test_arguments_out_of_range_are_refused():
-    with pytest.raises(ValueError, match=r"`loss` is a probability below 1, got 1\.0"):
+    with pytest.raises(ValueError, match=r"`loss` must be below 1\.0, got 1\.0"):
         fh.Lossy(HSA, 1.0)
     with pytest.raises(ValueError, match=r"`codec` must be a codec, got 0\.1"):
         fh.Compressed(HSA, 0.1)

@@ -22,6 +22,8 @@ class CoinEvery(AbstractWrapper):
     algorithm: fh.AbstractAlgorithm
     gap: int = eqx.field(static=True)
 
+    effects = fh.Effect.NOTHING
+
     @property
     def exchanges(self):
         def fixed(local):
@@ -43,6 +45,8 @@ class OpenMemory(AbstractWrapper):
 
     algorithm: fh.AbstractAlgorithm
     num_agents: int = eqx.field(static=True)
+
+    effects = fh.Effect.NOTHING
 
     def init(self, theta):
         server, memory = self.algorithm.init(theta)
@@ -293,5 +297,5 @@ def test_the_oracle_refuses_agents_without_a_mean_operator():
 
 @pytest.mark.parametrize("algorithm", [fh.SCAFFLSA(0.1, 2), fh.Scaffnew(0.1, 0.5), fh.LooplessSA(0.1, 0.5)])
 def test_methods_that_need_every_reply_say_why(algorithm):
-    assert "Use " in algorithm.exact_replies
-    assert fh.SCAFFOLD(0.1, 2).exact_replies is None
+    with pytest.raises(TypeError, match=r"cannot wrap .* Use "):
+        fh.Lossy(algorithm, 0.1)

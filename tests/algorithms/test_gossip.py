@@ -133,7 +133,7 @@ def test_the_correction_of_fed_hsa_leaves_the_consensus_bias_of_first_order():
         ),
         (lambda: fh.Gossip(fh.MomentumSA(0.1, 2, 0.5), fh.graphs.Ring(3), "first"), TypeError, "Use `combine='last'`"),
         (lambda: fh.graphs.RandomGraph(6, 0.05, varying=False), ValueError, "not connected"),
-        (lambda: fh.graphs.RandomGraph(6, 1.5), ValueError, "`probability` is a probability"),
+        (lambda: fh.graphs.RandomGraph(6, 1.5), ValueError, "`probability` must be at most 1.0, got 1.5"),
         (lambda: fh.graphs.Ring(0), ValueError, "`num_agents` must be at least 1"),
         (lambda: fh.graphs.Mixing([[1.5, -0.5], [-0.5, 1.5]]), ValueError, "`matrix` must be at least 0"),
         (lambda: fh.graphs.Mixing([[0.5, 0.4], [0.5, 0.6]]), ValueError, "rows that add up to 1"),

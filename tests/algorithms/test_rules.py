@@ -49,7 +49,8 @@ def test_one_shot_averaging_ends_at_the_mean_of_the_local_roots():
 
 
 def test_one_shot_averaging_sends_nothing_that_a_channel_could_change():
-    assert "send nothing" in str(fh.OneShotAveraging(0.1, 4).exact_replies)
+    with pytest.raises(TypeError, match="send nothing"):
+        fh.Lossy(fh.OneShotAveraging(0.1, 4), 0.1)
 
 
 @pytest.mark.parametrize("probability", [1.0, 0.3])
@@ -146,7 +147,7 @@ def test_momentum_with_beta_one_is_local_sa():
         (lambda: fh.DisSACC(0.0, 4), "`step_size` must be greater than 0.0, got 0.0"),
         (lambda: fh.GappedSA(0.1, ()), r"`gaps` must be a tuple of whole numbers, got \(\). Use for instance"),
         (lambda: fh.GappedSA(0.1, (3, 0)), "`gaps` must be at least 1, got 0. Each gap is a number of local steps"),
-        (lambda: fh.LocalSVRG(0.1, 4, 1.5), "`probability` is a probability, got 1.5"),
+        (lambda: fh.LocalSVRG(0.1, 4, 1.5), "`probability` must be at most 1.0, got 1.5"),
         (lambda: fh.MCSAG(0.1, 0, 4), "`num_components` must be at least 1, got 0"),
         (lambda: fh.MultilevelSA(0.1, 7, batch=2), "`samples` must be a multiple of `batch`, got 7 and 2"),
         (lambda: fh.MomentumSA(0.1, 4, 0.0), "`beta` must be greater than 0.0, got 0.0"),

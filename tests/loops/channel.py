@@ -269,7 +269,7 @@ METHODS = {
         fh.Partial(HSA, fh.sampling.Bernoulli(0.5)), partial(fed_hsa, half_of_the_time), part(0.5, usual), CHAINS
     ),
     "FedHSA, half of the agents after all gave their operators": Method(
-        fh.Partial(HSA, fh.sampling.Bernoulli(0.5), all_answer="operator"),
+        fh.Partial(HSA, fh.sampling.Bernoulli(0.5), all_answer_first=True),
         partial(fed_hsa, half_of_the_time, all_answer=0),
         lambda d: fh.Cost(1.5, 1.5 * d, 1.5 * d, 1 + 0.5 * (H - 1), 1 + 0.5 * (H - 1)),
         NOISY,
@@ -280,10 +280,10 @@ METHODS = {
         part(0.4 / (0.4 + 0.2), once),
         NOISY,
     ),
-    "FedHSA, unequal chances": Method(
-        fh.Partial(HSA, fh.sampling.WeightedSampling(CHANCES)),
-        partial(fed_hsa, by_chances, horvitz_thompson),
-        part(0.6, usual),
+    "LocalSA, unequal chances": Method(
+        fh.Partial(LOCAL, fh.sampling.WeightedSampling(CHANCES)),
+        partial(local_sa, by_chances, horvitz_thompson),
+        part(0.6, once),
         NOISY,
     ),
 }

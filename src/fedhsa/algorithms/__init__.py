@@ -30,6 +30,8 @@ from .compression import Compressed as Compressed
 from .cost import cost as cost
 from .cost import prepare as prepare
 from .delay import Delayed as Delayed
+from .demands import Demand as Demand
+from .demands import Effect as Effect
 from .dissacc import DisSACC as DisSACC
 from .fed_hsa import FedHSA as FedHSA
 from .fed_lin import FedLin as FedLin

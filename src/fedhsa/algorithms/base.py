@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,13 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import _check
-from .._random import fold_in
+from .._random import Stream, fold_in
 from .._types import Block, Key, Theta
 from ..problems import AbstractAgent, Problem
+from .demands import Demand, Effect
 from .schedules import AbstractSchedule
-
-COIN = 2**31 - 1
-"""The place in the round's key at which the coin lies that everyone sees."""
 
 
 class Round(NamedTuple):
@@ -39,7 +37,7 @@ class Round(NamedTuple):
         """The round's coin, which falls alike for the server and for all agents."""
         if self.coin is not None:
             return self.coin
-        return jax.random.uniform(fold_in(self.key, COIN), dtype=jnp.result_type(probability)) < probability
+        return jax.random.uniform(fold_in(self.key, Stream.COIN), dtype=jnp.result_type(probability)) < probability
 
 
 class Replies(NamedTuple):
@@ -118,18 +116,26 @@ class Exchange(NamedTuple):
 class AbstractAlgorithm(eqx.Module):
     """Settings as fields, the method as pure functions: a start, and the exchanges of one round.
 
-    The server state has a field `theta`, the parameter the method stands at. The memory is what one agent keeps.
+    The server state is any pytree of arrays with an attribute `theta`, the parameter the method stands at: a named
+    tuple, or an `eqx.Module`. The memory is what one agent keeps.
+    """
+
+    demands: ClassVar[Demand] = Demand.UNDECLARED
+    """What the method demands of wrappers; as long as it is undeclared, those that change a run cannot wrap it."""
+    effects: ClassVar[Any] = Effect.NOTHING
+    """What a wrapper does to replies, agents and the server."""
+    stage: ClassVar[Stream | None] = None
+    """Where a wrapper is on a reply's way from the agent to the server, in the order of nesting; None if elsewhere."""
+    first_exchange_is_one_evaluation: ClassVar[bool] = False
+    """Whether the first exchange takes one observation and one evaluation, and messages like those of the others.
+
+    If so, agents that are absent from the rest of a round can answer it too.
     """
 
     @property
-    def exact_replies(self) -> str | None:
-        """Why every reply must arrive and count as it was sent, or None where it need not."""
-        return None
-
-    @property
-    def equal_weights(self) -> str | None:
-        """Why all agents must count alike, or None where they need not."""
-        return None
+    def layers(self) -> "tuple[AbstractAlgorithm, ...]":
+        """The algorithm, what it wraps, and so on; the last is the method."""
+        return (self,)
 
     @property
     def step_is_per_round(self) -> bool:
@@ -150,8 +156,12 @@ class AbstractAlgorithm(eqx.Module):
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchanges of a round, in order."""
 
+    def with_theta(self, server: Any, theta: Theta) -> Any:
+        """The server's state, standing at another parameter; to be overridden where a state has it more than once."""
+        return eqx.tree_at(lambda state: state.theta, server, theta)
+
     def check(self, problem: Problem) -> None:
-        """Refuses a problem this algorithm is not for."""
+        """Raises if the problem is not one that this algorithm is for."""
 
     def expected(self, cost: Cost) -> Cost:
         """The cost of a round on average, given that of one in which everything takes place."""
@@ -171,18 +181,16 @@ def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
 
 
 def check_step_size(name: str, value: Any) -> None:
-    """Refuses a step size that is neither a positive number nor a schedule."""
+    """Raises if the step size is neither a positive number nor a schedule."""
     if not isinstance(value, AbstractSchedule):
-        _check.number(name, value, above=0.0, remedy="Use a positive number or a schedule.")
+        _check.scalar(name, value, above=0.0, remedy="Use a positive number or a schedule.")
 
 
 def check_local_steps(value: Any) -> None:
-    """Refuses fewer than one local step."""
+    """Raises if there is less than one local step."""
     _check.count("local_steps", value, remedy="Use `local_steps=1` to synchronise every step.")
 
 
 def check_probability(name: str, value: Any) -> None:
-    """Refuses what is not above 0 and at most 1."""
-    _check.number(name, value, above=0.0)
-    if value > 1:
-        raise ValueError(f"`{name}` is a probability, got {value}. Use a number above 0 and at most 1.")
+    """Raises if the probability is not above 0 and at most 1."""
+    _check.scalar(name, value, above=0.0, most=1.0, remedy="It is a probability: use a number above 0 and at most 1.")

@@ -1,79 +1,22 @@
 """What happens to replies on their way to the server: they are lost, or they add up in the air."""
 
-from collections.abc import Iterator
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .. import _check
-from .._random import fold_in
+from .._random import Stream, fold_in
 from .._types import Key, Theta
 from .base import AbstractAlgorithm, Exchange, Replies
-from .scaffold import SCAFFOLD
-from .server import layers
+from .demands import Effect
 from .shapes import exchange_shapes
-from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
-
-PLACE = 2**30
-"""Where in a key the channels' random numbers begin; each stage has its own."""
-
-ORDER = "Compressed, Delayed, OverTheAir, Lossy, Partial"
-"""The stages of a reply's way from the agent to the server."""
+from .wrapper import AbstractWrapper
 
 
-class AbstractChannel(AbstractWrapper):
-    """A wrapper that changes replies on their way; nested from the inside out in the order in which it happens."""
-
-    algorithm: eqx.AbstractVar[AbstractAlgorithm]
-
-    stage: ClassVar[int]
-    """The place on the way, in `ORDER`."""
-
-    @property
-    def must_arrive(self) -> str | None:
-        """Why what was sent must arrive unchanged, or None where it need not."""
-        return None
-
-
-def check_channel(wrapper: AbstractChannel) -> None:
-    """Refuses what is not an algorithm, one that needs its replies as they are, and stages in the wrong order."""
-    check_algorithm(wrapper)
-    refuse_if_exact(wrapper)
-    for inner in _channels_inside(wrapper):
-        names = type(wrapper).__name__, type(inner).__name__
-        if inner.stage >= wrapper.stage:
-            raise TypeError(f"{names[0]} cannot wrap {names[1]}: from the inside out the order is {ORDER}, each once.")
-
-
-def refuse_if_it_must_arrive(wrapper: AbstractChannel) -> None:
-    """Refuses to lose, delay or distort what the inner channel needs to arrive as it was sent."""
-    for inner in _channels_inside(wrapper):
-        if (reason := inner.must_arrive) is not None:
-            raise TypeError(f"{type(wrapper).__name__} cannot wrap {type(inner).__name__}: {reason}")
-
-
-def refuse_if_replies_add_up(wrapper: AbstractChannel, remedy: str) -> None:
-    """Refuses a method whose server adds up changes that the agents have already made in their memories.
-
-    Once a change has arrived other than it was made, server and agents disagree for good, and the limit is wrong.
-    """
-    if any(isinstance(layer, SCAFFOLD) for layer in layers(wrapper.algorithm)):
-        raise TypeError(
-            f"{type(wrapper).__name__} cannot wrap SCAFFOLD: the server's control variate is the mean of the agents' "
-            f"only if each of their changes arrives once and as it was made. {remedy}"
-        )
-
-
-def _channels_inside(wrapper: AbstractWrapper) -> Iterator[AbstractChannel]:
-    return (layer for layer in layers(wrapper.algorithm) if isinstance(layer, AbstractChannel))
-
-
-def own_key(key: Key, stage: int, exchange: int) -> Key:
+def own_key(key: Key, stage: Stream, exchange: int) -> Key:
     """The key of what one stage draws in one exchange of the round that `key` belongs to."""
-    return fold_in(fold_in(key, PLACE + stage), exchange)
+    return fold_in(fold_in(key, stage), exchange)
 
 
 def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:
@@ -82,7 +25,7 @@ def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ..
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), replies)
 
 
-class Lossy(AbstractChannel):
+class Lossy(AbstractWrapper):
     r"""Each reply is lost with probability `loss`, on its own in every exchange; what is lost counts as zero.
 
     $$\tfrac1M \sum_i \tfrac{b_i}{1 - \text{loss}}\, x_i, \qquad b_i \sim \text{Bernoulli}(1 - \text{loss}),$$
@@ -111,15 +54,11 @@ class Lossy(AbstractChannel):
     loss: float
     rescale: bool = eqx.field(static=True, default=True)
 
-    stage: ClassVar[int] = 3
+    effects = Effect.LOSES_REPLIES
+    stage = Stream.LOSS
 
     def __check_init__(self):
-        check_channel(self)
-        refuse_if_it_must_arrive(self)
-        refuse_if_replies_add_up(self, "Use FedHSA or FedLin.")
-        _check.number("loss", self.loss, least=0.0)
-        if self.loss >= 1:
-            raise ValueError(f"`loss` is a probability below 1, got {self.loss}: nothing would ever arrive.")
+        _check.scalar("loss", self.loss, least=0.0, below=1.0, remedy="At 1 nothing would ever arrive.")
 
     @property
     def exchanges(self):
@@ -136,7 +75,7 @@ class Lossy(AbstractChannel):
         return local
 
 
-class OverTheAir(AbstractChannel):
+class OverTheAir(AbstractWrapper):
     r"""All replies at once on one frequency: they fade, add up, and come with the receiver's noise.
 
     $$\tfrac1M \Bigl(\sum_i h_i\, x_i + w\Bigr), \qquad E\,h_i = 1, \quad w \sim N(0, \text{noise\_std}^2 I)$$
@@ -166,18 +105,12 @@ class OverTheAir(AbstractChannel):
     gain_std: float
     noise_std: float
 
-    stage: ClassVar[int] = 2
+    effects = Effect.ADDS_IN_THE_AIR
+    stage = Stream.AIR
 
     def __check_init__(self):
-        check_channel(self)
-        refuse_if_replies_add_up(self, "Use FedHSA or FedLin.")
-        _check.number("gain_std", self.gain_std, least=0.0)
-        _check.number("noise_std", self.noise_std, least=0.0)
-        for inner in _channels_inside(self):
-            if inner.stage == 0:
-                raise TypeError(
-                    "OverTheAir cannot wrap Compressed: what adds up in the air is numbers, not their codes."
-                )
+        _check.scalar("gain_std", self.gain_std, least=0.0)
+        _check.scalar("noise_std", self.noise_std, least=0.0)
 
     @property
     def exchanges(self):

@@ -1,17 +1,19 @@
 """Replies in fewer bits, with a memory of what was left out."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
 from .. import _check
-from .._random import fold_in
+from .._random import Stream, fold_in
 from .._types import Key
-from .base import AbstractAlgorithm, Coded, Cost, Exchange, Replies
-from .channel import AbstractChannel, check_channel, own_key, refuse_if_replies_add_up, zero_replies
+from .base import AbstractAlgorithm, Coded, Exchange, Replies
+from .channel import own_key, zero_replies
 from .codecs import AbstractCodec
+from .demands import Effect
+from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
@@ -21,7 +23,7 @@ class Memory(NamedTuple):
     kept: tuple[PyTree, ...]
 
 
-class Compressed(AbstractChannel):
+class Compressed(AbstractWrapper):
     r"""Every vector that agents send is coded, each by itself and in every exchange; what is left out is kept.
 
     With error feedback the agent adds to what it wants to send what the codec $C$ left out so far,
@@ -73,29 +75,22 @@ class Compressed(AbstractChannel):
     codec: AbstractCodec
     feedback: Literal["error", "difference", "none"] | None = eqx.field(static=True, default=None)
 
-    stage: ClassVar[int] = 0
+    stage = Stream.CODING
 
     def __check_init__(self):
-        check_channel(self)
         if not isinstance(self.codec, AbstractCodec):
             raise ValueError(f"`codec` must be a codec, got {self.codec!r}. Use `TopK(0.1)`, say.")
         if self.feedback is not None:
             _check.choice("feedback", self.feedback, ("error", "difference", "none"))
-        if self._feedback != "error":
-            refuse_if_replies_add_up(self, "With a contractive codec and `feedback='error'` they do in the end.")
-        exchanges = len(self.algorithm.exchanges)
-        if self._feedback != "none" and self.algorithm.expected(Cost(exchanges, 0, 0, 0, 0)).exchanges < exchanges:
-            raise TypeError(
-                f"Compressed with `feedback={self._feedback!r}` cannot wrap {type(self.algorithm).__name__}: some "
-                "rounds skip an exchange, and the memory would take what is not sent for sent. Use an unbiased codec "
-                "with `feedback='none'`, or FedHSA."
-            )
 
     @property
-    def must_arrive(self):
-        if self.feedback != "difference":
-            return None
-        return "server and agents keep the same references only if every reply arrives. Use `feedback='error'`."
+    def effects(self):
+        found = Effect.CODES_REPLIES
+        if self._feedback != "error":
+            found |= Effect.LEAVES_OUT_FOR_GOOD
+        if self._feedback != "none":
+            found |= Effect.REMEMBERS_REPLIES
+        return found | Effect.KEEPS_REFERENCES if self._feedback == "difference" else found
 
     def init(self, theta):
         server, inner = self.algorithm.init(theta)

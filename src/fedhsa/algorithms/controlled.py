@@ -11,6 +11,7 @@ from .._types import precision
 from ..problems import AbstractAgent, AbstractControlledAgent, Problem
 from ..sources import AbstractSource, PendingSteps
 from .base import AbstractAlgorithm, Exchange
+from .demands import Effect
 from .wrapper import AbstractWrapper
 
 
@@ -53,6 +54,8 @@ class Walking(AbstractWrapper):
     algorithm: AbstractAlgorithm
     start: PyTree
     """An example of a chain's state."""
+
+    effects = Effect.NOTHING
 
     def init(self, theta):
         server, memory = self.algorithm.init(theta)

@@ -1,6 +1,6 @@
 """Replies that arrive rounds after they were computed."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,17 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from .. import _check, tree
+from .._random import Stream
 from .._types import Theta
 from .base import AbstractAlgorithm, Coded
-from .channel import (
-    AbstractChannel,
-    check_channel,
-    own_key,
-    refuse_if_it_must_arrive,
-    refuse_if_replies_add_up,
-    zero_replies,
-)
-from .server import refuse_if_report
+from .channel import own_key, zero_replies
+from .demands import Effect
+from .wrapper import AbstractWrapper
 
 
 class Sent(NamedTuple):
@@ -36,7 +31,7 @@ class Memory(NamedTuple):
     queue: Sent
 
 
-class Delayed(AbstractChannel):
+class Delayed(AbstractWrapper):
     r"""Replies arrive late: that of a round is one computed some rounds before, at the parameter of that time.
 
     $$\theta_{t+1} = \theta_t + \tfrac1M \sum_i \Delta_i(\theta_{t-\tau_i}), \qquad
@@ -71,22 +66,13 @@ class Delayed(AbstractChannel):
     threshold: float | None = None
     random: bool = eqx.field(static=True, default=True)
 
-    stage: ClassVar[int] = 1
+    effects = Effect.DELAYS_REPLIES
+    stage = Stream.DELAY
 
     def __check_init__(self):
-        check_channel(self)
-        refuse_if_it_must_arrive(self)
-        refuse_if_report(self)
-        refuse_if_replies_add_up(self, "Use LocalSA.")
         _check.count("max_delay", self.max_delay)
         if self.threshold is not None:
-            _check.number("threshold", self.threshold, above=0.0)
-        if len(self.algorithm.exchanges) != 1:
-            names = " and ".join(e.name for e in self.algorithm.exchanges)
-            raise TypeError(
-                f"Delayed cannot wrap {type(self.algorithm).__name__}: a round has the exchanges {names}, and the "
-                "second needs the answer to the first. Wrap a method of one exchange, like LocalSA."
-            )
+            _check.scalar("threshold", self.threshold, above=0.0)
 
     def init(self, theta):
         server, inner = self.algorithm.init(theta)

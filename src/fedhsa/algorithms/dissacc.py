@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from .base import Exchange
+from .demands import Demand
 from .local import AbstractLocalSteps, send_theta
 from .local_sa import Server
 from .schedules import step_at
@@ -30,6 +31,8 @@ class DisSACC(AbstractLocalSteps):
 
     !!! cite "Zhu, Mitra, Heath (2025), DisSACC"
     """
+
+    demands = Demand.NOTHING
 
     @property
     def step_is_per_round(self):

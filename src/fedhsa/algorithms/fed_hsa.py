@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._types import Theta
 from .base import Exchange
+from .demands import Demand
 from .local import AbstractServerStep, local_steps, send_theta
 from .schedules import step_at
 
@@ -49,6 +50,9 @@ class FedHSA(AbstractServerStep):
 
     !!! cite "Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1"
     """
+
+    demands = Demand.NOTHING
+    first_exchange_is_one_evaluation = True
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))

@@ -6,9 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .. import tree
+from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, Round, check_local_steps, check_probability, check_step_size
+from .demands import Demand
 from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
 from .local import AbstractLocalSteps, local_steps, move, send_theta
 from .schedules import AbstractSchedule, step_at
@@ -47,17 +48,17 @@ class FedLin(AbstractAlgorithm):
     """
 
     step_size: float | AbstractSchedule
-    local_steps: int | tuple[int, ...] = eqx.field(static=True)
+    local_steps: int | tuple[int, ...] = eqx.field(static=True, converter=_check.counts)
+
+    demands = Demand.NOTHING
+    first_exchange_is_one_evaluation = True
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)
-        if not isinstance(self.local_steps, tuple):
-            check_local_steps(self.local_steps)
-        elif not self.local_steps:
+        if self.local_steps == ():
             raise ValueError("`local_steps` must have a number for each agent, got an empty tuple.")
-        else:
-            for steps in self.local_steps:
-                check_local_steps(steps)
+        for steps in self.local_steps if isinstance(self.local_steps, tuple) else (self.local_steps,):
+            check_local_steps(steps)
 
     @property
     def block_length(self):
@@ -121,6 +122,8 @@ class AbstractRefreshing(AbstractLocalSteps):
     """A method of two exchanges, the first of which takes place in the first round and then by a coin."""
 
     probability: float
+
+    demands = Demand.SKIPS_EXCHANGES
 
     def __check_init__(self):
         check_probability("probability", self.probability)

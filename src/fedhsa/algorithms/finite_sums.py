@@ -11,6 +11,7 @@ from .. import _check
 from .._types import Theta
 from ..sources import IID, FiniteChain
 from .base import AbstractAlgorithm, Exchange, check_local_steps, check_step_size
+from .demands import Demand
 from .fed_hsa import Server as AnchorServer
 from .fed_hsa import send_operator
 from .fed_lin import AbstractRefreshing
@@ -125,6 +126,8 @@ class MCSAG(AbstractAlgorithm):
     step_size: float | AbstractSchedule
     num_components: int = eqx.field(static=True)
     local_steps: int = eqx.field(static=True)
+
+    demands = Demand.NOTHING
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)

@@ -6,6 +6,7 @@ import equinox as eqx
 
 from .. import _check, tree
 from .base import AbstractAlgorithm, Exchange, check_step_size
+from .demands import Demand
 from .local import local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
@@ -33,7 +34,9 @@ class GappedSA(AbstractAlgorithm):
     """
 
     step_size: float | AbstractSchedule
-    gaps: tuple[int, ...] = eqx.field(static=True)
+    gaps: tuple[int, ...] = eqx.field(static=True, converter=_check.counts)
+
+    demands = Demand.NOTHING
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 from .. import _check, tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, split
+from .demands import Effect
 from .graphs import AbstractGraph
-from .server import AbstractReport, Projected, ServerMomentum, layers, place
-from .thinning import Thinned
-from .wrapper import check_algorithm, refuse_if_exact
+from .wrapper import AbstractWrapper
 
 
 class GossipServer(NamedTuple):
@@ -35,7 +34,7 @@ class _FromNeighbours(Replies):
         return 1.0
 
 
-class Gossip(AbstractReport):
+class Gossip(AbstractWrapper):
     r"""No server: agents send to their neighbours on a graph, and each averages what it hears with weights $W_{ij}$.
 
     Every agent plays the method's server for itself. At the end of a round its parameter is
@@ -79,33 +78,14 @@ class Gossip(AbstractReport):
     combine: str = eqx.field(static=True, default="last")
 
     def __check_init__(self):
-        check_algorithm(self)
-        refuse_if_exact(self)
-        method = self._method()
         if not isinstance(self.graph, AbstractGraph):
             raise ValueError(f"`graph` must be a graph, got {self.graph!r}. For instance `Ring(10)`.")
         _check.choice("combine", self.combine, ("last", "first"))
-        if self.combine == "first" and len(method.exchanges) == 1 and len(method.init(jnp.zeros(1))[0]) > 1:
-            raise TypeError(
-                f"Gossip with `combine='first'` cannot wrap {type(method).__name__}: no reply is averaged then, but "
-                "its server learns more from their average than how far to move. Use `combine='last'`, or a method "
-                "whose correction has an exchange of its own, like FedHSA."
-            )
-
-    def _method(self) -> AbstractAlgorithm:
-        """The method inside; refuses wrappers around it that change what neighbours average."""
-        *wrappers, method = layers(self.algorithm)
-        for inner in wrappers:
-            if not isinstance(inner, Projected | ServerMomentum | Thinned):
-                raise TypeError(
-                    f"Gossip cannot wrap {type(inner).__name__}: neighbours average their parameters as they are. "
-                    "Inside may be Projected, ServerMomentum or Thinned; what changes the output goes outside."
-                )
-        return method
 
     @property
-    def exact_replies(self):
-        return "neighbours average whole parameters, of which a reply is only the change."
+    def effects(self):
+        own = Effect.KEEPS_OWN_REPLIES if self.combine == "first" else Effect.NOTHING
+        return Effect.MIXES_THETAS | Effect.REPORTS_ANOTHER_THETA | own
 
     def init(self, theta):
         server, memory = self.algorithm.init(theta)
@@ -129,7 +109,7 @@ class Gossip(AbstractReport):
         def aggregate(server, replies, round):
             weights, servers = self.graph.weights(round), server.servers
             if mix:
-                servers = jax.vmap(place)(servers, weights @ servers.theta)
+                servers = jax.vmap(self.algorithm.with_theta)(servers, weights @ servers.theta)
                 weights = weights if self.combine == "last" else jnp.eye(len(weights), dtype=weights.dtype)
             if replies.weights is not None:
                 weights = weights * (replies.weights / jnp.mean(replies.weights))[None]

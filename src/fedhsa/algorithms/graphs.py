@@ -10,12 +10,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
-from .._random import fold_in, host_generator
+from .._random import Stream, fold_in, host_generator, key_words
 from .._types import SeedLike
 from .base import Round, check_probability
-
-EDGES = 2**31 - 20
-"""The place in the round's key from which a graph that changes from round to round is drawn."""
 
 
 class AbstractGraph(eqx.Module):
@@ -156,9 +153,11 @@ class RandomGraph(AbstractGraph):
     """
 
     num_agents: int = eqx.field(static=True)
-    probability: float = eqx.field(static=True)
+    probability: float
     varying: bool = eqx.field(static=True, default=True)
-    key: SeedLike = eqx.field(static=True, default=0)
+    key: SeedLike = eqx.field(
+        static=True, default=0, converter=lambda key: key if isinstance(key, int) else tuple(key_words(key))
+    )
 
     def __check_init__(self):
         _check.count("num_agents", self.num_agents)
@@ -172,7 +171,7 @@ class RandomGraph(AbstractGraph):
     def weights(self, round):
         if not self.varying:
             return jnp.asarray(metropolis(self._drawn()))
-        upper = jnp.triu(jax.random.uniform(fold_in(round.key, EDGES), self._shape) < self.probability, k=1)
+        upper = jnp.triu(jax.random.uniform(fold_in(round.key, Stream.GRAPH), self._shape) < self.probability, k=1)
         return metropolis((upper | upper.T).astype(float))
 
     @property
@@ -181,14 +180,15 @@ class RandomGraph(AbstractGraph):
 
     def _drawn(self):
         """The links of the graph that does not vary."""
-        upper = np.triu(host_generator(self.key, "graph").uniform(size=self._shape) < self.probability, k=1)
+        key = np.array(self.key, np.uint32) if isinstance(self.key, tuple) else self.key
+        upper = np.triu(host_generator(key, "graph").uniform(size=self._shape) < self.probability, k=1)
         return (upper | upper.T).astype(np.float64)
 
     @property
     def degree(self):
         if not self.varying:
             return float(self._drawn().sum() / self.num_agents)
-        return float(self.probability * (self.num_agents - 1))
+        return self.probability * (self.num_agents - 1)
 
 
 class Mixing(AbstractGraph):
@@ -212,8 +212,8 @@ class Mixing(AbstractGraph):
     def __check_init__(self):
         _check.number("matrix", self.matrix, least=0.0)
         for axis, name in ((1, "rows"), (0, "columns")):
-            sums = np.sum(self.matrix, axis=axis)
-            if not np.allclose(sums, 1, rtol=0, atol=1e-10):
+            sums = self.matrix.sum(axis=axis)
+            if not _check.traced(sums) and not np.allclose(sums, 1, rtol=0, atol=1e-10):
                 raise ValueError(f"`matrix` must have {name} that add up to 1, got sums {sums}.")
 
     @property

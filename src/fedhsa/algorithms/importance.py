@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 
+from .. import _check
 from .base import Exchange
+from .demands import Demand
 from .local import AbstractLocalSteps, local_steps, send_theta
 from .local_sa import Server
-from .schedules import AbstractSchedule, step_at
+from .schedules import step_at
 
 
 class ImportanceAveraging(AbstractLocalSteps):
@@ -35,19 +37,10 @@ class ImportanceAveraging(AbstractLocalSteps):
     !!! cite "Woo, Joshi, Chi (2023), arXiv:2305.10697, FedAsynQ-ImAvg"
     """
 
+    demands = Demand.REPLIES_CARRY_WEIGHTS
+
     def __check_init__(self):
-        if isinstance(self.step_size, AbstractSchedule) or self.step_size >= 1:
-            raise ValueError(
-                f"`step_size` must be a number in (0, 1): weights are powers of 1 - it. Got {self.step_size}."
-            )
-
-    @property
-    def exact_replies(self):
-        return "its replies carry counts, which are weights of the displacements beside them. Wrap LocalSA."
-
-    @property
-    def equal_weights(self):
-        return "it weighs agents by what they have seen. Use LocalSA."
+        _check.scalar("step_size", self.step_size, above=0.0, below=1.0, remedy="Weights are powers of 1 - it.")
 
     def init(self, theta):
         return Server(theta), ()

@@ -33,10 +33,10 @@ class AbstractServerStep(AbstractLocalSteps):
     server_step: float = 1.0
 
     def __check_init__(self):
-        _check.number("server_step", self.server_step, above=0.0)
+        _check.scalar("server_step", self.server_step, above=0.0)
 
     def _move(self, server, replies, round):
-        return server._replace(theta=server.theta + self.server_step * replies.mean())
+        return self.with_theta(server, server.theta + self.server_step * replies.mean())
 
 
 def local_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int, shift: Any = None) -> Theta:
@@ -58,4 +58,4 @@ def send_theta(server: Any, round: Any) -> Theta:
 
 def move(server: Any, replies: Any, round: Any) -> Any:
     """The server with its parameter moved by the mean displacement."""
-    return server._replace(theta=server.theta + replies.mean())
+    return eqx.tree_at(lambda state: state.theta, server, server.theta + replies.mean())

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from .. import tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_step_size
+from .demands import Demand
 from .local import AbstractServerStep, local_steps, send_theta
 from .schedules import AbstractSchedule, step_at
 
@@ -38,6 +39,8 @@ class LocalSA(AbstractServerStep):
     !!! cite "McMahan et al. (2017); Zhu, Heath, Mitra (2025), eq. (9)"
     """
 
+    demands = Demand.NOTHING
+
     def init(self, theta):
         return Server(theta), ()
 
@@ -54,6 +57,8 @@ class AbstractOneStep(AbstractAlgorithm):
     """One observation, one exchange: the agents send their operators, the server steps along the average."""
 
     step_size: float | AbstractSchedule
+
+    demands = Demand.NOTHING
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)

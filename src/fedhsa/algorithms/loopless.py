@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_probability, check_step_size
+from .demands import Demand
 from .local import move, send_theta
 from .local_sa import Server
 from .scafflsa import previous_step
@@ -87,12 +88,7 @@ class LooplessSA(AbstractLoopless):
     !!! cite "Malinovsky et al. (2020), arXiv:2004.01442, Algorithm 2"
     """
 
-    @property
-    def exact_replies(self):
-        return (
-            "its agents communicate only when the coin says so, and what the server adds up in between is exact. "
-            "Use LocalSA, whose replies are sent in every round."
-        )
+    demands = Demand.COMMUNICATES_BY_CHANCE
 
     def _learn(self, shift, jump, round_index):
         return shift
@@ -127,12 +123,7 @@ class Scaffnew(AbstractLoopless):
     !!! cite "Mishchenko et al. (2022), arXiv:2202.09357, Algorithm 2"
     """
 
-    @property
-    def exact_replies(self):
-        return (
-            "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
-            "Use SCAFFOLD where agents are absent, FedHSA where replies are lost or changed."
-        )
+    demands = Demand.SHIFTS_SUM_TO_ZERO
 
     def _learn(self, shift, jump, round_index):
         return shift + self.probability / previous_step(self.step_size, round_index) * jump

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from .._types import Theta
 from .base import Exchange, check_probability
+from .demands import Demand
 from .local import AbstractLocalSteps
 from .schedules import step_at
 
@@ -49,6 +50,8 @@ class MomentumSA(AbstractLocalSteps):
     """
 
     beta: float
+
+    demands = Demand.SERVER_LEARNS_FROM_THE_AVERAGE
 
     def __check_init__(self):
         check_probability("beta", self.beta)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 from .. import _check
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, check_step_size
+from .demands import Demand
 from .local import move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
@@ -60,6 +61,8 @@ class MultilevelSA(AbstractAlgorithm):
     samples: int = eqx.field(static=True)
     batch: int = eqx.field(static=True, default=1)
     max_level: int = eqx.field(static=True, default=5)
+
+    demands = Demand.NOTHING
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)

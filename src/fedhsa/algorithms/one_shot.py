@@ -1,6 +1,7 @@
 """Averaging once, at the end."""
 
 from .base import Exchange
+from .demands import Demand
 from .local import AbstractLocalSteps, local_steps, move
 from .local_sa import Server
 from .schedules import step_at
@@ -28,12 +29,7 @@ class OneShotAveraging(AbstractLocalSteps):
     !!! cite "Liu, Olshevsky (2023), distributed TD(0) with almost no communication"
     """
 
-    @property
-    def exact_replies(self):
-        return (
-            "its agents send nothing before the end, so there is no message to lose or to change on the way. "
-            "Wrap LocalSA, whose agents talk after every round."
-        )
+    demands = Demand.COMMUNICATES_AT_THE_END
 
     def init(self, theta):
         return Server(theta), theta

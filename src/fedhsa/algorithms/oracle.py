@@ -7,6 +7,7 @@ import numpy as np
 from .. import _check, tree
 from .._types import precision
 from .base import Exchange
+from .demands import Demand
 from .local import AbstractLocalSteps, local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import step_at
@@ -41,6 +42,8 @@ class OracleShift(AbstractLocalSteps):
     """
 
     theta_star: np.ndarray
+
+    demands = Demand.NOTHING
 
     def __check_init__(self):
         _check.array("theta_star", self.theta_star, ("d",))

@@ -12,9 +12,9 @@ from jaxtyping import PyTree
 from .. import _check
 from .._types import Theta
 from .base import AbstractAlgorithm, Coded, Exchange, PerAgent, Replies
+from .demands import Effect
 from .schedules import AbstractSchedule
-from .server import AbstractReport, beside
-from .wrapper import AbstractWrapper, check_algorithm
+from .wrapper import AbstractWrapper, on_inner_server
 
 Algorithm = TypeVar("Algorithm", bound=AbstractAlgorithm)
 
@@ -26,8 +26,10 @@ class Report(NamedTuple):
     inner: Any
 
 
-class AbstractAverage(AbstractReport):
+class AbstractAverage(AbstractWrapper):
     """A running mean of the server's parameter: each round moves it part of the way to the new one."""
+
+    effects = Effect.REPORTS_ANOTHER_THETA
 
     def init(self, theta):
         inner, memory = self.algorithm.init(theta)
@@ -35,7 +37,7 @@ class AbstractAverage(AbstractReport):
 
     @property
     def exchanges(self):
-        return beside(self.algorithm.exchanges, self._average)
+        return on_inner_server(self.algorithm.exchanges, self._average)
 
     def _average(self, server, inner, round):
         part = self.part((round.index + 1).astype(inner.theta.dtype))
@@ -72,7 +74,6 @@ class Averaged(AbstractAverage):
     burn_in: int = 0
 
     def __check_init__(self):
-        check_algorithm(self)
         _check.count("burn_in", self.burn_in, least=0)
 
     def part(self, rounds):
@@ -104,10 +105,7 @@ class GeometricAverage(AbstractAverage):
     decay: float
 
     def __check_init__(self):
-        check_algorithm(self)
-        _check.number("decay", self.decay, above=0.0)
-        if not self.decay < 1:
-            raise ValueError(f"`decay` must be below 1, got {self.decay}. For equal weights use `Averaged`.")
+        _check.scalar("decay", self.decay, above=0.0, below=1.0, remedy="For equal weights use `Averaged`.")
 
     def part(self, rounds):
         # c^{-t} / (c^{-1} + ... + c^{-t})
@@ -143,7 +141,7 @@ def scaled(algorithm: Algorithm, factor: Any) -> Algorithm:
     return eqx.tree_at(lambda a: a.step_size, algorithm, changed)
 
 
-class RichardsonRomberg(AbstractReport):
+class RichardsonRomberg(AbstractWrapper):
     r"""Runs the method at several step sizes on the same observations, and extrapolates to step size zero.
 
     $$\hat\theta = \sum_m h_m \theta^{(f_m \eta)}, \qquad h_m = \prod_{l \ne m} \frac{f_l}{f_l - f_m};$$
@@ -180,12 +178,15 @@ class RichardsonRomberg(AbstractReport):
         converter=lambda factors: _check.array("factors", factors, ("copies",)), default=(1.0, 2.0)
     )
 
+    effects = Effect.REPORTS_ANOTHER_THETA
+
     def __check_init__(self):
-        check_algorithm(self)
         _check.number("factors", self.factors, above=0.0)
-        if len(self.factors) < 2 or len(np.unique(self.factors)) < len(self.factors):
+        same = not _check.traced(self.factors) and len(np.unique(self.factors)) < len(self.factors)
+        if len(self.factors) < 2 or same:
             raise ValueError(f"`factors` must be at least two different numbers, got {self.factors}.")
-        scaled(self.algorithm, 1.0)
+        if isinstance(self.algorithm, AbstractAlgorithm):  # which is checked elsewhere
+            scaled(self.algorithm, 1.0)
 
     def init(self, theta):
         inner, memory = jax.vmap(lambda factor: scaled(self.algorithm, factor).init(theta))(self.factors)

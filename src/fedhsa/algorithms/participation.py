@@ -1,18 +1,17 @@
 """Rounds in which not every agent takes part."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._random import Stream
 from .base import AbstractAlgorithm, Coded, Cost, Exchange, Replies
-from .channel import AbstractChannel, OverTheAir, check_channel, refuse_if_replies_add_up
-from .fed_hsa import FedHSA
-from .fed_lin import FedLin
-from .sampling import STAGE, AbstractSampling
-from .server import layers
+from .demands import Effect
+from .sampling import AbstractSampling
+from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
@@ -23,7 +22,7 @@ class Memory(NamedTuple):
     weight: Float[Array, ""]
 
 
-class Partial(AbstractChannel):
+class Partial(AbstractWrapper):
     r"""Only some agents take part in a round, the same ones in all its exchanges.
 
     An absent agent sends nothing and its memory stays as it is. The server averages over those present; with equal
@@ -44,13 +43,13 @@ class Partial(AbstractChannel):
 
     - `algorithm`: the algorithm the agents run.
     - `sampling`: who takes part, for instance `UniformSampling(10, num_agents=100)`.
-    - `all_answer`: `"operator"` if everyone answers the first exchange of FedHSA or FedLin. In the cost it counts as
-      one observation, one evaluation, and as many numbers as the other exchange.
+    - `all_answer_first`: whether everyone answers the first exchange, of methods for which this takes one evaluation
+      (FedHSA, FedLin). In the cost it counts as one observation, one evaluation, and as many numbers as the other.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
         >>> method, half = fedhsa.FedHSA(0.02, local_steps=5), fedhsa.sampling.UniformSampling(2, num_agents=4)
-        >>> plain, steady = Partial(method, half), Partial(method, half, all_answer="operator")
+        >>> plain, steady = Partial(method, half), Partial(method, half, all_answer_first=True)
         >>> [bool(fedhsa.simulate(problem.noiseless(), a, rounds=500).error[0, -1] < 1e-20) for a in (plain, steady)]
         [False, True]
         >>> fedhsa.cost(problem, plain).floats_up, fedhsa.cost(problem, steady).floats_up
@@ -61,46 +60,33 @@ class Partial(AbstractChannel):
 
     algorithm: AbstractAlgorithm
     sampling: AbstractSampling
-    all_answer: str | None = eqx.field(static=True, default=None)
+    all_answer_first: bool = eqx.field(static=True, default=False)
 
-    stage: ClassVar[int] = STAGE
+    stage = Stream.PARTICIPATION
 
     def __check_init__(self):
-        check_channel(self)
         if not isinstance(self.sampling, AbstractSampling):
             raise ValueError(f"`sampling` must say who takes part, got {self.sampling!r}. Use `Bernoulli(0.5)`, say.")
-        if self.all_answer is not None:
+        if self.all_answer_first is not False:
             self._check_that_all_can_answer()
-        if not self.sampling.equal:
-            self._refuse_unequal_chances()
 
     def _check_that_all_can_answer(self) -> None:
-        if not all(isinstance(layer, FedHSA | FedLin | AbstractChannel) for layer in layers(self.algorithm)):
+        if self.all_answer_first is not True:
+            raise ValueError(f"`all_answer_first` must be True or False, got {self.all_answer_first!r}.")
+        *wrappers, method = self.algorithm.layers
+        if not method.first_exchange_is_one_evaluation or any(wrapper.stage is None for wrapper in wrappers):
             raise TypeError(
-                "`all_answer` is for FedHSA and FedLin and for channels around them: only of these is it known what an "
-                f"answer of everyone costs. Got {self.algorithm!r}; what else the server does goes outside."
+                "`all_answer_first` is for methods whose first exchange takes one evaluation, like FedHSA and FedLin, "
+                "and for what happens to their replies on the way: only there is it known what an answer of everyone "
+                f"costs. Got {self.algorithm!r}; what else the server does goes outside."
             )
-        if self.all_answer != "operator":
-            which = f"`all_answer` must be 'operator', the first exchange, got {self.all_answer!r}"
-            raise ValueError(f"{which}: the second goes on from the first, which an absent agent has missed.")
-
-    def _refuse_unequal_chances(self) -> None:
-        refuse_if_replies_add_up(self, "Use Bernoulli or UniformSampling.")
-        *_, method = layers(self.algorithm)
-        this = "Partial with unequal chances cannot wrap"
-        if (reason := self.equal_weights) is not None and not isinstance(method, FedHSA):
-            raise TypeError(f"{this} {type(method).__name__}: {reason}")
-        if any(isinstance(layer, OverTheAir) for layer in layers(self.algorithm)):
-            raise TypeError(f"{this} OverTheAir: the receiver divides its noise by those who send, not by all agents.")
 
     @property
-    def equal_weights(self):
-        if len(self.algorithm.exchanges) == 1 or self.all_answer is not None:
-            return None
-        return (
-            "the method multiplies the averages of two exchanges over the same agents. With unequal weights or chances "
-            "each is right on average and the product is not. Use FedHSA or FedLin with `all_answer='operator'`."
-        )
+    def effects(self):
+        found = Effect.SKIPS_AGENTS if self.sampling.equal else Effect.SKIPS_AGENTS | Effect.UNEQUAL_CHANCES
+        if self.all_answer_first or len(self.algorithm.exchanges) == 1:
+            return found
+        return found | (Effect.SAMPLES_PRODUCTS if self.sampling.equal else Effect.UNEQUAL_PRODUCTS)
 
     def check(self, problem):
         self.algorithm.check(problem)
@@ -113,13 +99,13 @@ class Partial(AbstractChannel):
     @property
     def exchanges(self):
         return tuple(
-            e._replace(local=self._local(e, first=number == 0), aggregate=self._aggregate(e))
+            e._replace(local=self._local(e, first=number == 0), aggregate=self._aggregate(e, first=number == 0))
             for number, e in enumerate(self.algorithm.exchanges)
         )
 
     def expected(self, cost):
         full, share = self.algorithm.expected(cost), self.sampling.share
-        if self.all_answer is None:
+        if not self.all_answer_first:
             return Cost(*(share * part for part in full))
         # Messages of all exchanges are alike, and an answer that all can give takes one evaluation.
         alike, single = share + (1 - share) / full.exchanges, 1 - share
@@ -137,7 +123,7 @@ class Partial(AbstractChannel):
             if first:
                 weight, state = self.sampling(round, state)
             reply, moved = exchange.local(message, inner, agent, block, round)
-            if exchange.name == self.all_answer:
+            if first and self.all_answer_first:
                 return reply, Memory(moved, state, weight)
             there = weight > 0
             inner = jax.tree.map(lambda new, old: jnp.where(there, new, old), moved, inner)
@@ -147,8 +133,8 @@ class Partial(AbstractChannel):
 
         return local
 
-    def _aggregate(self, exchange: Exchange):
-        if exchange.name == self.all_answer:
+    def _aggregate(self, exchange: Exchange, first: bool):
+        if first and self.all_answer_first:
             return exchange.aggregate
 
         def aggregate(server, replies, round):

@@ -10,11 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _check
+from .._random import Stream
 from .._types import Key
 from .base import Round, check_probability
 from .channel import own_key
-
-STAGE = 4
 
 
 class AbstractSampling(eqx.Module):
@@ -59,8 +58,8 @@ class UniformSampling(AbstractSampling):
     num_agents: int = eqx.field(static=True)
 
     def __check_init__(self):
-        _check.number("count", self.count, least=1, most=self.num_agents)
         _check.count("num_agents", self.num_agents)
+        _check.number("count", _check.count("count", self.count), most=self.num_agents)
 
     @property
     def share(self):
@@ -141,9 +140,9 @@ class WeightedSampling(AbstractSampling):
     Its reply counts $1/p_i$ times and the sum is divided by $M$ (Horvitz and Thompson): right on average, however
     unequal the chances. An average over those present would lean towards those who often are.
 
-    Of methods with one exchange. FedHSA multiplies the averages of two, both over the agents present, and the mean of
-    their product is not that of the factors: it goes to a point beside the root, whatever the step, as do others like
-    it, which are refused. With `Partial(..., all_answer="operator")` one of them is sampled, and it goes to the root.
+    It is for methods of one exchange. FedHSA multiplies the averages of two, both over the agents present, and the mean
+    of their product is not the product of their means: it would go to a point other than the root, whatever the step,
+    and `Partial` raises. With `Partial(..., all_answer_first=True)` one of them is sampled, and the limit is right.
 
     **Arguments:**
 
@@ -177,7 +176,7 @@ class WeightedSampling(AbstractSampling):
 
 
 def _key(key: Any) -> Key:
-    return own_key(key, STAGE, 0)
+    return own_key(key, Stream.PARTICIPATION, 0)
 
 
 def _uniform(round: Round) -> Float[Array, ""]:

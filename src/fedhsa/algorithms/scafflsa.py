@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from .._types import Theta
 from .base import Exchange
+from .demands import Demand
 from .local import AbstractLocalSteps, local_steps, move, send_theta
 from .local_sa import Server
 from .schedules import AbstractSchedule, step_at
@@ -48,12 +49,7 @@ class SCAFFLSA(AbstractLocalSteps):
     !!! cite "Mangold et al. (2024), arXiv:2402.04114"
     """
 
-    @property
-    def exact_replies(self):
-        return (
-            "the agents' shifts add to zero only while every agent's own displacement counts in the average. "
-            "Use SCAFFOLD where agents are absent, FedHSA where replies are lost or changed."
-        )
+    demands = Demand.SHIFTS_SUM_TO_ZERO
 
     def init(self, theta):
         return Server(theta), Memory(theta, jnp.zeros_like(theta))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from .. import tree
 from .._types import Theta
 from .base import Exchange
+from .demands import Demand
 from .fed_hsa import Server as AnchorServer
 from .local import AbstractServerStep, local_steps
 from .schedules import step_at
@@ -54,6 +55,8 @@ class SCAFFOLD(AbstractServerStep):
     """
 
     option: int = eqx.field(static=True, default=2)
+
+    demands = Demand.REPLIES_ACCUMULATE | Demand.SERVER_LEARNS_FROM_THE_AVERAGE
 
     def __check_init__(self):
         if self.option not in (1, 2):
@@ -117,6 +120,8 @@ class OneExchangeFedHSA(AbstractServerStep):
 
     !!! cite "This package's variant of Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1"
     """
+
+    demands = Demand.SERVER_LEARNS_FROM_THE_AVERAGE
 
     def init(self, theta):
         return AnchorServer(theta, jnp.zeros_like(theta)), jnp.zeros_like(theta)

@@ -37,9 +37,9 @@ class Polynomial(AbstractSchedule):
     power: float = 1.0
 
     def __check_init__(self):
-        _check.number("scale", self.scale, above=0.0)
-        _check.number("offset", self.offset, above=0.0)
-        _check.number("power", self.power, least=0.0)
+        _check.scalar("scale", self.scale, above=0.0)
+        _check.scalar("offset", self.offset, above=0.0)
+        _check.scalar("power", self.power, least=0.0)
 
     def __call__(self, round_index):
         t = jnp.asarray(round_index, dtype=jnp.result_type(self.scale))
@@ -63,7 +63,7 @@ def corollary_step(mu: float, num_agents: int, local_steps: int, rounds: int) ->
         >>> round(corollary_step(mu=0.5, num_agents=20, local_steps=10, rounds=1000), 5)
         0.00976
     """
-    _check.number("mu", mu, above=0.0)
+    _check.scalar("mu", mu, above=0.0)
     M, H = _check.count("num_agents", num_agents), _check.count("local_steps", local_steps)
     T = _check.count("rounds", rounds)
     return 4 * math.log(M * H * T) / (mu * H * T)

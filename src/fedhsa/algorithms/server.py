@@ -1,6 +1,5 @@
 """What the server does with what it gets: weights, projection, momentum."""
 
-from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,57 +9,8 @@ import numpy as np
 from .. import _check
 from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, Replies
-from .wrapper import AbstractWrapper, check_algorithm, refuse_if_exact
-
-
-class AbstractReport(AbstractWrapper):
-    """A wrapper whose `theta` is made from what it wraps and not where that stands: moving it would move nothing."""
-
-
-def layers(algorithm: AbstractAlgorithm) -> Iterator[AbstractAlgorithm]:
-    """The algorithm, what it wraps, and so on."""
-    while isinstance(algorithm, AbstractWrapper):
-        yield algorithm
-        algorithm = algorithm.algorithm
-    yield algorithm
-
-
-def refuse_if_report(wrapper: AbstractWrapper) -> None:
-    """Refuses to move a parameter that is only reported."""
-    for layer in layers(wrapper.algorithm):
-        if isinstance(layer, AbstractReport):
-            this, that = type(wrapper).__name__, type(layer).__name__
-            raise TypeError(
-                f"{this} cannot wrap {that}: it would change what is reported, not where the method stands. "
-                f"Turn them round, `{that}({this}(...))`."
-            )
-
-
-def place(server: Any, theta: Theta) -> Any:
-    """The server's state with another parameter, in every layer of wrappers."""
-    within = {name: value for name, value in server._asdict().items() if hasattr(value, "theta")}
-    # A layer may keep old states too, with an axis more; those are past.
-    moved = {name: place(value, theta) for name, value in within.items() if value.theta.shape == theta.shape}
-    return server._replace(**moved, **({"theta": theta} if "theta" in server._fields else {}))
-
-
-def beside(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:
-    """The exchanges of an algorithm whose server's state is the part `inner` of a wrapper's.
-
-    `finish(server, inner, round)` makes the wrapper's state at the end of the round.
-    """
-
-    def lift(exchange: Exchange, finish: Callable) -> Exchange:
-        def send(server, round):
-            return exchange.send(server.inner, round)
-
-        def aggregate(server, replies, round):
-            return finish(server, exchange.aggregate(server.inner, replies, round), round)
-
-        return exchange._replace(send=send, aggregate=aggregate)
-
-    *early, last = exchanges
-    return *(lift(e, lambda server, inner, _: server._replace(inner=inner)) for e in early), lift(last, finish)
+from .demands import Effect
+from .wrapper import AbstractWrapper, on_inner_server
 
 
 class Weighted(AbstractWrapper):
@@ -94,17 +44,10 @@ class Weighted(AbstractWrapper):
     algorithm: AbstractAlgorithm
     weights: np.ndarray = eqx.field(converter=lambda weights: _check.array("weights", weights, ("agents",)))
 
-    def __check_init__(self):
-        check_algorithm(self)
-        for layer in layers(self.algorithm):
-            if (reason := layer.equal_weights) is not None:
-                raise TypeError(f"Weighted cannot wrap {type(layer).__name__}: {reason}")
-        _check.number("weights", self.weights, above=0.0, remedy="An agent that shall not count: `problem.take(...)`.")
+    effects = Effect.WEIGHS_AGENTS
 
-    @property
-    def exact_replies(self):
-        inner = self.algorithm.exact_replies
-        return inner or "its weights are for replies as the server gets them. Put Weighted outside."
+    def __check_init__(self):
+        _check.number("weights", self.weights, above=0.0, remedy="An agent that shall not count: `problem.take(...)`.")
 
     @property
     def exchanges(self):
@@ -151,18 +94,17 @@ class Projected(AbstractWrapper):
     radius: float | None = None
     box: np.ndarray | None = eqx.field(converter=lambda box: None if box is None else _as_box(box), default=None)
 
+    effects = Effect.MOVES_THETA
+
     def __check_init__(self):
-        check_algorithm(self)
-        refuse_if_exact(self)
-        refuse_if_report(self)
         if (self.radius is None) == (self.box is None):
             raise ValueError(
                 f"Give either `radius` or `box`, got radius={self.radius} and box={self.box}. "
                 "For instance `radius=10.0`, or `box=(-1.0, 1.0)`."
             )
         if self.radius is not None:
-            _check.number("radius", self.radius, above=0.0)
-        if self.box is not None and not (self.box[0] < self.box[1]).all():
+            _check.scalar("radius", self.radius, above=0.0)
+        if self.box is not None and not _check.traced(self.box) and not (self.box[0] < self.box[1]).all():
             raise ValueError(f"`box` must be `(low, high)` with low below high, got {self.box.tolist()}.")
 
     def check(self, problem):
@@ -176,7 +118,7 @@ class Projected(AbstractWrapper):
 
         def aggregate(server, replies, round):
             server = last.aggregate(server, replies, round)
-            return place(server, self._project(server.theta))
+            return self.algorithm.with_theta(server, self._project(server.theta))
 
         return *early, last._replace(aggregate=aggregate)
 
@@ -188,7 +130,9 @@ class Projected(AbstractWrapper):
         return theta * jnp.where(norm > self.radius, self.radius / norm, 1)
 
 
-def _as_box(box: Any) -> np.ndarray:
+def _as_box(box: Any) -> Any:
+    if _check.traced(box):
+        return jnp.stack(jnp.broadcast_arrays(*box))
     try:
         low, high = np.broadcast_arrays(*(np.asarray(bound, dtype=np.float64) for bound in box))
     except (TypeError, ValueError) as error:
@@ -231,13 +175,10 @@ class ServerMomentum(AbstractWrapper):
     algorithm: AbstractAlgorithm
     beta: float
 
+    effects = Effect.MOVES_THETA
+
     def __check_init__(self):
-        check_algorithm(self)
-        refuse_if_exact(self)
-        refuse_if_report(self)
-        _check.number("beta", self.beta, least=0.0)
-        if not self.beta < 1:
-            raise ValueError(f"`beta` must be below 1, got {self.beta}. At 1 no move is ever forgotten.")
+        _check.scalar("beta", self.beta, least=0.0, below=1.0, remedy="At 1 no move is ever forgotten.")
 
     def init(self, theta):
         inner, memory = self.algorithm.init(theta)
@@ -245,9 +186,12 @@ class ServerMomentum(AbstractWrapper):
 
     @property
     def exchanges(self):
-        return beside(self.algorithm.exchanges, self._roll)
+        return on_inner_server(self.algorithm.exchanges, self._roll)
 
     def _roll(self, server, inner, round):
         velocity = self.beta * server.velocity + (inner.theta - server.theta)
         theta = server.theta + velocity
-        return MomentumServer(theta, place(inner, theta), velocity)
+        return MomentumServer(theta, self.algorithm.with_theta(inner, theta), velocity)
+
+    def with_theta(self, server, theta):
+        return server._replace(theta=theta, inner=self.algorithm.with_theta(server.inner, theta))

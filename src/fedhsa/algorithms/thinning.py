@@ -4,7 +4,8 @@ import equinox as eqx
 
 from .. import _check, tree
 from .base import AbstractAlgorithm, Exchange
-from .wrapper import AbstractWrapper, check_algorithm
+from .demands import Effect
+from .wrapper import AbstractWrapper
 
 
 class Thinned(AbstractWrapper):
@@ -32,8 +33,9 @@ class Thinned(AbstractWrapper):
     algorithm: AbstractAlgorithm
     every: int = eqx.field(static=True)
 
+    effects = Effect.NOTHING
+
     def __check_init__(self):
-        check_algorithm(self)
         _check.count("every", self.every, remedy="Use `every=1` to use all observations.")
 
     @property

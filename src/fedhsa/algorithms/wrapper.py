@@ -1,23 +1,39 @@
 """What a wrapper is: an algorithm around an algorithm, which changes one thing and leaves the rest."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 
-from .base import AbstractAlgorithm
+from . import demands
+from .base import AbstractAlgorithm, Exchange
+from .demands import Demand, Effect
 
 
 class AbstractWrapper(AbstractAlgorithm):
     """An algorithm that is another one but for what it overrides.
 
-    A wrapper that keeps state of its own puts the inner server's (or agent's) state beside it.
+    A wrapper that keeps a state of its own has the inner server's (or agent's) state in it as `inner`.
     """
 
     algorithm: eqx.AbstractVar[AbstractAlgorithm]
 
+    demands: ClassVar[Demand] = Demand.NOTHING
+    """Nothing more than what it wraps."""
+    effects: ClassVar[Any] = Effect.UNDECLARED
+    """What it does to replies, agents and server; a property where this depends on settings."""
+
+    def __check_init__(self):
+        if not isinstance(self.algorithm, AbstractAlgorithm):
+            raise ValueError(
+                f"`algorithm` must be an algorithm, got {self.algorithm!r}. "
+                f"Wrap one: `{type(self).__name__}(FedHSA(0.1, local_steps=10), ...)`."
+            )
+        demands.check(self)
+
     @property
-    def exact_replies(self):
-        return self.algorithm.exact_replies
+    def layers(self):
+        return (self, *self.algorithm.layers)
 
     @property
     def step_is_per_round(self):
@@ -34,6 +50,9 @@ class AbstractWrapper(AbstractAlgorithm):
     def exchanges(self):
         return self.algorithm.exchanges
 
+    def with_theta(self, server, theta):
+        return self.algorithm.with_theta(server, theta)
+
     def check(self, problem):
         self.algorithm.check(problem)
 
@@ -41,16 +60,20 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.expected(cost)
 
 
-def check_algorithm(wrapper: Any) -> None:
-    """Refuses what is not an algorithm."""
-    if not isinstance(wrapper.algorithm, AbstractAlgorithm):
-        raise ValueError(
-            f"`algorithm` must be an algorithm, got {wrapper.algorithm!r}. "
-            f"Wrap one: `{type(wrapper).__name__}(FedHSA(0.1, local_steps=10), ...)`."
-        )
+def on_inner_server(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:
+    """The exchanges of an algorithm whose server's state is the part `inner` of a wrapper's.
 
+    `finish(server, inner, round)` makes the wrapper's state at the end of the round.
+    """
 
-def refuse_if_exact(wrapper: AbstractWrapper) -> None:
-    """Refuses to lose or change the replies of a method that needs them as they were sent."""
-    if (reason := wrapper.algorithm.exact_replies) is not None:
-        raise TypeError(f"{type(wrapper).__name__} cannot wrap {type(wrapper.algorithm).__name__}: {reason}")
+    def lift(exchange: Exchange, finish: Callable) -> Exchange:
+        def send(server, round):
+            return exchange.send(server.inner, round)
+
+        def aggregate(server, replies, round):
+            return finish(server, exchange.aggregate(server.inner, replies, round), round)
+
+        return exchange._replace(send=send, aggregate=aggregate)
+
+    *early, last = exchanges
+    return *(lift(e, lambda server, inner, _: server._replace(inner=inner)) for e in early), lift(last, finish)

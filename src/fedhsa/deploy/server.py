@@ -19,7 +19,6 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import precision
 from ..algorithms import Replies
-from ..algorithms.server import layers
 from ..engine import batch
 from ..engine.run import DIVERGED
 from .compiled import Compiled
@@ -413,7 +412,7 @@ class Server:
 
     def _movement(self, before: PyTree, after: PyTree) -> float:
         """How far the parameter moved per step: the size of the operators, where they are not sent themselves."""
-        *_, method = layers(self.task.algorithm)
+        *_, method = self.task.algorithm.layers
         step, total = getattr(method, "step_size", None), 1.0
         if isinstance(step, int | float | np.ndarray):
             total = float(step) * self.task.algorithm.block_length

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import equinox as eqx
 import numpy as np
 from scipy.optimize import brentq
 
@@ -314,7 +315,11 @@ class Participation(AbstractExperiment):
 def _partial(
     sampling: AbstractSampling, step: float = STEP, local_steps: int = H, *, all_answer: bool = False
 ) -> Partial:
-    return Partial(FedHSA(step, local_steps=local_steps), sampling, "operator" if all_answer else None)
+    method = FedHSA(step, local_steps=local_steps)
+    if all_answer or sampling.equal:
+        return Partial(method, sampling, all_answer)
+    # The pair raises, for the reason that this study shows; put inside after the check of another method.
+    return eqx.tree_at(lambda pair: pair.algorithm, Partial(LocalSA(step, local_steps), sampling), method)
 
 
 def _said(estimate: Estimate, digits: int = 2) -> str:

@@ -1,0 +1,251 @@
+"""What methods demand of their wrappers, what wrappers do, and the one table that says which of them do not fit.
+
+A method declares `demands`, a wrapper declares `effects`. Both are data; `check` looks them up in `RULES` whenever a
+wrapper is made. A method or wrapper that declares nothing is taken at its worst: no wrong answer in silence.
+"""
+
+import enum
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class Demand(enum.Flag):
+    """What a method demands of whatever is wrapped around it.
+
+    !!! example
+        >>> Demand.REPLIES_ACCUMULATE in fedhsa.SCAFFOLD(0.1, local_steps=5).demands
+        True
+        >>> fedhsa.Lossy(fedhsa.SCAFFLSA(0.1, local_steps=5), loss=0.1)
+        Traceback (most recent call last):
+        TypeError: Lossy cannot wrap SCAFFLSA: the agents' shifts add to zero only while every agent's own ...
+    """
+
+    NOTHING = 0
+    """Replies may be lost, changed, late or weighted, agents may be absent, and the server may be moved."""
+    UNDECLARED = enum.auto()
+    """The default: nothing is known."""
+    SHIFTS_SUM_TO_ZERO = enum.auto()
+    """Agents learn shifts from how far they are from the average, which sum to zero only if it is the true one."""
+    COMMUNICATES_BY_CHANCE = enum.auto()
+    """Replies are collected by the agents and sent when a coin says so."""
+    COMMUNICATES_AT_THE_END = enum.auto()
+    """There are no messages during a run."""
+    REPLIES_CARRY_WEIGHTS = enum.auto()
+    """Part of a reply says how much the rest of it counts."""
+    REPLIES_ACCUMULATE = enum.auto()
+    """The server adds up changes that the agents have already made in their memories."""
+    SERVER_LEARNS_FROM_THE_AVERAGE = enum.auto()
+    """The server learns more from the only exchange than how far to move."""
+    SKIPS_EXCHANGES = enum.auto()
+    """Some rounds do without one of the exchanges."""
+    SEVERAL_EXCHANGES = enum.auto()
+    """A round has more than one exchange; this need not be declared."""
+
+
+class Effect(enum.Flag):
+    """What a wrapper does to replies, agents and the server."""
+
+    NOTHING = 0
+    """Replies, agents and the server are as they were; only data, or what else is written down, may change."""
+    UNDECLARED = enum.auto()
+    """The default: nothing is known."""
+    CODES_REPLIES = enum.auto()
+    LEAVES_OUT_FOR_GOOD = enum.auto()
+    """What a code leaves out is not sent later."""
+    REMEMBERS_REPLIES = enum.auto()
+    """What was sent is remembered, and decides what is sent next."""
+    KEEPS_REFERENCES = enum.auto()
+    """Server and agents keep copies of the same vectors, which follow what is sent."""
+    DELAYS_REPLIES = enum.auto()
+    ADDS_IN_THE_AIR = enum.auto()
+    LOSES_REPLIES = enum.auto()
+    SKIPS_AGENTS = enum.auto()
+    UNEQUAL_CHANCES = enum.auto()
+    """Agents take part with unequal chances and their replies are weighted accordingly."""
+    SAMPLES_PRODUCTS = enum.auto()
+    """Several exchanges are among the same agents, a random part of all."""
+    UNEQUAL_PRODUCTS = enum.auto()
+    """Both: the weights of unequal chances are in several exchanges."""
+    WEIGHS_AGENTS = enum.auto()
+    MOVES_THETA = enum.auto()
+    MIXES_THETAS = enum.auto()
+    KEEPS_OWN_REPLIES = enum.auto()
+    """An agent's own reply takes the place of the average."""
+    REPORTS_ANOTHER_THETA = enum.auto()
+    """`theta` is made from where the method stands, and moving it would move nothing."""
+
+
+ON_THE_WAY = Effect.CODES_REPLIES | Effect.DELAYS_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.LOSES_REPLIES
+ON_THE_WAY |= Effect.SKIPS_AGENTS
+NOT_EXACT = ON_THE_WAY | Effect.MOVES_THETA | Effect.MIXES_THETAS
+
+
+class Rule(NamedTuple):
+    """What is inside, what therefore cannot be around it, and why; `{this}` is the wrapper, `{that}` what is inside."""
+
+    inside: Demand | Effect
+    around: Effect
+    reason: str
+
+
+ACCUMULATES = "the server adds up changes of the agents, which is right only if each of them arrives once and as it was"
+RULES = (
+    Rule(
+        Demand.SHIFTS_SUM_TO_ZERO,
+        NOT_EXACT,
+        "the agents' shifts add to zero only while every agent's own displacement counts in the average. Use SCAFFOLD "
+        "where agents are absent, FedHSA where replies are lost or changed.",
+    ),
+    Rule(
+        Demand.COMMUNICATES_BY_CHANCE,
+        NOT_EXACT,
+        "its agents communicate only when the coin says so, and what the server adds up in between is exact. Use "
+        "LocalSA, whose replies are sent in every round.",
+    ),
+    Rule(
+        Demand.COMMUNICATES_AT_THE_END,
+        NOT_EXACT,
+        "its agents send nothing before the end, so there is no message to lose or to change on the way. Wrap LocalSA, "
+        "whose agents communicate after every round.",
+    ),
+    Rule(
+        Demand.REPLIES_CARRY_WEIGHTS,
+        NOT_EXACT,
+        "its replies carry counts, which are weights of the displacements sent with them. Wrap LocalSA.",
+    ),
+    Rule(Demand.REPLIES_CARRY_WEIGHTS, Effect.WEIGHS_AGENTS, "it weighs agents by what they have seen. Use LocalSA."),
+    Rule(
+        Demand.REPLIES_ACCUMULATE,
+        Effect.LOSES_REPLIES | Effect.ADDS_IN_THE_AIR,
+        f"{ACCUMULATES} made. Use FedHSA or FedLin.",
+    ),
+    Rule(Demand.REPLIES_ACCUMULATE, Effect.DELAYS_REPLIES, f"{ACCUMULATES} made. Use LocalSA."),
+    Rule(
+        Demand.REPLIES_ACCUMULATE,
+        Effect.LEAVES_OUT_FOR_GOOD,
+        f"{ACCUMULATES} made. With a contractive codec and `feedback='error'` they do in the end.",
+    ),
+    Rule(
+        Demand.REPLIES_ACCUMULATE,
+        Effect.UNEQUAL_CHANCES,
+        f"{ACCUMULATES} made. Use Bernoulli or UniformSampling.",
+    ),
+    Rule(
+        Demand.SERVER_LEARNS_FROM_THE_AVERAGE,
+        Effect.KEEPS_OWN_REPLIES,
+        "no reply is averaged then, but its server learns more from their average than how far to move. Use "
+        "`combine='last'`, or a method whose correction has an exchange of its own, like FedHSA.",
+    ),
+    Rule(
+        Demand.SKIPS_EXCHANGES,
+        Effect.REMEMBERS_REPLIES,
+        "some rounds skip an exchange, and the memory would take what is not sent for sent. Use an unbiased codec with "
+        "`feedback='none'`, or FedHSA.",
+    ),
+    Rule(
+        Demand.SEVERAL_EXCHANGES,
+        Effect.DELAYS_REPLIES,
+        "a round has several exchanges, and each needs the answer to the one before. Wrap a method of one exchange, "
+        "like LocalSA.",
+    ),
+    *(
+        Rule(
+            inside,
+            around,
+            "the method multiplies the averages of several exchanges over the same agents. With unequal weights or "
+            "chances each is right on average and the product is not. Use FedHSA or FedLin with "
+            "`all_answer_first=True`.",
+        )
+        for inside, around in (
+            (Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS),
+            (Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS),
+        )
+    ),
+    Rule(
+        Effect.WEIGHS_AGENTS,
+        NOT_EXACT,
+        "its weights are for replies as the server gets them. Put {that} outside.",
+    ),
+    Rule(
+        Effect.MIXES_THETAS,
+        NOT_EXACT,
+        "neighbours average whole parameters, of which a reply is only the change.",
+    ),
+    Rule(
+        ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA,
+        Effect.MIXES_THETAS,
+        "neighbours average their parameters as they are. Inside may be Projected, ServerMomentum or Thinned; what "
+        "changes the output goes outside.",
+    ),
+    Rule(
+        Effect.REPORTS_ANOTHER_THETA,
+        Effect.MOVES_THETA | Effect.DELAYS_REPLIES,
+        "it would change what is reported, not where the method stands. Turn them round, `{that}({this}(...))`.",
+    ),
+    Rule(
+        Effect.KEEPS_REFERENCES,
+        Effect.LOSES_REPLIES | Effect.DELAYS_REPLIES,
+        "server and agents keep the same references only if every reply arrives. Use `feedback='error'`.",
+    ),
+    Rule(Effect.CODES_REPLIES, Effect.ADDS_IN_THE_AIR, "what adds up in the air is numbers, not their codes."),
+    Rule(
+        Effect.ADDS_IN_THE_AIR,
+        Effect.UNEQUAL_CHANCES,
+        "the receiver divides its noise by those who send, not by all agents.",
+    ),
+    Rule(
+        Demand.UNDECLARED,
+        ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED),
+        "it does not say what it demands. Give the class `demands = Demand.NOTHING` if its replies may be lost, "
+        "changed, late or weighted, and else what `fedhsa.Demand` has for it.",
+    ),
+    Rule(
+        Effect.UNDECLARED,
+        ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED),
+        "it does not say what it does. Give the class `effects`, what `fedhsa.Effect` has for it.",
+    ),
+    *(
+        Rule(
+            inside,
+            Effect.UNDECLARED,
+            "{this} does not say what it does. Give the class `effects = Effect.NOTHING` if it changes no reply, no "
+            "weight and not the server, and else what `fedhsa.Effect` has for it.",
+        )
+        for inside in (~Demand.SEVERAL_EXCHANGES, ~Effect.REPORTS_ANOTHER_THETA)
+    ),
+)
+"""All that does not fit together."""
+
+QUALIFIED = {
+    Effect.REMEMBERS_REPLIES: " with feedback",
+    Effect.LEAVES_OUT_FOR_GOOD: " without error feedback",
+    Effect.UNEQUAL_CHANCES: " with unequal chances",
+    Effect.UNEQUAL_PRODUCTS: " with unequal chances",
+    Effect.KEEPS_OWN_REPLIES: " with `combine='first'`",
+}
+"""Effects that depend on settings, as they are told."""
+
+ORDER = "Compressed, Delayed, OverTheAir, Lossy, Partial"
+
+
+def check(wrapper: Any) -> None:
+    """Raises if the wrapper cannot go around what it wraps, and says why."""
+    this = type(wrapper).__name__
+    for layer in wrapper.algorithm.layers:
+        that = type(layer).__name__
+        for effect, reason in _conflicts(layer, wrapper.effects):
+            raise TypeError(
+                f"{this}{QUALIFIED.get(effect, '')} cannot wrap {that}: {reason.format(this=this, that=that)}"
+            )
+        if wrapper.stage is not None and layer.stage is not None and layer.stage >= wrapper.stage:
+            raise TypeError(f"{this} cannot wrap {that}: from the inside out the order is {ORDER}, each once.")
+
+
+def _conflicts(layer: Any, effects: Effect) -> Iterator[tuple[Effect, str]]:
+    """What of the effects does not go around this layer, and why."""
+    is_method = len(layer.layers) == 1
+    several = Demand.SEVERAL_EXCHANGES if is_method and len(layer.exchanges) > 1 else Demand.NOTHING
+    declared = (layer.demands | several, layer.effects)
+    for rule in RULES:
+        if any(isinstance(rule.inside, type(mine)) and rule.inside & mine for mine in declared):
+            yield from ((effect, rule.reason) for effect in effects & rule.around)
