@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
+import jax
 import numpy as np
 
-from . import _files, plots, statistics
+from . import _files, plots
 from ._json import plain
 from .engine import Result
 
@@ -70,14 +71,13 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 
 def quantity(results: Mapping[str, Result]) -> str:
     """What is shown of runs on one problem: `"error"`, or `"operator_norm"` if no error is known and all have it."""
-    rootless = all("operator_norm" in r.records and np.isnan(r.error).all() for r in results.values())
-    return "operator_norm" if rootless else "error"
+    return "operator_norm" if all(result.quantity == "operator_norm" for result in results.values()) else "error"
 
 
 def final(result: Result, quantity: str) -> tuple[float, float, float]:
     """The mean over seeds of a quantity after the last round, and its 95 % interval."""
-    mean, low, high = (float(curve[-1]) for curve in _statistics(result, quantity))
-    return mean, low, high
+    (low, high), mean = result.interval(quantity=quantity), result.mean(quantity)
+    return float(mean[-1]), float(low[-1]), float(high[-1])
 
 
 def status(result: Result) -> str:
@@ -97,20 +97,16 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 
-def _statistics(result: Result, quantity: str) -> tuple[np.ndarray, ...]:
-    if quantity == "error":
-        return statistics.interval(result.error)
-    values = result.records[quantity]
-    measured = ~np.isnan(values).any(0)  # what nobody measured is not infinite
-    return tuple(np.where(measured, curve, np.nan) for curve in statistics.interval(values))
-
-
 def _arrays(results: Mapping[str, Result], quantity: str) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name, result in results.items():
-        parts = {quantity: result.records[quantity], "rounds": result.rounds, "theta": result.theta}
-        # Contiguous: equal curves, equal bytes.
-        arrays |= {f"{name}/{part}": np.ascontiguousarray(values) for part, values in parts.items()}
+        # Contiguous: equal curves, equal bytes. A parameter that is one vector has an empty path.
+        thetas = {
+            f"theta{jax.tree_util.keystr(path)}": leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(result.theta)
+        }
+        columns = {quantity: result.records[quantity], "rounds": result.rounds, **thetas}
+        arrays |= {f"{name}/{column}": np.ascontiguousarray(values) for column, values in columns.items()}
     return arrays
 
 
@@ -120,7 +116,8 @@ def _csv(results: Mapping[str, Result], quantity: str, theory: Mapping[str, np.n
     writer.writerow(("algorithm", "round", "mean", "low", "high", "theory"))
     for name, result in results.items():
         predicted = theory[name].tolist() if name in theory else [""] * len(result.rounds)
-        columns = (result.rounds.tolist(), *(curve.tolist() for curve in _statistics(result, quantity)), predicted)
+        curves = (result.mean(quantity), *result.interval(quantity=quantity))
+        columns = (result.rounds.tolist(), *(curve.tolist() for curve in curves), predicted)
         writer.writerows((name, *row) for row in zip(*columns, strict=True))
     return text.getvalue()
 

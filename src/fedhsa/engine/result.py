@@ -1,15 +1,39 @@
-"""What a run gives back, and how it is kept in a file."""
+"""What a run gives back: its curves as arrays, tables and figures, and how it is kept in a file."""
 
 import dataclasses
+import html
+import importlib
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
-from .. import _files
+from .. import _files, statistics
 from ..algorithms import Cost
 
+if TYPE_CHECKING:  # what few need is loaded when it is used
+    import pandas
+    import xarray
+    from matplotlib.figure import Figure
+
 KIND = "result"
+
+
+class _LazyCost:
+    """A field that may be given as a function without arguments: it is called when the cost is first asked for."""
+
+    def __get__(self, result: Any, owner: Any = None) -> Cost:
+        if result is None:
+            raise AttributeError("cost")  # so the dataclass knows that there is no default
+        value = vars(result)["cost"]
+        if not isinstance(value, Cost):
+            value = vars(result)["cost"] = value()
+        return value
+
+    def __set__(self, result: Any, value: Cost | Callable[[], Cost]) -> None:
+        vars(result)["cost"] = value
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
@@ -21,19 +45,23 @@ class Result:
         >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=10, seeds=2)
         >>> result.error.shape, result.theta.shape, result.status.tolist()
         ((2, 11), (2, 3), ['ok', 'ok'])
+        >>> low, high = result.interval(level=0.9)
+        >>> bool((low <= result.mean()).all() and (result.mean() <= high).all())
+        True
     """
 
     error: np.ndarray
     """Squared distance to the root, `(seeds, records)`; entry 0 is before the first round."""
-    theta: np.ndarray
-    """The parameter after the last round, `(seeds, d)`."""
+    theta: Any
+    """The parameter after the last round, `(seeds, d)`. A parameter that is a pytree comes out as the same pytree, its
+    arrays with a leading axis of seeds."""
     rounds: np.ndarray
     """The rounds after which something was recorded, `(records,)`; 0, 1, 2, ... unless `every` was given."""
     records: dict[str, np.ndarray]
     """Everything recorded, by name, `(seeds, records, ...)`."""
     failed_round: np.ndarray
     """Per seed the round in which it diverged, or -1."""
-    cost: Cost
+    cost: _LazyCost = _LazyCost()
     """What one round costs an agent."""
     settings: dict[str, Any]
     """Everything that determines the numbers: algorithm, problem, key, seeds, precision, versions."""
@@ -52,19 +80,117 @@ class Result:
         """The name of the algorithm, with what it wraps in brackets."""
         return _name(self.settings["algorithm"])
 
+    @property
+    def quantity(self) -> str:
+        """What the run is judged by: `"error"`, or `"operator_norm"` where that was recorded and no root is known."""
+        return "operator_norm" if "operator_norm" in self.records and np.isnan(self.error).all() else "error"
+
+    def mean(self, quantity: str | None = None) -> np.ndarray:
+        """The mean over seeds of something recorded, `(records, ...)`; infinite where a seed has diverged.
+
+        **Arguments:**
+
+        - `quantity`: the name of a record. Default: `Result.quantity`, the error where the root is known.
+        """
+        return self._statistics(quantity, 0.95)[0]
+
+    def interval(self, level: float = 0.95, quantity: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The lower and upper ends of a confidence interval for `mean`, `(records, ...)` each; NaN for one seed.
+
+        **Arguments:**
+
+        - `level`: the probability with which an interval covers the mean. It holds for each record by itself.
+        - `quantity`: as for `mean`. See `fedhsa.statistics.interval` for how it is computed.
+        """
+        _, low, high = self._statistics(quantity, level)
+        return low, high
+
+    def _statistics(self, quantity: str | None, level: float) -> tuple[np.ndarray, ...]:
+        name = quantity or self.quantity
+        if name not in self.records:
+            raise ValueError(
+                f"`quantity` must be something recorded, {', '.join(self.records)}; got {name!r}. "
+                f"Simulate with `record=[{name!r}]`."
+            )
+        values = self.records[name]
+        columns = values.reshape(len(values), -1)
+        unknown = np.isnan(columns).all(0)  # what nobody measured is not infinite
+        found = statistics.interval(columns, level)
+        return tuple(np.where(unknown, np.nan, curve).reshape(values.shape[1:]) for curve in found)
+
+    def plot(self, quantity: str | None = None, **options: Any) -> "Figure":
+        """A figure of the mean over seeds with its interval against rounds; `options` are those of `plots.curves`.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+            >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=10, seeds=2)
+            >>> result.plot(title="four agents").savefig("curve.png")
+        """
+        from .. import plots
+
+        return plots.curves({self.algorithm: self}, quantity=quantity or self.quantity, **options)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """A table with one row per seed and record: `seed`, `round`, and a column for each number recorded.
+
+        The entries of a vector are columns `theta[0]`, `theta[1]` and so on.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+            >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=2, record=["theta"])
+            >>> result.to_pandas().columns.tolist()
+            ['seed', 'round', 'error', 'theta[0]', 'theta[1]', 'theta[2]']
+        """
+        seeds, records = self.error.shape
+        columns = {"seed": np.repeat(np.arange(seeds), records), "round": np.tile(self.rounds, seeds)}
+        for name, values in self.records.items():
+            entries = [f"{name}{list(at)}".replace(" ", "") if at else name for at in np.ndindex(values.shape[2:])]
+            columns |= dict(zip(entries, values.reshape(seeds * records, -1).T, strict=True))
+        return _package("pandas").DataFrame(columns)
+
+    def to_xarray(self) -> "xarray.Dataset":
+        """A dataset over `seed` and `round`; the axes of a vector or matrix `x` are `x_0`, `x_1` and so on.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+            >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=2, record=["theta"])
+            >>> dict(result.to_xarray().sizes)
+            {'seed': 1, 'round': 3, 'theta_0': 3}
+        """
+        variables: dict[str, tuple] = {
+            name: (("seed", "round", *(f"{name}_{axis}" for axis in range(values.ndim - 2))), values)
+            for name, values in self.records.items()
+        }
+        variables["failed_round"] = (("seed",), self.failed_round)
+        coordinates = {"seed": np.arange(len(self.error)), "round": self.rounds}
+        return _package("xarray").Dataset(variables, coordinates, {"algorithm": self.algorithm})
+
+    def _summary(self) -> list[str]:
+        """Seeds and rounds, and what went wrong, if anything did."""
+        seeds, rounds, diverged = len(self.error), int(self.rounds[-1]), int((self.failed_round >= 0).sum())
+        notes = [f"{seeds} seed{'s' * (seeds != 1)}, {rounds} round{'s' * (rounds != 1)}"]
+        notes += [f"{diverged} of {seeds} seeds diverged"] if diverged else []
+        return notes if self.complete else [*notes, f"interrupted after round {rounds}"]
+
     def __repr__(self):
-        exchanges = f"{self.cost.exchanges} exchange{'s' if self.cost.exchanges > 1 else ''} per round"
-        diverged = int((self.failed_round >= 0).sum())
-        notes = [f"{diverged} of {len(self.error)} seeds diverged"] if diverged else []
-        notes += [] if self.complete else [f"interrupted after round {self.rounds[-1]}"]
-        return "   ".join([f"{self.algorithm:9s} error {self.error[:, -1].mean():.1e}", exchanges, *notes])
+        value = f"{self.quantity.replace('_', ' ')} {self.mean()[-1]:.1e}"
+        return "   ".join([f"{self.algorithm:9s} {value}", *self._summary()])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: a line with the result, and the curve on a logarithmic axis."""
+        mean, (low, high) = self.mean(), self.interval()
+        spread = f" [{low[-1]:.2g}, {high[-1]:.2g}]" if np.isfinite(low[-1]) else ""
+        cells = [self.algorithm, f"{self.quantity.replace('_', ' ')} {mean[-1]:.2g}{spread}", *self._summary()]
+        row = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        return f"<table><tr>{row}</tr></table>{_svg(self.rounds, mean)}"
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the result to one `.npz` file, whole or not at all."""
         arrays = {f"record/{name}": value for name, value in self.records.items()}
-        arrays |= {"theta": self.theta, "rounds": self.rounds, "failed_round": self.failed_round}
+        arrays |= {"rounds": self.rounds, "failed_round": self.failed_round}
         header = {
             "kind": KIND,
+            "theta": _take_apart(self.theta, arrays),
             "cost": self.cost._asdict(),
             "settings": self.settings,
             "timings": self.timings,
@@ -73,13 +199,11 @@ class Result:
         _files.write_arrays(path, arrays, header)
 
 
-def _name(algorithm: dict[str, Any]) -> str:
-    inner = algorithm.get("algorithm")
-    return algorithm["name"] if inner is None else f"{algorithm['name']}({_name(inner)})"
-
-
 def load(path: str | os.PathLike) -> Result:
     """Reads what `Result.save` wrote.
+
+    Parameters of dictionaries, lists and tuples come back as they were; a named tuple comes back as a dictionary of its
+    fields, and any other structure (an Equinox module, say) as a dictionary from the path of each array to the array.
 
     !!! example
         >>> fedhsa.load("nowhere.npz")
@@ -90,7 +214,7 @@ def load(path: str | os.PathLike) -> Result:
     records = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
     return Result(
         error=records["error"],
-        theta=arrays["theta"],
+        theta=_put_together(header["theta"], arrays),
         rounds=arrays["rounds"],
         records=records,
         failed_round=arrays["failed_round"],
@@ -99,3 +223,61 @@ def load(path: str | os.PathLike) -> Result:
         timings=header["timings"],
         complete=header["complete"],
     )
+
+
+def _take_apart(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The structure of a pytree in JSON's terms; its arrays join `arrays` under the names found in the structure."""
+    if tree is None:
+        return None
+    if isinstance(tree, np.ndarray | np.generic | jax.Array):
+        name = f"theta/{len(arrays)}"
+        arrays[name] = np.asarray(tree)
+        return name
+    if isinstance(tree, list):
+        return [_take_apart(part, arrays) for part in tree]
+    if hasattr(tree, "_asdict"):
+        tree = tree._asdict()
+    if isinstance(tree, tuple):
+        return {"tuple": [_take_apart(part, arrays) for part in tree]}
+    if not isinstance(tree, dict):
+        tree = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {"dict": {str(name): _take_apart(part, arrays) for name, part in tree.items()}}
+
+
+def _put_together(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `_take_apart`."""
+    if structure is None or isinstance(structure, str):
+        return structure and arrays[structure]
+    if isinstance(structure, list):
+        return [_put_together(part, arrays) for part in structure]
+    if "tuple" in structure:
+        return tuple(_put_together(part, arrays) for part in structure["tuple"])
+    return {name: _put_together(part, arrays) for name, part in structure["dict"].items()}
+
+
+def _name(algorithm: dict[str, Any]) -> str:
+    inner = algorithm.get("algorithm")
+    return algorithm["name"] if inner is None else f"{algorithm['name']}({_name(inner)})"
+
+
+def _package(name: str) -> Any:
+    """A package that only some need."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"This needs {name}, which is not installed: pip install 'fedhsa[data]'.") from error
+
+
+def _svg(rounds: np.ndarray, curve: np.ndarray, width: int = 320, height: int = 100) -> str:
+    """The positive part of a curve on a logarithmic axis, with its largest and smallest value; nothing for no curve."""
+    drawn = np.flatnonzero(np.isfinite(curve) & (curve > 0))
+    if len(drawn) < 2:
+        return ""
+    drawn = drawn[np.linspace(0, len(drawn) - 1, min(len(drawn), width)).astype(int)]
+    x, y = rounds[drawn] / rounds[-1], np.log10(curve[drawn])
+    y = (y.max() - y) / max(np.ptp(y), 1e-12)
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(60 + x * (width - 60), 6 + y * (height - 12), strict=True))
+    ends = ((curve[drawn].max(), 12), (curve[drawn].min(), height - 2))
+    labels = "".join(f'<text x="0" y="{at}" font-size="11" fill="gray">{value:.1e}</text>' for value, at in ends)
+    line = f'<polyline points="{points}" fill="none" stroke="#0072B2" stroke-width="1.5"/>'
+    return f'<svg width="{width}" height="{height}" xmlns="http://www.w3.org/2000/svg">{labels}{line}</svg>'

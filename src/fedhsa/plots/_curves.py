@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import _check
 from ..engine import Result
 from ..statistics import interval
 from ._style import DASHES, STYLE, colours, darker, drawable, thinned
@@ -30,7 +29,7 @@ LABELS = {
     "error": r"$E_t = \|\bar\theta^{(t)} - \theta^{{\star}}\|^2$",
     "operator_norm": r"$\|\bar G(\bar\theta^{(t)})\|$",
 }
-"""What can be drawn, and how its axis is labelled."""
+"""How the axes of known quantities are labelled; others by their name."""
 
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
@@ -57,7 +56,7 @@ def curves(
     **Arguments:**
 
     - `results`: results by name; known names always have the same colour.
-    - `quantity`: `"operator_norm"` to draw that instead of the error, from results that recorded it.
+    - `quantity`: what to draw, by the name under which all results recorded it; its positive values are drawn.
     - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
     - `theory_label`: what the legend calls it.
     - `palette`: colours by name. Default: those of the algorithms, and others for other names.
@@ -74,7 +73,6 @@ def curves(
 
     if not results:
         raise ValueError("`results` is empty: there is nothing to draw.")
-    _check.choice("quantity", quantity, tuple(LABELS))
     if quantity != "error":
         results = {name: _recorded(name, result, quantity) for name, result in results.items()}
     theory = dict(theory or {})
@@ -90,7 +88,7 @@ def curves(
             _draw_theory(ax, name, results.get(name), values, palette[name])
         _scale(ax, results, statistics)
         ax.set_xlabel(r"round $t$")
-        ax.set_ylabel(LABELS[quantity])
+        ax.set_ylabel(LABELS.get(quantity, quantity.replace("_", " ")))
         _legend(ax, results, theory_label if theory else None, title, own)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
@@ -124,9 +122,9 @@ def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: A
     if result is not None and len(values) == len(result.rounds):
         rounds = result.rounds
     elif values.ndim > 1 or (result is not None and len(values) <= result.rounds[-1]):
-        wanted = "" if result is None else f", {len(result.rounds)}, or per round, {result.rounds[-1] + 1}"
+        lengths = "" if result is None else f", {len(result.rounds)}, or per round, {result.rounds[-1] + 1}"
         raise ValueError(
-            f"`theory[{name!r}]` must be a number, or have one value per record{wanted}; got {values.shape}."
+            f"`theory[{name!r}]` must be a number, or have one value per record{lengths}; got {values.shape}."
         )
     kept = thinned(len(values))
     ax.plot(rounds[kept], drawable(values[kept]), **style)

@@ -149,8 +149,8 @@ def interval(error: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, n
     with the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of
     freedom, $m \exp(\pm q\, s / (m \sqrt n))$.
 
-    Where a seed has diverged (infinite or not a number) all three are infinite. One seed has no interval:
-    its bounds are NaN.
+    Of a quantity that is somewhere negative it is Student's own, $m \pm q\, s / \sqrt n$. Where a seed has diverged
+    (infinite or not a number) all three are infinite. One seed has no interval: its bounds are NaN.
 
     !!! example
         >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
@@ -163,13 +163,13 @@ def interval(error: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, n
     seeds = len(error)
     finite = np.isfinite(error).all(0)
     error = np.where(finite, error, 1.0)
-    mean = error.mean(0)
-    if seeds > 1:
-        relative = error / np.where(mean > 0, mean, 1.0)
-        factor = np.exp(_half_width(relative, level))
+    mean, half = error.mean(0), np.nan
+    if (error < 0).any():
+        half = _half_width(error, level) if seeds > 1 else half
+        low, high = mean - half, mean + half
     else:
-        factor = np.full_like(mean, np.nan)
-    low, high = mean / factor, mean * factor
+        half = _half_width(error / np.where(mean > 0, mean, 1.0), level) if seeds > 1 else half
+        low, high = mean / np.exp(half), mean * np.exp(half)
     return np.where(finite, mean, np.inf), np.where(finite, low, np.inf), np.where(finite, high, np.inf)
 
 
