@@ -133,8 +133,9 @@ def test_a_problem_without_a_root_has_everything_but_the_root():
     np.testing.assert_allclose(problem.local_roots, [[1.0, 2.0]] * 2)
     np.testing.assert_allclose(problem.jacobians(np.zeros(2)), -np.eye(2)[None].repeat(2, axis=0))
     np.testing.assert_allclose(problem.take([1], theta_star="solve").mean_operator(np.ones(2)), [0.0, 1.0])
-    with pytest.raises(ValueError, match=r"This problem has no root \(`theta_star=None`\)"):
-        _ = problem.root
+    for needs_one in (lambda p: p.root, fh.theory.constants, lambda p: fh.theory.predict(p, fh.LocalSA(0.1, 2))):
+        with pytest.raises(ValueError, match=r"This problem has no root \(`theta_star=None`\)"):
+            needs_one(problem)
     with pytest.raises(ValueError, match=r"Give `like`"):
         fh.Problem(agents, theta_star=None)
 

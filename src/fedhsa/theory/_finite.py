@@ -81,7 +81,7 @@ class Outcomes(NamedTuple):
 def outcomes(problem: Problem, law: FiniteLaw) -> Outcomes:
     """All of them at once, for small problems."""
     with precision():
-        agents, root = tree.to_device((problem.flat_agents, problem.theta_star), "float64")
+        agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
         return Outcomes(*tree.to_host(_outcomes(agents, law.outcomes(), root)))
 
 

@@ -35,9 +35,9 @@ def linearised(problem: Problem) -> Problem:
     """The affine problem that `problem` is to first order at its root; itself where it is affine."""
     if problem.affine:
         return problem
-    roots = np.broadcast_to(problem.theta_star, (problem.num_agents, problem.dim))
+    roots = np.broadcast_to(problem.root, (problem.num_agents, problem.dim))
     agents = LinearisedAgent(problem.agents.source, problem.flat_agents, roots)
-    return Problem(agents, like=np.zeros(problem.dim), theta_star=problem.theta_star)
+    return Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)
 
 
 def curvature(problem: Problem, covariance: np.ndarray) -> np.ndarray:
@@ -47,7 +47,7 @@ def curvature(problem: Problem, covariance: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(covariance)
     directions = (vectors * np.sqrt(values.clip(min=0))).T
     with precision():
-        inputs = tree.to_device((problem.flat_agents, problem.theta_star, directions), "float64")
+        inputs = tree.to_device((problem.flat_agents, problem.root, directions), "float64")
         return np.asarray(_second_derivative(*inputs)) / 2
 
 

@@ -39,8 +39,8 @@ def sample(problem: Problem, every: Outcomes | None, points: int, key: SeedLike)
     rng = host_generator(key, "constants")
     directions = rng.normal(size=(points, problem.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    radii = (1 + np.linalg.norm(problem.theta_star)) * 10 ** rng.uniform(-2, 1, size=(points, 1))
-    thetas, start = problem.theta_star + radii * directions, rng.normal(size=problem.dim)
+    radii = (1 + np.linalg.norm(problem.root)) * 10 ** rng.uniform(-2, 1, size=(points, 1))
+    thetas, start = problem.root + radii * directions, rng.normal(size=problem.dim)
 
     def look(agent):
         def at(theta):
@@ -97,7 +97,7 @@ def agents(problem: Problem) -> Agents:
             tries = theta[None] - (0.5 ** jnp.arange(8.0))[:, None] * move[None]
             return tries[jnp.argmin(jax.vmap(lambda t: jnp.linalg.norm(mean(t)))(tries))], None
 
-        root = jnp.asarray(problem.theta_star)
+        root = jnp.asarray(problem.root)
         own, _ = jax.lax.scan(step, root, length=NEWTON_STEPS)
         return jax.jacfwd(mean)(root), mean(root), own, jnp.linalg.norm(mean(own))
 

@@ -38,7 +38,7 @@ class CarriedLaw(AbstractLaw):
         self.joint = joint
 
     def path(self, start, rounds):
-        root, nothing = self.joint.problem.theta_star, np.zeros((len(start),) * 2)
+        root, nothing = self.joint.problem.root, np.zeros((len(start),) * 2)
         for theta in self.joint.parameters(rounds, root + start):
             yield Moments(theta - root, nothing)
 
@@ -177,9 +177,9 @@ def predict_carried(
         model = linearised(problem)
     else:
         found = estimate(problem, samples=samples, key=key)
-        b = found.jacobians @ problem.theta_star - found.residuals + found.residuals.mean(0)
+        b = found.jacobians @ problem.root - found.residuals + found.residuals.mean(0)
         agents = AffineAgent(Silent(), found.jacobians, b)
-        model = Problem(agents, like=np.zeros(problem.dim), theta_star=problem.theta_star)
+        model = Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)
     joint = Joint(model, algorithm)
     joint.check()
     A, modes, d = model.affine_parts()[0], None, problem.dim

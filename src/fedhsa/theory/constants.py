@@ -156,10 +156,10 @@ def constants(problem: Problem, *, points: int = 64, key: SeedLike = 0) -> Const
         L=slopes.L,
         mu=float(np.linalg.eigvalsh(-(average + average.T) / 2)[0]) if slopes.mu is None else slopes.mu,
         sigma_i=sigma_i,
-        sigma=_at_least_one(np.append(sigma_i, float(np.linalg.norm(problem.theta_star)))),
+        sigma=_at_least_one(np.append(sigma_i, float(np.linalg.norm(problem.root)))),
         geometric=mixed.geometric,
         mixing_times=mixed.times,
-        root_distance=np.linalg.norm(agents.roots - problem.theta_star, axis=1),
+        root_distance=np.linalg.norm(agents.roots - problem.root, axis=1),
         operator_at_root=np.linalg.norm(agents.at_root, axis=1),
         operator_spread=np.linalg.norm(agents.jacobians - average, 2, axis=(1, 2)),
         L_interval=slopes.L_interval,
@@ -203,7 +203,7 @@ def _at_least_one(values: np.ndarray) -> float:
 def _agents(problem: Problem, notes: list[str]) -> _sampled.Agents:
     if problem.affine:
         A, b = problem.affine_parts()
-        agents = _sampled.Agents(A, A @ problem.theta_star - b, affine_roots(A, b))
+        agents = _sampled.Agents(A, A @ problem.root - b, affine_roots(A, b))
     else:
         agents = _sampled.agents(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))

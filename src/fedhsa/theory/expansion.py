@@ -75,12 +75,10 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     (M, d, _), total = A.shape, rule.sums(A)
     Phi = rule.transition(A)
     require_stable(spectral_radius(Phi), type(algorithm).__name__)
-    heterogeneity = rule.limit_error(A, A @ problem.theta_star - b)
+    heterogeneity = rule.limit_error(A, A @ problem.root - b)
     numbers = map(np.float64, (rule.step_size, rule.server_step, rule.correction, 1 / M))
     steps = np.int64(rule.local_steps)
-    shared = _Shared(
-        Phi, _doublings(Phi), A.mean(0), total.mean(0), problem.theta_star + heterogeneity, steps, *numbers
-    )
+    shared = _Shared(Phi, _doublings(Phi), A.mean(0), total.mean(0), problem.root + heterogeneity, steps, *numbers)
     room = max(ROOM, 2 ** math.ceil(math.log2(rule.local_steps)))
     kind = Kind(room, law.pairs, law.independent, moving=rule.local_steps > 1 and not rule.correction)
     work = M * law.num_states**2 * d * rule.local_steps

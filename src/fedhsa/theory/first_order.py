@@ -69,7 +69,7 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
         )
     with precision():
         inputs = tree.to_device((problem.flat_agents, law.chain), "float64")
-        root = tree.to_device(problem.theta_star, "float64")
+        root = tree.to_device(problem.root, "float64")
         kind = Kind(lags, law.pairs, law.independent, False)
         return Correlations(*tree.to_host(_correlations(inputs, root, kind)))
 

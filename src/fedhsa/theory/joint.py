@@ -60,7 +60,7 @@ class Joint:
         self.coins, self.weights = ways_of_the_coin(quiet, algorithm)
         with precision():
             self.agents, self.algorithm = tree.to_device((quiet.agents, algorithm), "float64")
-            root = jnp.asarray(problem.theta_star, dtype="float64")
+            root = jnp.asarray(problem.root, dtype="float64")
             numbers, self.rest = floats(begin(self.algorithm, root, self.num_agents))
             base, self.unravel = ravel_pytree(numbers)
             self.base = np.asarray(base)
@@ -113,7 +113,7 @@ class Joint:
     def _probe(self) -> None:
         """Finds out what the parameter depends on, and whether rounds are random, alike and affine."""
         rng, parts = np.random.default_rng(0), np.arange(self.part.max() + 1)
-        scale = 1 + np.abs(self.problem.theta_star).max()
+        scale = 1 + np.abs(self.problem.root).max()
         states = self.base + scale * np.array(SCALES)[:, None] * rng.standard_normal((len(SCALES), len(self.base)))
         along = np.where(self.part == parts[:, None], rng.standard_normal(len(self.base)), 0.0)
         _, rates, _ = self.play(states[0], np.concatenate([along, states - states[0]]))
@@ -256,4 +256,4 @@ def check_schedule(algorithm: AbstractAlgorithm) -> None:
 def start_error(problem: Problem, theta: Any) -> np.ndarray:
     """The error a run from `theta` starts with."""
     theta = np.zeros(problem.dim) if theta is None else tree.ravel(theta)
-    return _check.array("theta", theta, (problem.dim,)) - problem.theta_star
+    return _check.array("theta", theta, (problem.dim,)) - problem.root

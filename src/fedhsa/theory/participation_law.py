@@ -28,7 +28,7 @@ class Rounds(NamedTuple):
 def agents_of(problem: Problem) -> Agents:
     """The affine parts, seen from the root."""
     A, b = problem.affine_parts()
-    return Agents(A, A @ problem.theta_star - b)
+    return Agents(A, A @ problem.root - b)
 
 
 def uniform(num_agents: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -100,7 +100,7 @@ def _from_knowledge(
 ) -> tuple[np.ndarray, RoundMap, _Parts | None, AbstractLaw | None]:
     model = linearised(problem)
     A, b = model.affine_parts()
-    residuals = A @ problem.theta_star - b
+    residuals = A @ problem.root - b
     map = RoundMap(rule.transition(A), rule.offset(A, residuals), None)
     if not spectral_radius(map.transition) < 1:
         return A, map, None, None

@@ -66,7 +66,7 @@ def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
     """
     joint = Joint(problem, algorithm)
     require_stable(radius_of(joint), joint.name)
-    return problem.theta_star + error_of(joint)
+    return problem.root + error_of(joint)
 
 
 def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:
@@ -81,9 +81,9 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
         >>> bool(np.allclose(run.error[0], law, rtol=1e-12))
         True
     """
-    start = start_error(problem, theta) + problem.theta_star
+    start = start_error(problem, theta) + problem.root
     path = Joint(problem, algorithm).parameters(_check.count("rounds", rounds), start)
-    return ((path - problem.theta_star) ** 2).sum(-1)
+    return ((path - problem.root) ** 2).sum(-1)
 
 
 def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
