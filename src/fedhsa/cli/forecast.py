@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result
 from ..problems import Problem
@@ -15,7 +16,6 @@ from ..theory._finite import finite_law
 from ..theory._rule import local_rule
 from ..theory.first_order import noise_is_known
 from ..theory.independent import IndependentLaw
-from ..theory.rounds import radius
 from ..theory.stability import largest_local_steps, largest_step
 from . import effort
 from .settings import RunSettings
@@ -54,7 +54,7 @@ class Forecast:
         A = self.problem.jacobians(self.problem.theta_star) if self.futures else None
         for name, algorithm in self.algorithms.items():
             rule = local_rule(algorithm)
-            if A is not None and rule is not None and not (growth := radius(rule.transition(A))) < 1:
+            if A is not None and rule is not None and not (growth := spectral_radius(rule.transition(A))) < 1:
                 warnings.warn(divergence(name, algorithm, growth, A), stacklevel=2)
         return []
 

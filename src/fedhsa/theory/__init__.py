@@ -1,4 +1,7 @@
-"""Theory: what will happen, computed instead of simulated."""
+"""Theory: what will happen, computed instead of simulated.
+
+`boundary`, `compression` and `participation` are for studies of variants, and are imported by name.
+"""
 
 from . import bounds as bounds
 from . import exact as exact

@@ -73,16 +73,21 @@ class LocalRule(NamedTuple):
         $K_{i,\ell} = \frac{\alpha_g \eta}M [F_i^{H-1-\ell} + \kappa 1_{\ell=0} (\bar S - S_i)]$.
         """
         S, scale = self.sums(A), self.server_step * self.step_size / len(A)
-        powers = [np.broadcast_to(np.eye(A.shape[-1]), A.shape)]
-        for _ in range(self.local_steps - 1):
-            powers.append(powers[-1] + self.step_size * A @ powers[-1])
-        K = scale * np.stack(powers[::-1], axis=1)
+        K = scale * np.moveaxis(local_powers(A, self.step_size, self.local_steps)[::-1], 0, 1)
         K[:, 0] += scale * self.correction * (S.mean(0) - S)
         return RoundMap(self.transition(A), self.offset(A, residuals), K)
 
 
+def local_powers(A: np.ndarray, step: float, local_steps: int) -> np.ndarray:
+    r"""$F_i^k$ of $F_i = I + \eta A_i$ for $k < H$, `(H, M, d, d)`; their sum is $S_i$."""
+    powers = [np.broadcast_to(np.eye(A.shape[1]), A.shape)]
+    for _ in range(local_steps - 1):
+        powers.append(powers[-1] + step * A @ powers[-1])
+    return np.stack(powers)
+
+
 def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
-    """The rule behind an algorithm at a constant step, or None where it has another."""
+    """The rule behind an algorithm at a constant step, or None if it has another."""
     if any(isinstance(value, AbstractSchedule) for value in vars(algorithm).values()):
         return None
     if isinstance(algorithm, FedHSA | LocalSA):
@@ -94,7 +99,7 @@ def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
 
 
 def require_rule(algorithm: AbstractAlgorithm) -> LocalRule:
-    """The rule behind an algorithm, refused where it has another."""
+    """The rule behind an algorithm; raises if it has another."""
     rule = local_rule(algorithm)
     if rule is None:
         raise TypeError(

@@ -2,13 +2,19 @@
 
 import numpy as np
 
+from .._linear import spectral_radius
 from ._rule import LocalRule
-from .rounds import radius
 from .stability import first_crossing, largest_step
 
 
 def fed_hsa_boundary(A: np.ndarray, H: int) -> float:
-    """The first step at which the spectral radius of FedHSA's round map reaches 1."""
+    """The first step at which the spectral radius of FedHSA's round map reaches 1, for Jacobians `A` `(M, d, d)`.
+
+    !!! example
+        >>> A = -np.array([0.5, 2.0]).reshape(2, 1, 1)                   # with one local step 2 / mean(a)
+        >>> round(fed_hsa_boundary(A, 1), 6)
+        1.6
+    """
     return largest_step(A, LocalRule(1.0, H, 1.0, 1.0))
 
 
@@ -29,6 +35,6 @@ def one_exchange_boundary(A: np.ndarray, H: int) -> float:
     """
 
     def excess(step: float) -> float:
-        return min(radius(one_exchange_map(A, step, H)), 1e100) - 1
+        return min(spectral_radius(one_exchange_map(A, step, H)), 1e100) - 1
 
     return first_crossing(excess, A, H)

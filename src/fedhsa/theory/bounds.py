@@ -35,6 +35,7 @@ from ._lemmas import operator_size as operator_size
 from ._lemmas import paper_mu
 from ._lemmas import parameter_change as parameter_change
 from ._lemmas import variance_reduction as variance_reduction
+from ._rule import LocalRule
 from .constants import Constants
 
 
@@ -176,13 +177,8 @@ def local_sa_bias(A: np.ndarray, b: np.ndarray, eta: float, H: int) -> np.ndarra
         >>> local_sa_bias(A, b, eta=0.1, H=2), proposition_1(A, b, eta=0.1)
         (array([0.0214...]), array([0.0214...]))
     """
-    identity = np.eye(A.shape[-1])
-    F, power, pulled = identity + eta * A, np.broadcast_to(identity, A.shape), np.zeros_like(b)
     residuals = A @ np.linalg.solve(A.mean(0), b.mean(0)) - b
-    for _ in range(H):
-        pulled = pulled + (power @ residuals[..., None])[..., 0]
-        power = F @ power
-    return np.linalg.solve(identity - power.mean(0), eta * pulled.mean(0))
+    return LocalRule(eta, H, server_step=1.0, correction=0.0).limit_error(A, residuals)
 
 
 def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:

@@ -4,8 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _check
-from .._linear import spectral_radius as radius
+from .. import _check, _linear
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ._modes import error_of, radius_of
@@ -88,7 +87,7 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
 
 def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
     r"""$(I - \Phi)^{-1} c$; raises if the method diverges."""
-    require_stable(radius(map.transition), type(algorithm).__name__)
+    require_stable(_linear.spectral_radius(map.transition), type(algorithm).__name__)
     return np.linalg.solve(np.eye(len(map.offset)) - map.transition, map.offset)
 
 

@@ -24,7 +24,7 @@ def edited(tmp_path):
 @pytest.mark.parametrize(
     ("file", "stale"),
     [
-        ("theory/participation_law.py", {"field/participation", "field/compressed"}),
+        ("theory/participation.py", {"field/participation", "field/compressed"}),
         ("theory/boundary.py", {"field/boundary", "field/one-exchange"}),
         ("experiments/field/garnet.py", {"field/garnet"}),
         ("engine/batch.py", set(presets.experiments())),

@@ -12,12 +12,12 @@ import fedhsa as fh
 from fedhsa._types import precision
 from fedhsa.experiments.study.base import Outcome, Watch
 from fedhsa.experiments.variants.compressed import FEEDBACK, NOISY, PLAIN, CompressedStudy
-from fedhsa.theory import compressed_law as laws
-from fedhsa.theory.participation_law import agents_of
+from fedhsa.theory import compression as laws
+from fedhsa.theory.participation import mean_operators
 
 STUDY = CompressedStudy()
 PROBLEM = fh.problems.quadratic.random(num_agents=4, dim=4)
-AGENTS = agents_of(PROBLEM)
+AGENTS = mean_operators(PROBLEM)
 KNOWN = {"TopK": 0, "RandK": 1, "Quantised": 1, "TopK, error": 2, "Sign, error": 2}
 
 
@@ -93,7 +93,7 @@ def test_the_numpy_codecs_are_the_packages():
         top, sign = (
             np.asarray(codec(jax.random.key(0), jnp.asarray(x))) for codec in (fh.codecs.TopK(0.3), fh.codecs.Sign())
         )
-    np.testing.assert_allclose(laws.top(3)(x), top, rtol=1e-12)
+    np.testing.assert_allclose(laws.top_k(3)(x), top, rtol=1e-12)
     np.testing.assert_allclose(laws.sign(x), sign, rtol=1e-12)
 
 
@@ -127,9 +127,9 @@ def test_randk_that_sends_everything_has_no_floor_and_both_laws_agree_at_small_s
 
 
 def test_codecs_that_leave_nothing_out_leave_no_error():
-    everything = laws.top(4)
+    everything = laws.top_k(4)
     assert laws.feedback_floor(AGENTS, everything, 0.02, 3, rounds=60) < 1e-25
-    assert np.linalg.norm(laws.resting_point(AGENTS, everything, scale=0.02, rounds=400)) < 1e-12
+    assert np.linalg.norm(laws.fixed_point(AGENTS, everything, scale=0.02, rounds=400)) < 1e-12
 
 
 @pytest.mark.slow

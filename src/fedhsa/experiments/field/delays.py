@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ... import statistics
+from ..._linear import spectral_radius
 from ...algorithms import SA, AbstractAlgorithm, Delayed
 from ...problems import Problem, td
 from ...statistics import Estimate
@@ -66,7 +67,7 @@ class Delays(AbstractExperiment):
         for label, algorithm in runs.items():
             settings = {"rounds": self.rounds, "every": every, "seeds": self.seeds, "key": self.key}
             arrays[label] = watch.simulate(problem, algorithm, **settings).error
-        fastest = float(abs(np.linalg.eigvals(problem.affine_parts()[0][0])).max())
+        fastest = spectral_radius(problem.affine_parts()[0][0])
         return Outcome(arrays, {"every": every, "fastest": fastest, "start": float(arrays["none"][0, 0])})
 
     def floor(self, outcome: Outcome, label: str) -> np.ndarray:

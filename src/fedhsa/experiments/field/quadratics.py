@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..._linear import spectral_radius
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, SynchronisedSA
 from ...problems import Problem, quadratic
 from ..study.base import AbstractExperiment, Outcome, Table, Watch
@@ -312,7 +313,7 @@ def scaffold_radius(step: float, K: int) -> float:
     r = (1 - step) ** K
     q = (1 - r) / (step * K)
     transition = np.array([[1 + r, 1 - r - step * K], [q, 1 - q]]) / 2
-    return float(abs(np.linalg.eigvals(transition)).max())
+    return spectral_radius(transition)
 
 
 RADII = {"SCAFFOLD": scaffold_radius, "FedHSA": fed_radius}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..._linear import spectral_radius
 from ...algorithms import LocalSA
 from ...problems import Problem
 from ...theory.bounds import local_sa_bias, proposition_1
@@ -203,7 +204,7 @@ def _limit(watch: Watch, problem: Problem, H: int, eta: float) -> tuple[np.ndarr
     A, b = problem.affine_parts()
     expected, root = local_sa_bias(A, b, eta, H), np.linalg.solve(A.mean(0), b.mean(0))
     power = np.linalg.matrix_power(np.eye(len(root)) + eta * A, H).mean(0)
-    radius = float(abs(np.linalg.eigvals(power)).max())
+    radius = spectral_radius(power)
     if radius >= 1:
         raise ValueError(f"Local SA has no limit at H = {H}, eta = {eta}: its round has spectral radius {radius:.4g}.")
     left = CONVERGED * _norm(expected) / (_norm(root) + _norm(expected))

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import PROBLEMS, Problem
 from ...theory import Prediction
 from ...theory._rule import require_rule
-from ...theory.rounds import radius
 
 TRIES = 20
 """How many random problems are looked at for one on which every method is stable."""
@@ -103,7 +103,7 @@ def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> 
     for key in range(instance.key, instance.key + TRIES):
         problem = instance.change("key", key).build()
         A, _ = problem.affine_parts()
-        growth = max(radius(require_rule(algorithm).transition(A)) for algorithm in algorithms)
+        growth = max(spectral_radius(require_rule(algorithm).transition(A)) for algorithm in algorithms)
         if growth < 1:
             return problem, key
     raise ValueError(

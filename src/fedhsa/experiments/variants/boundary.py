@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ... import statistics
+from ..._linear import spectral_radius
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, OneExchangeFedHSA
 from ...problems import Problem, quadratic, td
 from ...theory import predict
 from ...theory._rule import LocalRule
 from ...theory.boundary import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
-from ...theory.rounds import radius
 from ..study.base import AbstractExperiment, Outcome, Table, Watch
 from ..study.checks import Check, at_most, equals
 
@@ -97,15 +97,15 @@ class Boundary(AbstractExperiment):
             steps = [(part * reach / H, False) for part in self.parts]
             steps += [(own * (1 - self.near), True), (own * (1 + self.near), True)]
             for step, near in steps:
-                rho = radius(LocalRule(step, H, 1.0, 1.0).transition(A))
+                rho = spectral_radius(LocalRule(step, H, 1.0, 1.0).transition(A))
                 found.append({"method": "FedHSA", "H": H, "step": step, "near": near, "radius": min(rho, 1e300)})
-                alone = max(radius(F) for F in np.eye(len(A[0])) + step * A)
+                alone = max(spectral_radius(F) for F in np.eye(len(A[0])) + step * A)
                 if H in self.others and rho >= 1 > alone:
                     found.append({"method": "SCAFFLSA", "H": H, "step": step, "near": near, "radius": None})
         for H in self.others:
             own = one_exchange_boundary(A, H)
             for step in (own * (1 - self.near), own * (1 + self.near)):
-                rho = radius(one_exchange_map(A, step, H))
+                rho = spectral_radius(one_exchange_map(A, step, H))
                 found.append({"method": "OneExchangeFedHSA", "H": H, "step": step, "near": True, "radius": rho})
         return found
 

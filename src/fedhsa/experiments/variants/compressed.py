@@ -10,9 +10,9 @@ from ...algorithms import AbstractAlgorithm, Compressed, FedHSA
 from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
 from ...statistics import Estimate
-from ...theory import compressed_law as laws
+from ...theory import compression as laws
 from ...theory import predict
-from ...theory.participation_law import agents_of
+from ...theory.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
 from ..study.base import AbstractExperiment, Outcome, Table, Watch
 from ..study.checks import Check, at_most, equals, inside, near
@@ -120,11 +120,11 @@ class CompressedStudy(AbstractExperiment):
 
     def _laws(self, problem: Problem) -> dict[str, list[float]]:
         """The floors without noise that each derivation gives, one for each step."""
-        agents, H, k = agents_of(problem), self.local_steps, round(PART * self.dim)
+        agents, H, k = mean_operators(problem), self.local_steps, round(PART * self.dim)
         scales = [step * H for step in self.steps]
-        rest = laws.resting_point(agents, laws.top(k))
+        rest = laws.fixed_point(agents, laws.top_k(k))
         loud = laws.unbiased_floor(agents, laws.quantised(LEVELS, np.random.default_rng(0)), 1.0)
-        late = {"TopK, error": laws.top(k), "Sign, error": laws.sign}
+        late = {"TopK, error": laws.top_k(k), "Sign, error": laws.sign}
         found = {
             "TopK": [float(rest @ rest)] * len(scales),
             "RandK": [laws.randk_floor(agents, k, step, H) for step in self.steps],

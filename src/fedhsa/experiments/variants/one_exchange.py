@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ... import statistics
+from ..._linear import spectral_radius
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, OneExchangeFedHSA, cost
 from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
@@ -125,7 +126,7 @@ class OneExchange(AbstractExperiment):
             two.append(float(LocalRule(fed_hsa_boundary(A, H), H, 1.0, 1.0).transition(A)[0, 0]))
         within = -np.array([0.5, 1.0]).reshape(-1, 1, 1)  # AM/HM = 9/8: no number of local steps is too many
         tried = [one_exchange_map(within, 0.5, 2**k) for k in range(12)]
-        worst = max(float(abs(np.linalg.eigvals(map)).max()) for map in tried)
+        worst = max(spectral_radius(map) for map in tried)
         return {"H": many, "Q": one, "P + Q": two, "like": worst}
 
     def _with_noise(

@@ -13,7 +13,7 @@ from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial,
 from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
 from ...statistics import Estimate
-from ...theory import participation_law as laws
+from ...theory import participation as laws
 from ...theory.prediction import FLOAT_BYTES
 from ..study.base import AbstractExperiment, Outcome, Table, Watch
 from ..study.checks import Check, at_most, equals, inside, near
@@ -69,7 +69,7 @@ class Participation(AbstractExperiment):
 
     def run(self, watch: Watch) -> Outcome:
         problem = quadratic.random(num_agents=self.num_agents, dim=self.dim, key=self.problem_key)
-        agents, arrays, law, price = laws.agents_of(problem), {}, {}, {}
+        agents, arrays, law, price = laws.mean_operators(problem), {}, {}, {}
         runs = [(problem.noiseless(), case) for case in self._silent(agents)]
         for sigma in self.noise:
             noisy = quadratic.from_arrays(-agents.A, -problem.affine_parts()[1], noise_std=sigma)
@@ -96,35 +96,35 @@ class Participation(AbstractExperiment):
         """Unequal ones."""
         return np.linspace(0.2, 0.9, self.num_agents)
 
-    def _uniform(self, agents: laws.Agents, count: int, step: float, local_steps: int, **kind: Any) -> float:
-        weights, chances = laws.uniform(self.num_agents, count)
-        return laws.independent_floor(laws.rounds(agents, weights, step, local_steps, **kind), chances)[0]
+    def _uniform(self, agents: laws.MeanOperators, count: int, step: float, local_steps: int, **kind: Any) -> float:
+        weights, chances = laws.uniform_subsets(self.num_agents, count)
+        return laws.independent_floor(laws.round_maps(agents, weights, step, local_steps, **kind), chances)[0]
 
-    def _silent(self, agents: laws.Agents) -> Iterator[Case]:
+    def _silent(self, agents: laws.MeanOperators) -> Iterator[Case]:
         """What runs without noise."""
         for m in self.counts:
             some = self._sample(m)
             yield f"{FED}/m {m}", _partial(some), self._uniform(agents, m, STEP, H)
             local = Partial(LocalSA(STEP, local_steps=H), some)
-            yield f"{LOCAL}/m {m}", local, self._uniform(agents, m, STEP, H, fed=False)
+            yield f"{LOCAL}/m {m}", local, self._uniform(agents, m, STEP, H, corrected=False)
         half = self._sample(self._half)
         for step in self.steps:
             yield f"{FED}/step {step:g}", _partial(half, step), self._uniform(agents, self._half, step, H)
         for steps in self.local_steps:
             law = self._uniform(agents, self._half, STEP, steps)
             yield f"{FED}/H {steps}", _partial(half, local_steps=steps), law
-        there, chances = laws.subsets(np.full(self.num_agents, 0.5))
-        law = laws.rounds(agents, laws.among_those_present(there), STEP, H)
+        there, chances = laws.independent_subsets(np.full(self.num_agents, 0.5))
+        law = laws.round_maps(agents, laws.weights_of_present(there), STEP, H)
         yield "Bernoulli", _partial(Bernoulli(0.5)), laws.independent_floor(law, chances)[0]
-        kernel = laws.coming_and_going(self.num_agents, UP, DOWN)
+        kernel = laws.availability_kernel(self.num_agents, UP, DOWN)
         yield "availability", _partial(Availability(UP, DOWN)), laws.chain_floor(law, chances, kernel)[0]
-        there, chances = laws.subsets(self._chances)
+        there, chances = laws.independent_subsets(self._chances)
         for step in (self.steps[0], STEP):
-            law = laws.rounds(agents, there / self._chances / self.num_agents, step, H)
+            law = laws.round_maps(agents, there / self._chances / self.num_agents, step, H)
             floor = laws.independent_floor(law, chances)[0]
             yield f"Horvitz-Thompson/step {step:g}", _partial(WeightedSampling(self._chances), step), floor
 
-    def _noisy(self, agents: laws.Agents, sigma: float) -> Iterator[Case]:
+    def _noisy(self, agents: laws.MeanOperators, sigma: float) -> Iterator[Case]:
         """What runs with noise."""
         half, step = self._sample(self._half), self.noisy_step
         for label in (FED, ALL):
@@ -150,7 +150,7 @@ class Participation(AbstractExperiment):
         how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
         return {label: float(watch.simulate(problem, a, **how).error[:, -1].max()) for label, a in methods.items()}
 
-    def _price(self, watch: Watch, problem: Problem, agents: laws.Agents, sigma: float) -> dict[str, Any]:
+    def _price(self, watch: Watch, problem: Problem, agents: laws.MeanOperators, sigma: float) -> dict[str, Any]:
         """Both kinds at the steps that put their floors at the target, from an error of a hundred times that."""
         found: dict[str, Any] = {}
         error = np.full(self.dim, np.sqrt(100 * self.target / self.dim))
@@ -160,8 +160,8 @@ class Participation(AbstractExperiment):
             step = self._tuned(lambda step, kind=kind: self._uniform(agents, self._half, step, H, **kind))
             algorithm = _partial(self._sample(self._half), step, all_answer=label == ALL)
             found[f"{label}/errors"] = watch.simulate(problem, algorithm, theta=problem.theta_star + error, **how).error
-            weights, chances = laws.uniform(self.num_agents, self._half)
-            law = laws.rounds(agents, weights, step, H, **kind)
+            weights, chances = laws.uniform_subsets(self.num_agents, self._half)
+            law = laws.round_maps(agents, weights, step, H, **kind)
             expected = laws.expected_errors(law, chances, error, LONG)
             spent = cost(problem, algorithm)
             prices = {"bytes": FLOAT_BYTES * (spent.floats_up + spent.floats_down), "evaluations": spent.evaluations}
@@ -175,22 +175,22 @@ class Participation(AbstractExperiment):
             return high
         return float(brentq(lambda step: floor(step) - self.target, low, high))  # pyright: ignore[reportArgumentType]
 
-    def _first_order(self, agents: laws.Agents) -> dict[str, Any]:
+    def _first_order(self, agents: laws.MeanOperators) -> dict[str, Any]:
         """What the laws tend to at small steps."""
         M, smallest = self.num_agents, self.steps[0]
 
         def floor(count: int, scale: float) -> float:
             return laws.first_order_floor(agents, scale, laws.sampling_factor(M, count))
 
-        weights, chances = laws.uniform(M, 2)
+        weights, chances = laws.uniform_subsets(M, 2)
         means = [
-            laws.independent_floor(laws.rounds(agents, weights, smallest, H, fed=fed), chances)[1]
+            laws.independent_floor(laws.round_maps(agents, weights, smallest, H, corrected=fed), chances)[1]
             for fed in (True, False)
         ]
         first = {f"{FED}/m {m}": floor(m, STEP * H) for m in self.counts}
         first |= {f"{FED}/step {step:g}": floor(self._half, step * H) for step in self.steps}
         first |= {f"{FED}/H {steps}": floor(self._half, STEP * steps) for steps in self.local_steps}
-        factor = laws.mean_factor(M, 0.5)
+        factor = laws.binomial_sampling_factor(M, 0.5)
         first["Bernoulli"] = laws.first_order_floor(agents, STEP * H, factor)
         first["availability"] = laws.correlated_floor(agents, STEP * H, factor, 1 - UP - DOWN)
         bias = laws.product_bias(agents, self._chances)

@@ -1,4 +1,8 @@
-"""FedHSA and Local SA with some of the agents: exact floors on affine operators, set by set, and what they tend to."""
+"""FedHSA and Local SA under partial participation: exact floors on affine operators, and their first-order limits.
+
+A round is a random subset of the agents; given the subset it is an affine map of the error, so that second moments
+close on the sum over all subsets.
+"""
 
 import itertools
 from typing import Any, NamedTuple
@@ -8,34 +12,40 @@ from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
 from scipy.stats import binom
 
 from ..problems import Problem
+from ._rule import local_powers
 
 
-class Agents(NamedTuple):
-    r"""What a round needs to know of the agents: $A_i$ and $r_i = \bar G_i(\theta^\star)$."""
+class MeanOperators(NamedTuple):
+    r"""The agents' mean operators seen from the root, $\bar G_i(\theta^\star + e) = A_i e + r_i$."""
 
     A: np.ndarray
+    """`(M, d, d)`."""
     r: np.ndarray
+    """`(M, d)`."""
 
 
-class Rounds(NamedTuple):
-    r"""For every set of agents a round $e' = \Phi e + c + \text{noise}$, and the covariance of that noise."""
+class RoundMaps(NamedTuple):
+    r"""For each of `n` subsets of agents a round $e' = \Phi e + c + \text{noise}$, and the covariance of that noise."""
 
     maps: np.ndarray
+    r"""$\Phi$, `(n, d, d)`."""
     shifts: np.ndarray
+    """$c$, `(n, d)`."""
     noise: np.ndarray
+    """`(n, d, d)`."""
 
 
-def agents_of(problem: Problem) -> Agents:
-    """The affine parts, seen from the root."""
+def mean_operators(problem: Problem) -> MeanOperators:
+    """The mean operators of an affine problem."""
     A, b = problem.affine_parts()
-    return Agents(A, A @ problem.root - b)
+    return MeanOperators(A, A @ problem.root - b)
 
 
-def uniform(num_agents: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """All sets of so many agents, as the weights in their mean, and how likely each is.
+def uniform_subsets(num_agents: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """All subsets of `count` agents, as the weights in their mean, and the probability of each.
 
     !!! example
-        >>> weights, chances = uniform(3, 2)
+        >>> weights, chances = uniform_subsets(3, 2)
         >>> weights.tolist(), chances.sum().round(12)
         ([[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.5]], np.float64(1.0))
     """
@@ -46,49 +56,51 @@ def uniform(num_agents: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return weights, np.full(len(sets), 1 / len(sets))
 
 
-def subsets(probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which agents are there in each of the sets, and how likely it is when they come independently."""
+def independent_subsets(probabilities: Any) -> tuple[np.ndarray, np.ndarray]:
+    """All subsets as rows of 0 and 1, and their probabilities if agents take part independently of one another."""
     p = np.asarray(probabilities, dtype=float)
     there = np.array(list(itertools.product((0.0, 1.0), repeat=len(p))))
     return there, np.prod(np.where(there > 0, p, 1 - p), axis=1)
 
 
-def among_those_present(there: np.ndarray) -> np.ndarray:
-    """The weights in the mean over those who are there; all zero if nobody is."""
+def weights_of_present(there: np.ndarray) -> np.ndarray:
+    """The weights in the mean over the agents that take part; all zero for the empty subset."""
     return there / np.maximum(there.sum(1, keepdims=True), 1)
 
 
-def coming_and_going(num_agents: int, up: float, down: float) -> np.ndarray:
-    """From each of the sets of `subsets` to each in the next round, when agents come and go on their own."""
+def availability_kernel(num_agents: int, up: float, down: float) -> np.ndarray:
+    """The transition probabilities between the subsets of `independent_subsets`.
+
+    Each agent becomes available with probability `up` and unavailable with probability `down`, on its own.
+    """
     kernel = np.ones((1, 1))
     for _ in range(num_agents):
         kernel = np.kron(kernel, [[1 - up, up], [down, 1 - down]])
     return kernel
 
 
-def local_powers(A: np.ndarray, step: float, local_steps: int) -> np.ndarray:
-    r"""$F_i^k$ of $F_i = I + \eta A_i$ for $k < H$, `(H, M, d, d)`; their sum is $S_i$."""
-    powers = [np.broadcast_to(np.eye(A.shape[1]), A.shape)]
-    for _ in range(local_steps - 1):
-        powers.append(powers[-1] + step * A @ powers[-1])
-    return np.stack(powers)
-
-
-def rounds(
-    agents: Agents,
+def round_maps(
+    agents: MeanOperators,
     weights: np.ndarray,
     step: float,
     local_steps: int,
     *,
-    fed: bool = True,
+    corrected: bool = True,
     all_answer: bool = False,
     noise_std: float = 0.0,
-) -> Rounds:
-    r"""The rounds of all sets at once; a set is the weights $w_i$ of its replies.
+) -> RoundMaps:
+    r"""The round maps of all subsets at once; a subset is given by the weights $w_i$ of its replies.
 
     With $F_i = I + \eta A_i$, $S_i = \sum_{k<H} F_i^k$ and $\hat g$ the weighted mean of operators, or the mean of all,
     FedHSA's agents move by $\eta S_i \hat g$ and Local SA's by $\eta S_i g_i$. White noise that enters agent $i$'s
     operator at step $\ell$ moves the server by $K_{i,\ell}$ times it.
+
+    **Arguments:**
+
+    - `weights`: `(n, M)`, see `uniform_subsets` and `weights_of_present`.
+    - `corrected`: True for FedHSA, False for Local SA.
+    - `all_answer`: whether all agents answer the first exchange, so that $\hat g$ is the mean of all operators.
+    - `noise_std`: the standard deviation of the white noise.
     """
     A, r = agents
     M, d = r.shape
@@ -96,21 +108,21 @@ def rounds(
     S = powers.sum(0)
     mean = np.full_like(weights, 1 / M) if all_answer else weights
     S_bar, A_bar, r_bar = _mix(weights, S), _mix(mean, A), mean @ r
-    if fed:
+    if corrected:
         maps, shifts = step * S_bar @ A_bar, step * np.einsum("nij,nj->ni", S_bar, r_bar)
     else:
         maps, shifts = step * _mix(weights, S @ A), step * weights @ np.einsum("mij,mj->mi", S, r)
     noise = np.zeros_like(maps)
     for step_number in range(local_steps):
         K = weights[:, :, None, None] * powers[local_steps - 1 - step_number]
-        if fed and step_number == 0:
+        if corrected and step_number == 0:
             K = K + mean[:, :, None, None] * S_bar[:, None] - weights[:, :, None, None] * S
         noise = noise + (step * noise_std) ** 2 * np.einsum("nmij,nmkj->nik", K, K)
-    return Rounds(np.eye(d) + maps, shifts, noise)
+    return RoundMaps(np.eye(d) + maps, shifts, noise)
 
 
-def independent_floor(law: Rounds, chances: np.ndarray) -> tuple[float, np.ndarray]:
-    r"""The mean squared error at stationarity, and the mean error, when sets are drawn afresh in every round.
+def independent_floor(law: RoundMaps, chances: np.ndarray) -> tuple[float, np.ndarray]:
+    r"""The mean squared error at stationarity, and the mean error, if subsets are independent from round to round.
 
     Exact: $X = E[\Phi X \Phi^T + \Phi m c^T + c\, m^T \Phi^T + c c^T + N]$ with $m = (I - E\Phi)^{-1} E c$.
     """
@@ -124,8 +136,8 @@ def independent_floor(law: Rounds, chances: np.ndarray) -> tuple[float, np.ndarr
     return float(np.trace(X)), mean
 
 
-def expected_errors(law: Rounds, chances: np.ndarray, error: np.ndarray, rounds: int) -> np.ndarray:
-    """The mean squared error of every round from an error at the start, when sets are drawn afresh; exact."""
+def expected_errors(law: RoundMaps, chances: np.ndarray, error: np.ndarray, rounds: int) -> np.ndarray:
+    """The mean squared error of every round from an error at the start, if subsets are independent; exact."""
     maps, shifts, noise = law
     mean, X, found = error, np.outer(error, error), [error @ error]
     fixed = np.einsum("ni,nj->nij", shifts, shifts) + noise
@@ -137,8 +149,8 @@ def expected_errors(law: Rounds, chances: np.ndarray, error: np.ndarray, rounds:
     return np.array(found)
 
 
-def chain_floor(law: Rounds, chances: np.ndarray, kernel: np.ndarray) -> tuple[float, np.ndarray]:
-    """The same when the set of the next round depends on this one; the moments on each set, iterated to rest."""
+def chain_floor(law: RoundMaps, chances: np.ndarray, kernel: np.ndarray) -> tuple[float, np.ndarray]:
+    """`independent_floor` if the subsets are a Markov chain with this kernel: the moments on each subset, iterated."""
     maps, shifts, noise = law
     n, d = shifts.shape
     mean, X = np.zeros((n, d)), np.zeros((n, d, d))
@@ -155,7 +167,7 @@ def chain_floor(law: Rounds, chances: np.ndarray, kernel: np.ndarray) -> tuple[f
             return size, mean.sum(0)
 
 
-def first_order_floor(agents: Agents, scale: float, factor: float) -> float:
+def first_order_floor(agents: MeanOperators, scale: float, factor: float) -> float:
     r"""The trace of $X$ in $\bar A X + X \bar A^T = -s \varphi \frac1M \sum_i r_i r_i^T$, $s$ the scale $\eta H$."""
     A, r = agents
     return float(np.trace(solve_continuous_lyapunov(A.mean(0), -scale * factor * (r.T @ r) / len(r))))
@@ -171,8 +183,8 @@ def sampling_factor(num_agents: int, count: Any) -> Any:
     return (num_agents - count) / (count * (num_agents - 1))
 
 
-def correlated_floor(agents: Agents, scale: float, factor: float, correlation: float) -> float:
-    r"""The floor when agents' coming and going has this correlation $\lambda$ from a round to the next.
+def correlated_floor(agents: MeanOperators, scale: float, factor: float, correlation: float) -> float:
+    r"""The floor if participation has the correlation $\lambda$ from one round to the next.
 
     With $\Phi = I + \text{scale} \cdot \bar A$ and $Q$ the covariance of one round's noise it is the trace of $X$ in
     $X = \Phi X \Phi^T + Q + B Q + Q B^T$, $B = \lambda\Phi (I - \lambda\Phi)^{-1}$: the noise of a round meets its own
@@ -185,15 +197,15 @@ def correlated_floor(agents: Agents, scale: float, factor: float, correlation: f
     return float(np.trace(solve_discrete_lyapunov(Phi, Q + B @ Q + Q @ B.T)))
 
 
-def mean_factor(num_agents: int, probability: float) -> float:
-    r"""$E[\varphi(N) \mid N \ge 1]$ of a binomial number $N$ of agents."""
+def binomial_sampling_factor(num_agents: int, probability: float) -> float:
+    r"""$E[\varphi(N) \mid N \ge 1]$ for a binomial number $N$ of agents; see `sampling_factor`."""
     n = np.arange(1, num_agents + 1)
     chances = binom.pmf(n, num_agents, probability)
     return float(chances @ sampling_factor(num_agents, n) / chances.sum())
 
 
-def product_bias(agents: Agents, probabilities: np.ndarray) -> np.ndarray:
-    r"""Where FedHSA goes at small steps when both exchanges are weighted by $1/p_i$.
+def product_bias(agents: MeanOperators, probabilities: np.ndarray) -> np.ndarray:
+    r"""The error that FedHSA tends to at small steps if the replies of both exchanges are weighted by $1/p_i$.
 
     It is $-(E[\hat w \hat A])^{-1} E[\hat w \hat r]$: the mean operator $\hat r$ and the weight $\hat w$ of the
     displacements come from the same agents; each is right on average, their product is not.

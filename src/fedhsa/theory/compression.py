@@ -1,7 +1,7 @@
-r"""Compressed FedHSA on affine operators without noise: what its codecs leave at the root, derived and computed.
+r"""Compressed FedHSA on affine operators without noise: the floors that its codecs cause.
 
 With $g_i = r_i + A_i e$ a round is $e' = e + \frac1M \sum_i C(\eta S_i \hat g)$, $\hat g = \frac1M \sum_i C(g_i)$: it
-stands still only where $\hat g = 0$, while the $r_i$ themselves do not vanish.
+has a fixed point only where $\hat g = 0$, while the $r_i$ themselves do not vanish.
 """
 
 from collections.abc import Callable
@@ -10,17 +10,18 @@ from typing import TypeAlias
 import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
 
-from .participation_law import Agents, local_powers
+from ._rule import local_powers
+from .participation import MeanOperators
 
 Code: TypeAlias = Callable[[np.ndarray], np.ndarray]
 """A codec on the last axis."""
 
 
-def top(count: int) -> Code:
-    """The largest entries.
+def top_k(count: int) -> Code:
+    """Keeps the `count` entries of largest modulus.
 
     !!! example
-        >>> top(1)(np.array([[3.0, -4.0]])).tolist()
+        >>> top_k(1)(np.array([[3.0, -4.0]])).tolist()
         [[0.0, -4.0]]
     """
 
@@ -33,7 +34,7 @@ def top(count: int) -> Code:
 
 
 def sign(x: np.ndarray) -> np.ndarray:
-    """Signs times the mean absolute value.
+    """The signs of the entries times their mean absolute value.
 
     !!! example
         >>> sign(np.array([3.0, -1.0])).tolist()
@@ -43,7 +44,7 @@ def sign(x: np.ndarray) -> np.ndarray:
 
 
 def quantised(levels: int, rng: np.random.Generator) -> Code:
-    """Levels of the norm, rounded at random.
+    """Rounds each entry to one of `levels` fractions of the norm, at random and without bias.
 
     !!! example
         >>> quantised(1, np.random.default_rng(0))(np.array([0.0, 2.0])).tolist()
@@ -58,11 +59,11 @@ def quantised(levels: int, rng: np.random.Generator) -> Code:
     return code
 
 
-def resting_point(agents: Agents, code: Code, *, scale: float = 0.002, rounds: int = 6000) -> np.ndarray:
-    r"""Where a contractive codec without memory goes, $e \leftarrow e + s\,C(\hat g)$ at a small scale $s = \eta H$.
+def fixed_point(agents: MeanOperators, code: Code, *, scale: float = 0.002, rounds: int = 6000) -> np.ndarray:
+    r"""The error that a contractive codec without memory tends to.
 
-    $\hat g$ jumps where an agent's choice of entries changes, and the point is one where it jumps over zero: the path
-    is averaged over its last half.
+    It follows $e \leftarrow e + s\,C(\hat g)$ at a small scale $s = \eta H$. $\hat g$ jumps where an agent's choice of
+    entries changes, and the point is one where it jumps over zero: the path is averaged over its last half.
     """
     A, r = agents
     e, path = np.zeros(r.shape[1]), []
@@ -72,7 +73,7 @@ def resting_point(agents: Agents, code: Code, *, scale: float = 0.002, rounds: i
     return np.mean(path[rounds // 2 :], axis=0)
 
 
-def randk_floor(agents: Agents, count: int, step: float, local_steps: int) -> float:
+def randk_floor(agents: MeanOperators, count: int, step: float, local_steps: int) -> float:
     r"""The mean squared error of unbiased RandK at stationarity, exact: its second moments close.
 
     A vector with second moment $V$ is coded with covariance
@@ -83,15 +84,15 @@ def randk_floor(agents: Agents, count: int, step: float, local_steps: int) -> fl
     S = local_powers(A, step, local_steps).sum(0)
     A_bar, S_bar = A.mean(0), S.mean(0)
 
-    def spread(V: np.ndarray) -> np.ndarray:
+    def coding_noise(V: np.ndarray) -> np.ndarray:
         return d / count * ((count - 1) * V + (d - count) * V * np.eye(d)) / (d - 1) - V
 
     def around(V: np.ndarray, matrices: np.ndarray) -> np.ndarray:
         return (matrices @ V @ matrices.transpose(0, 2, 1)).sum(0) / M**2
 
     def added(X: np.ndarray) -> np.ndarray:
-        V = A_bar @ X @ A_bar.T + spread(around(X, A) + r.T @ r / M**2)
-        U = S_bar @ V @ S_bar.T + spread(around(V, S))
+        V = A_bar @ X @ A_bar.T + coding_noise(around(X, A) + r.T @ r / M**2)
+        U = S_bar @ V @ S_bar.T + coding_noise(around(V, S))
         drift = step * S_bar @ A_bar @ X
         return drift + drift.T + step**2 * U
 
@@ -101,10 +102,11 @@ def randk_floor(agents: Agents, count: int, step: float, local_steps: int) -> fl
     return float(np.trace(np.linalg.solve(-linear, constant.ravel()).reshape(d, d)))
 
 
-def unbiased_floor(agents: Agents, code: Code, scale: float, draws: int = 4000) -> float:
-    r"""The same of any unbiased codec to first order: $\bar A X + X \bar A^T = -\eta H Q$.
+def unbiased_floor(agents: MeanOperators, code: Code, scale: float, draws: int = 4000) -> float:
+    r"""The mean squared error of any unbiased codec at stationarity, to first order.
 
-    $Q$ is the covariance of $\frac1M \sum_i C_i(\hat g)$, $\hat g = \frac1M \sum_j C_j(r_j)$, by sampling.
+    It is the trace of $X$ in $\bar A X + X \bar A^T = -\eta H Q$, where $Q$ is the covariance of
+    $\frac1M \sum_i C_i(\hat g)$, $\hat g = \frac1M \sum_j C_j(r_j)$, by sampling.
     """
     A, r = agents
     M, d = r.shape
@@ -113,7 +115,7 @@ def unbiased_floor(agents: Agents, code: Code, scale: float, draws: int = 4000) 
     return float(np.trace(solve_continuous_lyapunov(A.mean(0), -scale * moved.T @ moved / draws)))
 
 
-def feedback_floor(agents: Agents, code: Code, step: float, local_steps: int, rounds: int = 6000) -> float:
+def feedback_floor(agents: MeanOperators, code: Code, step: float, local_steps: int, rounds: int = 6000) -> float:
     r"""The floor of error feedback, to leading order.
 
     Let $E$ and $W$ be the means of what agents have left out of operators and of displacements. Then
@@ -123,12 +125,12 @@ def feedback_floor(agents: Agents, code: Code, step: float, local_steps: int, ro
     """
     A, r = agents
     moves = step * local_powers(A, step, local_steps).sum(0)
-    left, late, path = np.zeros_like(r), np.zeros_like(r), []
+    operator_memory, displacement_memory, path = np.zeros_like(r), np.zeros_like(r), []
     for _ in range(rounds):
-        wanted = left + r
-        coded = code(wanted)
-        left = wanted - coded
-        wanted = late + moves @ coded.mean(0)
-        late = wanted - code(wanted)
-        path.append(moves.mean(0) @ left.mean(0) + late.mean(0))
+        message = operator_memory + r
+        coded = code(message)
+        operator_memory = message - coded
+        message = displacement_memory + moves @ coded.mean(0)
+        displacement_memory = message - code(message)
+        path.append(moves.mean(0) @ operator_memory.mean(0) + displacement_memory.mean(0))
     return float(np.var(path[rounds // 6 :], axis=0).sum())
