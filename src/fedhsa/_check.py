@@ -18,6 +18,12 @@ def traced(value: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
+def not_traced(name: str, value: Any, reason: str) -> None:
+    """Raises if a value is traced that decides what the program looks like."""
+    if traced(value):
+        raise ValueError(f"`{name}` must be known before the program is compiled, got {value}. {reason}")
+
+
 def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, int] | None = None) -> np.ndarray:
     """Returns `value` as a finite float64 array of the given shape; a tracer stays one.
 

@@ -54,7 +54,8 @@ def as_key(key: SeedLike) -> Key:
 
 def key_words(key: SeedLike) -> list[int]:
     """The key as plain ints, for manifests and for `host_generator`."""
-    return [int(word) for word in np.asarray(jax.random.key_data(as_key(key)))]
+    with jax.ensure_compile_time_eval():
+        return [int(word) for word in np.asarray(jax.random.key_data(as_key(key)))]
 
 
 def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:

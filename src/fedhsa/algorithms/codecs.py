@@ -198,6 +198,5 @@ def _kept(fraction: float, size: int) -> int:
 
 
 def _check_fraction(fraction: float) -> None:
-    if _check.traced(fraction):
-        raise ValueError("`fraction` decides how many numbers are sent, and cannot be traced. Use a number.")
+    _check.not_traced("fraction", fraction, "It decides how many numbers are sent.")
     _check.scalar("fraction", fraction, above=0.0, most=1.0, remedy="It is the part of the entries that is sent.")

@@ -153,7 +153,7 @@ class RandomGraph(AbstractGraph):
     """
 
     num_agents: int = eqx.field(static=True)
-    probability: float
+    probability: float = eqx.field(static=True)
     varying: bool = eqx.field(static=True, default=True)
     key: SeedLike = eqx.field(
         static=True, default=0, converter=lambda key: key if isinstance(key, int) else tuple(key_words(key))
@@ -161,6 +161,7 @@ class RandomGraph(AbstractGraph):
 
     def __check_init__(self):
         _check.count("num_agents", self.num_agents)
+        _check.not_traced("probability", self.probability, "It decides who is linked.")
         check_probability("probability", self.probability)
         if not self.varying and not _connected(self._drawn()):
             raise ValueError(
@@ -188,7 +189,7 @@ class RandomGraph(AbstractGraph):
     def degree(self):
         if not self.varying:
             return float(self._drawn().sum() / self.num_agents)
-        return self.probability * (self.num_agents - 1)
+        return float(self.probability * (self.num_agents - 1))
 
 
 class Mixing(AbstractGraph):

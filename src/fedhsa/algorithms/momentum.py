@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .. import _check
 from .._types import Theta
 from .base import Exchange, check_probability
 from .demands import Demand
@@ -26,19 +27,20 @@ class MomentumSA(AbstractLocalSteps):
       + (1-\beta)\,[u_t + G_i(\theta, o_{i,\ell}) - G_i(\bar\theta_{t-1}, o_{i,\ell})]\bigr), \qquad
       u_{t+1} = \frac{1}{M \eta H} \sum_i \Delta_i$$
 
-    with $\Delta_i$ the displacements, whose mean the server adds. The first round, which has no past, is one of Local
-    SA. It reduces variance but not drift: at a constant step $u = 0$ in the limit, which without noise leaves Local
-    SA's biased point for every $\beta$. The exact convergence claimed for the original must come from steps tied to
-    the horizon.
+    with $\Delta_i$ the displacements; the server adds $\alpha_g$ times their mean, which is $\lambda u_{t+1}$ with the
+    step $\lambda = \alpha_g \eta H$. The first round, which has no past, is one of Local SA. It reduces variance but
+    not drift: at a constant step $u = 0$ in the limit, which without noise leaves Local SA's biased point for every
+    $\beta$. The exact convergence claimed for the original must come from steps tied to the horizon.
 
     The rule is FedSVRPG-M, a policy gradient method, for chains that do not depend on the parameter, where importance
-    weights are 1. This form is ours: the original's text was not at hand to compare.
+    weights are 1.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
     - `local_steps`: $H$, the observations each agent uses per round.
     - `beta`: $\beta$ in (0, 1]; 1 is Local SA.
+    - `server_step`: $\alpha_g$; the paper's $\lambda$ divided by $\eta H$.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -50,11 +52,13 @@ class MomentumSA(AbstractLocalSteps):
     """
 
     beta: float
+    server_step: float = 1.0
 
     demands = Demand.SERVER_LEARNS_FROM_THE_AVERAGE
 
     def __check_init__(self):
         check_probability("beta", self.beta)
+        _check.scalar("server_step", self.server_step, above=0.0)
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), theta
@@ -81,4 +85,4 @@ class MomentumSA(AbstractLocalSteps):
     def _move(self, server, replies, round):
         delta = replies.mean()
         u = delta / (step_at(self.step_size, round.index) * self.local_steps)
-        return Server(server.theta + delta, jnp.where(replies.share > 0, u, server.u))
+        return Server(server.theta + self.server_step * delta, jnp.where(replies.share > 0, u, server.u))
