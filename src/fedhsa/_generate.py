@@ -5,11 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from . import _check
-from ._random import host_generator
+from ._random import Stream, host_generator
 from ._types import SeedLike
-
-COMMON = 2**31
-"""The agent number under which the common agent, towards which `heterogeneity` blends, is drawn."""
 
 
 def blend(
@@ -25,7 +22,7 @@ def blend(
     """
     _check.count("num_agents", num_agents)
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    common = draw(host_generator(key, name, COMMON))
+    common = draw(host_generator(key, name, Stream.COMMON))
     own = np.stack([draw(host_generator(key, name, i)) for i in range(num_agents)])
     return (1 - heterogeneity) * common + heterogeneity * own
 

@@ -29,7 +29,9 @@ class Stream(enum.IntEnum):
     COIN = 2**31 - 1
     """In the round's key, the coin that everyone sees."""
     COMMON = 2**31
-    """What all agents of a random problem have in common, where others have the agent's number."""
+    """The common agent towards which `heterogeneity` blends, where the others have their own numbers."""
+    TUNING = 0x74756E65
+    """The runs that tune a method, apart from those that are reported."""
 
 
 def as_key(key: SeedLike) -> Key:

@@ -38,8 +38,8 @@ class Lossy(AbstractWrapper):
 
     - `algorithm`: the algorithm whose replies are lost.
     - `loss`: the probability.
-    - `rescale`: whether to divide by $1 - \text{loss}$. QFedTD does not, which makes its steps shorter by this factor;
-      we have this from its description, unverified against the paper's text.
+    - `rescale`: whether to divide by $1 - \text{loss}$. QFedTD does not, which makes its steps shorter by this factor:
+      it is `Lossy(Compressed(SynchronisedSA(...), Quantised(...)), loss, rescale=False)`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -83,8 +83,7 @@ class OverTheAir(AbstractWrapper):
     with a positive (lognormal) gain $h_i$ for each agent and exchange. The noise stays when the replies vanish, so
     there is a floor even where nothing else is random.
 
-    OAC-FedTD is of this form around steps without local ones; the law of the gain is ours, and the form unverified
-    against the paper's text.
+    OAC-FedTD is of this form around `SynchronisedSA`; the law of the gain is this package's choice.
 
     **Arguments:**
 

@@ -154,8 +154,7 @@ class Quantised(AbstractCodec):
     $C(x)_j = |x|\,\mathrm{sign}(x_j)\,\xi_j / s$, where $\xi_j$ is $s|x_j|/|x|$ rounded up or down; unbiased, with
     $c = \min(d/s^2, \sqrt d/s)$. Takes the norm, and a sign and a level for each entry.
 
-    This is QSGD's quantiser. QFedTD asks for an unbiased one with such a $c$; which one its simulations use we could
-    not verify.
+    This is QSGD's quantiser, and one of those that QFedTD allows: unbiased, with such a $c$.
 
     **Arguments:**
 

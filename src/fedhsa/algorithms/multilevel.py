@@ -38,8 +38,7 @@ class MultilevelSA(AbstractAlgorithm):
     can be had, while a step uses about $L B$ observations on average. An agent makes as many steps as its
     `samples` observations allow, then the server averages the displacements; every observation is evaluated once.
 
-    The paper has one agent and no rounds, hence no shortage at their ends. The estimator is written as in public code
-    for it and has been checked to be unbiased, but not compared with the paper's text.
+    The paper has one agent and no rounds, hence no shortage at their ends.
 
     **Arguments:**
 

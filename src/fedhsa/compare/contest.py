@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from .. import _check
-from .._random import as_key, fold_in
+from .._random import Stream, as_key, fold_in
 from .._types import Key
-from ..algorithms import AbstractAlgorithm, AbstractWrapper, Cost, RichardsonRomberg
+from ..algorithms import AbstractAlgorithm, Cost, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
 from ..problems import Problem
@@ -23,8 +23,6 @@ POINTS = 200
 """How many points a curve is recorded at, about."""
 TAIL = 0.1
 """The part of a run, at its end, over which errors are averaged to one score."""
-TUNING = 0x74756E65
-"""Where the keys of the tuning runs branch off, far from those of any seed."""
 FLOAT = 8
 """Bytes of a number."""
 NOTHING = 1e-24
@@ -157,7 +155,7 @@ def enter(problem: Problem, method: Method, terms: Terms, centre: float, tell: T
 
     if isinstance(method, AbstractAlgorithm):
         return run(method, terms.seeds, terms.key, f"{terms.seeds} seeds")
-    make, tuning_key = method, fold_in(as_key(terms.key), TUNING)
+    make, tuning_key = method, fold_in(as_key(terms.key), Stream.TUNING)
 
     def attempt(step: float) -> Trial:
         what = f"step {step:.2g}, {done // terms.tuning_seeds + 1} of {terms.grid}"
@@ -222,7 +220,7 @@ def tail(problem: Problem, error: np.ndarray, samples: np.ndarray) -> np.ndarray
 
 def _exchanges(algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
     """The exchanges held so far, also those of a few agents; just one, the last, where rounds have none."""
-    inner = _layers(algorithm)[-1]
+    inner = algorithm.layers[-1]
     full = len(inner.exchanges)
     share = inner.expected(Cost(full, 0, 0, 0, 0)).exchanges / full  # a coin's, not that of the agents who take part
     return _spent(result, len(algorithm.exchanges) * share, once=1)
@@ -231,13 +229,8 @@ def _exchanges(algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
 def _bytes(problem: Problem, algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
     """What all agents have sent and received; a parameter of each copy, where they are sent once, at the end."""
     floats = result.cost.floats_up + result.cost.floats_down
-    copies = math.prod(len(layer.factors) for layer in _layers(algorithm) if isinstance(layer, RichardsonRomberg))
+    copies = math.prod(len(layer.factors) for layer in algorithm.layers if isinstance(layer, RichardsonRomberg))
     return _spent(result, FLOAT * problem.num_agents * floats, once=FLOAT * problem.num_agents * problem.dim * copies)
-
-
-def _layers(algorithm: AbstractAlgorithm) -> list[AbstractAlgorithm]:
-    """The algorithm, the one that it wraps, and so on."""
-    return [algorithm, *(_layers(algorithm.algorithm) if isinstance(algorithm, AbstractWrapper) else [])]
 
 
 def _spent(result: Result, per_round: float, once: float) -> np.ndarray:

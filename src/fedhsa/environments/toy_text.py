@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check
-from .._generate import COMMON
-from .._random import host_generator
+from .._random import Stream, host_generator
 from .._types import SeedLike
 from .model import ARROWS, DOWN, LEFT, RIGHT, UP, Model
 from .worlds import per_agent, vary
@@ -217,7 +216,7 @@ def _maps(
         seed = int(host_generator(key, "map", agent).integers(2**31))
         return np.array([list(row) for row in lake.generate_random_map(size, frozen, seed)])
 
-    common = draw(COMMON)
+    common = draw(Stream.COMMON)
     if layout == "random":
         return [tuple("".join(row) for row in common)] * num_agents
     maps = []

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from .. import _check
-from .._generate import COMMON, blend, lazy
-from .._random import host_generator
+from .._generate import blend, lazy
+from .._random import Stream, host_generator
 from .._types import SeedLike
 from ._garnet import garnet as garnet
 from ._garnet import normalised
@@ -213,7 +213,7 @@ def fedsarsa(
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
     _check.number("perturbation", perturbation, least=0.0)
     _check.number("reward_perturbation", reward_perturbation, least=0.0)
-    rng = host_generator(key, "fedsarsa", COMMON)
+    rng = host_generator(key, "fedsarsa", Stream.COMMON)
     weights, reward = rng.random((S, S)), max_reward * rng.random(S)
     P, R = np.repeat(normalised(weights)[None], M, axis=0), np.repeat(reward[None], M, axis=0)
     for i in range(1, M):

@@ -42,7 +42,9 @@ SYSTEMS: dict[str, System] = {
     "one-shot averaging": System("Liu and Olshevsky 2023; Tian et al. 2024, TD(0)", "OneShotAveraging"),
     "delayed critic": System("Shen et al. 2023, critic alone", "Delayed(SynchronisedSA, 10)", "single"),
     "FedSAM": System("Khodadadian et al. 2022, TD(0)", "GeometricAverage(LocalSA, 0.99)"),
-    "QFedTD": System("Dal Fabbro et al. 2023", "Lossy(Compressed(SynchronisedSA, Quantised(4)), 0.1)", "single"),
+    "QFedTD": System(
+        "Dal Fabbro et al. 2023", "Lossy(Compressed(SynchronisedSA, Quantised(4)), 0.1, rescale=False)", "single"
+    ),
     "EF-TD": System("Mitra et al. 2024", "Compressed(SynchronisedSA, TopK(0.25))", "single"),
     "OAC-FedTD": System("Dal Fabbro et al. 2025", "OverTheAir(SynchronisedSA, 0.5, 0.1)", "single"),
     "FedTD": System("Wang et al. 2023", "Projected(LocalSA, 100.0)"),
