@@ -65,6 +65,9 @@ def test_rounds_and_the_corollary_are_judged_when_rounds_are_given(known):
     tau_bar = c.tau((H * eta) ** 2)
     asked = bounds.corollary_1_rounds(T=T, M=3, H=H, L=c.L, mu=c.mu, rho=c.rho, tau_bar=tau_bar)
     assert found["Corollary 1: rounds"] == ("holds" if asked <= T else "fails")
+    for rounds, verdict in ((2 * tau_bar - 1, "fails"), (2 * tau_bar, "holds")):
+        report = check(problem, fh.FedHSA(eta, H), rounds=int(rounds), constants=c)
+        assert report["Theorem 2: rounds"].verdict == verdict
     few = verdicts(check(problem, fh.FedHSA(0.001, H), rounds=5, constants=c))
     assert few["Theorem 2: rounds"] == few["Corollary 1: step"] == few["Corollary 1: rounds"] == "fails"
 

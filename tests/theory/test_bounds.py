@@ -200,3 +200,10 @@ def test_only_fed_hsa_with_constant_steps_is_fed(markov_run):
 def test_without_geometric_mixing_there_is_no_largest_step():
     with pytest.raises(ValueError, match=r"Theorem 2 needs chains that mix geometrically \(Assumption 3\)"):
         bounds.largest_step(constants(CASES["quadratic"]().problem), 4)
+
+
+def test_corollary_1_asks_for_the_larger_of_two_numbers_of_rounds():
+    """4 C' tau log(MHT) = 4 log(10^4) = 36.8 against MH(1 - rho) / tau = 500; a tau of 100 makes it 3684 against 5."""
+    settings = {"T": 10, "M": 100, "H": 10, "L": 1.0, "mu": 1.0, "rho": 0.5}
+    assert bounds.corollary_1_rounds(tau_bar=1.0, **settings) == pytest.approx(500)
+    assert bounds.corollary_1_rounds(tau_bar=100.0, **settings) == pytest.approx(400 * np.log(1e4))

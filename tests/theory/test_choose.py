@@ -31,6 +31,13 @@ def test_the_choice_is_the_cheapest_of_the_frontier_and_reaches_its_target(objec
     json.dumps(choice.to_dict(), allow_nan=False)
 
 
+def test_the_margin_is_taken_off_the_target():
+    problem = quadratic.random(3, 2, key=1)
+    for margin in (0.0, 1.0):
+        choice = choose(problem, target=1e-3, algorithms=("LocalSA",), local_steps=(2,), margin=margin)
+        assert 0.8e-3 < (1 + margin) * choice.best.error <= 1e-3
+
+
 def test_no_way_on_the_frontier_beats_another():
     choice = choose(quadratic.random(6, 3, key=1), target=1e-3, local_steps=(1, 5, 20))
     reaches = np.array([candidate.reach for candidate in choice.frontier])

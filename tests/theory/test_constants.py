@@ -108,13 +108,13 @@ def test_independent_observations_mix_at_once_and_keep_the_other_constants():
 
 
 def test_transitions_that_never_happen_do_not_count():
-    """Features 1, 1 and 10 in a row: the steep transition 10 -> 10 has probability 0 and must not decide L."""
-    P = np.array([[[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]])
-    features, gamma = np.array([[[1.0], [1.0], [10.0]]]), 0.5
+    """Features 1, -10 and 10: the steepest transitions, -10 to 10 and back, never happen and must not decide L."""
+    P = np.array([[[0.5, 0.25, 0.25], [0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]])
+    features, gamma = np.array([[[1.0], [-10.0], [10.0]]]), 0.5
     c = constants(td.from_arrays(P, np.ones((1, 3)), features, gamma))
     phi = features[0, :, 0]
     possible = [abs(phi[s] * (gamma * phi[t] - phi[s])) for s in range(3) for t in range(3) if P[0, s, t] > 0]
-    assert c.lipschitz[0] == pytest.approx(max(possible))
+    assert c.lipschitz[0] == pytest.approx(max(possible)) == pytest.approx(105)
 
 
 def test_pruned_norms_are_the_norms():

@@ -370,3 +370,13 @@ def test_agents_without_noise_have_none():
 def test_a_root_that_is_not_there_is_not_found(start):
     with pytest.raises(ValueError, match=r"found no root of the sample average in 50 steps.*Start closer"):
         estimate(parabola(-1.0), samples=100, theta=[start])
+
+
+def test_lagged_means_are_those_of_the_centred_products():
+    """Written out for one repeat of five steps, with a mean matrix that is not symmetric."""
+    rng = np.random.default_rng(0)
+    matrices, noise = rng.normal(size=(5, 2, 2)), rng.normal(size=(1, 5, 2))
+    mean = matrices.mean(0)
+    sums = np.array([[sum(matrices[t] @ noise[0, t - k] for t in range(k, 5)) for k in range(3)]])
+    expected = [np.mean([(matrices[t] - mean) @ noise[0, t - k] for t in range(k, 5)], axis=0) for k in range(3)]
+    np.testing.assert_allclose(long_run.lagged_means(sums, mean, noise)[0], expected, rtol=1e-12)

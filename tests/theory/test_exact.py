@@ -183,3 +183,14 @@ def test_a_method_with_memory_has_no_map_of_its_parameter_alone():
 
     with pytest.raises(TypeError, match=r"Momentum carries more than theta from round to round.*joint_map"):
         exact.round_map(CASES["quadratic"]().problem, Momentum(0.1))
+
+
+@pytest.mark.parametrize("start", ["zero", "stationary"])
+def test_the_covariance_is_symmetric_and_starts_with_that_of_the_noise(start):
+    """One local step of two agents: after a round cov(e) = eta^2 / M^2 (Z_1 + Z_2), or nothing."""
+    problem = fh.problems.quadratic.random(num_agents=2, dim=2, start=start)
+    first, *_, last = list(exact.law(problem, fh.FedHSA(0.1, 1)).path(np.ones(2), 3))[1:]
+    expected = 0.1**2 / 4 * problem.agents.source.covariance.sum(0) * (start == "stationary")
+    np.testing.assert_allclose(first.covariance, expected, atol=1e-15)
+    np.testing.assert_allclose(last.covariance, last.covariance.T, atol=1e-15)
+    assert abs(last.covariance[0, 1]) > 1e-6

@@ -74,7 +74,16 @@ def test_the_independent_law_is_the_sum_over_all_trajectories(algorithm):
     np.testing.assert_allclose(law, enumerated(problem, algorithm, independent=True), rtol=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+def test_the_product_law_starts_where_the_chains_start():
+    """One agent that starts in its second state: after one step the error is certain."""
+    A, b, P = np.array([[[[1.0]], [[2.0]]]]), np.array([[[1.0], [5.0]]]), np.full((1, 2, 2), 0.5)
+    problem = finite_sum.from_arrays(A, b, P, start=np.array([[0.0, 1.0]]))
+    _, after = ProductLaw(problem, fh.SynchronisedSA(0.1)).path(-problem.theta_star, 1)
+    assert after.mean == pytest.approx(0.1 * 5.0 - problem.theta_star)
+    assert after.covariance == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, fh.FedHSA(0.2, 3)], ids=repr)
 @pytest.mark.parametrize("name", ["td", "finite-sum"])
 def test_both_laws_agree_on_independent_observations(name, algorithm):
     problem = problems()[name].iid()

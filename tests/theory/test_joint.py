@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -130,7 +131,7 @@ class Odd(fh.AbstractAlgorithm):
         return 1
 
     def init(self, theta):
-        return State(theta, theta * 0), ()
+        return State(theta, jnp.stack([theta, theta]) * 0 if self.kind == "hidden" else theta * 0), ()
 
     @property
     def exchanges(self):
@@ -145,6 +146,9 @@ class Odd(fh.AbstractAlgorithm):
                 g = g / (1.0 + round.index.astype(g.dtype))
             if self.kind == "random":
                 g = g * jax.random.uniform(round.key, dtype=g.dtype)
+            if self.kind == "hidden":  # both grow, and their difference is always zero
+                copies = 2 * server.other + g[None]
+                return State(server.theta + self.step_size * g + server.other[0] - server.other[1], copies)
             if self.kind == "unread":  # grows without end, but nobody looks at it
                 return State(server.theta + self.step_size * g, 2 * server.other + g)
             return State(server.theta + self.step_size * (g + velocity), g + velocity)
@@ -185,7 +189,9 @@ def test_rounds_that_differ_still_have_a_curve():
 def test_what_the_parameter_never_reads_does_not_count():
     problem = two_scalars()
     assert joint_map(problem, Odd(0.1, "unread")).transition.shape == (1, 1)
-    assert exact.spectral_radius(problem, Odd(0.1, "unread")) == pytest.approx(1 - 0.1 * 0.6)
+    for kind in ("unread", "hidden"):
+        assert exact.spectral_radius(problem, Odd(0.1, kind)) == pytest.approx(1 - 0.1 * 0.6)
+        assert max_step_size(problem, Odd(0.1, kind)) == pytest.approx(2 / 0.6)
 
 
 @pytest.mark.slow
@@ -228,6 +234,8 @@ def test_reach_follows_the_exact_law_of_a_method_that_carries_more():
     law, prediction = exact.mean_square_error(problem, algorithm, rounds=50), predict(problem, algorithm)
     assert prediction.floor > 0.25
     assert prediction.reach(0.25).rounds == np.argmax(law <= 0.25) > 0
+    assert prediction.error_after(0) == pytest.approx(law[0])
+    assert prediction.error_after(10_000) == pytest.approx(prediction.floor)
 
 
 def test_a_first_round_of_its_own_leaves_only_the_mean():

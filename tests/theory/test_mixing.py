@@ -38,6 +38,13 @@ def biased_walk(S):
     return P
 
 
+def delay_line(S):
+    """Slow stages in a row, a kernel with one eigenvector for many equal eigenvalues: d(t) / rho^t peaks at t = 141."""
+    P = 0.95 * np.eye(S) + 0.05 * np.eye(S, k=1)
+    P[-1, [0, -1]] = 1e-3, 1 - 1e-3
+    return P
+
+
 def with_transient_state():
     return np.array([[0.5, 0.25, 0.25], [0.0, 0.9, 0.1], [0.0, 0.3, 0.7]])
 
@@ -53,6 +60,7 @@ KERNELS = {
     "defective": defective(),
     "biased walk": biased_walk(15),
     "rank one": np.tile(random_kernel(4, key=3)[0], (4, 1)),
+    "delay line": delay_line(7),
     "transient": with_transient_state(),
 }
 

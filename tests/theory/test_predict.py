@@ -10,6 +10,7 @@ import fedhsa as fh
 from cases import ALGORITHMS, CASES
 from fedhsa.problems import quadratic, td
 from fedhsa.theory import exact, predict
+from fedhsa.theory._linearise import curvature
 
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 
@@ -29,6 +30,7 @@ def test_every_method_has_a_prediction_on_every_problem(case, name):
     assert (prediction.curvature_bias == 0).all() == (case != "logistic")
     assert prediction.basis == ("exact" if case == "quadratic" else "expansion")
     assert prediction.interval is None
+    assert prediction.floor_at(1e20) == pytest.approx((prediction.persistent_bias**2).sum(), rel=1e-6, abs=1e-15)
 
 
 @pytest.mark.parametrize("name", ["FedHSA, server step", "LocalSA"])
@@ -42,6 +44,16 @@ def test_on_additive_noise_and_independent_samples_predictions_are_the_exact_law
         np.testing.assert_allclose(prediction.error(20), law, rtol=1e-9)
         limit = exact.limit(problem, algorithm) - problem.theta_star
         np.testing.assert_allclose(prediction.heterogeneity_bias, limit, atol=1e-12)
+
+
+def test_curvature_moves_the_mean_by_half_the_second_derivative():
+    """Central differences of the average operator along the axes, for a diagonal covariance."""
+    problem, variances, h = CASES["logistic"]().problem, np.array([0.5, 2.0, 1.0, 3.0]), 1e-3
+    root, steps = problem.theta_star, h * np.eye(problem.dim)
+    mean = problem.mean_operator
+    second = [(mean(root + step) - 2 * mean(root) + mean(root - step)) / h**2 for step in steps]
+    found = curvature(problem, np.diag(variances[: problem.dim]))
+    np.testing.assert_allclose(found, variances[: problem.dim] @ np.array(second) / 2, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.slow
