@@ -34,7 +34,7 @@ class Round(NamedTuple):
     """How the coin of `happens` falls, where it is not left to chance."""
 
     def happens(self, probability: Any) -> Bool[Array, ""]:
-        """The round's coin, which falls alike for the server and for all agents."""
+        """The round's coin, which is the same for the server and for all agents."""
         if self.coin is not None:
             return self.coin
         return jax.random.uniform(fold_in(self.key, Stream.COIN), dtype=jnp.result_type(probability)) < probability
@@ -43,7 +43,7 @@ class Round(NamedTuple):
 class Replies(NamedTuple):
     """What the agents sent back in one exchange: arrays with a leading axis, one entry per agent.
 
-    `weights` is None where all agents count alike; an agent that has not answered has weight 0.
+    `weights` is None where all agents count equally; an agent that has not answered has weight 0.
     """
 
     values: PyTree
@@ -70,7 +70,7 @@ class Replies(NamedTuple):
 class PerAgent(eqx.Module):
     """The part of a message that is another for each agent: arrays with a leading axis, one entry per agent.
 
-    An agent finds its own entry in its place.
+    An agent receives its own entry instead.
     """
 
     values: PyTree
@@ -163,8 +163,8 @@ class AbstractAlgorithm(eqx.Module):
     def check(self, problem: Problem) -> None:
         """Raises if the problem is not one that this algorithm is for."""
 
-    def expected(self, cost: Cost) -> Cost:
-        """The cost of a round on average, given that of one in which everything takes place."""
+    def average_cost(self, cost: Cost) -> Cost:
+        """The cost of a round on average, given that of a round in which everything happens."""
         return cost
 
 

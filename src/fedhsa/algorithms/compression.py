@@ -77,7 +77,7 @@ class Compressed(AbstractWrapper):
 
     def __check_init__(self):
         if not isinstance(self.codec, AbstractCodec):
-            raise ValueError(f"`codec` must be a codec, got {self.codec!r}. Use `TopK(0.1)`, say.")
+            raise ValueError(f"`codec` must be a codec, got {self.codec!r}. For instance `TopK(0.1)`.")
         if self.feedback is not None:
             _check.choice("feedback", self.feedback, ("error", "difference", "none"))
 

@@ -77,7 +77,7 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
 
         evaluations = _count(jax.make_jaxpr(play)(theta, key).jaxpr)
     once = Cost(len(algorithm.exchanges), sum(down), sum(up), algorithm.block_length, evaluations)
-    return algorithm.expected(once)
+    return algorithm.average_cost(once)
 
 
 def prepare(algorithm: AbstractAlgorithm, problem: Problem) -> AbstractAlgorithm:

@@ -25,7 +25,7 @@ class Sent(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the inner algorithm keeps, and the replies on their way: that of round t in place t mod `max_delay`."""
+    """What the inner algorithm keeps, and the replies on their way: that of round t at index t mod `max_delay`."""
 
     inner: Any
     queue: Sent

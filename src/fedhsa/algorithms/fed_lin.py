@@ -84,7 +84,7 @@ class FedLin(AbstractAlgorithm):
                 f"{len(self.local_steps)}. Use one number for all, or as many as there are agents."
             )
 
-    def expected(self, cost):
+    def average_cost(self, cost):
         if not isinstance(self.local_steps, tuple):
             return cost
         return cost._replace(evaluations=sum(self.local_steps) / len(self.local_steps))
@@ -127,7 +127,7 @@ class AbstractRefreshing(AbstractLocalSteps):
     def __check_init__(self):
         check_probability("probability", self.probability)
 
-    def expected(self, cost):
+    def average_cost(self, cost):
         # Of two exchanges, a round without a refresh has one: theta down, displacements up.
         made = (1 + self.probability) / 2
         return cost._replace(

@@ -105,7 +105,7 @@ class MCSAG(AbstractAlgorithm):
     bias like Local SA's.
 
     The paper's method is that of one agent. Here each agent keeps its table and the server averages the parameters
-    after every `local_steps` steps; the step is yours to choose, whereas the paper's
+    after every `local_steps` steps; the step is chosen by the user, whereas the paper's
     $1 / 2L(\tau_{hit} + \max_v (t - d_v))$ adapts to how long ago the components were met.
 
     **Arguments:**

@@ -51,9 +51,9 @@ class Gossip(AbstractWrapper):
     Cost: no message goes down; what an agent would send to a server goes to each of its neighbours, on average
     `graph.degree` of them. (The parameter needs no message of its own: the last reply is sent with it added.)
 
-    The weights of neighbours apply to parameters as they are, so what loses or codes replies is refused, inside and
-    outside; so are methods whose shifts must add to zero. "First" takes each agent's own reply for the average, and is
-    refused for methods that learn more from it than how far to move (SCAFFOLD, OneExchangeFedHSA, MomentumSA).
+    The weights of neighbours apply to parameters as they are, so it raises if replies are lost or coded, inside or
+    outside, or if the method's shifts must add to zero. "First" takes each agent's own reply for the average, and
+    raises for methods that learn more from the average than how far to move (SCAFFOLD, OneExchangeFedHSA, MomentumSA).
 
     **Arguments:**
 
@@ -126,6 +126,6 @@ class Gossip(AbstractWrapper):
                 f"`graph` has {self.graph.num_agents} agents and the problem {problem.num_agents}. Make them agree."
             )
 
-    def expected(self, cost):
-        cost = self.algorithm.expected(cost)
+    def average_cost(self, cost):
+        cost = self.algorithm.average_cost(cost)
         return cost._replace(floats_down=0, floats_up=self.graph.degree * cost.floats_up)

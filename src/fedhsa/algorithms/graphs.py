@@ -84,7 +84,7 @@ class Ring(AbstractFixedGraph):
 
 
 class Grid(AbstractFixedGraph):
-    """Agents in rows and columns; each talks to those beside, above and below it. One row is a path.
+    """Agents in rows and columns; each talks to those left, right, above and below. One row is a path.
 
     **Arguments:**
 
@@ -193,7 +193,7 @@ class RandomGraph(AbstractGraph):
 
 
 class Mixing(AbstractGraph):
-    """Weights of your own.
+    """Weights given as a matrix.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Averaging that trusts whoever has seen more: per-coordinate weights by visits."""
+"""Averaging in which agents that have seen more count more: weights per coordinate, by visits."""
 
 import jax
 import jax.numpy as jnp

@@ -41,7 +41,7 @@ class AbstractServerStep(AbstractLocalSteps):
 
 def local_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int, shift: Any = None) -> Theta:
     r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`."""
-    if length == 0:  # without compilation JAX refuses to repeat anything zero times
+    if length == 0:  # without compilation JAX raises if a loop has no iterations
         return theta
 
     def step(theta, o):

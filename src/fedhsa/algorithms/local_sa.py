@@ -21,8 +21,8 @@ class LocalSA(AbstractServerStep):
 
     $$\theta \leftarrow \theta + \eta\, G_i(\theta, o_{i,\ell}), \quad \ell = 0, \dots, H-1$$
 
-    and the server adds $\alpha_g$ times the mean displacement. With unlike agents and $H > 1$ it does not converge to
-    $\theta^\star$ at a constant step (the paper's Proposition 1).
+    and the server adds $\alpha_g$ times the mean displacement. With heterogeneous agents and $H > 1$ it does not
+    converge to $\theta^\star$ at a constant step (the paper's Proposition 1).
 
     **Arguments:**
 

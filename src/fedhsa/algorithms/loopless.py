@@ -47,7 +47,7 @@ class AbstractLoopless(AbstractAlgorithm):
     def exchanges(self):
         return (Exchange("step", send_theta, self._step, move),)
 
-    def expected(self, cost):
+    def average_cost(self, cost):
         p = self.probability
         return cost._replace(
             exchanges=p * cost.exchanges, floats_down=p * cost.floats_down, floats_up=p * cost.floats_up
@@ -66,7 +66,7 @@ class AbstractLoopless(AbstractAlgorithm):
 
 
 class LooplessSA(AbstractLoopless):
-    r"""Local SA that averages by chance after each step, in place of after so many.
+    r"""Local SA that averages by chance after each step, instead of after a fixed number.
 
     $$\hat\theta_i = \theta_i + \eta\, G_i(\theta_i, o_i), \qquad
       \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i$$
@@ -103,8 +103,8 @@ class Scaffnew(AbstractLoopless):
 
     A round is one step. On average $p$ exchanges and $p d$ numbers each way, $d$ kept by each agent. Without noise it
     converges to $\theta^\star$, with $h_i \to -\bar G_i(\theta^\star)$; averaging after every $H$-th step with
-    $p = 1/H$ in place of the coin makes it SCAFFLSA. For strongly convex functions $\gamma = 1/L$ and
-    $p = 1/\sqrt\kappa$ are best. The paper's $h_i$ stands with gradients, so it is minus ours.
+    $p = 1/H$ instead of the coin makes it SCAFFLSA. For strongly convex functions $\gamma = 1/L$ and
+    $p = 1/\sqrt\kappa$ are best. The paper's $h_i$ stands with gradients, so it has the opposite sign.
 
     All agents must see the same coin. $\sum_i h_i = 0$ must hold at all times, so all replies must arrive. With a
     schedule, the drift is divided by the step before the average.

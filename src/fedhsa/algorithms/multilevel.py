@@ -89,8 +89,8 @@ class MultilevelSA(AbstractAlgorithm):
         eta = step_at(self.step_size, round.index)
         zero = jnp.zeros((), jnp.int32)
 
-        def observe(state, place):
-            o, due, left = place
+        def observe(state, inputs):
+            o, due, left = inputs
             begins = state.seen == 0
             size = jnp.where(begins, jnp.where(due <= left, due, self.batch), state.size)
             seen = state.seen + 1
@@ -106,22 +106,22 @@ class MultilevelSA(AbstractAlgorithm):
 
         left = self.samples - jnp.arange(self.samples, dtype=jnp.int32)
         start = Batch(theta_bar, jnp.zeros_like(theta_bar), zero, zero)
-        places = block, self._batch_sizes(round.agent_key), left
-        state, _ = jax.lax.scan(observe, start, places, length=self.samples)
+        inputs = block, self._batch_sizes(round.agent_key), left
+        state, _ = jax.lax.scan(observe, start, inputs, length=self.samples)
         return state.theta - theta_bar, memory
 
     def _batch_sizes(self, key) -> Int[Array, " samples"]:
-        """The length of a batch, for each place in the block where one might begin."""
+        """The length of a batch, for each position in the block at which one might begin."""
         bits = jax.random.bits(key, (self.samples,), dtype=jnp.uint32)
         level = 1 + jax.lax.clz(bits).astype(jnp.int32)  # one more zero at the front half as often
         highest = min(self.max_level, (self.samples // self.batch).bit_length() - 1)  # more can never fit
         return self.batch << jnp.where(level > highest, 0, level)
 
 
-def estimator_weight(place: Int[Array, ""], size: Int[Array, ""], batch: int) -> Int[Array, ""]:
-    r"""What the operator at the `place`-th observation of a batch counts in $B g$, so that a running sum suffices.
+def estimator_weight(position: Int[Array, ""], size: Int[Array, ""], batch: int) -> Int[Array, ""]:
+    r"""What the operator at the `position`-th observation of a batch counts in $B g$, so that a running sum suffices.
 
     $B g = B g_0 + 2^J B g_J - 2 \cdot 2^{J-1} B g_{J-1}$: one in $g_0$, one in $g_J$, minus two in $g_{J-1}$.
     """
-    first, half = place <= batch, 2 * place <= size
+    first, half = position <= batch, 2 * position <= size
     return first.astype(jnp.int32) + jnp.where(size > batch, 1 - 2 * half.astype(jnp.int32), 0)

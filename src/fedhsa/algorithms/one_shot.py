@@ -38,7 +38,7 @@ class OneShotAveraging(AbstractLocalSteps):
     def exchanges(self):
         return (Exchange("delta", self._send_nothing, self._local_steps, move),)
 
-    def expected(self, cost):
+    def average_cost(self, cost):
         return cost._replace(exchanges=0, floats_down=0, floats_up=0)
 
     def _send_nothing(self, server, round):

@@ -20,7 +20,7 @@ Algorithm = TypeVar("Algorithm", bound=AbstractAlgorithm)
 
 
 class Report(NamedTuple):
-    """What is reported, beside the method's own state."""
+    """What is reported, and the method's own state."""
 
     theta: Theta
     inner: Any
@@ -147,7 +147,7 @@ class RichardsonRomberg(AbstractWrapper):
     $$\hat\theta = \sum_m h_m \theta^{(f_m \eta)}, \qquad h_m = \prod_{l \ne m} \frac{f_l}{f_l - f_m};$$
 
     for factors 1 and 2, $2\theta^{(\eta)} - \theta^{(2\eta)}$. A bias with an expansion in powers of the step, like
-    that of Local SA on unlike agents or that of Markov data, loses its first term for each factor beyond the first.
+    that of Local SA on heterogeneous agents or of Markov data, loses its first term for each factor beyond the first.
     The copies also share the coins of the method and the erasures, quantisers and so on of its wrappers.
 
     The noise of the last iterate is not removed, but since the copies share it, it does not grow either: to first order
@@ -228,8 +228,8 @@ class RichardsonRomberg(AbstractWrapper):
         ratios = f[None, :] / jnp.where(others, f[None, :] - f[:, None], 1)
         return jnp.prod(jnp.where(others, ratios, 1), axis=1)
 
-    def expected(self, cost):
-        cost = self.algorithm.expected(cost)
+    def average_cost(self, cost):
+        cost = self.algorithm.average_cost(cost)
         return cost._replace(evaluations=len(self.factors) * cost.evaluations)
 
 

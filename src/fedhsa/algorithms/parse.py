@@ -20,7 +20,7 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
 
     **Arguments:**
 
-    - `problem`: what the algorithm is for, where it has to know (the number of agents of a graph, say).
+    - `problem`: what the algorithm is for, which some parts need (a graph, the number of agents).
     - `defaults`: arguments for whatever is not given in the text, like `step_size=0.1, local_steps=10`.
 
     !!! example

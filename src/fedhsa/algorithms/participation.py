@@ -31,7 +31,7 @@ class Partial(AbstractWrapper):
 
     FedHSA with both exchanges among the agents present heads each round for the root of their average, and without
     noise keeps a squared error of order $\eta$. If all answer the first exchange, which takes one evaluation, then
-    $\bar g$ vanishes at $\theta^\star$, there no agent moves whoever it is, and the limit without noise is
+    $\bar g$ vanishes at $\theta^\star$, no agent moves there, and the limit without noise is
     $\theta^\star$: each round multiplies the error by the mean of the agents' own round maps over those present, and
     their product tends to zero at small steps. SCAFFOLD divides its control variates by all agents, as it must.
 
@@ -66,7 +66,7 @@ class Partial(AbstractWrapper):
 
     def __check_init__(self):
         if not isinstance(self.sampling, AbstractSampling):
-            raise ValueError(f"`sampling` must say who takes part, got {self.sampling!r}. Use `Bernoulli(0.5)`, say.")
+            raise ValueError(f"`sampling` must say who takes part, got {self.sampling!r}. Use `Bernoulli(0.5)`, e.g.")
         if self.all_answer_first is not False:
             self._check_that_all_can_answer()
 
@@ -103,16 +103,16 @@ class Partial(AbstractWrapper):
             for number, e in enumerate(self.algorithm.exchanges)
         )
 
-    def expected(self, cost):
-        full, share = self.algorithm.expected(cost), self.sampling.share
+    def average_cost(self, cost):
+        full, share = self.algorithm.average_cost(cost), self.sampling.share
         if not self.all_answer_first:
             return Cost(*(share * part for part in full))
-        # Messages of all exchanges are alike, and an answer that all can give takes one evaluation.
-        alike, single = share + (1 - share) / full.exchanges, 1 - share
+        # Messages of all exchanges have the same size, and the first answer takes one evaluation.
+        messages, single = share + (1 - share) / full.exchanges, 1 - share
         return Cost(
             exchanges=share * full.exchanges + single,
-            floats_down=alike * full.floats_down,
-            floats_up=alike * full.floats_up,
+            floats_down=messages * full.floats_down,
+            floats_up=messages * full.floats_up,
             samples=share * full.samples + single,
             evaluations=share * full.evaluations + single,
         )

@@ -36,7 +36,7 @@ class AbstractSampling(eqx.Module):
         """The agent's weight in this round, 0 if it is absent, and what it keeps."""
 
     def check(self, num_agents: int) -> None:
-        """Refuses a number of agents that this is not for."""
+        """Raises if the number of agents is not the one this is for."""
 
 
 class UniformSampling(AbstractSampling):
@@ -66,8 +66,8 @@ class UniformSampling(AbstractSampling):
         return self.count / self.num_agents
 
     def __call__(self, round, state):
-        places = jax.random.permutation(_key(round.key), self.num_agents)
-        return _as_weight(places[round.agent] < self.count), state
+        ranks = jax.random.permutation(_key(round.key), self.num_agents)
+        return _as_weight(ranks[round.agent] < self.count), state
 
     def check(self, num_agents):
         _check_number_of_agents("num_agents", self.num_agents, num_agents)

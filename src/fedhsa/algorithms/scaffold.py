@@ -33,7 +33,7 @@ class SCAFFOLD(AbstractServerStep):
 
     Option 2 with everyone taking part and $\alpha_g = 1$ is SCAFFLSA. Option 1 is FedHSA one round late, and diverges
     like it where $\eta H$ is large and the agents differ much. The signs are those of operators: the paper's
-    gradients, and with them its control variates, are minus ours.
+    gradients, and with them its control variates, have the opposite sign.
 
     An agent that is absent keeps its $c_i$, and $c$ stays the average. A reply that is lost after the agent has
     changed $c_i$ breaks this for good, and the limit is then another point.

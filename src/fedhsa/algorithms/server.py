@@ -17,7 +17,7 @@ class Weighted(AbstractWrapper):
     r"""Agents that count unequally: every average over agents is taken with weights, which are made to add up to one.
 
     The method then looks for the root of $\sum_i w_i \bar G_i$, which is another point unless all agents agree. The
-    error is still measured to the problem's `theta_star`; to measure it to the weighted root, say so to the problem:
+    error is still measured to the problem's `theta_star`; to measure it to the weighted root, give that to the problem:
     `problem.take(range(M), theta_star=...)`.
 
     Methods whose shifts must add to zero keep their promise: with $\bar\theta = \sum_i w_i \theta_i$ it is the weighted
@@ -71,8 +71,8 @@ class Projected(AbstractWrapper):
 
     With `LocalSA` this is FedTD of Wang et al. Where the root is outside the set, the method ends elsewhere.
 
-    Methods whose shifts must add to zero are refused: their agents add $\bar\theta - \theta_i$ to the shifts, which no
-    longer sums to zero when $\bar\theta$ is not the mean.
+    It raises for methods whose shifts must add to zero: their agents add $\bar\theta - \theta_i$ to the shifts, whose
+    sum is no longer zero when $\bar\theta$ is not the mean.
 
     **Arguments:**
 
@@ -156,7 +156,7 @@ class ServerMomentum(AbstractWrapper):
     $1 / (1 - \beta)$ times: compare with the method alone at a step that much larger. The point of rest is the
     method's own, with its bias.
 
-    Methods whose shifts must add to zero are refused: they would sum to $\beta$ times the way from the start.
+    It raises for methods whose shifts must add to zero: they would sum to $\beta$ times the way from the start.
 
     **Arguments:**
 

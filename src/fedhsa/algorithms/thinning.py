@@ -1,4 +1,4 @@
-"""Thinning: of every few observations one is used, so that those used are less alike."""
+"""Thinning: of every few observations one is used, so that those used are less correlated."""
 
 import equinox as eqx
 
@@ -11,7 +11,7 @@ from .wrapper import AbstractWrapper
 class Thinned(AbstractWrapper):
     r"""The method sees only some observations of each agent, evenly spaced.
 
-    That is $o_{i, (tH + \ell) q}$ in place of $o_{i, tH + \ell}$.
+    That is $o_{i, (tH + \ell) q}$ instead of $o_{i, tH + \ell}$.
 
     With $q$ near the mixing time these are almost independent. All $q H$ observations of a round are counted, the
     operator is evaluated at those used. `problem.iid()` is what this tends to as $q$ grows, without the cost.

@@ -56,8 +56,8 @@ class AbstractWrapper(AbstractAlgorithm):
     def check(self, problem):
         self.algorithm.check(problem)
 
-    def expected(self, cost):
-        return self.algorithm.expected(cost)
+    def average_cost(self, cost):
+        return self.algorithm.average_cost(cost)
 
 
 def on_inner_server(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:

@@ -222,7 +222,7 @@ def _exchanges(algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
     """The exchanges held so far, also those of a few agents; just one, the last, where rounds have none."""
     inner = algorithm.layers[-1]
     full = len(inner.exchanges)
-    share = inner.expected(Cost(full, 0, 0, 0, 0)).exchanges / full  # a coin's, not that of the agents who take part
+    share = inner.average_cost(Cost(full, 0, 0, 0, 0)).exchanges / full  # that of a coin, not of the agents present
     return _spent(result, len(algorithm.exchanges) * share, once=1)
 
 
