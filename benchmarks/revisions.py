@@ -35,7 +35,7 @@ def worlds(controlled):
     from fedhsa.environments import worlds
     model = worlds.random(20, 30, 4)
     if controlled:
-        return fedhsa.problems.sarsa.from_model(model, sharpness=0.5)
+        return fedhsa.problems.sarsa.from_model(model, inverse_temperature=0.5)
     chain, table = model.chain(pairs=True), np.broadcast_to(np.eye(120), (20, 120, 120))
     return fedhsa.problems.td.from_arrays(chain.transition, chain.rewards, table, chain.discount)
 problems["table, fixed policy"] = lambda: worlds(False)

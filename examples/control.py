@@ -32,7 +32,7 @@ def half_interval(runs: np.ndarray) -> np.ndarray:
 def table(model: Model, theta: np.ndarray) -> np.ndarray:
     """Action values `(S, A)` from the parameter, 0 where nobody acts."""
     Q = np.zeros((model.num_states, model.num_actions))
-    Q[model.decides] = theta.reshape(-1, model.num_actions)
+    Q[model.decision_states] = theta.reshape(-1, model.num_actions)
     return Q
 
 
@@ -119,7 +119,7 @@ def coverage() -> dict[str, fh.Result]:
 def softmax() -> dict[str, fh.Result]:
     """SARSA: agents follow the policies that they improve."""
     model = make("windy-cliff", {"num_agents": 5})
-    problem, runs = sarsa.from_model(model, sharpness=0.02), {}
+    problem, runs = sarsa.from_model(model, inverse_temperature=0.02), {}
     values = 0.02 * table(model, problem.theta_star)
     policy = np.exp(values - values.max(-1, keepdims=True))
     common = model.returns(policy / policy.sum(-1, keepdims=True)).mean()

@@ -35,7 +35,7 @@ def half_interval(runs: np.ndarray) -> np.ndarray:
 def on_grid(lakes: Model, theta: np.ndarray) -> np.ndarray:
     """The values of all cells, 0 where nobody acts."""
     values = np.zeros(lakes.num_states)
-    values[lakes.decides] = theta
+    values[lakes.decision_states] = theta
     return values
 
 
@@ -50,7 +50,7 @@ def alone(lakes: Model) -> tuple[np.ndarray, np.ndarray]:
         run = fh.simulate(problem, method, seeds=SEEDS, **options)
         chain = own.chain(POLICY)  # where an episode has ended, the next one is at its start
         visits = np.bincount(chain.states[0], fh.sources.FiniteChain(chain.transition).stationary[0], own.num_states)
-        far = np.sqrt((run.theta - average[own.decides]) ** 2 @ visits[own.decides])
+        far = np.sqrt((run.theta - average[own.decision_states]) ** 2 @ visits[own.decision_states])
         errors.append((run.records["value_error"][:, -1], far))
     return tuple(np.sqrt(np.mean(np.square(each), axis=0)) for each in zip(*errors, strict=True))
 

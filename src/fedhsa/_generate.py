@@ -1,4 +1,4 @@
-"""Pieces that all random generators share: blending towards a common agent, and lazy kernels."""
+"""What all random generators share: blending towards a common agent, and random kernels."""
 
 from collections.abc import Callable
 
@@ -35,3 +35,29 @@ def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
     if laziness == 0:
         return P  # the same numbers, without a copy of all kernels
     return (1 - laziness) * P + laziness * np.eye(P.shape[-1])
+
+
+def dense_kernel(states: int) -> Callable[[np.random.Generator], np.ndarray]:
+    """Rows of uniform random numbers, normalised: the paper's kernels, which mix almost at once."""
+
+    def draw(rng):
+        P = rng.random((states, states))
+        return P / P.sum(1, keepdims=True)
+
+    return draw
+
+
+def doubly_stochastic_kernel(states: int) -> Callable[[np.random.Generator], np.ndarray]:
+    """A symmetric positive matrix balanced by Sinkhorn sweeps, so that the stationary law is uniform."""
+
+    def draw(rng):
+        P = rng.random((states, states))
+        P = P + P.T
+        for _ in range(1000):
+            P = P / P.sum(1, keepdims=True)
+            P = P / P.sum(0, keepdims=True)
+            if abs(P.sum(1) - 1).max() < 1e-14:
+                break
+        return P
+
+    return draw

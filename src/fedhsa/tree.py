@@ -6,10 +6,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
-
-from ._types import precision
 
 T = TypeVar("T")
 
@@ -58,10 +55,12 @@ def to_host(tree: PyTree) -> Any:
     return jax.tree.map(np.asarray, tree)
 
 
-def ravel(theta: PyTree) -> np.ndarray:
-    """A parameter of any shape as one flat float64 vector."""
-    with precision():
-        return np.asarray(ravel_pytree(to_device(theta, "float64"))[0], dtype=np.float64)
+def ravel(theta: PyTree) -> Any:
+    """A parameter of any shape as one flat vector: float64 in NumPy, or as it is where JAX computes it."""
+    leaves = jax.tree.leaves(theta)
+    if any(isinstance(leaf, jax.Array) for leaf in leaves):
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+    return np.concatenate([np.ravel(np.asarray(leaf, dtype=np.float64)) for leaf in leaves])
 
 
 def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:
@@ -76,8 +75,3 @@ def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:
         return jax.tree.unflatten(structure, [p.reshape((*vector.shape[:-1], *shape)) for p, shape in pieces])
 
     return unravel
-
-
-def ravel_traced(theta: PyTree) -> Array:
-    """`ravel` for use inside a compiled function."""
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theta)])

@@ -201,8 +201,8 @@ def test_cells_follow_from_ends_and_start_and_travel_with_their_agents():
     assert draw(ends=ends, start=4).take([2]).cells == ("..E.S",)
     named = Model(np.ones((2, 3, 1, 3)) / 3, np.zeros((2, 3, 1)), 0.9, cells=["S.G", "SHG"])
     assert named.take(1).cells == ("SHG",)
-    assert named.decides.tolist() == [0, 1, 2]
-    assert draw(ends=[True, False, False, False, False]).decides.tolist() == [1, 2, 3, 4]
+    assert named.decision_states.tolist() == [0, 1, 2]
+    assert draw(ends=[True, False, False, False, False]).decision_states.tolist() == [1, 2, 3, 4]
 
 
 def line(**arguments):

@@ -61,8 +61,8 @@ class Naive:
         error = self.R[self.place(s), a, t] + self.gamma(t) * self.q(theta, t, b) - self.q(theta, s, a)
         return error * FEATURES[self.place(s), a]
 
-    def softmax(self, theta, sharpness):
-        weights = np.exp(sharpness * FEATURES @ theta)
+    def softmax(self, theta, inverse_temperature):
+        weights = np.exp(inverse_temperature * FEATURES @ theta)
         return weights / weights.sum(1, keepdims=True)
 
 
@@ -170,11 +170,11 @@ def _running_away():
 
 @pytest.mark.parametrize("episodic", [False, True])
 def test_sarsa_is_the_loop_of_its_paper_and_its_mean_the_sum_under_its_own_policy(episodic):
-    sharpness = 1.5
-    problem = sarsa.from_model(make_model(episodic), FEATURES, sharpness=sharpness)
+    inverse_temperature = 1.5
+    problem = sarsa.from_model(make_model(episodic), FEATURES, inverse_temperature=inverse_temperature)
     for i, found in enumerate(problem.mean_operators(THETA)):
         naive, expected = Naive(episodic, i), np.zeros(D)
-        policy = naive.softmax(THETA, sharpness)
+        policy = naive.softmax(THETA, inverse_temperature)
         law = naive.law(policy)
         with jax.enable_x64(True):
             agent = tree.to_device(tree.take(problem.agents, i), "float64")
@@ -189,7 +189,7 @@ def test_sarsa_is_the_loop_of_its_paper_and_its_mean_the_sum_under_its_own_polic
 
 def test_sarsas_chain_goes_where_model_and_policy_send_it():
     """Frequencies of 40 000 steps at a fixed parameter; batches of 400 steps give the standard errors."""
-    problem = sarsa.from_model(make_model(True), FEATURES, sharpness=2.0)
+    problem = sarsa.from_model(make_model(True), FEATURES, inverse_temperature=2.0)
     naive = Naive(True, 0)
     law = naive.law(naive.softmax(THETA, 2.0))
     with jax.enable_x64(True):
@@ -208,7 +208,7 @@ def test_sarsas_chain_goes_where_model_and_policy_send_it():
 
 def test_sarsa_that_takes_all_actions_alike_is_td_of_that_policy():
     model = make_model()
-    controlled = sarsa.from_model(model, FEATURES, sharpness=0.0)
+    controlled = sarsa.from_model(model, FEATURES, inverse_temperature=0.0)
     chain = model.chain(pairs=True)
     pairs = np.broadcast_to(FEATURES.reshape(S * A, D), (M, S * A, D))
     fixed = td.from_arrays(chain.transition, chain.rewards, pairs, chain.discount)
@@ -239,7 +239,7 @@ def _walk(problem, agent, thetas, key):
 @pytest.mark.parametrize("corrected", [True, False])
 def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected):
     """FedHSA and FedSARSA as loops over rounds, agents and steps, which act and update in turn."""
-    problem = sarsa.from_model(make_model(), FEATURES, sharpness=3.0)
+    problem = sarsa.from_model(make_model(), FEATURES, inverse_temperature=3.0)
     rounds, H, eta, key = 4, 3, 0.2, 7
     with jax.enable_x64(True):
         agents = [tree.to_device(tree.take(problem.agents, i), "float64") for i in range(M)]
@@ -268,7 +268,7 @@ def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected
 
 
 def test_engine_debug_mode_and_a_network_with_losses_agree_on_controlled_chains():
-    problem = sarsa.from_model(make_model(), FEATURES, sharpness=2.0)
+    problem = sarsa.from_model(make_model(), FEATURES, inverse_temperature=2.0)
     method = fh.FedHSA(0.1, 3)
     engine = fh.simulate(problem, method, rounds=4, key=1, seeds=2).theta
     np.testing.assert_allclose(fh.simulate(problem, method, rounds=4, key=1, debug=True).theta, engine[:1], atol=1e-13)
@@ -294,7 +294,7 @@ def test_methods_that_look_at_an_observation_twice_are_refused_on_controlled_cha
 
 def test_returns_are_those_of_the_models_policies():
     model = make_model(True)
-    problem = sarsa.from_model(model, FEATURES, sharpness=2.0)
+    problem = sarsa.from_model(model, FEATURES, inverse_temperature=2.0)
     result = fh.simulate(problem, fh.LocalSA(0.1, 2), rounds=1, theta=THETA, record=["returns", "mean_return"])
     policy = Naive(True, 0).softmax(THETA, 2.0)
     np.testing.assert_allclose(result.records["returns"][0, 0], model.returns(policy), atol=1e-12)

@@ -134,7 +134,7 @@ def test_n_step_td_with_one_step_is_td_and_with_many_goes_to_the_projection():
 
 def test_td_lambda_between_td_and_monte_carlo():
     arrays = _arrays()
-    none, full = (td_lambda.from_arrays(*arrays, trace=trace).theta_star for trace in (0.0, 1.0))
+    none, full = (td_lambda.from_arrays(*arrays, trace_decay=trace).theta_star for trace in (0.0, 1.0))
     np.testing.assert_allclose(none, td.from_arrays(*arrays).theta_star, atol=1e-12)
     np.testing.assert_allclose(full, _monte_carlo_root(*arrays), atol=1e-12)
     assert abs(none - full).max() > 1e-3
@@ -142,7 +142,7 @@ def test_td_lambda_between_td_and_monte_carlo():
 
 def test_td_lambdas_trace_is_the_loop_of_the_textbook_and_its_mean_the_sum_over_the_past():
     P, R, features, discount = _arrays()
-    problem = td_lambda.from_arrays(P, R, features, discount, trace=TRACE)
+    problem = td_lambda.from_arrays(P, R, features, discount, trace_decay=TRACE)
     with enable_x64(True):
         source = tree.to_device(tree.take(problem.agents.source, 0), "float64")
         from jax.random import key, split
@@ -172,7 +172,7 @@ def test_a_run_is_the_textbooks_loop_over_one_trajectory(kind):
     if kind == "n-step":
         problem = n_step_td.from_arrays(P, R, features, discount, steps=steps)
     else:
-        problem = td_lambda.from_arrays(P, R, features, discount, trace=TRACE)
+        problem = td_lambda.from_arrays(P, R, features, discount, trace_decay=TRACE)
     states = []
     for agent in range(M):
         with enable_x64(True):
@@ -208,7 +208,7 @@ def test_a_run_is_the_textbooks_loop_over_one_trajectory(kind):
 @pytest.mark.parametrize("method", ["TDC", "GTD2"])
 def test_gradient_td_has_the_root_of_off_policy_td_and_the_operator_of_its_paper(method):
     kappa, w = 3.0, np.array([0.4, 0.9])
-    problem = gradient_td.from_model(make_model(True), TARGET, BEHAVIOUR, FEATURES, method=method, speed=kappa)
+    problem = gradient_td.from_model(make_model(True), TARGET, BEHAVIOUR, FEATURES, method=method, step_ratio=kappa)
     reference = off_policy_td.from_model(make_model(True), TARGET, BEHAVIOUR, FEATURES).theta_star
     np.testing.assert_allclose(problem.theta_star, [*reference, 0, 0], atol=1e-12)
     both = np.concatenate([THETA, w])
@@ -235,7 +235,7 @@ def test_gradient_td_has_the_root_of_off_policy_td_and_the_operator_of_its_paper
 def test_average_reward_td_solves_poissons_equation():
     """For one agent and a coordinate for each state but the first; and the operator on every transition."""
     P, R, _, _ = (array[:1] for array in _arrays())
-    problem = average_reward_td.from_arrays(P, R, np.eye(S)[None, :, 1:], speed=2.0)
+    problem = average_reward_td.from_arrays(P, R, np.eye(S)[None, :, 1:], step_ratio=2.0)
     pi = np.linalg.matrix_power(P[0], 4096)[0]
     rate = pi @ R[0]
     bias = np.linalg.lstsq(np.eye(S) - P[0], R[0] - rate)[0]

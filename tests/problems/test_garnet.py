@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.environments._garnet import chain_of
+from fedhsa.environments._garnet import chain_of, normalised
 from fedhsa.problems import garnet
 from fedhsa.sources.finite import closed_classes
 
@@ -21,7 +21,7 @@ def test_the_policy_leaves_out_one_action_and_the_chain_is_its_mixture():
     assert (garnet.draw_policy(rng, 5, num_actions=1) == 1).all()
     weights = rng.random((50, 3, 50))
     expected = [sum(policy[s, a] * weights[s, a] / weights[s, a].sum() for a in range(3)) for s in range(50)]
-    np.testing.assert_allclose(chain_of(weights, policy), expected, rtol=1e-14)
+    np.testing.assert_allclose(chain_of(normalised(weights), policy), expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("key", range(3))

@@ -7,7 +7,7 @@ import pytest
 import fedhsa
 from fedhsa.environments import worlds
 from fedhsa.problems import q_learning, sarsa
-from fedhsa.problems._control import one_hot_places
+from fedhsa.problems._control import one_hot_coordinates
 
 pytestmark = pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 
@@ -19,13 +19,13 @@ PROBLEMS = {
     "trajectory": lambda: q_learning.from_model(MODEL),
     "synchronous": lambda: q_learning.from_model(MODEL, synchronous=True),
     "episodes": lambda: q_learning.from_model(WALK),
-    "sarsa": lambda: sarsa.from_model(MODEL, sharpness=2.0),
-    "aggregated": lambda: sarsa.from_model(MODEL, AGGREGATED, sharpness=2.0),
+    "sarsa": lambda: sarsa.from_model(MODEL, inverse_temperature=2.0),
+    "aggregated": lambda: sarsa.from_model(MODEL, AGGREGATED, inverse_temperature=2.0),
 }
 
 
 def written_out(problem: fedhsa.Problem) -> fedhsa.Problem:
-    return eqx.tree_at(lambda p: p.agents.places, problem, None)
+    return eqx.tree_at(lambda p: p.agents.coordinates, problem, None)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def written_out(problem: fedhsa.Problem) -> fedhsa.Problem:
 def test_lookups_give_the_numbers_of_the_features(name):
     looked_up = PROBLEMS[name]()
     plain = written_out(looked_up)
-    assert looked_up.agents.places is not None
+    assert looked_up.agents.coordinates is not None
     theta = np.random.default_rng(0).normal(size=looked_up.dim)
     np.testing.assert_allclose(looked_up.mean_operators(theta), plain.mean_operators(theta), rtol=1e-12, atol=1e-14)
     runs = [
@@ -47,13 +47,13 @@ def test_lookups_give_the_numbers_of_the_features(name):
 
 def test_features_that_are_not_of_a_table_are_multiplied():
     rng = np.random.default_rng(0)
-    assert q_learning.from_model(MODEL, features=rng.normal(size=(4, 3, 5))).agents.places is None
-    assert one_hot_places(np.full((1, 2, 2, 3), 1.0)) is None
-    assert one_hot_places(np.full((1, 2, 2, 3), 0.5)) is None
+    assert q_learning.from_model(MODEL, features=rng.normal(size=(4, 3, 5))).agents.coordinates is None
+    assert one_hot_coordinates(np.full((1, 2, 2, 3), 1.0)) is None
+    assert one_hot_coordinates(np.full((1, 2, 2, 3), 0.5)) is None
 
 
 def test_pairs_without_features_have_a_place_past_the_end():
-    assert (one_hot_places(np.zeros((1, 2, 2, 3))) == 3).all()
+    assert (one_hot_coordinates(np.zeros((1, 2, 2, 3))) == 3).all()
 
 
 def test_importance_averaging_costs_twice_the_floats_upwards():

@@ -51,7 +51,7 @@ class ImportanceAveraging(AbstractLocalSteps):
 
     def check(self, problem):
         agents = problem.agents
-        if not hasattr(agents, "visited") or getattr(agents, "places", ()) is None:
+        if not hasattr(agents, "visited") or getattr(agents, "coordinates", ()) is None:
             raise TypeError(
                 f"ImportanceAveraging counts visits of coordinates, which {type(agents).__name__} does not tell here. "
                 "Use it on `problems.q_learning` with a table, or give the agent a method `visited(o)`."

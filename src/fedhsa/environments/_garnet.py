@@ -48,33 +48,41 @@ def garnet(
 
     !!! cite "Archibald, McKinnon, Thomas (1995); Mangold et al. (2024), arXiv:2402.04114"
     """
-    M, S, A = (
-        _check.count(name, value)
-        for name, value in (("num_agents", num_agents), ("num_states", num_states), ("num_actions", num_actions))
-    )
-    _check.count("kernels", kernels)
-    _check.number("perturbation", perturbation, least=0.0)
-    _check.number("reward_perturbation", reward_perturbation, least=0.0)
-    _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    check_branching(branching, S)
+    S, A = _check.count("num_states", num_states), _check.count("num_actions", num_actions)
+    perturbations = perturbation, reward_perturbation
     policy = np.full((S, A), 1 / A)
-    reached = [draw_mixing(host_generator(key, "kernel", k), policy, branching, S) for k in range(kernels)]
-    reward = host_generator(key, "garnet").random(S)
-
-    P, R = np.empty((M, S, A, S)), np.empty((M, S))
-    for i in range(M):
-        rng, k = host_generator(key, "agent", i), i % kernels
-        own_kernel = normalised(reached[k] * (1 + perturbation * rng.random(reached[k].shape)))
-        own_reward = (-1) ** k * reward + reward_perturbation * rng.random(S)
-        P[i] = (1 - heterogeneity) * normalised(reached[0]) + heterogeneity * own_kernel
-        R[i] = (1 - heterogeneity) * reward + heterogeneity * own_reward
+    P, R = draw_agents(num_agents, policy, S, branching, kernels, perturbations, heterogeneity, key)
     return Model(P, np.repeat(R[..., None], A, axis=-1), discount)
 
 
-def check_branching(branching: int, num_states: int) -> None:
-    """Refuses an action that would lead to more states than there are."""
-    if _check.count("branching", branching) > num_states:
-        raise ValueError(f"`branching` must be at most `num_states`, got {branching} > {num_states}.")
+def draw_agents(
+    num_agents: int,
+    policy: np.ndarray,
+    visited: int,
+    branching: int,
+    kernels: int,
+    perturbations: tuple[float, float],
+    heterogeneity: float,
+    key: SeedLike,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Transitions `(M, S, A, S)` and rewards `(M, S)` of agents in environments that mix under the policy `(S, A)`."""
+    M, S = _check.count("num_agents", num_agents), len(policy)
+    _check.count("kernels", kernels)
+    for name, size in zip(("perturbation", "reward_perturbation"), perturbations, strict=True):
+        _check.number(name, size, least=0.0)
+    _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
+    if _check.count("branching", branching) > S:
+        raise ValueError(f"`branching` must be at most `num_states`, got {branching} > {S}.")
+    reached = [draw_mixing(host_generator(key, "kernel", k), policy, branching, visited) for k in range(kernels)]
+    reward = host_generator(key, "garnet").random(S)
+    P, R = np.empty((M, *policy.shape, S)), np.empty((M, S))
+    for i in range(M):
+        rng, k = host_generator(key, "agent", i), i % kernels
+        own_kernel = normalised(reached[k] * (1 + perturbations[0] * rng.random(reached[k].shape)))
+        own_reward = (-1) ** k * reward + perturbations[1] * rng.random(S)
+        P[i] = (1 - heterogeneity) * normalised(reached[0]) + heterogeneity * own_kernel
+        R[i] = (1 - heterogeneity) * reward + heterogeneity * own_reward
+    return P, R
 
 
 def draw_successors(rng: np.random.Generator, num_states: int, num_actions: int, branching: int) -> np.ndarray:
@@ -88,7 +96,7 @@ def draw_mixing(rng: np.random.Generator, policy: np.ndarray, branching: int, vi
     num_states, num_actions = policy.shape
     for _ in range(ATTEMPTS):
         reached = draw_successors(rng, num_states, num_actions, branching)
-        P = chain_of(reached, policy)
+        P = chain_of(normalised(reached), policy)
         try:
             check_kernel(P[None])
         except ValueError:
@@ -107,6 +115,6 @@ def normalised(weights: np.ndarray) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def chain_of(weights: np.ndarray, policy: np.ndarray) -> np.ndarray:
-    """The kernel over states `(S, S)` that follows from weights of transitions `(S, A, S)` and a policy `(S, A)`."""
-    return np.einsum("sa,sat->st", policy, normalised(weights))
+def chain_of(transitions: np.ndarray, policy: np.ndarray) -> np.ndarray:
+    """The kernel over states `(S, S)` that follows from transitions `(S, A, S)` and a policy `(S, A)`."""
+    return np.einsum("sa,sat->st", policy, transitions)

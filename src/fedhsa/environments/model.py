@@ -32,7 +32,7 @@ class Chain(NamedTuple):
     """`(M, N)`, the state whose value and actions count there; -1 where there are none, between two episodes."""
 
 
-class Lasting(NamedTuple):
+class ContinuingModel(NamedTuple):
     """A model in which no episode is the last."""
 
     transitions: np.ndarray
@@ -123,7 +123,7 @@ class Model(eqx.Module):
         return self.transitions.shape[2]
 
     @property
-    def decides(self) -> np.ndarray:
+    def decision_states(self) -> np.ndarray:
         """The states in which some agent can come to take an action, from where its episodes begin."""
         leads = self.transitions.any(2) & ~self.ends[..., None]
         reached = self.start > 0
@@ -205,7 +205,7 @@ class Model(eqx.Module):
         """The expected discounted return of an episode (or of a life, where none ends) in each model, `(M,)`."""
         return (self.start * self.values(policy)).sum(-1)
 
-    def lasting(self) -> Lasting:
+    def continuing(self) -> ContinuingModel:
         """The model without an end: a new episode begins where one has ended.
 
         The state that ends an episode stands for the first of the next where all begin alike, so that no step is lost;
@@ -218,11 +218,11 @@ class Model(eqx.Module):
         P = np.where(idle, self.start[:, None, None, :], self.transitions[rows, own])
         rewards = self.rewards if self.rewards.ndim == 4 else np.broadcast_to(self.rewards[..., None], P.shape)
         discount = np.where(self.ends, 0.0, self.discount[:, None])
-        return Lasting(P, np.where(idle, 0.0, rewards[rows, own]), discount, states)
+        return ContinuingModel(P, np.where(idle, 0.0, rewards[rows, own]), discount, states)
 
     def chain(self, policy: Any = None, *, pairs: bool = False) -> Chain:
         """What an agent that follows the policy goes through, over states or over pairs of state and action."""
-        policy, (P, R, discount, states) = self.policy(policy), self.lasting()
+        policy, (P, R, discount, states) = self.policy(policy), self.continuing()
         M, S, A = policy.shape
         own = np.take_along_axis(policy, np.where(states < 0, 0, states)[..., None], axis=1)
         policy = np.where(states[..., None] < 0, 1 / A, own)

@@ -1,4 +1,4 @@
-"""Behaviour: the probabilities of actions, fixed or improved with the parameter of a value function."""
+"""Policies: the probabilities of actions, fixed or improved with the parameter of a value function."""
 
 import abc
 from collections.abc import Callable
@@ -8,12 +8,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from .. import _check
 
 
+def softmax(values: Any, inverse_temperature: Any = 1.0) -> Any:
+    r"""Probabilities $\propto e^{\beta q(a)}$ of the actions, from their values `(..., actions)`."""
+    scaled = inverse_temperature * values
+    return (jax.nn.softmax if isinstance(scaled, jax.Array) else special.softmax)(scaled, axis=-1)
+
+
 class Uniform(eqx.Module):
-    """All actions alike, whatever is observed.
+    """The same probability for all actions, whatever is observed.
 
     !!! example
         >>> Uniform(2)(np.zeros(4))
@@ -26,7 +33,7 @@ class Uniform(eqx.Module):
         _check.count("num_actions", self.num_actions)
 
     def __call__(self, observation: Any) -> Any:
-        """The probabilities of the actions; of one observation, leading axes are not looked at."""
+        """The probabilities of the actions, the same for all observations."""
         del observation
         return np.full(self.num_actions, 1 / self.num_actions)
 
@@ -61,7 +68,7 @@ class Softmax(AbstractImprovement):
 
     - `features`: $\phi$.
     - `num_actions`: how many actions there are.
-    - `sharpness`: $\beta$; 0 is the uniform policy.
+    - `inverse_temperature`: $\beta$; 0 is the uniform policy.
 
     !!! example
         >>> Softmax(lambda s: s, 2, 1.0).at(np.array([0.0, np.log(3.0)]))(np.array([1.0]))
@@ -70,13 +77,10 @@ class Softmax(AbstractImprovement):
 
     features: Any
     num_actions: int = eqx.field(static=True)
-    sharpness: Any = 1.0
+    inverse_temperature: Any = 1.0
 
     def probabilities(self, values, /):
-        xp = jnp if isinstance(values, jax.Array) else np
-        scaled = self.sharpness * values
-        weights = xp.exp(scaled - scaled.max(-1, keepdims=True))
-        return weights / weights.sum(-1, keepdims=True)
+        return softmax(values, self.inverse_temperature)
 
 
 class EpsilonGreedy(AbstractImprovement):

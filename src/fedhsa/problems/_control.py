@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import _check
 from ..environments import Model
+from ..environments.policies import softmax
 
 
 def action_features(model: Model, features: Any = None) -> np.ndarray:
@@ -19,19 +20,19 @@ def action_features(model: Model, features: Any = None) -> np.ndarray:
     """
     M, S, A = model.num_agents, model.num_states, model.num_actions
     if features is None:
-        features = np.eye(S * A).reshape(S, A, S, A)[:, :, model.decides].reshape(S, A, -1)
+        features = np.eye(S * A).reshape(S, A, S, A)[:, :, model.decision_states].reshape(S, A, -1)
     features = _check.array("features", features, ("S", "A", "d") if np.ndim(features) == 3 else ("M", "S", "A", "d"))
     if features.shape[-3:-1] != (S, A) or (features.ndim == 4 and len(features) != M):
         raise ValueError(
             f"`features` must have shape (M, S, A, d) or (S, A, d) with M, S, A = {M, S, A}, got {features.shape}."
         )
-    states = model.lasting().states
+    states = model.continuing().states
     table = np.broadcast_to(features, (M, S, A, features.shape[-1]))
     own = table[np.arange(M)[:, None], np.where(states < 0, 0, states)]
     return np.where(states[..., None, None] < 0, 0.0, own)
 
 
-def one_hot_places(features: np.ndarray) -> np.ndarray | None:
+def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
     """Which coordinate is the 1 in features that are otherwise 0, `(M, S, A)`; None where some are not of that kind.
 
     A table's values are looked up there, which costs a step as much as it has actions, not times the coordinates. Where
@@ -43,28 +44,22 @@ def one_hot_places(features: np.ndarray) -> np.ndarray | None:
     return np.where(ones.any(-1), ones.argmax(-1), features.shape[-1]).astype(np.int32)
 
 
-def pair_values(theta: Any, features: Any, places: Any, pair: tuple = ()) -> Any:
+def pair_values(theta: Any, features: Any, coordinates: Any, pair: tuple = ()) -> Any:
     """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-    if places is None:
+    if coordinates is None:
         return features[pair] @ theta
-    return theta.at[places[pair]].get(mode="fill", fill_value=0.0)
+    return theta.at[coordinates[pair]].get(mode="fill", fill_value=0.0)
 
 
-def spread(theta: Any, errors: Any, features: Any, places: Any, pair: tuple = ()) -> Any:
+def spread(theta: Any, errors: Any, features: Any, coordinates: Any, pair: tuple = ()) -> Any:
     """The errors of a pair, or of all, times their features, added up."""
-    if places is None:
+    if coordinates is None:
         return jnp.tensordot(errors, features[pair], axes=jnp.ndim(errors))
-    return jnp.zeros_like(theta).at[places[pair]].add(errors, mode="drop")
+    return jnp.zeros_like(theta).at[coordinates[pair]].add(errors, mode="drop")
 
 
-def softmax(theta: Any, features: Any, sharpness: Any) -> Any:
-    r"""Chances of actions $\propto e^{\beta \phi(s, a)^T \theta}$, `(..., A)`, from features `(..., A, d)`."""
-    return jax.nn.softmax(sharpness * (features @ theta), axis=-1)
-
-
-def greedy(theta: Any, features: Any) -> Any:
-    """The best actions, all of them alike, `(..., A)`."""
-    values = features @ theta
+def greedy(values: Any) -> Any:
+    """The best actions with equal probabilities, `(..., A)`."""
     best = (values >= jnp.max(values, axis=-1, keepdims=True)).astype(values.dtype)
     return best / jnp.sum(best, axis=-1, keepdims=True)
 
@@ -73,35 +68,35 @@ class Returns(eqx.Module):
     """The expected return of an episode under the learned policy, in each agent's environment or on average."""
 
     features: np.ndarray
-    going_on: np.ndarray
+    discounted_transitions: np.ndarray
     """Discounted transitions, `(M, S, A, S)`."""
     rewards: np.ndarray
     """Mean rewards, `(M, S, A)`."""
     start: np.ndarray
-    sharpness: np.ndarray | None
+    inverse_temperature: np.ndarray | None
     """Of the softmax policy; None for the greedy one."""
     average: bool = eqx.field(static=True)
 
     def __call__(self, snapshot: Any) -> Any:
-        def of_agent(features, going_on, rewards, start, sharpness):
-            theta = snapshot.theta
-            policy = greedy(theta, features) if sharpness is None else softmax(theta, features, sharpness)
-            kernel = jnp.einsum("sa,sat->st", policy, going_on)
+        def of_agent(features, discounted_transitions, rewards, start, inverse_temperature):
+            values = features @ snapshot.theta
+            policy = greedy(values) if inverse_temperature is None else softmax(values, inverse_temperature)
+            kernel = jnp.einsum("sa,sat->st", policy, discounted_transitions)
             earned = jnp.sum(policy * rewards, axis=-1)
             return start @ jnp.linalg.solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
 
-        arrays = (self.features, self.going_on, self.rewards, self.start, self.sharpness)
+        arrays = (self.features, self.discounted_transitions, self.rewards, self.start, self.inverse_temperature)
         each = jax.vmap(of_agent)(*arrays)
         return jnp.mean(each) if self.average else each
 
 
 def return_recorders(
-    features: Any, transitions: Any, rewards: Any, discount: Any, start: Any, sharpness: Any = None
+    features: Any, transitions: Any, rewards: Any, discount: Any, start: Any, inverse_temperature: Any = None
 ) -> dict[str, Callable[[], Callable]]:
     """`returns`, one for each agent's environment, and `mean_return`, of agents that control."""
 
     def make(average: bool) -> Returns:
         mean = rewards if rewards.ndim == 3 else (transitions * rewards).sum(-1)
-        return Returns(features, transitions * discount[:, None, None, :], mean, start, sharpness, average)
+        return Returns(features, transitions * discount[:, None, None, :], mean, start, inverse_temperature, average)
 
     return {"returns": lambda: make(False), "mean_return": lambda: make(True)}

@@ -20,9 +20,9 @@ class AbstractEvaluator(AbstractAgent):
     A: np.ndarray
     b: np.ndarray
     """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
-    wanted: np.ndarray | None
+    target_values: np.ndarray | None
     """The values to learn, where they are not those of the chain."""
-    places: np.ndarray | None
+    model_states: np.ndarray | None
     """The model's state whose value counts, where one may stand for another."""
 
     affine: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class AbstractEvaluator(AbstractAgent):
         return self.A @ theta - self.b
 
     def recorders(self):
-        known = (self.rewards, self.features, self.discount, self.wanted, self.places)
+        known = (self.rewards, self.features, self.discount, self.target_values, self.model_states)
         return value_recorders(lambda: Process(finite_chain(self.source), *known))
 
     def error(self, theta, state, next_state):
@@ -49,7 +49,7 @@ class AbstractEvaluator(AbstractAgent):
         return self.discount if self.discount.ndim == 0 else self.discount[next_state]
 
 
-def solved(agents: AbstractEvaluator) -> Problem:
+def evaluation_problem(agents: AbstractEvaluator) -> Problem:
     """The problem of these agents."""
     return Problem(agents, like=np.zeros(agents.A.shape[-1]))
 
@@ -60,6 +60,6 @@ def projected(process: Process, E: np.ndarray, e: np.ndarray) -> tuple[np.ndarra
     return weighted @ E, -(weighted @ e[..., None])[..., 0]
 
 
-def parts(process: Process, A: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
+def evaluator_fields(process: Process, A: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
     """What evaluators are made of, after their source."""
-    return process.rewards, process.features, process.discount, A, b, process.wanted, process.places
+    return process.rewards, process.features, process.discount, A, b, process.target_values, process.model_states

@@ -21,13 +21,13 @@ class Process(NamedTuple):
     """`(M, S, d)`."""
     discount: np.ndarray
     """`(M,)`, or `(M, S)` by the state entered: 0 where an episode ends."""
-    wanted: np.ndarray | None = None
+    target_values: np.ndarray | None = None
     """The values to learn, `(M, S)`, where they are not those of the chain: those of a policy, before it acts."""
-    places: np.ndarray | None = None
+    model_states: np.ndarray | None = None
     """The model's state whose value counts there, `(M, S)`, where one may stand for another; -1 for none."""
 
     @property
-    def going_on(self) -> np.ndarray:
+    def discounted_transitions(self) -> np.ndarray:
         r"""$P \Gamma$, the discounted transitions, `(M, S, S)`."""
         discount = self.discount[..., None, None] if self.discount.ndim == 1 else self.discount[:, None, :]
         return self.chain.transition * discount
@@ -39,24 +39,24 @@ class Process(NamedTuple):
 
     def values(self) -> np.ndarray:
         r"""The values to learn, `(M, S)`; those of the chain are $V = \bar R + P \Gamma V$."""
-        if self.wanted is not None:
-            return self.wanted
+        if self.target_values is not None:
+            return self.target_values
         identity = np.eye(self.chain.stationary.shape[-1])
-        return np.linalg.solve(identity - self.going_on, self.mean_rewards[..., None])[..., 0]
+        return np.linalg.solve(identity - self.discounted_transitions, self.mean_rewards[..., None])[..., 0]
 
     def average_values(self) -> np.ndarray:
         r"""$\frac1M \sum_i V_i$ wherever the agents are, `(M, S)`: 0 counts where an agent's episode ends."""
         values = self.values()
-        if self.places is None:
+        if self.model_states is None:
             return np.broadcast_to(values.mean(0), values.shape)
-        somewhere = self.places >= 0
-        by_state = np.zeros((len(values), self.places.max() + 1))
-        by_state[np.nonzero(somewhere)[0], self.places[somewhere]] = values[somewhere]
-        return np.where(somewhere, by_state.mean(0)[self.places], 0.0)
+        somewhere = self.model_states >= 0
+        by_state = np.zeros((len(values), self.model_states.max() + 1))
+        by_state[np.nonzero(somewhere)[0], self.model_states[somewhere]] = values[somewhere]
+        return np.where(somewhere, by_state.mean(0)[self.model_states], 0.0)
 
     def errors(self) -> tuple[np.ndarray, np.ndarray]:
         r"""The mean TD error of each state is $E \theta + e$: $E = P \Gamma \Phi - \Phi$ and $e = \bar R$."""
-        return self.going_on @ self.features - self.features, self.mean_rewards
+        return self.discounted_transitions @ self.features - self.features, self.mean_rewards
 
     def weighted_features(self) -> np.ndarray:
         r"""$\Phi^T D$, `(M, d, S)`, with $D$ the stationary law."""
@@ -97,8 +97,8 @@ def from_model(
     features = np.where(chain.states[..., None] < 0, 0.0, own)
     first = chain.start if start == "episode" else None
     process = from_arrays(chain.transition, chain.rewards, features, chain.discount, first)
-    places = chain.states.astype(np.int32)
-    return process._replace(wanted=values_in(chain, model.values(policy)), places=places)
+    model_states = chain.states.astype(np.int32)
+    return process._replace(target_values=values_in(chain, model.values(policy)), model_states=model_states)
 
 
 def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:
@@ -110,7 +110,7 @@ def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:
 def state_features(model: Model, features: Any = None) -> np.ndarray:
     """Features of states, `(M, S, d)`: given for all agents alike or for each, or a coordinate for each state."""
     shape = (model.num_agents, model.num_states)
-    features = np.eye(model.num_states)[:, model.decides] if features is None else features
+    features = np.eye(model.num_states)[:, model.decision_states] if features is None else features
     features = _check.array("features", features, ("S", "d") if np.ndim(features) == 2 else ("M", "S", "d"))
     if features.shape[-2] != model.num_states or (features.ndim == 3 and len(features) != model.num_agents):
         raise ValueError(f"`features` must have shape (M, S, d) or (S, d) with M, S = {shape}, got {features.shape}.")

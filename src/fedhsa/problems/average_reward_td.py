@@ -10,7 +10,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
 from . import _processes, td
-from ._evaluation import AbstractEvaluator, parts, projected
+from ._evaluation import AbstractEvaluator, evaluator_fields, projected
 from ._processes import Process
 from .base import Problem
 
@@ -22,7 +22,7 @@ class AverageRewardTDAgent(AbstractEvaluator):
       \theta: (R(s, s') - \bar r + \phi(s')^T \theta - \phi(s)^T \theta)\, \phi(s)$$
     """
 
-    speed: np.ndarray
+    step_ratio: np.ndarray
 
     should_be_monotone: ClassVar[bool] = False  # the rate does not look at theta: one after the other, both are stable
 
@@ -30,20 +30,20 @@ class AverageRewardTDAgent(AbstractEvaluator):
         rate, theta, phi = theta[0], theta[1:], self.features[o.state]
         excess = self.reward(o.state, o.next_state) - rate
         error = excess + jnp.sum((self.features[o.next_state] - phi) * theta)
-        return jnp.append(self.speed * excess, error * phi)
+        return jnp.append(self.step_ratio * excess, error * phi)
 
     def recorders(self):
         return {}  # there are no values, only differences
 
 
-def from_arrays(P: Any, R: Any, features: Any, *, speed: float = 1.0, start: Any = None) -> Problem:
+def from_arrays(P: Any, R: Any, features: Any, *, step_ratio: float = 1.0, start: Any = None) -> Problem:
     r"""Average-reward TD in `M` Markov reward processes that share a parameter $(\bar r, \theta)$, `(1 + d,)`.
 
     **Arguments:**
 
     - `P`, `R`, `features`, `start`: as for `td.from_arrays`. No combination of the features may be the same for all
       states: values are known up to a constant only.
-    - `speed`: $\kappa$, the step of $\bar r$ by that of $\theta$.
+    - `step_ratio`: $\kappa$, the step of $\bar r$ relative to that of $\theta$.
 
     !!! example
         >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
@@ -52,21 +52,21 @@ def from_arrays(P: Any, R: Any, features: Any, *, speed: float = 1.0, start: Any
 
     !!! cite "Tsitsiklis and Van Roy (1999), average cost temporal-difference learning"
     """
-    return _problem(_processes.from_arrays(P, R, features, 0.0, start), speed)
+    return _problem(_processes.from_arrays(P, R, features, 0.0, start), step_ratio)
 
 
-def from_model(model: Model, policy: Any = None, features: Any = None, *, speed: float = 1.0) -> Problem:
+def from_model(model: Model, policy: Any = None, features: Any = None, *, step_ratio: float = 1.0) -> Problem:
     """Average-reward TD of a policy in the agents' models; arguments as for `td.from_model`.
 
     Without features there is a coordinate for each state but the first, whose value counts as 0.
     """
-    if (model.lasting().states < 0).any():
+    if (model.continuing().states < 0).any():
         raise ValueError(
             "`start` of the model must be one state where episodes end: otherwise there is an idle step between two of "
             "them, which would count in the average reward."
         )
-    features = np.eye(model.num_states)[:, model.decides[1:]] if features is None else features
-    return _problem(_processes.from_model(model, policy, features), speed)
+    features = np.eye(model.num_states)[:, model.decision_states[1:]] if features is None else features
+    return _problem(_processes.from_model(model, policy, features), step_ratio)
 
 
 def random(
@@ -74,23 +74,25 @@ def random(
     num_states: int = 20,
     dim: int = 8,
     *,
-    speed: float = 1.0,
+    step_ratio: float = 1.0,
     heterogeneity: float = 1.0,
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
     """The processes of `td.random`, evaluated without a discount."""
-    return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), speed)
+    return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), step_ratio)
 
 
-def _problem(process: Process, speed: float) -> Problem:
+def _problem(process: Process, step_ratio: float) -> Problem:
     r"""$A_i = \begin{pmatrix} -\kappa & 0 \\ -\Phi^T D 1 & \Phi^T D (P - I) \Phi \end{pmatrix}$, and $b_i$ likewise."""
-    _check.number("speed", speed, above=0.0)
+    _check.number("step_ratio", step_ratio, above=0.0)
     M, _, d = process.features.shape
     moves = process.chain.transition @ process.features - process.features
     A_theta, b_theta = projected(process, moves, process.mean_rewards)
     A, b = np.zeros((M, 1 + d, 1 + d)), np.empty((M, 1 + d))
-    A[:, 0, 0], A[:, 1:, 0], A[:, 1:, 1:] = -speed, -process.weighted_features().sum(-1), A_theta
-    b[:, 0], b[:, 1:] = -speed * (process.chain.stationary * process.mean_rewards).sum(-1), b_theta
-    source, speeds = Transitions(process.chain), np.full(M, float(speed))
-    return Problem(AverageRewardTDAgent(source, *parts(process, A, b), speed=speeds), like=np.zeros(1 + d))
+    A[:, 0, 0], A[:, 1:, 0], A[:, 1:, 1:] = -step_ratio, -process.weighted_features().sum(-1), A_theta
+    b[:, 0], b[:, 1:] = -step_ratio * (process.chain.stationary * process.mean_rewards).sum(-1), b_theta
+    source, step_ratios = Transitions(process.chain), np.full(M, float(step_ratio))
+    return Problem(
+        AverageRewardTDAgent(source, *evaluator_fields(process, A, b), step_ratio=step_ratios), like=np.zeros(1 + d)
+    )

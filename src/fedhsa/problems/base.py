@@ -107,7 +107,7 @@ class AffineAgent(AbstractAgent):
         return self.mean_operator(theta)
 
     def mean_operator(self, theta, /):
-        return tree.unravel_like(theta)(self.A @ tree.ravel_traced(theta) - self.b)
+        return tree.unravel_like(theta)(self.A @ tree.ravel(theta) - self.b)
 
     def recorders(self):
         return {} if self.agent is None else self.agent.recorders()
@@ -137,14 +137,14 @@ class FlatAgent(AbstractControlledAgent):
     unravel: Callable = eqx.field(static=True)
 
     def operator(self, theta, o, /):
-        return tree.ravel_traced(self.agent.operator(self.unravel(theta), o))
+        return tree.ravel(self.agent.operator(self.unravel(theta), o))
 
     def observe(self, theta, state, bits, /):
         assert isinstance(self.agent, AbstractControlledAgent)
         return self.agent.observe(self.unravel(theta), state, bits)
 
     def mean_operator(self, theta, /):
-        return tree.ravel_traced(self.agent.mean_operator(self.unravel(theta)))
+        return tree.ravel(self.agent.mean_operator(self.unravel(theta)))
 
     def lipschitz(self, o, /):
         return self.agent.lipschitz(o)
@@ -188,8 +188,8 @@ class Problem(eqx.Module):
         _agents.check_operator(self.agents, self.like)
         self.theta_star = None
         if theta_star is not None:
-            self.theta_star = _roots.find_root(self) if solve else tree.ravel(theta_star)
-            _check.array("theta_star", self.theta_star, (self.dim,))
+            root = _roots.find_root(self) if solve else tree.ravel(theta_star)
+            self.theta_star = _check.array("theta_star", root, (self.dim,))
 
     @property
     def root(self) -> np.ndarray:

@@ -15,7 +15,7 @@ def random(
     *,
     environment: str = "windy-cliff",
     steps: int = 1,
-    trace: float = 0.0,
+    trace_decay: float = 0.0,
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
     **options: Any,
@@ -26,21 +26,23 @@ def random(
 
     - `dim`: the number of random features. Default: a coordinate for each state.
     - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
-    - `steps`, `trace`: $n$ of n-step TD, or $\lambda$ of TD($\lambda$), not both.
+    - `steps`, `trace_decay`: $n$ of n-step TD, or $\lambda$ of TD($\lambda$), not both.
 
     !!! example
-        >>> problem = random(num_agents=3, environment="random-walk", spread=0.1, trace=0.5)
+        >>> problem = random(num_agents=3, environment="random-walk", spread=0.1, trace_decay=0.5)
         >>> problem.dim, problem.num_agents
         (5, 3)
     """
     _check.count("steps", steps)
-    _check.number("trace", trace, least=0.0, most=1.0)
-    if steps > 1 and trace > 0:
-        raise ValueError(f"`steps` and `trace` are two methods, got {steps} and {trace}. Leave one at its default.")
+    _check.number("trace_decay", trace_decay, least=0.0, most=1.0)
+    if steps > 1 and trace_decay > 0:
+        raise ValueError(
+            f"`steps` and `trace_decay` are two methods, got {steps} and {trace_decay}. Leave one at its default."
+        )
     model = world(environment, num_agents, heterogeneity, key, options)
     features = random_features((model.num_states,), dim, key)
     if steps > 1:
         return n_step_td.from_model(model, None, features, steps=steps)
-    if trace > 0:
-        return td_lambda.from_model(model, None, features, trace=trace)
+    if trace_decay > 0:
+        return td_lambda.from_model(model, None, features, trace_decay=trace_decay)
     return td.from_model(model, None, features)

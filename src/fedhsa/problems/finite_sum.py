@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._generate import blend, doubly_stochastic_kernel, lazy
 from .._types import SeedLike
 from ..sources import AbstractSource, FiniteChain
-from ._generate import blend, doubly_stochastic_kernel, lazy
 from ._products import component_product
 from .base import AbstractAgent, Problem
 

@@ -5,7 +5,7 @@ import numpy as np
 from .. import _check
 from .._random import host_generator
 from .._types import SeedLike
-from ..environments._garnet import chain_of, check_branching, draw_mixing
+from ..environments._garnet import chain_of, draw_agents
 from .base import Problem
 from .td import from_arrays
 
@@ -53,28 +53,18 @@ def random(
 
     !!! cite "Mangold et al. (2024), arXiv:2402.04114; Archibald, McKinnon, Thomas (1995) for Garnet"
     """
-    M, S, d = (_check.count(n, v) for n, v in (("num_agents", num_agents), ("num_states", num_states), ("dim", dim)))
+    S, d = _check.count("num_states", num_states), _check.count("dim", dim)
     _check.count("num_actions", num_actions)
-    _check.count("kernels", kernels)
-    _check.number("perturbation", perturbation, least=0.0)
-    _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    check_branching(branching, S)
     if d > S:
         raise ValueError(f"`dim` must be at most `num_states`, got {d} > {S}: features could not have full rank.")
-
     rng = host_generator(key, "garnet")
-    reward, features, policy = rng.random(S), rng.random((S, d)), draw_policy(rng, S, num_actions)
+    rng.random(S)  # the rewards, which `draw_agents` draws
+    features, policy = rng.random((S, d)), draw_policy(rng, S, num_actions)
     features = features / features.sum(1, keepdims=True)
-    reached = [draw_mixing(host_generator(key, "kernel", k), policy, branching, d) for k in range(kernels)]
-
-    P, R = np.empty((M, S, S)), np.empty((M, S))
-    for i in range(M):
-        rng, k = host_generator(key, "agent", i), i % kernels
-        own_kernel = chain_of(reached[k] * (1 + perturbation * rng.random(reached[k].shape)), policy)
-        own_reward = reward + perturbation * rng.random(S) if kernels == 1 else reward * (-1) ** k
-        P[i] = (1 - heterogeneity) * chain_of(reached[0], policy) + heterogeneity * own_kernel
-        R[i] = (1 - heterogeneity) * reward + heterogeneity * own_reward
-    return from_arrays(P, R, np.broadcast_to(features, (M, S, d)), discount)
+    perturbations = perturbation, perturbation if kernels == 1 else 0.0
+    P, R = draw_agents(num_agents, policy, d, branching, kernels, perturbations, heterogeneity, key)
+    chains = np.stack([chain_of(transitions, policy) for transitions in P])
+    return from_arrays(chains, R, np.broadcast_to(features, (len(P), S, d)), discount)
 
 
 def draw_policy(rng: np.random.Generator, num_states: int, num_actions: int) -> np.ndarray:

@@ -10,10 +10,10 @@ from .. import _check
 from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
-from ._evaluation import AbstractEvaluator, parts, projected
+from ._evaluation import AbstractEvaluator, evaluator_fields, projected
 from ._worlds import off_policy_world
 from .base import Problem
-from .off_policy_td import weighed
+from .off_policy_td import off_policy_process
 
 METHODS = ("TDC", "GTD2")
 
@@ -27,7 +27,7 @@ class GradientTDAgent(AbstractEvaluator):
     """
 
     ratios: np.ndarray
-    speed: np.ndarray
+    step_ratio: np.ndarray
     method: str = eqx.field(static=True)
 
     should_be_monotone: ClassVar[bool] = False  # both are gradient methods in disguise
@@ -38,7 +38,7 @@ class GradientTDAgent(AbstractEvaluator):
         following = self.discounts(o.next_state) * self.features[o.next_state]
         error, guess = self.error(theta, o.state, o.next_state), phi @ w
         slow = error * phi - following * guess if self.method == "TDC" else (phi - following) * guess
-        return jnp.concatenate([rho * slow, self.speed * (rho * error - guess) * phi])
+        return jnp.concatenate([rho * slow, self.step_ratio * (rho * error - guess) * phi])
 
 
 def from_model(
@@ -48,10 +48,10 @@ def from_model(
     features: Any = None,
     *,
     method: str = "TDC",
-    speed: float = 1.0,
+    step_ratio: float = 1.0,
     start: str = "stationary",
 ) -> Problem:
-    r"""The values of `policy` from other behaviours: GTD2, stable whatever they are, or TDC, for `speed` large enough.
+    r"""The values of `policy` from other behaviours: by GTD2, always stable, or TDC, stable for a large `step_ratio`.
 
     The parameter is $(\theta, w)$, `(2 d,)`; at the root $w$ solves $\mathbb E[\phi \phi^T] w = \mathbb E[\rho \delta
     \phi]$ on average over the agents, which makes it zero, and $\theta$ is the root of off-policy TD. Value errors look
@@ -61,7 +61,8 @@ def from_model(
 
     - `model`, `policy`, `behaviour`, `features`, `start`: as for `off_policy_td.from_model`.
     - `method`: `"TDC"` or `"GTD2"`.
-    - `speed`: $\kappa$, the step of $w$ by that of $\theta$. Where TDC is unstable, the problem warns: raise it.
+    - `step_ratio`: $\kappa$, the step of $w$ relative to that of $\theta$. Raise it if the problem warns that TDC
+      is unstable.
 
     !!! example
         >>> model = fedhsa.environments.Model([[[0, 1], [0, 1]], [[0, 0], [0, 0]]], [[1.0, 3.0], [0.0, 0.0]], 0.9,
@@ -72,8 +73,8 @@ def from_model(
     !!! cite "Sutton et al. (2009), fast gradient-descent methods for TD with linear function approximation"
     """
     _check.choice("method", method, METHODS)
-    _check.number("speed", speed, above=0.0)
-    process, ratios = weighed(model, policy, behaviour, features, start)
+    _check.number("step_ratio", step_ratio, above=0.0)
+    process, ratios = off_policy_process(model, policy, behaviour, features, start)
     E, e = process.errors()
     A_td, b_td = projected(process, ratios[..., None] * E, ratios * e)
     weighted = process.weighted_features()
@@ -83,11 +84,15 @@ def from_model(
         top, b_top = [A_td, -(transposed + C_rho)], b_td
     else:
         top, b_top = [np.zeros_like(C), -transposed], np.zeros_like(b_td)
-    A = np.block([top, [speed * A_td, -speed * C]])
-    b = np.concatenate([b_top, speed * b_td], axis=-1)
-    speeds = np.full(model.num_agents, float(speed))
+    A = np.block([top, [step_ratio * A_td, -step_ratio * C]])
+    b = np.concatenate([b_top, step_ratio * b_td], axis=-1)
+    step_ratios = np.full(model.num_agents, float(step_ratio))
     agents = GradientTDAgent(
-        Transitions(process.chain), *parts(process, A, b), ratios=ratios, speed=speeds, method=method
+        Transitions(process.chain),
+        *evaluator_fields(process, A, b),
+        ratios=ratios,
+        step_ratio=step_ratios,
+        method=method,
     )
     return Problem(agents, like=np.zeros(A.shape[-1]))
 
@@ -98,7 +103,7 @@ def random(
     *,
     environment: str = "random",
     method: str = "TDC",
-    speed: float = 1.0,
+    step_ratio: float = 1.0,
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
     **options: Any,
@@ -109,11 +114,11 @@ def random(
 
     - `dim`: the number of random features. Default: a coordinate for each state.
     - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
-    - `method`, `speed`: as for `from_model`.
+    - `method`, `step_ratio`: as for `from_model`.
 
     !!! example
         >>> random(num_agents=3, num_states=5).dim
         10
     """
     drawn = off_policy_world(environment, num_agents, dim, heterogeneity, key, options)
-    return from_model(*drawn, method=method, speed=speed)
+    return from_model(*drawn, method=method, step_ratio=step_ratio)

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from .. import _check
+from .._generate import blend, dense_kernel, lazy
 from .._types import SeedLike
 from ..sources import AbstractSource, FiniteChain
-from ._generate import blend, dense_kernel, lazy
 from .base import AbstractAgent, Problem
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from scipy.linalg import solve_discrete_are
 
 from .. import _check
+from .._generate import blend
 from .._linear import spectral_radius
 from .._types import SeedLike
 from ..sources import AbstractSource
 from ..sources.linear import LinearGaussian
-from ._generate import blend
 from .base import AbstractAgent, Problem
 
 SYMMETRY_TOLERANCE = 1e-9

@@ -9,7 +9,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions, Windows
 from . import _processes
-from ._evaluation import AbstractEvaluator, parts, projected, solved
+from ._evaluation import AbstractEvaluator, evaluation_problem, evaluator_fields, projected
 from ._processes import Process, values_in
 from ._worlds import off_policy_world
 from .base import Problem
@@ -41,10 +41,10 @@ class NStepTDAgent(AbstractEvaluator):
     def operator(self, theta, o, /):
         states, next_states = o[:-1], o[1:]
         errors = self.ratios[states] * self.error(theta, states, next_states)
-        going_on = self.ratios[states] * self.discounts(next_states)
+        continuation = self.ratios[states] * self.discounts(next_states)
         total = errors[-1]
         for step in reversed(range(len(states) - 1)):  # Horner's rule
-            total = errors[step] + going_on[step] * total
+            total = errors[step] + continuation[step] * total
         return total * self.features[o[0]]
 
 
@@ -80,26 +80,32 @@ def from_model(
     !!! cite "Precup, Sutton, Singh (2000); Khodadadian et al. (2022), arXiv:2206.10185, for the federated form"
     """
     _check.count("steps", steps)
-    process, ratios = weighed(model, policy, behaviour, features, start)
+    process, ratios = off_policy_process(model, policy, behaviour, features, start)
     if steps > 1:
         return n_step(process, ratios, steps)
     E, e = process.errors()
     A, b = projected(process, ratios[..., None] * E, ratios * e)
-    return solved(OffPolicyTDAgent(Transitions(process.chain), *parts(process, A, b), ratios=ratios))
+    return evaluation_problem(
+        OffPolicyTDAgent(Transitions(process.chain), *evaluator_fields(process, A, b), ratios=ratios)
+    )
 
 
 def n_step(process: Process, ratios: np.ndarray, steps: int) -> Problem:
     r"""The problem of windows: the mean in each state is $\sum_{l<n} (\rho P \Gamma)^l \rho\,(E \theta + e)$."""
     E, e = process.errors()
-    E, e, L = ratios[..., None] * E, ratios * e, ratios[..., None] * process.going_on
+    E, e, L = ratios[..., None] * E, ratios * e, ratios[..., None] * process.discounted_transitions
     mean, constant = E, e
     for _ in range(steps - 1):
         mean, constant = E + L @ mean, e + (L @ constant[..., None])[..., 0]
     source = Windows(process.chain, steps)
-    return solved(NStepTDAgent(source, *parts(process, *projected(process, mean, constant)), ratios=ratios))
+    return evaluation_problem(
+        NStepTDAgent(source, *evaluator_fields(process, *projected(process, mean, constant)), ratios=ratios)
+    )
 
 
-def weighed(model: Model, policy: Any, behaviour: Any, features: Any, start: str) -> tuple[Process, np.ndarray]:
+def off_policy_process(
+    model: Model, policy: Any, behaviour: Any, features: Any, start: str
+) -> tuple[Process, np.ndarray]:
     """The processes under the behaviours, over pairs of state and action, and the ratio of each pair, `(M, S A)`."""
     target, behaviour = model.policy(policy), model.policy(behaviour)
     missing = np.argwhere((target > 0) & (behaviour == 0) & ~model.ends[..., None])
@@ -111,10 +117,10 @@ def weighed(model: Model, policy: Any, behaviour: Any, features: Any, start: str
         )
     process = _processes.from_model(model, behaviour, features, pairs=True, start=start)
     ratios = target / np.where(behaviour == 0, 1, behaviour)
-    states = model.lasting().states
+    states = model.continuing().states
     own = np.take_along_axis(ratios, np.where(states < 0, 0, states)[..., None], axis=1)
-    wanted = values_in(model.chain(behaviour, pairs=True), model.values(target))
-    return process._replace(wanted=wanted), own.reshape(model.num_agents, -1)
+    target_values = values_in(model.chain(behaviour, pairs=True), model.values(target))
+    return process._replace(target_values=target_values), own.reshape(model.num_agents, -1)
 
 
 def random(

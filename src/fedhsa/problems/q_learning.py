@@ -11,7 +11,7 @@ from .._random import host_generator
 from .._types import SeedLike
 from ..environments import Model
 from ..sources import AbstractSource, FiniteChain, Generative, Transitions
-from ._control import action_features, one_hot_places, pair_values, return_recorders, spread
+from ._control import action_features, one_hot_coordinates, pair_values, return_recorders, spread
 from ._worlds import random_features, world
 from .base import AbstractAgent, Problem
 
@@ -33,18 +33,18 @@ class AbstractQAgent(AbstractAgent):
     """`(S,)`, on entering: 0 where an episode ends."""
     start: np.ndarray
     """`(S,)`, where episodes begin."""
-    places: np.ndarray | None = eqx.field(default=None, kw_only=True)
+    coordinates: np.ndarray | None = eqx.field(default=None, kw_only=True)
     """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
 
     should_be_monotone: ClassVar[bool] = False
 
     def values(self, theta, *pair):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-        return pair_values(theta, self.features, self.places, pair)
+        return pair_values(theta, self.features, self.coordinates, pair)
 
     def spread(self, theta, errors, *pair):
         """The errors of a pair, or of all, times their features, added up."""
-        return spread(theta, errors, self.features, self.places, pair)
+        return spread(theta, errors, self.features, self.coordinates, pair)
 
     def mean_errors(self, theta):
         """The mean error of each pair, `(S, A)`."""
@@ -132,20 +132,20 @@ def from_model(
     """
     _check.choice("start", start, ("stationary", "episode"))
     phi = action_features(model, features)
-    P, R, discount, _ = model.lasting()
+    P, R, discount, _ = model.continuing()
     M, S, A = phi.shape[:3]
-    arrays, places = (P, R, phi, discount, model.start), one_hot_places(phi)
+    arrays, coordinates = (P, R, phi, discount, model.start), one_hot_coordinates(phi)
     if synchronous:
         # Every pair counts once: an end, which stands for the next start on a trajectory, stands for nothing here.
         phi = np.where(model.ends[..., None, None], 0.0, phi)
         source, arrays = Generative(P.reshape(M, S * A, S)), (P, R, phi, discount, model.start)
-        agents: AbstractAgent = SynchronousQAgent(source, *arrays, places=one_hot_places(phi))
+        agents: AbstractAgent = SynchronousQAgent(source, *arrays, coordinates=one_hot_coordinates(phi))
     else:
         chain = model.chain(behaviour, pairs=True)
         finite = FiniteChain(chain.transition, chain.start if start == "episode" else None)
         visits = finite.stationary.reshape(M, S, A)
         _check_visits(visits, phi)
-        agents = QLearningAgent(Transitions(finite), *arrays, visits, places=places)
+        agents = QLearningAgent(Transitions(finite), *arrays, visits, coordinates=coordinates)
     try:
         return Problem(agents, like=_nearest_table(model, phi))
     except ValueError as error:

@@ -5,11 +5,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _check
+from .._generate import blend
 from .._linear import spectral_radius
 from .._random import host_generator
 from .._types import SeedLike
 from ..sources import VAR1, AbstractSource
-from ._generate import blend
 from .base import AbstractAgent, Problem
 
 

@@ -10,9 +10,10 @@ from .. import _check
 from .._random import fold_in
 from .._types import SeedLike
 from ..environments import Model
+from ..environments.policies import softmax
 from ..sources import AbstractSource, Decisions, Transition
 from ..sources.finite import stationary_law
-from ._control import action_features, one_hot_places, pair_values, return_recorders, spread
+from ._control import action_features, one_hot_coordinates, pair_values, return_recorders, spread
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
@@ -38,20 +39,20 @@ class SARSAAgent(AbstractControlledAgent):
     """`(S,)`, on entering: 0 where an episode ends."""
     start: np.ndarray
     """`(S,)`, where episodes begin."""
-    sharpness: np.ndarray
+    inverse_temperature: np.ndarray
     """$\\beta$."""
-    places: np.ndarray | None = None
+    coordinates: np.ndarray | None = None
     """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
 
     def values(self, theta, *pair):
         """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-        return pair_values(theta, self.features, self.places, pair)
+        return pair_values(theta, self.features, self.coordinates, pair)
 
     def observe(self, theta, state, bits, /):
         assert isinstance(self.source, Decisions)
         state, action = state
         following = self.source.follow(bits, state, action)
-        chances = jax.nn.softmax(self.sharpness * self.values(theta, following))
+        chances = softmax(self.values(theta, following), self.inverse_temperature)
         # The bits have been used for the state; folded once more they are fresh.
         key = fold_in(jax.random.wrap_key_data(bits, impl="threefry2x32"), 1)
         point = jax.random.uniform(key, dtype=chances.dtype)
@@ -65,23 +66,23 @@ class SARSAAgent(AbstractControlledAgent):
         reward = self.rewards[state, action, next_state]
         ahead = self.discount[next_state] * self.values(theta, next_state, next_action)
         error = reward + ahead - self.values(theta, state, action)
-        return spread(theta, error, self.features, self.places, (state, action))
+        return spread(theta, error, self.features, self.coordinates, (state, action))
 
     def mean_operator(self, theta, /):
         """The operator's mean in the long run of the policy that belongs to this parameter."""
         values = self.values(theta)
-        policy = jax.nn.softmax(self.sharpness * values, axis=-1)
+        policy = softmax(values, self.inverse_temperature)
         visits = _stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
         ahead = self.rewards + (self.discount * jnp.sum(policy * values, axis=-1))[None, None, :]
         errors = jnp.sum(self.transitions * ahead, axis=-1) - values
-        return spread(theta, visits[:, None] * policy * errors, self.features, self.places)
+        return spread(theta, visits[:, None] * policy * errors, self.features, self.coordinates)
 
     def recorders(self):
         arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
-        return return_recorders(*arrays, self.sharpness)
+        return return_recorders(*arrays, self.inverse_temperature)
 
 
-def from_model(model: Model, features: Any = None, *, sharpness: float = 1.0) -> Problem:
+def from_model(model: Model, features: Any = None, *, inverse_temperature: float = 1.0) -> Problem:
     r"""SARSA in the agents' models: each follows the softmax policy of its own local parameter and improves it.
 
     The root is where, on average over the agents, the values are those of the policy they give rise to; it is found by
@@ -91,32 +92,32 @@ def from_model(model: Model, features: Any = None, *, sharpness: float = 1.0) ->
 
     - `model`: the agents' decision processes.
     - `features`: of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
-    - `sharpness`: $\beta$, the inverse temperature. 0 takes all actions alike, whatever the values; large ones follow
-      the best action, and where the policy turns faster than values can be learned there is no convergence.
+    - `inverse_temperature`: $\beta$ of the softmax policies. 0 is the uniform policy; large values nearly always take
+      the best action, and where the policy changes faster than values can be learned there is no convergence.
 
     A run can record `returns`, of the softmax policy in each agent's environment, and `mean_return`.
 
     !!! example
         >>> rng = np.random.default_rng(0)
         >>> model = fedhsa.environments.Model(rng.dirichlet(np.ones(4), size=(4, 2)), rng.random((4, 2)), 0.5)
-        >>> problem = from_model(model, sharpness=2.0)
+        >>> problem = from_model(model, inverse_temperature=2.0)
         >>> result = fedhsa.simulate(problem, fedhsa.SA(0.1), rounds=1000, record=["mean_return"], every=1000)
         >>> bool(result.records["mean_return"][0, -1] > result.records["mean_return"][0, 0])
         True
 
     !!! cite "Zou, Xu, Liang (2019); Zhang et al. (2024), arXiv:2401.15273, for FedSARSA, which is this with LocalSA"
     """
-    _check.number("sharpness", sharpness, least=0.0)
+    _check.number("inverse_temperature", inverse_temperature, least=0.0)
     phi = action_features(model, features)
-    P, R, discount, _ = model.lasting()
-    source, sharp = Decisions(P, model.start), np.full(model.num_agents, float(sharpness))
-    agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp, one_hot_places(phi))
+    P, R, discount, _ = model.continuing()
+    source, sharp = Decisions(P, model.start), np.full(model.num_agents, float(inverse_temperature))
+    agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp, one_hot_coordinates(phi))
     try:
-        return Problem(agents, like=_near_root(agents, float(sharpness)))
+        return Problem(agents, like=_near_root(agents, float(inverse_temperature)))
     except ValueError as error:
         raise ValueError(
-            f"No values were found that belong to their own policies at `sharpness` {sharpness} ({error}) Lower it: "
-            "policies that turn at once where values differ by little have no such point that can be reached."
+            f"No values were found that are those of their own policies ({error}) Lower `inverse_temperature`, got "
+            f"{inverse_temperature}: policies that change abruptly with the values have no fixed point within reach."
         ) from error
 
 
@@ -125,7 +126,7 @@ def random(
     dim: int | None = None,
     *,
     environment: str = "random",
-    sharpness: float = 1.0,
+    inverse_temperature: float = 1.0,
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
     **options: Any,
@@ -136,17 +137,19 @@ def random(
 
     - `dim`: the number of random features. Default: a table.
     - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
-    - `sharpness`: $\beta$ of the softmax policies.
+    - `inverse_temperature`: $\beta$ of the softmax policies.
 
     !!! example
-        >>> random(num_agents=3, environment="windy-cliff", sharpness=0.01).dim
+        >>> random(num_agents=3, environment="windy-cliff", inverse_temperature=0.01).dim
         64
     """
     model = world(environment, num_agents, heterogeneity, key, options)
-    return from_model(model, random_features((model.num_states, model.num_actions), dim, key), sharpness=sharpness)
+    return from_model(
+        model, random_features((model.num_states, model.num_actions), dim, key), inverse_temperature=inverse_temperature
+    )
 
 
-def _near_root(agents: SARSAAgent, sharpness: float) -> np.ndarray:
+def _near_root(agents: SARSAAgent, inverse_temperature: float) -> np.ndarray:
     """Where the search for the root begins: values of a policy that is improved and evaluated in turn.
 
     From elsewhere Newton's method may end where an action is never taken, and its value does not count.
@@ -154,9 +157,7 @@ def _near_root(agents: SARSAAgent, sharpness: float) -> np.ndarray:
     P, discount, features = agents.transitions, agents.discount[:, None, None, :], agents.features
     rewards, theta = (P * agents.rewards).sum(-1), np.zeros(features.shape[-1])
     for turn in range(TURNS):
-        values = sharpness * (features @ theta)
-        policy = np.exp(values - values.max(-1, keepdims=True))
-        policy /= policy.sum(-1, keepdims=True)
+        policy = softmax(features @ theta, inverse_temperature)
         visits = stationary_law(np.einsum("msa,msat->mst", policy, P))
         weighted = (visits[..., None] * policy)[..., None] * features
         ahead = np.einsum("msat,mtb,mtbd->msad", P * discount, policy, features, optimize=True)

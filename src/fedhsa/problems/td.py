@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._generate import blend, dense_kernel, lazy
 from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
 from . import _processes
-from ._evaluation import AbstractEvaluator, parts, projected, solved
-from ._generate import blend, dense_kernel, lazy
+from ._evaluation import AbstractEvaluator, evaluation_problem, evaluator_fields, projected
 from ._processes import Process
 from .base import Problem
 
@@ -75,7 +75,9 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, start:
 
 def _problem(process: Process) -> Problem:
     r"""$A_i = \Phi_i^T D_i (P_i \Gamma_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
-    return solved(TDAgent(Transitions(process.chain), *parts(process, *projected(process, *process.errors()))))
+    return evaluation_problem(
+        TDAgent(Transitions(process.chain), *evaluator_fields(process, *projected(process, *process.errors())))
+    )
 
 
 def random(

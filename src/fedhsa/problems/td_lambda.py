@@ -9,7 +9,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Traces
 from . import _processes, td
-from ._evaluation import AbstractEvaluator, parts, projected, solved
+from ._evaluation import AbstractEvaluator, evaluation_problem, evaluator_fields, projected
 from ._processes import Process
 from .base import Problem
 
@@ -21,7 +21,9 @@ class TDLambdaAgent(AbstractEvaluator):
         return self.error(theta, o.state, o.next_state) * o.trace
 
 
-def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, trace: float = 0.5, start: Any = None) -> Problem:
+def from_arrays(
+    P: Any, R: Any, features: Any, discount: Any, *, trace_decay: float = 0.5, start: Any = None
+) -> Problem:
     r"""TD($\lambda$) in `M` Markov reward processes that share a parameter.
 
     0 is TD(0); 1 has the root of Monte Carlo evaluation, the values nearest to the true ones.
@@ -29,23 +31,23 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, trace: float = 
     **Arguments:**
 
     - `P`, `R`, `features`, `discount`, `start`: as for `td.from_arrays`.
-    - `trace`: $\lambda$ in [0, 1].
+    - `trace_decay`: $\lambda$ in [0, 1].
 
     !!! example
         >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
-        >>> from_arrays(P, R=[[0.0, 1.0]], features=[np.ones((2, 1))], discount=0.5, trace=1.0).theta_star   # mean of V
+        >>> from_arrays(P, R=[[0.0, 1.0]], features=[np.ones((2, 1))], discount=0.5, trace_decay=1.0).theta_star
         array([1.])
 
     !!! cite "Tsitsiklis and Van Roy (1997); Tian, Olshevsky et al. (2024), arXiv:2403.08896, for one-shot averaging"
     """
-    return _problem(_processes.from_arrays(P, R, features, discount, start), trace)
+    return _problem(_processes.from_arrays(P, R, features, discount, start), trace_decay)
 
 
 def from_model(
-    model: Model, policy: Any = None, features: Any = None, *, trace: float = 0.5, start: str = "stationary"
+    model: Model, policy: Any = None, features: Any = None, *, trace_decay: float = 0.5, start: str = "stationary"
 ) -> Problem:
     r"""TD($\lambda$) of a policy in the agents' models; arguments as for `td.from_model`."""
-    return _problem(_processes.from_model(model, policy, features, start=start), trace)
+    return _problem(_processes.from_model(model, policy, features, start=start), trace_decay)
 
 
 def random(
@@ -53,21 +55,21 @@ def random(
     num_states: int = 20,
     dim: int = 8,
     *,
-    trace: float = 0.5,
+    trace_decay: float = 0.5,
     heterogeneity: float = 1.0,
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
     r"""The processes of `td.random`, evaluated by TD($\lambda$)."""
-    return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), trace)
+    return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), trace_decay)
 
 
-def _problem(process: Process, trace: float) -> Problem:
+def _problem(process: Process, trace_decay: float) -> Problem:
     r"""The mean in each state is $(I - \lambda P \Gamma)^{-1} (E \theta + e)$, what a visit is blamed for."""
-    _check.number("trace", trace, least=0.0, most=1.0)
+    _check.number("trace_decay", trace_decay, least=0.0, most=1.0)
     E, e = process.errors()
-    blame = np.eye(E.shape[1]) - trace * process.going_on
+    blame = np.eye(E.shape[1]) - trace_decay * process.discounted_transitions
     A, b = projected(process, np.linalg.solve(blame, E), np.linalg.solve(blame, e[..., None])[..., 0])
     by_state = np.broadcast_to(process.discount.reshape(len(E), -1), E.shape[:2])
-    source = Traces(process.chain, process.features, trace * by_state)
-    return solved(TDLambdaAgent(source, *parts(process, A, b)))
+    source = Traces(process.chain, process.features, trace_decay * by_state)
+    return evaluation_problem(TDLambdaAgent(source, *evaluator_fields(process, A, b)))

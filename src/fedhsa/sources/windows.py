@@ -70,18 +70,18 @@ class Traces(AbstractSource):
 
     - `chain`: the chain.
     - `features`: $\phi$, `(S, d)`.
-    - `fading`: $\lambda \gamma$, `(S,)`.
+    - `decay`: $\lambda \gamma$, `(S,)`.
     """
 
     chain: FiniteChain
     features: np.ndarray
-    fading: np.ndarray
+    decay: np.ndarray
 
     def init(self, key, /) -> tuple[Any, Any]:
         return self.chain.init(key), jnp.zeros_like(self.features[0])
 
     def step(self, key, state, /):
         s, before = state
-        trace = self.fading[s] * before + self.features[s]
+        trace = self.decay[s] * before + self.features[s]
         following, _ = self.chain.step(key, s)
         return (following, trace), Traced(s, following, trace)

@@ -53,7 +53,7 @@ class OneShot(AbstractExperiment):
 
     def problem(self, num_agents: int, trace: float) -> Problem:
         """An episode that has ended is followed by another."""
-        return td_lambda.from_model(worlds.random_walk(num_agents), trace=trace, start="episode")
+        return td_lambda.from_model(worlds.random_walk(num_agents), trace_decay=trace, start="episode")
 
     def run(self, watch: Watch) -> Outcome:
         arrays, predicted = {}, {}

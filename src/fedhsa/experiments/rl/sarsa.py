@@ -62,7 +62,7 @@ class FedSARSA(AbstractExperiment):
     """Local steps for which the drift is predicted."""
     num_states: int = 30
     num_actions: int = 30
-    sharpness: float = 0.02
+    inverse_temperature: float = 0.02
     discount: float = 0.2
     problem_key: int = 0
     """Which environments."""
@@ -108,7 +108,7 @@ class FedSARSA(AbstractExperiment):
             key=self.problem_key,
         )
         group = GROUPS * (np.arange(S) * GROUPS // S)[:, None] + np.arange(A) * GROUPS // A
-        return sarsa.from_model(model, np.eye(GROUPS**2)[group], sharpness=self.sharpness)
+        return sarsa.from_model(model, np.eye(GROUPS**2)[group], inverse_temperature=self.inverse_temperature)
 
     def run(self, watch: Watch) -> Outcome:
         alone = self.problem(Case(1, 0.0))
@@ -216,8 +216,8 @@ class FedSARSA(AbstractExperiment):
             "learning, ICLR 2024, arXiv:2401.15273: 100 states, 100 actions, 25 features (5 x 5 groups), discount "
             "0.2, 10 local steps, 20000 samples, step 0.01, up to 40 agents, eps from 0 to 2 for kernels and rewards.",
             f"Ours have {self.num_states} states and {self.num_actions} actions in as many groups, without "
-            "projection, as in the source's code. Policies are softmax with sharpness "
-            f"{self.sharpness:g}, for values between 0 and 125; both perturbations are equal.",
+            "projection, as in the source's code. Policies are softmax with inverse temperature "
+            f"{self.inverse_temperature:g}, for values between 0 and 125; both perturbations are equal.",
             "The source measures from the first agent's own solution, found by a long run; here it is solved for, and "
             "so is the common one. Squared distances are means over the last quarter.",
             "The drift of Local SA is that without noise, for operators linearised at the common root.",
