@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 
 def traced(value: Any) -> bool:
     """Whether the value, or a part of it, is known only when the program runs."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
 def not_traced(name: str, value: Any, reason: str) -> None:

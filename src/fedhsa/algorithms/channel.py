@@ -67,7 +67,7 @@ class Lossy(AbstractWrapper):
     def _lose(self, exchange: Exchange, number: int):
         def local(message, memory, agent, block, round):
             reply, memory = exchange.local(message, memory, agent, block, round)
-            draw = jax.random.uniform(own_key(round.agent_key, self.stage, number), dtype=jnp.result_type(self.loss))
+            draw = jax.random.uniform(own_key(round.agent_key, Stream.LOSS, number), dtype=jnp.result_type(self.loss))
             arrives = draw >= self.loss
             scale = 1 / (1 - self.loss) if self.rescale else jnp.ones_like(draw)
             return jax.tree.map(lambda x: x * jnp.where(arrives, scale, 0).astype(x.dtype), reply), memory
@@ -122,7 +122,7 @@ class OverTheAir(AbstractWrapper):
         def local(message, memory, agent, block, round):
             reply, memory = exchange.local(message, memory, agent, block, round)
             variance = jnp.log1p(jnp.square(self.gain_std))  # of the gain's logarithm
-            normal = jax.random.normal(own_key(round.agent_key, self.stage, number), dtype=jnp.result_type(variance))
+            normal = jax.random.normal(own_key(round.agent_key, Stream.AIR, number), dtype=jnp.result_type(variance))
             gain = jnp.exp(jnp.sqrt(variance) * normal - variance / 2)
             return jax.tree.map(lambda x: x * gain.astype(x.dtype), reply), memory
 
@@ -130,7 +130,7 @@ class OverTheAir(AbstractWrapper):
 
     def _receive(self, exchange: Exchange, number: int):
         def aggregate(server, replies, round):
-            key = own_key(round.key, self.stage, number)
+            key = own_key(round.key, Stream.AIR, number)
             leaves, structure = jax.tree.flatten(replies.values)
             # The same for every agent, so that it appears once in the average over those that sent.
             sending = jnp.maximum(replies.share * round.num_agents, 1)

@@ -82,7 +82,7 @@ class Compressed(AbstractWrapper):
             _check.choice("feedback", self.feedback, ("error", "difference", "none"))
 
     @property
-    def effects(self):
+    def effects(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         found = Effect.CODES_REPLIES
         if self._feedback != "error":
             found |= Effect.LEAVES_OUT_FOR_GOOD
@@ -117,7 +117,7 @@ class Compressed(AbstractWrapper):
     def _code(self, exchange: Exchange, number: int):
         def local(message, memory, agent, block, round):
             reply, inner = exchange.local(message, memory.inner, agent, block, round)
-            key = own_key(round.agent_key, self.stage, number)
+            key = own_key(round.agent_key, Stream.CODING, number)
             if self._feedback == "none":
                 return self._coded(key, reply), Memory(inner, ())
             kept = memory.kept[number]

@@ -104,7 +104,7 @@ class Delayed(AbstractWrapper):
         """What was computed `delay` rounds ago, or zero."""
         delay = self.max_delay
         if self.random:
-            delay = jax.random.randint(own_key(round.agent_key, self.stage, 0), (), 1, self.max_delay + 1)
+            delay = jax.random.randint(own_key(round.agent_key, Stream.DELAY, 0), (), 1, self.max_delay + 1)
         sent = tree.take(queue, (round.index - delay) % self.max_delay)
         counts = (sent.round == round.index - delay) & (sent.round >= 0)
         if self.threshold is not None:

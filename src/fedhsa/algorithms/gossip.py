@@ -82,7 +82,7 @@ class Gossip(AbstractWrapper):
         _check.choice("combine", self.combine, ("last", "first"))
 
     @property
-    def effects(self):
+    def effects(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         own = Effect.KEEPS_OWN_REPLIES if self.combine == "first" else Effect.NOTHING
         return Effect.MIXES_THETAS | Effect.REPORTS_ANOTHER_THETA | own
 

@@ -82,7 +82,7 @@ class Partial(AbstractWrapper):
             )
 
     @property
-    def effects(self):
+    def effects(self):  # pyright: ignore[reportIncompatibleVariableOverride]
         found = Effect.SKIPS_AGENTS if self.sampling.equal else Effect.SKIPS_AGENTS | Effect.UNEQUAL_CHANCES
         if self.all_answer_first or len(self.algorithm.exchanges) == 1:
             return found
