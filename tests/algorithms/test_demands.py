@@ -127,3 +127,15 @@ def test_a_server_state_may_be_any_pytree_with_a_theta(wrap):
     own = Undemanding(method)
     plain, other = (fh.simulate(problem, wrap(a), rounds=3, record=("theta",)) for a in (method, own))
     np.testing.assert_array_equal(plain.records["theta"], other.records["theta"])
+
+
+def test_a_server_state_without_a_theta_raises_in_a_sentence():
+    class Hidden(Undemanding):
+        def init(self, theta):
+            server, memory = self.method.init(theta)
+            return {"theta": server.theta}, memory
+
+    hidden = Hidden(fh.LocalSA(0.05, 4))
+    for algorithm in hidden, fh.ServerMomentum(hidden, 0.5), fh.RichardsonRomberg(fh.Averaged(hidden)):
+        with pytest.raises(TypeError, match=r"server state of Hidden must have the parameter, .* got nothing in dict"):
+            fh.simulate(quadratic().problem, algorithm, rounds=1)

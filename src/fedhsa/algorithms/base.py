@@ -168,6 +168,19 @@ class AbstractAlgorithm(eqx.Module):
         return cost
 
 
+def checked_init(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[Any, Any]:
+    """The algorithm's start; raises if its server state is not what drivers and wrappers need."""
+    server, memory = algorithm.init(theta)
+    found = getattr(getattr(server, "theta", None), "shape", None)
+    if found != theta.shape:
+        what = "nothing" if found is None else f"an array of shape {found}"
+        raise TypeError(
+            f"The server state of {type(algorithm).__name__} must have the parameter, of shape {theta.shape}, as "
+            f"`theta`, got {what} in {type(server).__name__}. Return a named tuple or an `eqx.Module` with it."
+        )
+    return server, memory
+
+
 def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
     """What in a message is each agent's own, with a leading axis, and how to put an agent's entries back in place."""
     leaves, structure = jax.tree.flatten(message, is_leaf=lambda x: isinstance(x, PerAgent))

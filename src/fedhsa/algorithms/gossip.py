@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .. import _check, tree
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, split
+from .base import AbstractAlgorithm, Exchange, PerAgent, Replies, checked_init, split
 from .demands import Effect
 from .graphs import AbstractGraph
 from .wrapper import AbstractWrapper
@@ -87,7 +87,7 @@ class Gossip(AbstractWrapper):
         return Effect.MIXES_THETAS | Effect.REPORTS_ANOTHER_THETA | own
 
     def init(self, theta):
-        server, memory = self.algorithm.init(theta)
+        server, memory = checked_init(self.algorithm, theta)
         M = self.graph.num_agents
         return GossipServer(theta, jax.tree.map(lambda x: jnp.broadcast_to(x, (M, *x.shape)), server)), memory
 

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .. import _check
 from .._types import Theta
-from .base import AbstractAlgorithm, Coded, Exchange, PerAgent, Replies
+from .base import AbstractAlgorithm, Coded, Exchange, PerAgent, Replies, checked_init
 from .demands import Effect
 from .schedules import AbstractSchedule
 from .wrapper import AbstractWrapper, on_inner_server
@@ -32,7 +32,7 @@ class AbstractAverage(AbstractWrapper):
     effects = Effect.REPORTS_ANOTHER_THETA
 
     def init(self, theta):
-        inner, memory = self.algorithm.init(theta)
+        inner, memory = checked_init(self.algorithm, theta)
         return Report(theta, inner), memory
 
     @property

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _check
 from .._types import Theta
-from .base import AbstractAlgorithm, Exchange, Replies
+from .base import AbstractAlgorithm, Exchange, Replies, checked_init
 from .demands import Effect
 from .wrapper import AbstractWrapper, on_inner_server
 
@@ -179,7 +179,7 @@ class ServerMomentum(AbstractWrapper):
         _check.scalar("beta", self.beta, least=0.0, below=1.0, remedy="At 1 no move is ever forgotten.")
 
     def init(self, theta):
-        inner, memory = self.algorithm.init(theta)
+        inner, memory = checked_init(self.algorithm, theta)
         return MomentumServer(theta, inner, jnp.zeros_like(theta)), memory
 
     @property

@@ -13,7 +13,7 @@ from .. import tree
 from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Exchange, Replies, Round
-from ..algorithms.base import split
+from ..algorithms.base import checked_init, split
 from ..problems import AbstractAgent
 from .record import Snapshot
 
@@ -56,7 +56,7 @@ def begin(
 ) -> tuple[Carry, dict[str, Array]]:
     """The state before the first round, position 0 of every chain, and what the recorders see of it."""
     M, K = keys.source.shape
-    server, memory = algorithm.init(theta)
+    server, memory = checked_init(algorithm, theta)
 
     carry = Carry(
         server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
