@@ -16,7 +16,7 @@ from fedhsa.experiments.study import base
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 
-NAMES = list(presets.experiments())
+NAMES = list(presets.studies())
 TINY = ["--option", "num_agents=3", "dim=2", "step_size=0.02", "--rounds", "150"]
 KEYS = {"name", "statement", "measured", "expected", "interval", "verdict"}
 
@@ -122,12 +122,12 @@ def test_settings_that_diverge_fail_with_the_reason_and_the_rest_goes_on(tmp_pat
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tmp_path, monkeypatch, capsys):
     original, first = Comparison.run, tmp_path / "quadratic" / "noiseless" / "data.npz"
 
-    def interrupted(self, watch):
+    def interrupted(self, runner):
         if self.name == "nonconvex/noiseless":
             while not first.exists():
                 time.sleep(0.01)
             raise KeyboardInterrupt
-        return original(self, watch)
+        return original(self, runner)
 
     monkeypatch.setattr(Comparison, "run", interrupted)
     names = ("quadratic/noiseless", "nonconvex/noiseless")

@@ -22,7 +22,7 @@ from .._check import nearest
 from ..experiments.page.report import Report, machine, versions
 from ..experiments.run import presets, store
 from ..experiments.run.runner import Finished, Status, entry, run
-from ..experiments.study.base import AbstractExperiment
+from ..experiments.study.base import AbstractStudy
 from ..experiments.study.claims import Claim
 from .output import FailedRunError, writable
 from .parsing import parse_flags
@@ -121,7 +121,7 @@ continues. The exit code is 1 when a claim fails.
 def main(args: Sequence[str], console: Console) -> int:
     """Runs the command with these arguments; gives the exit code."""
     settings = parse_flags(ReproduceSettings, args, ReproduceSettings())
-    known = presets.experiments(settings.preset)
+    known = presets.studies(settings.preset)
     if settings.quick:
         known = {name: presets.quick(experiment) for name, experiment in known.items()}
     chosen = _changed(_choose(known, (*settings.names, *settings.only)), settings)
@@ -151,7 +151,7 @@ def main(args: Sequence[str], console: Console) -> int:
     return FAILED if failures or "fail" in asked else 0
 
 
-def _choose(known: dict[str, AbstractExperiment], wanted: Sequence[str]) -> dict[str, AbstractExperiment]:
+def _choose(known: dict[str, AbstractStudy], wanted: Sequence[str]) -> dict[str, AbstractStudy]:
     """The experiments with these names, families or patterns."""
     chosen: set[str] = set()
     for name in wanted:
@@ -164,7 +164,7 @@ def _choose(known: dict[str, AbstractExperiment], wanted: Sequence[str]) -> dict
     return {name: experiment for name, experiment in known.items() if not wanted or name in chosen}
 
 
-def _changed(chosen: dict[str, AbstractExperiment], settings: ReproduceSettings) -> dict[str, AbstractExperiment]:
+def _changed(chosen: dict[str, AbstractStudy], settings: ReproduceSettings) -> dict[str, AbstractStudy]:
     """The experiments with the settings from the command line, each where there is such a setting."""
     given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
     for name, value in (given | settings.option).items():
@@ -184,13 +184,13 @@ def _given(settings: ReproduceSettings) -> list[str]:
 
 
 def _run(
-    settings: ReproduceSettings, chosen: dict[str, AbstractExperiment], devices: Any, console: Console
+    settings: ReproduceSettings, chosen: dict[str, AbstractStudy], devices: Any, console: Console
 ) -> tuple[dict[str, Exception], bool]:
     """Runs what is not finished; gives what failed and why, and whether it was interrupted."""
     failures: dict[str, Exception] = {}
     number, total = 0, len(chosen)
 
-    def manifest(experiment: AbstractExperiment) -> dict[str, Any]:
+    def manifest(experiment: AbstractStudy) -> dict[str, Any]:
         command = shlex.join(["fedhsa", "reproduce", experiment.name, *settings.arguments()])
         place = settings.folder.relative_to(settings.out).joinpath(experiment.name).as_posix()
         about = {"command": command, "preset": settings.preset, "quick": settings.quick, "folder": place}
@@ -253,8 +253,8 @@ def _drawing(console: Console, show: bool) -> Iterator[None]:
 
 def _report(
     settings: ReproduceSettings,
-    experiments: dict[str, AbstractExperiment],
-    chosen: dict[str, AbstractExperiment],
+    experiments: dict[str, AbstractStudy],
+    chosen: dict[str, AbstractStudy],
     command: str,
     began: float,
 ) -> Report:
@@ -288,7 +288,7 @@ def _counted(claim: Claim) -> str:
     return f"{passed} of {len(claim.checks)}" if claim.checks else ""
 
 
-def _list(console: Console, chosen: dict[str, AbstractExperiment]) -> None:
+def _list(console: Console, chosen: dict[str, AbstractStudy]) -> None:
     table = Table("experiment", "what it is, and its settings", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name, experiment in chosen.items():
         values = store.settings(experiment)

@@ -11,6 +11,7 @@ from .estimates import growth as growth
 from .estimates import interval as interval
 from .estimates import jackknife as jackknife
 from .estimates import mean as mean
+from .estimates import power as power
 from .estimates import ratio as ratio
 from .estimates import slope as slope
 from .estimates import squared_bias as squared_bias

@@ -36,6 +36,15 @@ class Estimate(NamedTuple):
         """Whether the value lies in the interval."""
         return self.low <= value <= self.high
 
+    def __truediv__(self, unit: float) -> "Estimate":
+        """The same in another unit."""
+        return Estimate(*(end / unit for end in (self.value, self.low, self.high)))
+
+    def __format__(self, spec: str) -> str:
+        """The number with its interval, such as `2.00 [1.50, 2.70]`."""
+        value, low, high = (format(end, spec) for end in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}]"
+
 
 def mean(samples: Any, level: float = LEVEL) -> Estimate:
     """The mean of positive samples, one per seed.
@@ -78,6 +87,16 @@ def slope(x: Any, samples: Any, level: float = LEVEL) -> Estimate:
     value = float(weights @ np.log(averages[:, 0]))
     half = float(_half_width(influence, level))
     return Estimate(value, value - half, value + half)
+
+
+def power(x: Any, values: Any) -> float:
+    """The slope of numbers without noise on logarithmic axes.
+
+    !!! example
+        >>> round(power([1, 2, 4], [8.0, 4.0, 2.0]), 6)
+        -1.0
+    """
+    return float(np.polyfit(np.log(x), np.log(values), 1)[0])
 
 
 def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.delays import Delays
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Delays()
 
@@ -44,12 +44,12 @@ def test_other_orders_fail(changed, names):
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 2
-    assert "after 50 rounds without delays, after 50" in STUDY.tell(made())[0]
+    assert "after 50 rounds without delays, after 50" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
 def test_a_run_that_never_gets_there_says_so():
-    assert "never with vanilla ones" in STUDY.tell(made())[0]
+    assert "never with vanilla ones" in STUDY.summary(made())[0]
 
 
 def test_uniform_delays_lose_stability_where_the_formula_says():
@@ -66,7 +66,7 @@ def test_uniform_delays_lose_stability_where_the_formula_says():
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = Delays(max_delay=3, max_delays=(3,), rounds=40, seeds=2, num_states=5, dim=2)
-    outcome = tiny.run(Watch())
+    outcome = tiny.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert {label: error.shape for label, error in outcome.arrays.items()} == dict.fromkeys(
         ("none", "adaptive 3", "vanilla 3"), (2, 41)
@@ -75,4 +75,4 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.fixed_points import FixedPoints, loopless_mean, neighbourhood
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.theory.bounds import local_sa_bias
 
 STUDY = FixedPoints()
@@ -43,11 +43,11 @@ def test_what_the_source_says_passes():
 
 @pytest.mark.slow
 def test_a_small_run_gives_what_is_kept_on_disk():
-    outcome = TINY.run(Watch())
+    outcome = TINY.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert all(row["fixed"] <= row["bound"] for row in outcome.facts["rows"] if row["H"] > 1)
     assert len(TINY.draw(outcome).axes) == 4
-    assert "bound S" in TINY.tell(outcome)[0]
+    assert "bound S" in TINY.summary(outcome)[0]
     assert {len(column) for column in TINY.table(outcome).values()} == {len(outcome.facts["rows"])}
 
 
@@ -97,4 +97,4 @@ def test_the_bound_holds_for_one_parameter():
 
 @pytest.mark.slow
 def test_the_source_is_reproduced():
-    assert not [check for check in STUDY.checks(STUDY.run(Watch())) if check.verdict == "fail"]
+    assert not [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.garnet import MANY, METHODS, Garnet
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Garnet()
 
@@ -54,7 +54,7 @@ def test_other_biases_and_floors_fail(changed, names):
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == len(STUDY.cases())
-    assert "at H = 10000 (predicted 1)" in STUDY.tell(made())[0]
+    assert "at H = 10000 (predicted 1)" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
@@ -67,7 +67,7 @@ def test_the_longest_rounds_get_more_samples():
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     sizes = {"num_agents": 2, "many_agents": 2, "local_steps": (), "like_steps": (3,), "further_steps": 3}
-    outcome = Garnet(**sizes, samples=30, least_rounds=4, seeds=2, few_seeds=2).run(Watch())
+    outcome = Garnet(**sizes, samples=30, least_rounds=4, seeds=2, few_seeds=2).run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["like, N = 2, H = 3/FedHSA"].shape == (2, 11)
     assert outcome.arrays["unlike, Markov, N = 2, H = 3/SCAFFLSA/mean"].shape == (2, 8)
@@ -75,4 +75,4 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

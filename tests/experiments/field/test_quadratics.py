@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.quadratics import RADII, Quadratics, fed_radius, last_above, local_limit, scaffold_radius
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Quadratics()
 TINY = dataclasses.replace(
@@ -65,7 +65,7 @@ def test_anything_else_fails(changed, expected):
 
 @pytest.mark.slow
 def test_the_closed_forms_are_those_of_the_runs():
-    outcome = TINY.run(Watch())
+    outcome = TINY.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     for G in TINY.dissimilarities:
         limit = local_limit(TINY.common_step, 2, G)
@@ -76,10 +76,10 @@ def test_the_closed_forms_are_those_of_the_runs():
             measured = (error[end] / error[start]) ** (1 / (2 * (end - start)))
             assert abs(measured - radius(TINY.common_step, 2)) < 1e-3
     assert len(TINY.draw(outcome).axes) == 4
-    assert TINY.tell(outcome)[0].startswith("At one step")
+    assert TINY.summary(outcome)[0].startswith("At one step")
     assert {len(column) for column in TINY.table(outcome).values()} == {len(outcome.facts["rows"])}
 
 
 @pytest.mark.slow
 def test_the_source_is_reproduced():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -10,7 +10,7 @@ import pytest
 
 from fedhsa import cost
 from fedhsa.experiments.field.rounds import SAMPLINGS, Rounds, _label
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.study.instance import Instance
 
 STUDY = Rounds()
@@ -25,7 +25,7 @@ TINY = dataclasses.replace(
 )
 
 
-class Pretend(Watch):
+class Pretend(Runner):
     """Counts the cost of a run and makes up its errors, which fall with the square root of the samples."""
 
     def simulate(self, problem, algorithm, **settings) -> Any:
@@ -73,9 +73,9 @@ def test_few_rounds_grow_with_the_logarithm():
     assert more < 2 * few
 
 
-@pytest.mark.parametrize("watch", [Pretend, pytest.param(Watch, marks=pytest.mark.slow)])
-def test_a_small_run_gives_what_is_kept_on_disk(watch):
-    outcome = TINY.run(watch())
+@pytest.mark.parametrize("runner", [Pretend, pytest.param(Runner, marks=pytest.mark.slow)])
+def test_a_small_run_gives_what_is_kept_on_disk(runner):
+    outcome = TINY.run(runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert {row["sampling"] for row in outcome.facts["rows"]} == set(SAMPLINGS)
     once = next(row for row in outcome.facts["rows"] if row["method"] == "OneShotAveraging")
@@ -86,10 +86,10 @@ def test_a_small_run_gives_what_is_kept_on_disk(watch):
     assert once["bytes"] == 8 * 2
     assert fed["bytes"] == 2 * batch["bytes"]
     assert len(TINY.draw(outcome).axes) == 6
-    assert "DisSACC's error" in TINY.tell(outcome)[0]
+    assert "DisSACC's error" in TINY.summary(outcome)[0]
     assert {len(column) for column in TINY.table(outcome).values()} == {len(outcome.facts["rows"])}
 
 
 @pytest.mark.slow
 def test_few_rounds_are_enough():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.scaffnew import Probability, vertex
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Probability()
 TINY = dataclasses.replace(
@@ -67,17 +67,17 @@ def test_another_law_fails(changed, expected):
 
 @pytest.mark.slow
 def test_a_small_run_gives_what_is_kept_on_disk():
-    outcome = TINY.run(Watch())
+    outcome = TINY.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert all(np.isfinite(row).all() for row in outcome.arrays.values())
     few = {row["method"]: row["exchanges"] for row in outcome.facts["rows"]}
     assert few["LocalSA"] is None
     assert few["Scaffnew"] < few["SGD"]
     assert len(TINY.draw(outcome).axes) == 3
-    assert "Scaffnew needs" in TINY.tell(outcome)[1]
+    assert "Scaffnew needs" in TINY.summary(outcome)[1]
     assert len({len(column) for column in TINY.table(outcome).values()}) == 1
 
 
 @pytest.mark.slow
 def test_the_source_is_reproduced():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.speedup import METHODS, Speedup
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Speedup()
 
@@ -43,7 +43,7 @@ def test_an_interval_that_is_wide_fails():
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 2
-    assert "like, H = 10, SCAFFLSA -1.000 (-1.000 to -1.000)" in STUDY.tell(made())[0]
+    assert "like, H = 10, SCAFFLSA -1.000 [-1.000, -1.000]" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
@@ -55,7 +55,7 @@ def test_copies_share_the_root_of_the_cohort():
 
 @pytest.mark.slow
 def test_a_run_has_an_error_for_every_seed_and_number_of_agents():
-    outcome = Speedup(like_agents=(1, 2), unlike_agents=(10,), local_steps=(3,), samples=30, seeds=2).run(Watch())
+    outcome = Speedup(like_agents=(1, 2), unlike_agents=(10,), local_steps=(3,), samples=30, seeds=2).run(Runner())
     shapes = {label: samples.shape for label, samples in outcome.arrays.items()}
     assert shapes == {
         f"{s}, H = 3/{m}": (n, 2) for s, n in (("like", 2), ("unlike", 1)) for m in ("SCAFFLSA", "FedHSA")
@@ -64,4 +64,4 @@ def test_a_run_has_an_error_for_every_seed_and_number_of_agents():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert verdicts(STUDY.run(Watch())) == {"pass"}
+    assert verdicts(STUDY.run(Runner())) == {"pass"}

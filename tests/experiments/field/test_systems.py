@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.field.systems import SYSTEMS, Systems
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 TINY = dataclasses.replace(Systems(), seeds=2, samples=200, copies=(1, 2), systems=("one-shot averaging",))
 
@@ -62,9 +62,9 @@ def test_traffic_is_counted_until_the_error_stays_below_the_target():
 
 
 def test_a_small_run_gives_an_outcome_that_can_be_kept_drawn_and_told():
-    outcome = TINY.run(Watch())
+    outcome = TINY.run(Runner())
     outcome = Outcome(outcome.arrays, json.loads(json.dumps(outcome.facts, allow_nan=False)))
     assert TINY.table(outcome)["system"] == ["one-shot averaging"]
     assert 0 < TINY.bias(outcome, "one-shot averaging") < 1
-    assert "one-shot averaging" in " ".join(TINY.tell(outcome))
+    assert "one-shot averaging" in " ".join(TINY.summary(outcome))
     assert len(TINY.draw(outcome).axes) == 4

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from fedhsa.experiments.page.render import render
 from fedhsa.experiments.page.report import Report
 from fedhsa.experiments.run.store import Entry
-from fedhsa.experiments.study.base import AbstractExperiment, Outcome
-from fedhsa.experiments.study.checks import at_most, equals, inside
+from fedhsa.experiments.study.base import AbstractStudy, Outcome
 from fedhsa.experiments.study.claims import CLAIMS
 from fedhsa.plots import save
 from fedhsa.statistics import Estimate
@@ -24,7 +23,7 @@ VOID = {"meta", "img", "wbr", "link"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Fake(AbstractExperiment):
+class Fake(AbstractStudy):
     """Draws a line and checks what it is told to."""
 
     claim: int = 3
@@ -33,7 +32,7 @@ class Fake(AbstractExperiment):
     def seconds(self):
         return 0.0
 
-    def run(self, watch):
+    def run(self, runner):
         return Outcome({}, {})
 
     def draw(self, outcome):
@@ -41,16 +40,14 @@ class Fake(AbstractExperiment):
         figure.subplots().plot([1, 2, 3])
         return figure
 
-    def tell(self, outcome):
+    def summary(self, outcome):
         return [f"It stops at 1.5e-05, {ODD}", "Use `eta <= 0.1`."]
 
-    def checks(self, outcome):
-        limit = Estimate(2e-5, 1.9e-5, 2.1e-5)
-        return [
-            equals(self.claim, f"{self.name}: floor", f"The floor, {ODD}", limit, 2e-5 if self.good else 1e-5),
-            inside(self.claim, f"{self.name}: order", "Above 1.", Estimate(2.0, 1.5, 2.5), 1.0, float("inf")),
-            at_most(1, f"{self.name}: limit", "Near.", 0.0, 1e-8),
-        ]
+    def check(self, outcome, checks):
+        checks.equals("floor", f"The floor, {ODD}", Estimate(2e-5, 1.9e-5, 2.1e-5), 2e-5 if self.good else 1e-5)
+        checks.above("order", "Above 1.", Estimate(2.0, 1.5, 2.5))
+        checks.claim = 1
+        checks.at_most("limit", "Near.", 0.0, 1e-8)
 
     def table(self, outcome):
         return {"x": [1]}

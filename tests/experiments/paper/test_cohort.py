@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.paper.cohort import Cohort, variances
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 TINY = Cohort(families=("quadratic",), num_agents=2, dim=2, copies=(1, 3), rounds=40, seeds=4)
 
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return TINY.run(Watch())
+    return TINY.run(Runner())
 
 
 def made(power: float, spread: float = 0.05, basis: str = "exact") -> tuple[Cohort, Outcome]:
@@ -79,7 +79,7 @@ def test_everything_measured_is_drawn_told_and_tabulated(outcome):
     assert left.get_yscale() == "log"
     assert "by prediction" in right.get_ylabel()
     assert TINY.table(outcome)["agents"] == [2, 6]
-    assert "from 2 to 6" in TINY.tell(outcome)[0]
+    assert "from 2 to 6" in TINY.summary(outcome)[0]
 
 
 def test_unknown_families_are_refused():
@@ -90,5 +90,5 @@ def test_unknown_families_are_refused():
 @pytest.mark.slow
 def test_the_variance_of_a_repeated_cohort_falls_as_one_over_the_agents_in_every_family():
     study = Cohort()
-    checks = study.checks(study.run(Watch()))
+    checks = study.checks(study.run(Runner()))
     assert [check.verdict for check in checks] == ["pass"] * 10

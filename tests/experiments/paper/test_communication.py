@@ -43,6 +43,6 @@ def test_methods_with_the_same_floor_fail_the_claim_that_only_one_gets_further()
 
 def test_sentences_table_and_figure_come_from_the_outcome_alone():
     experiment, found = Communication(), outcome()
-    assert any("at any price" in sentence for sentence in experiment.tell(found))
+    assert any("at any price" in sentence for sentence in experiment.summary(found))
     assert len({len(column) for column in experiment.table(found).values()}) == 1
     assert len(experiment.draw(found).axes) == 6

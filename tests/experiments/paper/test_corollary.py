@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.experiments.paper.corollary import Corollary
-from fedhsa.experiments.paper.corollary_outcome import Point, outside_parts, over_plateau
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.paper.corollary import Corollary, Point, outside_parts, over_plateau
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.theory import bounds, constants
 
 STUDY = Corollary()
@@ -101,7 +100,7 @@ def test_a_run_gives_what_is_kept_on_disk():
     study = Corollary(
         seeds=3, round_sweep=(40, 80), local_step_sweep=(2,), copy_sweep=(1,), outside_rounds=8, outside_copies=(1, 1)
     )
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert outcome.arrays["inside/error"].shape == (2, 3)
     assert outcome.arrays["outside/error"].shape == (2, 3)
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
@@ -143,13 +142,13 @@ def test_an_error_outside_that_is_not_the_predicted_one_fails():
 def test_figure_sentences_and_table_are_made_from_what_was_kept():
     outcome = made()
     assert [ax.get_yscale() for ax in STUDY.draw(outcome).axes] == ["log", "log"]
-    assert "M = 3072" in STUDY.tell(outcome)[-1]
+    assert "M = 3072" in STUDY.summary(outcome)[-1]
     assert {len(column) for column in STUDY.table(outcome).values()} == {10}
     assert dataclasses.replace(STUDY, seeds=256).seconds() > STUDY.seconds()
 
 
 @pytest.mark.slow
 def test_the_corollary_holds():
-    found = STUDY.run(Watch())
+    found = STUDY.run(Runner())
     failed = [check for check in STUDY.checks(found) if check.verdict == "fail"]
     assert not failed

@@ -7,7 +7,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.experiments.paper.drift import Drift, local_paths
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.theory import bounds, constants, measure
 
 STUDY = Drift()
@@ -60,7 +60,7 @@ def test_a_longer_round_begins_like_a_shorter_one():
 
 def test_a_run_gives_what_is_kept_on_disk_and_stays_below_the_proved_bound():
     study = Drift(families=("td",), num_agents=2, dim=2, num_states=4, local_steps=(2, 4), reaches=(0.1, 1.0), seeds=4)
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     drift, known = outcome.arrays["td/drift"], constants(study.instance("td").build())
     assert drift.shape == (3, 2, 2, 4)
@@ -74,7 +74,7 @@ def test_a_run_gives_what_is_kept_on_disk_and_stays_below_the_proved_bound():
 
 def test_gaussian_noise_is_bounded_by_what_was_seen():
     study = Drift(families=("quadratic",), local_steps=(2, 4), reaches=(0.1,), seeds=4)
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert not outcome.facts["quadratic"]["bounded"]
     assert len(set(outcome.arrays["quadratic/sigma"])) > 1
     assert (outcome.arrays["quadratic/sigma"] >= 1).all()
@@ -112,12 +112,12 @@ def test_one_start_off_is_enough_to_fail():
 def test_figure_sentences_and_table_are_made_from_what_was_kept():
     outcome = made()
     assert len(STUDY.draw(outcome).axes) == 2
-    assert "333" in STUDY.tell(outcome)[-1]
+    assert "333" in STUDY.summary(outcome)[-1]
     rows = len(STUDY.families) * len(STUDY.distances) * len(STUDY.reaches) * len(STUDY.local_steps)
     assert {len(column) for column in STUDY.table(outcome).values()} == {rows}
 
 
 @pytest.mark.slow
 def test_the_lemma_holds():
-    failed = [check for check in STUDY.checks(STUDY.run(Watch())) if check.verdict == "fail"]
+    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]
     assert not failed

@@ -1,9 +1,7 @@
 """The figures' experiments on problems small enough for a test: numbers, verdicts and honesty."""
 
 import dataclasses
-import inspect
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from fedhsa.experiments.paper.comparison import Comparison
 from fedhsa.experiments.paper.sweep import AgentSweep
 from fedhsa.experiments.run import presets, store
 from fedhsa.experiments.study import traces
-from fedhsa.experiments.study.base import Outcome, StoppedError, Watch
+from fedhsa.experiments.study.base import Outcome, Runner, StoppedError
 from fedhsa.experiments.study.instance import Instance, draw_stable
 
 SMALL = Instance("quadratic", 4, {"dim": 3, "b_level": 20.0})
@@ -22,13 +20,13 @@ SMALL = Instance("quadratic", 4, {"dim": 3, "b_level": 20.0})
 @pytest.fixture(scope="module")
 def noisy():
     experiment = Comparison("small/markov", "Small", "Figure 0", instance=SMALL, step_size=0.02, rounds=200, seeds=16)
-    return experiment, experiment.run(Watch())
+    return experiment, experiment.run(Runner())
 
 
 @pytest.fixture(scope="module")
 def quiet():
     experiment = Comparison("small/noiseless", "Small", "F", instance=SMALL, step_size=0.02, rounds=200, noiseless=True)
-    return experiment, experiment.run(Watch())
+    return experiment, experiment.run(Runner())
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def sweep():
     experiment = AgentSweep(
         "small/agents", "Small", "F", instance=SMALL, agents=(1, 4), step_size=0.02, rounds=800, seeds=64
     )
-    return experiment, experiment.run(Watch())
+    return experiment, experiment.run(Runner())
 
 
 def verdicts(experiment, outcome):
@@ -46,19 +44,19 @@ def verdicts(experiment, outcome):
 def test_every_check_passes_on_small_problems(noisy, quiet, sweep):
     for experiment, outcome in (noisy, quiet, sweep):
         assert set(verdicts(experiment, outcome).values()) == {"pass"}
-        assert all(isinstance(sentence, str) for sentence in experiment.tell(outcome))
+        assert all(isinstance(sentence, str) for sentence in experiment.summary(outcome))
         assert len({len(column) for column in experiment.table(outcome).values()}) == 1
 
 
 def test_finished_simulations_of_an_interrupted_experiment_are_taken_up_and_damaged_ones_replaced(quiet, tmp_path):
     experiment, outcome = quiet
     with pytest.raises(StoppedError):
-        experiment.run(Watch(lambda: any(tmp_path.glob("*.npz")), folder=tmp_path))
+        experiment.run(Runner(lambda: any(tmp_path.glob("*.npz")), folder=tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
     kept = next(tmp_path.iterdir())
-    again = experiment.run(Watch(folder=tmp_path))
+    again = experiment.run(Runner(folder=tmp_path))
     kept.write_bytes(kept.read_bytes()[:100])
-    third = experiment.run(Watch(folder=tmp_path))
+    third = experiment.run(Runner(folder=tmp_path))
     for name, values in outcome.arrays.items():
         assert np.array_equal(again.arrays[name], values)
         assert np.array_equal(third.arrays[name], values)
@@ -96,9 +94,9 @@ def test_another_slope_than_the_predicted_one_would_be_found(sweep):
 def test_too_few_rounds_are_called_too_few(noisy):
     experiment, _ = noisy
     short = dataclasses.replace(experiment, rounds=20)
-    outcome = short.run(Watch())
+    outcome = short.run(Runner())
     assert not traces.is_flat(outcome, "FedHSA")
-    assert "not to be trusted" in " ".join(short.tell(outcome))
+    assert "not to be trusted" in " ".join(short.summary(outcome))
     assert "fail" in verdicts(short, outcome).values()
 
 
@@ -113,7 +111,7 @@ def test_an_unstable_instance_is_passed_over_and_a_hopeless_one_refused():
 
 @pytest.mark.parametrize("preset", presets.PRESETS)
 def test_every_preset_covers_every_figure_of_the_paper_with_plain_settings(preset):
-    found = presets.experiments(preset)
+    found = presets.studies(preset)
     figures = {experiment.source for experiment in found.values()}
     assert {f"Figure {n}" for n in ("2a", "2b", "3", "4a", "4b", "5", "6a", "6b", "7", "8a", "8b", "9")} <= figures
     for experiment in found.values():
@@ -123,7 +121,7 @@ def test_every_preset_covers_every_figure_of_the_paper_with_plain_settings(prese
 
 
 def test_the_paper_preset_has_the_numbers_of_the_text():
-    found = presets.experiments()
+    found = presets.studies()
     quadratic, td, finite = (found[f"{family}/markov"] for family in ("quadratic", "td", "finite-sum"))
     values = store.settings(quadratic)
     assert [values[n] for n in ("problem.num_agents", "problem.dim", "local_steps", "step_size")] == [20, 10, 10, 0.001]
@@ -140,7 +138,7 @@ def test_the_paper_preset_has_the_numbers_of_the_text():
 
 
 def test_a_setting_that_does_not_exist_or_does_not_fit_is_refused():
-    experiment = presets.experiments()["td/markov"]
+    experiment = presets.studies()["td/markov"]
     with pytest.raises(ValueError, match="no setting `lazyness`"):
         presets.change(experiment, "lazyness", 0.5)
     with pytest.raises(ValueError, match="`rounds` must be a whole number"):
@@ -151,13 +149,7 @@ def test_a_setting_that_does_not_exist_or_does_not_fit_is_refused():
         presets.change(experiment, "noiseless", 1)
     assert presets.change(experiment, "step_size", 1).step_size == 1.0
     assert presets.change(experiment, "problem.key", 3).instance.key == 3
-    price = presets.experiments()["communication"]
+    price = presets.studies()["communication"]
     assert presets.change(price, "td.dim", 4).td.arguments["dim"] == 4
     with pytest.raises(ValueError, match="no setting `quadratic`"):
         presets.change(price, "quadratic", 4)
-
-
-@pytest.mark.parametrize("experiment", presets.experiments().values(), ids=lambda experiment: experiment.name)
-def test_an_outcome_belongs_to_the_code_of_its_experiment(experiment):
-    own = {path.resolve() for path in store._matching(store._own_code(experiment))}
-    assert pathlib.Path(inspect.getfile(type(experiment))).resolve() in own

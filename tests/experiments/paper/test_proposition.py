@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.paper.proposition import Proposition
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.theory.bounds import local_sa_bias, proposition_1
 
 TINY = Proposition(
@@ -17,7 +17,7 @@ TINY = Proposition(
 
 @pytest.fixture(scope="module")
 def outcome() -> Outcome:
-    return TINY.run(Watch())
+    return TINY.run(Runner())
 
 
 def random_parts(agents: int = 5, dim: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,7 @@ def test_a_limit_that_is_off_by_a_millionth_fails(outcome):
 
 def test_a_step_without_a_limit_is_refused():
     with pytest.raises(ValueError, match=r"no limit at H = 2, eta = 5.0: its round has spectral radius"):
-        dataclasses.replace(TINY, quadratic_step=5.0).run(Watch())
+        dataclasses.replace(TINY, quadratic_step=5.0).run(Runner())
 
 
 def test_everything_simulated_is_drawn_told_and_tabulated(outcome):
@@ -92,11 +92,11 @@ def test_everything_simulated_is_drawn_told_and_tabulated(outcome):
     table = TINY.table(outcome)
     assert len(table["measured"]) == 2 + 1 + 2 + 2 + 2
     assert table["family"][0] == "quadratic"
-    assert f"In all {len(table['measured'])} cases" in " ".join(TINY.tell(outcome))
+    assert f"In all {len(table['measured'])} cases" in " ".join(TINY.summary(outcome))
 
 
 @pytest.mark.slow
 def test_proposition_1_and_its_extension_hold_to_eight_digits():
     study = Proposition()
-    checks = study.checks(study.run(Watch()))
+    checks = study.checks(study.run(Runner()))
     assert [check.verdict for check in checks] == ["pass"] * 8

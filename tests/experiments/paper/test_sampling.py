@@ -7,7 +7,7 @@ import pytest
 
 import fedhsa
 from fedhsa.experiments.paper.sampling import Sampling, _alike, _theorem_factor
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.theory import first_order_covariance
 
 TINY = Sampling(families=("finite-sum",), num_agents=3, dim=2, laziness=(0.0, 0.5), rounds=40, seeds=4)
@@ -56,7 +56,7 @@ def test_the_theorems_factor_is_that_of_the_problems_constants(family):
 
 @pytest.mark.slow
 def test_a_run_gives_what_the_rest_needs():
-    outcome = TINY.run(Watch())
+    outcome = TINY.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.facts["finite-sum"]["one_problem"]
     assert outcome.arrays["finite-sum/markov"].shape == (2, 4)
@@ -86,7 +86,7 @@ def test_everything_measured_is_drawn_told_and_tabulated():
     assert above.get_yscale() == "log"
     assert [tick.get_text() for tick in below.get_xticklabels()] == ["1", "10"]
     assert study.table(outcome)["laziness"] == [0.0, 0.9]
-    assert "mix 10 times slower" in study.tell(outcome)[0]
+    assert "mix 10 times slower" in study.summary(outcome)[0]
 
 
 def test_unknown_families_are_refused():
@@ -97,7 +97,7 @@ def test_unknown_families_are_refused():
 @pytest.mark.slow
 def test_the_floor_follows_the_long_run_variance_of_the_noise():
     study = Sampling()
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert not outcome.facts["td"]["one_problem"]
     checks = study.checks(outcome)
     assert [check.verdict for check in checks] == ["pass"] * 16

@@ -7,7 +7,7 @@ import pytest
 
 from fedhsa import statistics
 from fedhsa.experiments.paper.saturation import Saturation
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Saturation()
 LEVEL = 0.01
@@ -106,7 +106,7 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
     outcome = made()
     assert json.loads(json.dumps(outcome.facts)) == outcome.facts
     assert len(STUDY.draw(outcome).axes) == 3
-    assert "M = 256" in STUDY.tell(outcome)[0]
+    assert "M = 256" in STUDY.summary(outcome)[0]
     assert {len(column) for column in STUDY.table(outcome).values()} == {len(STUDY.points())}
 
 
@@ -123,7 +123,7 @@ def test_every_run_is_made_once_and_every_sweep_is_in_order():
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     study = Saturation(seeds=3, copies=(1, 2), step_sweep=(0.1,), local_step_sweep=(20,), samples=40)
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["error"].shape == (4, 3)
     assert outcome.arrays["bias"].shape == (4, 3, 2)
@@ -131,5 +131,5 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 @pytest.mark.slow
 def test_the_speed_up_ends_as_predicted():
-    failed = [check for check in STUDY.checks(STUDY.run(Watch())) if check.verdict == "fail"]
+    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]
     assert not failed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.importance import Importance
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = Importance()
 
@@ -55,14 +55,14 @@ def test_an_average_that_never_gets_there_counts_with_the_length_of_its_run():
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 2
-    assert "stays at 0.03 and 0.0" in STUDY.tell(made())[0]
+    assert "stays at 0.03 and 0.0" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     few = {"num_agents": 2, "num_actions": 2, "sweep_agents": (2,), "sweep_steps": (0.1,), "sweep_rounds": 10}
-    outcome = Importance(seeds=2, rounds=10, local_steps=3, **few).run(Watch())
+    outcome = Importance(seeds=2, rounds=10, local_steps=3, **few).run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     shapes = {name: curve.shape for name, curve in outcome.arrays.items()}
     assert shapes.pop("2 agents, step 0.1") == (2, 2, 4)
@@ -71,4 +71,4 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.sarsa import GROUPS, Case, FedSARSA
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = FedSARSA()
 D = GROUPS**2
@@ -60,7 +60,7 @@ def test_a_distance_that_does_not_grow_fails():
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 3
-    assert "the roots: 1e+03 apart" in STUDY.tell(made())[1]
+    assert "the roots: 1e+03 apart" in STUDY.summary(made())[1]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
@@ -69,7 +69,7 @@ def test_figure_and_sentences_are_made_from_what_was_kept():
 def test_a_run_gives_what_is_kept_on_disk_and_the_first_agent_is_the_same_in_all_cases():
     sizes = {"num_states": 5, "num_actions": 5, "num_agents": 2, "agents": (1, 2), "perturbations": (0.5,)}
     tiny = FedSARSA(**sizes, samples=100, seeds=2, many_steps=(10,))
-    outcome = tiny.run(Watch())
+    outcome = tiny.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["N = 2, eps = 0.5/FedHSA/first"].shape == (2, 11)
     alone, two = tiny.problem(Case(1, 0.5)), tiny.problem(Case(2, 0.5))
@@ -79,4 +79,4 @@ def test_a_run_gives_what_is_kept_on_disk_and_the_first_agent_is_the_same_in_all
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The average operator is not monotone")
 def test_the_claim_holds():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhsa.experiments.rl.two_phases import TwoPhases, label, mazes
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 
 STUDY = TwoPhases()
 
@@ -52,7 +52,7 @@ def test_other_curves_fail(changed, names):
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 3
-    assert "falls to 5 and up to 15 again at step 0.2" in STUDY.tell(made())[0]
+    assert "falls to 5 and up to 15 again at step 0.2" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
@@ -75,7 +75,7 @@ def test_mazes_differ_in_walls_and_share_rewards():
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = TwoPhases(seeds=2, step_sizes=(0.5,), local_steps=(1, 2), num_agents=2, size=2, discount=0.5)
-    outcome = tiny.run(Watch())
+    outcome = tiny.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert len(outcome.arrays) == len(outcome.facts["rows"]) == 7
     assert outcome.arrays[label("FedHSA", 2, 0.5)].shape == (2, 17)
@@ -83,4 +83,4 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

@@ -27,7 +27,7 @@ def edited(tmp_path):
         ("theory/participation.py", {"field/participation", "field/compressed"}),
         ("theory/boundary.py", {"field/boundary", "field/one-exchange"}),
         ("experiments/field/garnet.py", {"field/garnet"}),
-        ("engine/batch.py", set(presets.experiments())),
+        ("engine/batch.py", set(presets.studies())),
         ("plots/_style.py", set()),
         ("deploy/wire.py", set()),
     ],
@@ -35,7 +35,7 @@ def edited(tmp_path):
 def test_outcomes_are_stale_exactly_where_the_edited_module_is_imported_directly_or_indirectly(edited, file, stale):
     package = edited(file)
     found = set()
-    for name, study in presets.experiments().items():
+    for name, study in presets.studies().items():
         module = type(study).__module__
         if code.digest(module, store.DRAWING, package) != code.digest(module, store.DRAWING):
             found.add(name)
@@ -44,5 +44,11 @@ def test_outcomes_are_stale_exactly_where_the_edited_module_is_imported_directly
 
 def test_a_figure_is_drawn_again_when_the_plots_change(edited):
     package = edited("plots/_style.py")
-    module = type(presets.experiments()["quadratic/markov"]).__module__
+    module = type(presets.studies()["quadratic/markov"]).__module__
     assert code.digest(module, (), package) != code.digest(module)
+
+
+def test_no_study_imports_another():
+    modules = {type(study).__module__ for study in presets.studies().values()}
+    for module in modules:
+        assert code.closure(module) & modules == {module}

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.boundary import NAMES, Boundary
 from fedhsa.statistics import growth
 from fedhsa.theory.boundary import fed_hsa_boundary, one_exchange_boundary
@@ -63,7 +63,7 @@ def test_anything_else_fails(changed, names):
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 4
-    assert "0.75, 0.75, 0.75" in STUDY.tell(made())[1]
+    assert "0.75, 0.75, 0.75" in STUDY.summary(made())[1]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
@@ -89,11 +89,11 @@ def test_two_scalars_have_their_boundaries_where_formulas_put_them():
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
     tiny = Boundary(local_steps=(3,), others=(), parts=(0.5,), num_agents=2, dim=2, num_states=4, rounds=30, seeds=2)
-    outcome = tiny.run(Watch())
+    outcome = tiny.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert all(c.verdict == "pass" for c in tiny.checks(outcome) if c.name.endswith("boundary"))
 
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not failing(STUDY.run(Watch()))
+    assert not failing(STUDY.run(Runner()))

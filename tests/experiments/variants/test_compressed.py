@@ -10,7 +10,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa._types import precision
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.compressed import FEEDBACK, NOISY, PLAIN, CompressedStudy
 from fedhsa.theory import compression as laws
 from fedhsa.theory.participation import mean_operators
@@ -141,7 +141,7 @@ def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
     monkeypatch.setattr("fedhsa.experiments.variants.compressed.NOISY", [PLAIN, "TopK, error"])
     monkeypatch.setattr(CompressedStudy, "_laws", lambda self, problem: {})  # which have tests of their own
     monkeypatch.setattr("fedhsa.experiments.variants.compressed.repeated", lambda problem, copies: problem)
-    outcome = tiny.run(Watch())
+    outcome = tiny.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["TopK, error/noise 0.02"].shape == (2, 3)
 
@@ -149,12 +149,12 @@ def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
 def test_figure_sentences_and_table_are_made_from_what_was_kept():
     outcome = made()
     assert len(STUDY.draw(outcome).axes) == 3
-    assert "never" not in STUDY.tell(outcome)[2]
+    assert "never" not in STUDY.summary(outcome)[2]
     rows = len(STUDY.steps) * (len(KNOWN) + len(NOISY))
     assert {len(column) for column in STUDY.table(outcome).values()} == {rows}
 
 
 @pytest.mark.slow
 def test_everything_holds_at_full_settings():
-    found = STUDY.checks(STUDY.run(Watch()))
+    found = STUDY.checks(STUDY.run(Runner()))
     assert [check for check in found if check.verdict == "fail"] == []

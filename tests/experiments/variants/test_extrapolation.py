@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.extrapolation import TURN, Extrapolation, variance_ratio
 from fedhsa.theory import predict
 
@@ -57,7 +57,7 @@ def test_what_is_off_fails(changed, failing):
 def test_figure_sentences_and_table_are_made_from_what_was_kept():
     outcome = made()
     assert len(STUDY.draw(outcome).axes) == 2
-    assert "M = 256" in STUDY.tell(outcome)[0]
+    assert "M = 256" in STUDY.summary(outcome)[0]
     assert {len(column) for column in STUDY.table(outcome).values()} == {2 * len(STUDY.runs())}
 
 
@@ -100,7 +100,7 @@ def test_of_the_bias_of_an_operator_with_a_kink_more_than_half_is_left():
 
 @pytest.mark.slow
 def test_what_is_kept_on_disk_survives():
-    outcome = Extrapolation(seeds=4, copies=(1, 2), step_sweep=(0.05, 0.1), rounds=10).run(Watch())
+    outcome = Extrapolation(seeds=4, copies=(1, 2), step_sweep=(0.05, 0.1), rounds=10).run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["last"].shape == outcome.arrays["tail"].shape == (5, 2, 4)
     assert outcome.arrays["bias"].shape == (5, 2, 4, 2)
@@ -108,4 +108,4 @@ def test_what_is_kept_on_disk_survives():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not [check for check in STUDY.checks(STUDY.run(Watch())) if check.verdict == "fail"]
+    assert not [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]

@@ -7,7 +7,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa import theory
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.one_exchange import METHODS, ONE, TWO, OneExchange, first_order_bias
 from fedhsa.theory.boundary import one_exchange_map
 
@@ -74,7 +74,7 @@ def test_what_is_off_fails(changed, failing):
 def test_figure_sentences_and_table_are_made_from_what_was_kept():
     outcome = made()
     assert len(STUDY.draw(outcome).axes) == 3
-    assert "0.75 times" in STUDY.tell(outcome)[0]
+    assert "0.75 times" in STUDY.summary(outcome)[0]
     assert {len(column) for column in STUDY.table(outcome).values()} == {len(METHODS) * len(STUDY.parts)}
 
 
@@ -106,7 +106,7 @@ def test_what_is_kept_on_disk_survives():
     study = OneExchange(
         seeds=4, num_agents=2, dim=2, local_steps=(3,), parts=(0.1, 0.4), rounds=50, copies=1, td_rounds=20
     )
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert outcome.arrays["FedHSA/floor"].shape == (2, 4)
     assert outcome.arrays["FedHSA/bias"].shape == (4, 2)
@@ -114,4 +114,4 @@ def test_what_is_kept_on_disk_survives():
 
 @pytest.mark.slow
 def test_the_claim_holds():
-    assert not [check for check in STUDY.checks(STUDY.run(Watch())) if check.verdict == "fail"]
+    assert not [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]

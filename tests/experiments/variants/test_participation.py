@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.experiments.study.base import Outcome, Watch
+from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.participation import ALL, FED, Participation
 from fedhsa.theory import participation as laws
 
@@ -129,9 +129,9 @@ def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
     first = Participation._silent
     monkeypatch.setattr(Participation, "_silent", lambda self, agents: [next(first(self, agents))])
     monkeypatch.setattr(Participation, "_noisy", lambda self, agents, sigma: [])
-    monkeypatch.setattr(Participation, "_zero", lambda self, watch, problem: {})
+    monkeypatch.setattr(Participation, "_zero", lambda self, runner, problem: {})
     study = Participation(seeds=4, num_agents=4, dim=2, counts=(2,), rounds=60, noise=(1.0,))
-    outcome = study.run(Watch())
+    outcome = study.run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
     assert {len(column) for column in study.table(outcome).values()} == {1}
     assert np.isfinite(outcome.facts["price"]["1"][ALL]["rounds"])
@@ -140,11 +140,11 @@ def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
 def test_figure_and_sentences_are_made_from_what_was_kept():
     outcome = made()
     assert len(STUDY.draw(outcome).axes) == 3
-    assert "no smaller step removes" in STUDY.tell(outcome)[1]
+    assert "no smaller step removes" in STUDY.summary(outcome)[1]
     assert STUDY.notes()
 
 
 @pytest.mark.slow
 def test_everything_holds_at_full_settings():
-    found = STUDY.checks(STUDY.run(Watch()))
+    found = STUDY.checks(STUDY.run(Runner()))
     assert [check for check in found if check.verdict == "fail"] == []

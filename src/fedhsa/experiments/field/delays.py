@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,12 +11,9 @@ from ..._linear import spectral_radius
 from ...algorithms import SA, AbstractAlgorithm, Delayed
 from ...problems import Problem, td
 from ...statistics import Estimate
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, inside
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
+from ..study.checks import Checks
 
 NAMES = {"none": "no delay", "adaptive": "delay-adaptive", "vanilla": "vanilla"}
 UNSTABLE = math.pi**2 / 2
@@ -25,7 +22,7 @@ RECORDS = 400
 
 
 @dataclasses.dataclass(frozen=True)
-class Delays(AbstractExperiment):
+class Delays(AbstractStudy):
     """One agent at one step for all: no delay, every late direction, and only those not too stale."""
 
     name: str = "field/delays"
@@ -44,6 +41,8 @@ class Delays(AbstractExperiment):
     """All that are tried."""
     rounds: int = 10_000
 
+    claim: ClassVar[int] = 16
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {"max_delays": (50, 200), "seeds": 48, "rounds": 6000}
 
     def seconds(self) -> float:
@@ -56,7 +55,7 @@ class Delays(AbstractExperiment):
         R, features = rng.random(self.num_states), np.linalg.qr(rng.normal(size=(self.num_states, self.dim)))[0]
         return td.from_arrays(P[None] / P.sum(1)[None, :, None], R[None], features[None], self.discount)
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problem, step = self.problem(), SA(self.step_size)
         runs: dict[str, AbstractAlgorithm] = {"none": step}
         for most in self.max_delays:
@@ -66,14 +65,13 @@ class Delays(AbstractExperiment):
         arrays = {}
         for label, algorithm in runs.items():
             settings = {"rounds": self.rounds, "every": every, "seeds": self.seeds, "key": self.key}
-            arrays[label] = watch.simulate(problem, algorithm, **settings).error
+            arrays[label] = runner.simulate(problem, algorithm, **settings).error
         fastest = spectral_radius(problem.affine_parts()[0][0])
         return Outcome(arrays, {"every": every, "fastest": fastest, "start": float(arrays["none"][0, 0])})
 
     def floor(self, outcome: Outcome, label: str) -> np.ndarray:
         """The mean over the second half, of every seed."""
-        error = outcome.arrays[label]
-        return error[:, error.shape[1] // 2 :].mean(1)
+        return second_half(outcome.arrays[label])
 
     def reached(self, outcome: Outcome, label: str) -> int | None:
         """The first recorded round in which the mean error is half of what it was; None where there is none."""
@@ -84,30 +82,28 @@ class Delays(AbstractExperiment):
         """The largest delay up to which the mean of vanilla updates is stable, roughly."""
         return UNSTABLE / (self.step_size * outcome.facts["fastest"])
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        most, found = self.max_delay, []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        most = self.max_delay
         for above, below in ((f"adaptive {most}", "none"), (f"vanilla {most}", f"adaptive {most}")):
             ratio = statistics.ratio(self.floor(outcome, above), self.floor(outcome, below))
             statement = f"Delays up to {most}: error floor, {above} by {below}"
-            found.append(inside(16, f"{self.name}: {above} by {below}", statement, ratio, 1.0, math.inf))
+            checks.above(f"{above} by {below}", statement, ratio)
         for other in self.max_delays:
             ratio = statistics.ratio(self.floor(outcome, f"adaptive {other}"), self.floor(outcome, "none"))
             statement = f"Delays up to {other}: floor of the adaptive rule by that without delays, the step unchanged"
-            found.append(inside(16, f"{self.name}: adaptive, delays up to {other}", statement, ratio, 0.0, 2.0))
+            checks.inside(f"adaptive, delays up to {other}", statement, ratio, 0.0, 2.0)
         for other in self.max_delays:
             if other > 1.2 * self.limit(outcome):
-                ratio = Estimate(*(x / outcome.facts["start"] for x in self._end(outcome, f"vanilla {other}")))
+                ratio = self._end(outcome, f"vanilla {other}") / outcome.facts["start"]
                 statement = (
                     f"Delays up to {other}, beyond the stable ones: error of vanilla updates by that of the start"
                 )
-                found.append(inside(16, f"{self.name}: vanilla, delays up to {other}", statement, ratio, 1.0, math.inf))
-        return found
+                checks.above(f"vanilla, delays up to {other}", statement, ratio)
 
-    def _end(self, outcome: Outcome, label: str) -> Estimate:
-        finite = np.minimum(self.floor(outcome, label), 1e300)
-        return statistics.mean(finite)
+    def _end(self, outcome: Outcome, label: str, level: float = statistics.LEVEL) -> Estimate:
+        return statistics.mean(np.minimum(self.floor(outcome, label), 1e300), level)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         most = self.max_delay
         floors = {name: statistics.mean(self.floor(outcome, name)).value for name in self._labels()}
         times = [self.reached(outcome, name) for name in self._labels()]
@@ -134,14 +130,12 @@ class Delays(AbstractExperiment):
         return ["none", f"adaptive {self.max_delay}", f"vanilla {self.max_delay}"]
 
     def table(self, outcome: Outcome) -> Table:
-        columns: dict[str, list[Any]] = {name: [] for name in ("method", "max_delay", "floor", "low", "high", "halved")}
+        rows = []
         for label in outcome.arrays:
             method, _, most = label.partition(" ")
-            floor = statistics.mean(np.minimum(self.floor(outcome, label), 1e300), level=0.95)
-            values = (method, int(most or 0), *floor, self.reached(outcome, label))
-            for column, value in zip(columns.values(), values, strict=True):
-                column.append(value)
-        return columns
+            end = self._end(outcome, label, figures.LEVEL)
+            rows.append((method, int(most or 0), *end, self.reached(outcome, label)))
+        return columns(("method", "max_delay", "floor", "low", "high", "halved"), rows)
 
     def notes(self) -> list[str]:
         return [
@@ -157,42 +151,20 @@ class Delays(AbstractExperiment):
             "ball, on our chain their error grows with its delays as long as we run.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import STYLE, colours
-
-        looks = dict(zip(NAMES, colours(list(NAMES)).values(), strict=True))
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-            left, right = figure.subplots(1, 2)
-            self._draw_curves(left, outcome, looks)
-            self._draw_floors(right, outcome, looks)
-            handles = [Line2D([], [], color=looks[name], marker="o", markersize=4) for name in NAMES]
-            figure.legend(handles, list(NAMES.values()), loc="outside upper center", ncols=3, frameon=False)
-        return figure
-
-    def _draw_curves(self, ax: "Axes", outcome: Outcome, looks: dict[str, str]) -> None:
-
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        looks, (left, right) = figures.colours(list(NAMES)), figure.subplots(1, 2)
         for label, colour in zip(self._labels(), looks.values(), strict=True):
-            mean, low, high = statistics.interval(outcome.arrays[label])
-            at = outcome.facts["every"] * np.arange(len(mean))
-            ax.plot(at, mean, color=colour)
-            ax.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
-        ax.set(yscale="log", xlabel="round", title=f"delays up to {self.max_delay}")
-        ax.set_ylabel(r"$|\theta - \theta^{{\star}}|^2$")
-
-    def _draw_floors(self, ax: "Axes", outcome: Outcome, looks: dict[str, str]) -> None:
+            error = outcome.arrays[label]
+            figures.band(left, outcome.facts["every"] * np.arange(error.shape[1]), error, colour)
         for name in ("adaptive", "vanilla"):
-            floors = [self.floor(outcome, f"{name} {most}") for most in self.max_delays]
-            found = np.array([statistics.mean(np.minimum(row, 1e300), level=0.95) for row in floors])
-            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-            ax.errorbar(self.max_delays, found[:, 0], spread, color=looks[name], marker="o", markersize=4, capsize=2)
-        ax.axhline(statistics.mean(self.floor(outcome, "none")).value, color=looks["none"])
-        ax.axvline(self.limit(outcome), color="0.7", linewidth=0.8, zorder=0)
-        ax.set(xscale="log", yscale="log", xlabel="largest delay", ylabel="error floor", title="the same step for all")
-        ax.set_ylim(top=min(ax.get_ylim()[1], 1e6))
-        ax.set_xticks(self.max_delays, [str(most) for most in self.max_delays])
-        ax.minorticks_off()
+            found = [self._end(outcome, f"{name} {most}", figures.LEVEL) for most in self.max_delays]
+            figures.points(right, self.max_delays, found, color=looks[name], marker="o", linestyle="-")
+        left.set(yscale="log", xlabel="round", title=f"delays up to {self.max_delay}")
+        left.set_ylabel(r"$|\theta - \theta^{{\star}}|^2$")
+        right.axhline(statistics.mean(self.floor(outcome, "none")).value, color=looks["none"])
+        right.axvline(self.limit(outcome), color="0.7", linewidth=0.8, zorder=0)
+        right.set(xscale="log", yscale="log", xlabel="largest delay", ylabel="error floor")
+        right.set(title="the same step for all", ylim=(None, min(right.get_ylim()[1], 1e6)))
+        figures.ticks(right, self.max_delays)
+        entries = {words: {"color": looks[name], "marker": "o", "markersize": 4} for name, words in NAMES.items()}
+        figures.legend(figure, entries, 3)

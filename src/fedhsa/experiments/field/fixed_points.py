@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,24 +12,25 @@ from ...algorithms import GappedSA, LocalSA, LooplessSA
 from ...problems import Problem
 from ...theory import exact
 from ...theory.bounds import local_sa_bias
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table
+from ..study.checks import Checks
 from ..study.instance import Instance
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CONVERGED = 1e-12
 """What is left of the start when a run ends."""
 GROWS = 1 - 1e-6
 """A ratio of neighbours below this is growth; there is no noise, and with many local steps distances level off."""
 NAMES = {"quadratic": "quadratic", "logistic": "logistic regression"}
-STYLES = {"fixed": ("fixed gaps $H$", "o"), "irregular": ("irregular gaps up to $H$", "s"), "coin": ("$p = 1/H$", "^")}
+SCHEDULES = {
+    "fixed": figures.Look("fixed gaps $H$", "0.3", "o"),
+    "irregular": figures.Look("irregular gaps up to $H$", "white", "s"),
+    "coin": figures.Look("$p = 1/H$", "white", "^"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedPoints(AbstractExperiment):
+class FixedPoints(AbstractStudy):
     r"""Malinovsky's local fixed-point methods with $T_i = \mathrm{Id} + \gamma G_i$, on two problems without noise."""
 
     name: str = "field/fixed-points"
@@ -52,12 +53,14 @@ class FixedPoints(AbstractExperiment):
     coin_rounds: int = 8000
     """Steps with coins after the start is forgotten."""
 
+    claim: ClassVar[int] = 13
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 5.0)
     quick_settings: ClassVar[dict[str, Any]] = {"local_steps": (2, 10), "seeds": 16, "coin_rounds": 2000}
 
     def seconds(self) -> float:
         return 4.0 + 5.0 * len(self.local_steps) + 1e-5 * self.coin_rounds * self.seeds
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, rows = {}, []
         for family, instance in (("quadratic", self.quadratic), ("logistic", self.logistic)):
             problem = instance.build().noiseless()
@@ -70,12 +73,12 @@ class FixedPoints(AbstractExperiment):
                     gamma = part / L
                     label = f"{family} {part:g} {H}"
                     row = {"family": family, "step": part, "H": H, "xi": 1 - gamma * mu}
-                    rows.append(row | self._fixed(watch, problem, gamma, H, mu, start, arrays, label))
+                    rows.append(row | self._fixed(runner, problem, gamma, H, mu, start, arrays, label))
         return Outcome(arrays, {"rows": rows})
 
     def _fixed(
         self,
-        watch: Watch,
+        runner: Runner,
         problem: Problem,
         gamma: float,
         H: int,
@@ -87,7 +90,7 @@ class FixedPoints(AbstractExperiment):
         """All three schedules at one step and one number of local steps."""
         root, steps = problem.theta_star, math.ceil(math.log(CONVERGED) / math.log(1 - gamma * mu))
         rounds = max(math.ceil(steps / H), self.early + 1)
-        run = watch.simulate(problem, LocalSA(gamma, local_steps=H), rounds=rounds, theta=start)
+        run = runner.simulate(problem, LocalSA(gamma, local_steps=H), rounds=rounds, theta=start)
         arrays[f"{label}/error"] = run.error[0]
         fixed = _norm(run.theta[0] - root)
         pulls = gamma * np.linalg.norm(problem.mean_operators(root), axis=1).mean()
@@ -103,7 +106,7 @@ class FixedPoints(AbstractExperiment):
             return found
         gaps = irregular(H)
         rounds = math.ceil(steps / sum(gaps))
-        last = watch.simulate(problem, GappedSA(gamma, gaps=gaps), rounds=rounds, theta=start)
+        last = runner.simulate(problem, GappedSA(gamma, gaps=gaps), rounds=rounds, theta=start)
         found["irregular"] = _norm(last.theta[0] - root)
         if problem.affine:
             expected = _norm(exact.limit(problem, GappedSA(gamma, gaps=gaps)) - root)
@@ -112,7 +115,7 @@ class FixedPoints(AbstractExperiment):
         coin, burn = LooplessSA(gamma, probability=1 / H), steps // 2
         rounds = (burn + self.coin_rounds) // 4 * 4
         theta = run.theta[0]
-        run = watch.simulate(
+        run = runner.simulate(
             problem,
             coin,
             rounds=rounds,
@@ -129,27 +132,21 @@ class FixedPoints(AbstractExperiment):
             found["predicted_coin"] = _norm(loopless_mean(*problem.affine_parts(), gamma, 1 / H) - root)
         return found
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        top, bottom = figure.subplots(2, 2, sharey="col")
+        for row, family in ((top, "quadratic"), (bottom, "logistic")):
+            self._plot_sizes(row[0], outcome, family)
+            self._plot_starts(row[1], outcome, family)
+            row[0].set_ylabel(f"{family}: distance")
+        bottom[0].set_xlabel("local steps $H$")
+        bottom[1].set_xlabel("communications")
+        entries = {look.name: figures.dots("0.3", look.marker, 4.5, face=look.colour) for look in SCHEDULES.values()}
+        entries |= {"theory": figures.dashed(), "bound $S$": {"color": "0.3", "linewidth": 0.8}}
+        for part, colour in zip(self.steps, _colours(self.steps), strict=True):
+            entries[rf"$\gamma$ = {part:g} / L"] = {"color": colour, "linewidth": 3}
+        figures.legend(figure, entries, 4)
 
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 5.0), layout="constrained")
-            top, bottom = figure.subplots(2, 2, sharey="col")
-            for row, family in ((top, "quadratic"), (bottom, "logistic")):
-                self._draw_sizes(row[0], outcome, family)
-                self._draw_starts(row[1], outcome, family)
-                row[0].set_ylabel(f"{family}: distance")
-            bottom[0].set_xlabel("local steps $H$")
-            bottom[1].set_xlabel("communications")
-            self._legend(figure)
-        return figure
-
-    def _draw_sizes(self, ax: "Axes", outcome: Outcome, family: str) -> None:
-        from ...plots._style import DASHES, darker
-
+    def _plot_sizes(self, ax: figures.Axes, outcome: Outcome, family: str) -> None:
         for part, colour in zip(self.steps, _colours(self.steps), strict=True):
             rows = self._rows(outcome, family, part)[1:]
             at = [row["H"] for row in rows]
@@ -157,42 +154,22 @@ class FixedPoints(AbstractExperiment):
             sizes["coin"] = [math.sqrt(outcome.arrays[f"{_label(row)}/coin"].mean()) for row in rows]
             for name, size in sizes.items():
                 face = colour if name == "fixed" else "white"
-                style: dict[str, Any] = {"marker": STYLES[name][1], "markersize": 4.5, "linestyle": "none"}
-                ax.plot(at, size, color=colour, markerfacecolor=face, **style)
+                ax.plot(at, size, **figures.dots(colour, SCHEDULES[name].marker, 4.5, face=face))
             ax.plot(at, [row["bound"] for row in rows], color=colour, linewidth=0.8)
             if family == "quadratic":
-                ax.plot(at, [row["predicted"] for row in rows], color=darker(colour), linestyle=DASHES, linewidth=1.0)
+                figures.theory(ax, at, [row["predicted"] for row in rows], colour)
         ax.set(xscale="log", yscale="log")
-        ax.set_xticks(self.local_steps, [str(H) for H in self.local_steps])
-        ax.minorticks_off()
+        figures.ticks(ax, self.local_steps)
 
-    def _draw_starts(self, ax: "Axes", outcome: Outcome, family: str) -> None:
-        from ...plots._style import FALLBACK, drawable
-
+    def _plot_starts(self, ax: figures.Axes, outcome: Outcome, family: str) -> None:
         shown = [1, *(self.local_steps[k] for k in (0, len(self.local_steps) // 2, -1))]
-        for H, colour in zip(dict.fromkeys(shown), ("0.5", *FALLBACK[:3]), strict=False):
+        for H, colour in zip(dict.fromkeys(shown), ("0.5", *figures.FALLBACK[:3]), strict=False):
             error = outcome.arrays[f"{family} {self.steps[0]:g} {H}/error"][:61]
-            ax.plot(drawable(np.sqrt(error)), color=colour, label=f"$H$ = {H}")
+            ax.plot(figures.drawable(np.sqrt(error)), color=colour, label=f"$H$ = {H}")
         ax.set(yscale="log", ylim=(1e-4, None), xlim=(0, 30))
         ax.legend(frameon=False, title=rf"$\gamma$ = {self.steps[0]:g} / L", loc="upper right", labelspacing=0.3)
 
-    def _legend(self, figure: "Figure") -> None:
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import DASHES
-
-        handles = []
-        for name, (label, marker) in STYLES.items():
-            face = "0.3" if name == "fixed" else "white"
-            style: dict[str, Any] = {"marker": marker, "markersize": 4.5, "linestyle": "none", "markerfacecolor": face}
-            handles.append(Line2D([], [], color="0.3", label=label, **style))
-        handles.append(Line2D([], [], color="0.3", linestyle=DASHES, linewidth=1.0, label="theory"))
-        handles.append(Line2D([], [], color="0.3", linewidth=0.8, label="bound $S$"))
-        for part, colour in zip(self.steps, _colours(self.steps), strict=True):
-            handles.append(Line2D([], [], color=colour, linewidth=3, label=rf"$\gamma$ = {part:g} / L"))
-        figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
-
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         said, tight = [], max(row["fixed"] / row["bound"] for row in outcome.facts["rows"] if row["H"] > 1)
         for family, name in NAMES.items():
             rows = self._rows(outcome, family, self.steps[0])
@@ -214,48 +191,45 @@ class FixedPoints(AbstractExperiment):
             "as far off: on average H - 1 steps have passed since the last average, with fixed gaps (H - 1) / 2.",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found, rows = [], outcome.facts["rows"]
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        rows = outcome.facts["rows"]
         for family, name in NAMES.items():
             where, local = f"{name}, all steps and H", [row for row in rows if row["family"] == family and row["H"] > 1]
             if family == "quadratic":
                 statement = f"Fixed gaps on the {where}: distance of their end from the closed form, by the start's"
                 worst = max(row["off"] for row in rows if row["family"] == family)
-                found.append(at_most(13, f"{self.name}: {family}, limit", statement, worst, 1e-9))
+                checks.at_most(f"{family}, limit", statement, worst, 1e-9)
                 statement = f"Irregular gaps on the {where}: relative difference of the distance from the closed form"
                 worst = max(row["off_irregular"] for row in local)
-                found.append(at_most(13, f"{self.name}: {family}, irregular limit", statement, worst, 1e-6))
+                checks.at_most(f"{family}, irregular limit", statement, worst, 1e-6)
             for schedule in ("fixed", "irregular"):
                 statement = f"{schedule.capitalize()} gaps on the {where}: largest distance to the root by the bound S"
                 worst = max(row[schedule] / row["bound"] for row in local)
-                found.append(at_most(13, f"{self.name}: {family}, bound, {schedule}", statement, worst, 1.0))
+                checks.at_most(f"{family}, bound, {schedule}", statement, worst, 1.0)
             for part in self.steps:
                 chosen = self._rows(outcome, family, part)
                 growth = max(a["fixed"] / b["fixed"] for a, b in itertools.pairwise(chosen[1:]))
                 statement = f"{name}, gamma = {part:g} / L: largest ratio of a distance to that at the next larger H"
-                found.append(at_most(13, f"{self.name}: {family}, {part:g}, grows with H", statement, growth, GROWS))
+                checks.at_most(f"{family}, {part:g}, grows with H", statement, growth, GROWS)
                 faster = chosen[-1]["early"] / chosen[0]["early"]
                 statement = (
                     f"{name}, gamma = {part:g} / L: distance after {self.early} averages with H = {chosen[-1]['H']} by "
                     "that with H = 1"
                 )
-                found.append(at_most(13, f"{self.name}: {family}, {part:g}, faster start", statement, faster, 0.9))
+                checks.at_most(f"{family}, {part:g}, faster start", statement, faster, 0.9)
             large, small = (self._rows(outcome, family, part)[1:] for part in (self.steps[0], self.steps[-1]))
             growth = max(b["fixed"] / a["fixed"] for a, b in zip(large, small, strict=True))
             statement = f"{name}, all H: largest ratio of a distance at the smaller step to that at the larger"
-            found.append(at_most(13, f"{self.name}: {family}, grows with the step", statement, growth, GROWS))
+            checks.at_most(f"{family}, grows with the step", statement, growth, GROWS)
             ratios = [self._coin_ratio(outcome, row) for row in local]
             for word, pick in (("smallest", min), ("largest", max)):
                 ratio = pick(ratios, key=lambda r: r.value)
                 statement = f"{name}: {word} ratio of the distance with p = 1/H to that with gaps H"
-                found.append(inside(13, f"{self.name}: {family}, coin, {word}", statement, ratio, 0.5, 3.0))
+                checks.inside(f"{family}, coin, {word}", statement, ratio, 0.5, 3.0)
         row = next(r for r in rows if "predicted_coin" in r and r["H"] == self.local_steps[-1])
         measured = statistics.squared_bias(outcome.arrays[f"{_label(row)}/coin mean"])
         statement = f"quadratic, p = 1/{row['H']}, gamma = {row['step']:g} / L: squared bias of the mean"
-        found.append(
-            equals(13, f"{self.name}: coin, mean", statement, measured, row["predicted_coin"] ** 2, precision=0.1)
-        )
-        return found
+        checks.equals("coin, mean", statement, measured, row["predicted_coin"] ** 2, precision=0.1)
 
     def table(self, outcome: Outcome) -> Table:
         names = ("family", "step", "H", "fixed", "irregular", "bound", "early", "predicted", "predicted_coin")
@@ -341,6 +315,5 @@ def _norm(vector: np.ndarray) -> float:
 
 
 def _colours(steps: tuple[float, ...]) -> list[str]:
-    from ...plots._style import FALLBACK
 
-    return [FALLBACK[k] for k in (0, 1, 2, 4)][: len(steps)]
+    return [figures.FALLBACK[k] for k in (0, 1, 2, 4)][: len(steps)]

@@ -3,19 +3,16 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..._linear import spectral_radius
 from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, SynchronisedSA
 from ...problems import Problem, quadratic
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
+from ..study.checks import Checks
 
 FIRST, LAST = 1e-8, 1e-24
 """The squared errors between which speeds are taken: after the start, and before rounding."""
@@ -32,7 +29,7 @@ NAMES = {"LocalSA": "Local SA (FedAvg)", "SCAFFOLD": "SCAFFOLD", "FedHSA": "FedH
 
 
 @dataclasses.dataclass(frozen=True)
-class Quadratics(AbstractExperiment):
+class Quadratics(AbstractStudy):
     r"""$f_1 = \frac\beta2 x^2 + G x$ and $f_2 = -G x$, whose average has its minimum at 0 whatever $G$ is."""
 
     name: str = "field/quadratics"
@@ -55,6 +52,8 @@ class Quadratics(AbstractExperiment):
     most_rounds: int = 100_000
     """After which a step is given up; one that has stalled is given up before."""
 
+    claim: ClassVar[int] = 15
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 5.2)
     quick_settings: ClassVar[dict[str, Any]] = {
         "dissimilarities": (1.0, 10.0),
         "tried_steps": (0.1, 0.225),
@@ -65,20 +64,20 @@ class Quadratics(AbstractExperiment):
     def seconds(self) -> float:
         return 12.0 + 0.1 * len(self.dissimilarities) * self.halvings + 2e-4 * self.most_rounds
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, rows = {}, []
         for G in self.dissimilarities:
             problem = self._problem(G)
             for label, method, K in self._curves():
                 make = _maker(method, K)
-                arrays[f"{label} {G:g}"] = self._follow(watch, problem, make(self.common_step), self.common_step)
-                rows.append({"method": method, "K": K, "G": G} | self._tune(watch, problem, make))
+                arrays[f"{label} {G:g}"] = self._follow(runner, problem, make(self.common_step), self.common_step)
+                rows.append({"method": method, "K": K, "G": G} | self._tune(runner, problem, make))
         problem = self._problem(self.dissimilarities[0])
         speeds: dict[str, list[float]] = {label: [] for label, _, _ in self._curves() if "LocalSA" not in label}
         for step in self.tried_steps:
             for label, method, K in self._curves():
                 if label in speeds:
-                    error = self._follow(watch, problem, _maker(method, K)(step), step)
+                    error = self._follow(runner, problem, _maker(method, K)(step), step)
                     speeds[label].append(1 / rounds_between(error))
         return Outcome(arrays, {"rows": rows, "speeds": speeds})
 
@@ -90,110 +89,79 @@ class Quadratics(AbstractExperiment):
         A = np.array([[[self.smoothness]], [[0.0]]])
         return quadratic.from_arrays(A, np.array([[-G], [G]])).noiseless()
 
-    def _follow(self, watch: Watch, problem: Problem, algorithm: AbstractAlgorithm, step: float) -> np.ndarray:
+    def _follow(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm, step: float) -> np.ndarray:
         """Squared errors at a common step, for as long as SGD takes to get below the last that counts."""
         needed = math.log(LAST) / (2 * math.log(1 - step / 2))
         scaled = dataclasses.replace(algorithm, step_size=step / self.smoothness)  # pyright: ignore[reportArgumentType]
-        return watch.simulate(problem, scaled, rounds=math.ceil(1.2 * needed), theta=np.ones(1)).error[0]
+        return runner.simulate(problem, scaled, rounds=math.ceil(1.2 * needed), theta=np.ones(1)).error[0]
 
-    def _tune(self, watch: Watch, problem: Problem, make: Callable[[float], AbstractAlgorithm]) -> dict[str, Any]:
+    def _tune(self, runner: Runner, problem: Problem, make: Callable[[float], AbstractAlgorithm]) -> dict[str, Any]:
         """The step with the fewest rounds to the target, and these rounds; None where no step gets there."""
         best: dict[str, Any] = {"step": None, "rounds": None}
         for step in 0.5 ** np.arange(self.halvings + 1) / self.smoothness:
             limit = best["rounds"] or self.most_rounds
-            rounds = self._reach(watch, problem, make(float(step)), limit)
+            rounds = self._reach(runner, problem, make(float(step)), limit)
             if rounds is not None and (best["rounds"] is None or rounds < best["rounds"]):
                 best = {"step": float(step), "rounds": rounds}
             elif best["rounds"] is not None:
                 break  # from here on steps are only too small
         return best
 
-    def _reach(self, watch: Watch, problem: Problem, algorithm: AbstractAlgorithm, limit: int) -> int | None:
+    def _reach(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm, limit: int) -> int | None:
         rounds = min(500, limit)
         while True:
-            error = watch.simulate(problem, algorithm, rounds=rounds, theta=np.ones(1)).error[0]
+            error = runner.simulate(problem, algorithm, rounds=rounds, theta=np.ones(1)).error[0]
             if error[-1] <= self.target**2:
                 return last_above(error, self.target**2) + 1
             if rounds == limit or not error[-1] < STALLED * error[rounds // 2]:
                 return None
             rounds = min(4 * rounds, limit)
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 5.2), layout="constrained")
-            grid = figure.add_gridspec(2, 6)
-            first, n = None, len(self.dissimilarities)
-            for k, G in enumerate(self.dissimilarities):
-                ax = figure.add_subplot(grid[0, 6 * k // n : 6 * (k + 1) // n], sharey=first)
-                first = first or ax
-                self._draw_curves(ax, outcome, G)
-                ax.tick_params(labelleft=not k)
-            assert first is not None
-            first.set_ylabel(r"$|x - x^{{\star}}|^2$")
-            self._draw_tuned(figure.add_subplot(grid[1, :3]), outcome)
-            self._draw_speeds(figure.add_subplot(grid[1, 3:]), outcome)
-            self._legend(figure)
-        return figure
-
-    def _draw_curves(self, ax: "Axes", outcome: Outcome, G: float) -> None:
-        from ...plots._style import drawable
-
-        for label, method, K in self._curves():
-            error = outcome.arrays[f"{label} {G:g}"][:200]
-            ax.plot(drawable(np.maximum(error, 1e-30)), **self._look(method, K))
-        ax.set(yscale="log", ylim=(1e-20, 1e8), xlabel="communication round", title=f"$G$ = {G:g}")
-
-    def _draw_tuned(self, ax: "Axes", outcome: Outcome) -> None:
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        grid, first, n = figure.add_gridspec(2, 6), None, len(self.dissimilarities)
+        for k, G in enumerate(self.dissimilarities):
+            ax = figure.add_subplot(grid[0, 6 * k // n : 6 * (k + 1) // n], sharey=first)
+            first = first or ax
+            for label, method, K in self._curves():
+                error = outcome.arrays[f"{label} {G:g}"][:200]
+                ax.plot(figures.drawable(np.maximum(error, 1e-30)), **self._look(method, K))
+            ax.set(yscale="log", ylim=(1e-20, 1e8), xlabel="communication round", title=f"$G$ = {G:g}")
+            ax.set_ylabel("" if k else r"$|x - x^{{\star}}|^2$")
+            ax.tick_params(labelleft=not k)
+        tuned = figure.add_subplot(grid[1, :3])
         for _, method, K in self._curves():
-            chosen = [row for row in outcome.facts["rows"] if (row["method"], row["K"]) == (method, K)]
+            chosen = rows_of(outcome, method=method, K=K)
             rounds = [math.nan if row["rounds"] is None else row["rounds"] for row in chosen]
-            ax.plot([row["G"] for row in chosen], rounds, marker="o", markersize=3.5, **self._look(method, K))
-        ax.set(xscale="log", yscale="log", xlabel="dissimilarity $G$")
-        ax.set_ylabel("rounds to the target, tuned")
+            tuned.plot([row["G"] for row in chosen], rounds, marker="o", markersize=3.5, **self._look(method, K))
+        tuned.set(xscale="log", yscale="log", xlabel="dissimilarity $G$", ylabel="rounds to the target, tuned")
+        self._plot_speeds(figure.add_subplot(grid[1, 3:]), outcome)
+        entries = {
+            "SGD" if method == "SGD" else f"{NAMES[method]}, K = {K}": self._look(method, K)
+            for _, method, K in self._curves()
+        }
+        figures.legend(figure, entries | {"theory": figures.dashed()}, 4)
 
-    def _draw_speeds(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES, darker
-
+    def _plot_speeds(self, ax: figures.Axes, outcome: Outcome) -> None:
         fine = np.linspace(min(self.tried_steps), max(self.tried_steps), 200)
         for label, method, K in self._curves():
             if label == "SGD" or label not in outcome.facts["speeds"]:
                 continue
-            look = self._look(method, K)
-            times = speedups(outcome, label)
-            face = look["color"] if self.local_steps[-1] == K else "white"
-            style: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "markerfacecolor": face}
-            ax.plot(self.tried_steps, times, color=look["color"], **style)
+            colour = self._look(method, K)["color"]
+            face = colour if self.local_steps[-1] == K else "white"
+            ax.plot(self.tried_steps, speedups(outcome, label), **figures.dots(colour, face=face))
             radius = np.array([RADII[method](step, K) for step in fine])
-            times = np.log(np.maximum(radius, 1e-12)) / np.log(1 - fine / 2)
-            ax.plot(fine, times, color=darker(look["color"]), linestyle=DASHES, linewidth=1.0)
+            figures.theory(ax, fine, np.log(np.maximum(radius, 1e-12)) / np.log(1 - fine / 2), colour)
         ax.axvline(self.common_step, color="0.7", linewidth=0.8, zorder=0)
         ax.set(yscale="log", ylim=(1, 60), xlabel=r"common step, times $1/\beta$", ylabel="times as fast as SGD")
         ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
         ax.minorticks_off()
 
     def _look(self, method: str, K: int) -> dict[str, Any]:
-        from ...plots._style import colours
+        colour = figures.colours(["LocalSA", "FedHSA", "SCAFFOLD"]).get(method, "black")
+        dashes = (0, (1, 1)) if method == "SGD" else "-" if self.local_steps[-1] == K else (0, (5, 1.5))
+        return {"color": colour, "linestyle": dashes}
 
-        colour = colours(["LocalSA", "FedHSA", "SCAFFOLD"]).get(method, "black")
-        dashed = (0, (1, 1)) if method == "SGD" else "-" if self.local_steps[-1] == K else (0, (5, 1.5))
-        return {"color": colour, "linestyle": dashed}
-
-    def _legend(self, figure: "Figure") -> None:
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import DASHES
-
-        handles = [Line2D([], [], **self._look(method, K)) for _, method, K in self._curves()]
-        labels = ["SGD" if method == "SGD" else f"{NAMES[method]}, K = {K}" for _, method, K in self._curves()]
-        handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-        figure.legend(handles, [*labels, "theory"], loc="outside upper center", ncols=4, frameon=False)
-
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         speed = {label: speedups(outcome, label)[self._common()] for label in outcome.facts["speeds"]}
         few, many = self.local_steps[0], self.local_steps[-1]
         spread = speedups(outcome, f"SCAFFOLD {many}")
@@ -222,8 +190,8 @@ class Quadratics(AbstractExperiment):
             "for every G, at two exchanges per round.",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found, few, many = [], self.local_steps[0], self.local_steps[-1]
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        few, many = self.local_steps[0], self.local_steps[-1]
         tuned = {(r["method"], r["K"], r["G"]): r["rounds"] or self.most_rounds for r in outcome.facts["rows"]}
         low, high = self.dissimilarities[0], self.dissimilarities[-1]
         worst = 0.0
@@ -233,23 +201,23 @@ class Quadratics(AbstractExperiment):
                 limit = math.sqrt(outcome.arrays[f"LocalSA {K} {G:g}"][-1])
                 worst = max(worst, abs(limit / expected - 1))
         statement = "Local SA at the common step, all K and G: relative difference of its limit from the closed form"
-        found.append(at_most(15, f"{self.name}: Local SA, limit", statement, worst, 1e-6))
+        checks.at_most("Local SA, limit", statement, worst, 1e-6)
         for K in self.local_steps:
             part = tuned["LocalSA", K, low] / tuned["LocalSA", K, high]
             statement = f"Local SA, K = {K}, tuned: rounds at G = {low:g} by those at G = {high:g}"
-            found.append(at_most(15, f"{self.name}: Local SA, K = {K}, slower with G", statement, part, 2 * low / high))
+            checks.at_most(f"Local SA, K = {K}, slower with G", statement, part, 2 * low / high)
         part = tuned["LocalSA", few, high] / tuned["LocalSA", many, high]
         statement = f"Local SA, G = {high:g}, tuned: rounds with K = {few} by those with K = {many}"
-        found.append(at_most(15, f"{self.name}: Local SA, slower with K", statement, part, 0.9))
+        checks.at_most("Local SA, slower with K", statement, part, 0.9)
         for K in self.local_steps:
             speeds = [rounds_between(outcome.arrays[f"SCAFFOLD {K} {G:g}"]) for G in self.dissimilarities]
             statement = f"SCAFFOLD, K = {K}: largest relative difference of its speeds between values of G"
-            name = f"{self.name}: SCAFFOLD, K = {K}, same speed for all G"
-            found.append(at_most(15, name, statement, max(speeds) / min(speeds) - 1, SAME))
+            name = f"SCAFFOLD, K = {K}, same speed for all G"
+            checks.at_most(name, statement, max(speeds) / min(speeds) - 1, SAME)
             paths = np.stack([outcome.arrays[f"FedHSA {K} {G:g}"][:11] for G in self.dissimilarities])
             off = float(abs(paths / paths[0] - 1).max())
             statement = f"FedHSA, K = {K}: largest relative difference of ten rounds between values of G"
-            found.append(at_most(15, f"{self.name}: FedHSA, K = {K}, same path for all G", statement, off, 1e-6))
+            checks.at_most(f"FedHSA, K = {K}, same path for all G", statement, off, 1e-6)
         for K in self.local_steps:
             for method in RADII:
                 off = max(abs(x / y - 1) for x, y in self._speeds(outcome, method, K))
@@ -257,8 +225,7 @@ class Quadratics(AbstractExperiment):
                     f"{method}, K = {K}: largest relative difference of how many times as fast as SGD it is from what "
                     f"spectral radii say, at {len(self.tried_steps)} common steps"
                 )
-                found.append(at_most(15, f"{self.name}: {method}, K = {K}, speed", statement, off, SAME))
-        return found
+                checks.at_most(f"{method}, K = {K}, speed", statement, off, SAME)
 
     def _speeds(self, outcome: Outcome, method: str, K: int) -> Iterator[tuple[float, float]]:
         """How many times as fast as SGD, measured and by the spectral radius, at each common step."""

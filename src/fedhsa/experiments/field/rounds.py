@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,13 +22,10 @@ from ...problems import Problem
 from ...statistics import Estimate
 from ...theory import correlations
 from ...theory.prediction import FLOAT_BYTES
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, inside
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
+from ..study.checks import Checks
 from ..study.instance import Instance
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "FedHSA": FedHSA,
@@ -37,6 +34,7 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "SCAFFLSA": SCAFFLSA,
 }
 """Those with a number of rounds to choose; all by the step per sample."""
+PALETTE = figures.colours([*METHODS, "SynchronisedSA", "OneShotAveraging"])
 SAMPLINGS = ("independent", "markov")
 TITLES = {"independent": "independent samples", "markov": "Markov samples"}
 SAME = 2.0
@@ -45,7 +43,7 @@ at 1.5 had intervals too wide for it."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounds(AbstractExperiment):
+class Rounds(AbstractStudy):
     r"""Every method with $R$ samples per agent in $T$ rounds of $H = R / T$, its step tuned on other seeds."""
 
     name: str = "field/rounds"
@@ -68,6 +66,8 @@ class Rounds(AbstractExperiment):
     start: float = 5.0
     """Every entry of the parameter at the start."""
 
+    claim: ClassVar[int] = 17
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 5.0)
     quick_settings: ClassVar[dict[str, Any]] = {
         "samples": (1024,),
         "frontier": 1024,
@@ -81,7 +81,7 @@ class Rounds(AbstractExperiment):
         many = len(METHODS) * len(self.rounds) * self.frontier + 4 * sum(self.samples)
         return 5.0 + 1.5 * cases + 1.5e-8 * len(SAMPLINGS) * steps * many
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, rows, facts = {}, [], {}
         chains = self.instance.build()
         A, _ = chains.affine_parts()
@@ -93,7 +93,7 @@ class Rounds(AbstractExperiment):
             spread = inverse @ correlations(problem).long_run.mean(0) @ inverse.T
             facts[f"{sampling} spread"] = float(np.trace(spread)) / self.instance.num_agents
             for case in self.cases(mu, L):
-                rows.append({"sampling": sampling, **case} | self._case(watch, problem, mu, L, case))
+                rows.append({"sampling": sampling, **case} | self._case(runner, problem, mu, L, case))
                 arrays[_label(rows[-1])] = rows[-1].pop("errors")
         return Outcome(arrays, facts | {"rows": rows})
 
@@ -115,14 +115,14 @@ class Rounds(AbstractExperiment):
         r"""DisSACC's $T = \log(MR) / (\mu \alpha)$ with $\alpha = \mu / L^2$."""
         return math.ceil(math.log(self.instance.num_agents * R) * (L / mu) ** 2)
 
-    def _case(self, watch: Watch, problem: Problem, mu: float, L: float, case: dict[str, Any]) -> dict[str, Any]:
+    def _case(self, runner: Runner, problem: Problem, mu: float, L: float, case: dict[str, Any]) -> dict[str, Any]:
         method, R, T = case["method"], case["samples"], case["rounds"]
         H = R // T
 
         def errors(step: float, key: int) -> tuple[np.ndarray, float]:
             algorithm = METHODS[method](step, local_steps=H) if method in METHODS else _other(method, step, H)
             settings: dict[str, Any] = {"seeds": self.seeds, "key": key, "theta": np.full(problem.dim, self.start)}
-            run = watch.simulate(problem, algorithm, rounds=T, **settings)
+            run = runner.simulate(problem, algorithm, rounds=T, **settings)
             sent = FLOAT_BYTES * (run.cost.floats_up + run.cost.floats_down)
             return run.error[:, -1], T * sent if method != "OneShotAveraging" else FLOAT_BYTES * problem.dim
 
@@ -143,59 +143,33 @@ class Rounds(AbstractExperiment):
             "bytes": sent,
         }
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        axes = figure.subplots(2, 3, sharey="row", width_ratios=(1, 1, 0.9))
+        for row, sampling in zip(axes, SAMPLINGS, strict=True):
+            for method in PALETTE:
+                swept = rows_of(outcome, sampling=sampling, method=method, samples=self.frontier, stable=True)
+                swept = [r for r in swept if r["kind"] != "prescribed"]
+                swept.sort(key=lambda r: r["rounds"])
+                once = method == "OneShotAveraging"
+                _plot_errors(row[0], outcome, method, [1 if once else r["rounds"] for r in swept], swept)
+                _plot_errors(row[1], outcome, method, [r["bytes"] for r in swept], swept)
+            for kind, method in (("few", "DisSACC"), ("root", "FedHSA"), ("all", "SynchronisedSA")):
+                chosen = rows_of(outcome, sampling=sampling, kind=kind, method=method)
+                _plot_errors(row[2], outcome, method, [r["samples"] for r in chosen], chosen)
+            for ax in row[:2]:
+                ax.axhline(self._efficient(outcome, sampling, self.frontier), **figures.dashed())
+            efficient = [self._efficient(outcome, sampling, R) for R in self.samples]
+            row[2].plot(self.samples, efficient, **figures.dashed())
+            for ax in row:
+                ax.set(xscale="log", yscale="log")
+            figures.ticks(row[2], self.samples)
+            row[0].set_ylabel(f"{TITLES[sampling]}: error")
+        for ax, label in zip(axes[1], ("rounds", "bytes per agent", "samples per agent $R$"), strict=True):
+            ax.set_xlabel(label)
+        entries = {name: {"color": colour, "marker": "o", "markersize": 3.5} for name, colour in PALETTE.items()}
+        figures.legend(figure, entries | {r"tr$(\bar A^{-1} \Gamma \bar A^{-T}) / (MR)$": figures.dashed()}, 4)
 
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 5.0), layout="constrained")
-            axes = figure.subplots(2, 3, sharey="row", width_ratios=(1, 1, 0.9))
-            for row, sampling in zip(axes, SAMPLINGS, strict=True):
-                self._draw_frontier(row[0], outcome, sampling, "rounds")
-                self._draw_frontier(row[1], outcome, sampling, "bytes")
-                self._draw_samples(row[2], outcome, sampling)
-                row[0].set_ylabel(f"{TITLES[sampling]}: error")
-            for ax, label in zip(axes[1], ("rounds", "bytes per agent", "samples per agent $R$"), strict=True):
-                ax.set_xlabel(label)
-            self._legend(figure)
-        return figure
-
-    def _draw_frontier(self, ax: "Axes", outcome: Outcome, sampling: str, unit: str) -> None:
-        for method, colour in _palette().items():
-            rows = [r for r in self._rows(outcome, sampling, method, self.frontier) if r["kind"] != "prescribed"]
-            rows = sorted((r for r in rows if r["stable"]), key=lambda r: r["rounds"])
-            at = [1 if method == "OneShotAveraging" and unit == "rounds" else row[unit] for row in rows]
-            _errorbar(ax, at, [outcome.arrays[_label(row)] for row in rows], colour)
-        ax.axhline(self._efficient(outcome, sampling, self.frontier), color="0.2", linestyle=(0, (3, 2)), linewidth=1.0)
-        ax.set(xscale="log", yscale="log")
-
-    def _draw_samples(self, ax: "Axes", outcome: Outcome, sampling: str) -> None:
-        for kind, method in (("few", "DisSACC"), ("root", "FedHSA"), ("all", "SynchronisedSA")):
-            rows = [
-                r for r in outcome.facts["rows"] if (r["sampling"], r["kind"], r["method"]) == (sampling, kind, method)
-            ]
-            at = [row["samples"] for row in rows]
-            _errorbar(ax, at, [outcome.arrays[_label(row)] for row in rows], _palette()[method])
-        at = np.array(self.samples)
-        ax.plot(
-            at, [self._efficient(outcome, sampling, R) for R in at], color="0.2", linestyle=(0, (3, 2)), linewidth=1.0
-        )
-        ax.set(xscale="log", yscale="log")
-        ax.set_xticks(self.samples, [str(R) for R in self.samples])
-        ax.minorticks_off()
-
-    def _legend(self, figure: "Figure") -> None:
-        from matplotlib.lines import Line2D
-
-        style: dict[str, Any] = {"marker": "o", "markersize": 3.5}
-        handles = [Line2D([], [], color=colour, label=name, **style) for name, colour in _palette().items()]
-        label = r"tr$(\bar A^{-1} \Gamma \bar A^{-T}) / (MR)$"
-        handles.append(Line2D([], [], color="0.2", linestyle=(0, (3, 2)), linewidth=1.0, label=label))
-        figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
-
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         said, R = [], self.frontier
         few, many = (self._rounds_of(outcome, kind, R) for kind in ("few", "root"))
         for sampling in SAMPLINGS:
@@ -219,10 +193,8 @@ class Rounds(AbstractExperiment):
             f"{prescribed[1]:.2f} for FedHSA (independent samples).",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for sampling in SAMPLINGS:
-            where = f"{self.name}: {sampling}"
             for R in self.samples:
                 for other, words in (
                     (("all", "SynchronisedSA"), "synchronised SA in R rounds"),
@@ -231,17 +203,14 @@ class Rounds(AbstractExperiment):
                     ratio = self._ratio(outcome, sampling, ("few", "DisSACC"), other, R)
                     few = self._rounds_of(outcome, "few", R)
                     statement = f"{TITLES[sampling]}, R = {R}: DisSACC's error in {few} rounds by that of {words}"
-                    found.append(inside(17, f"{where}, R = {R}, DisSACC by {other[1]}", statement, ratio, 0.0, SAME))
+                    checks.inside(f"{sampling}, R = {R}, DisSACC by {other[1]}", statement, ratio, 0.0, SAME)
             few = min(self.rounds, key=lambda T: abs(math.log(T / self._rounds_of(outcome, "few", self.frontier))))
             batch = outcome.arrays[_label({"sampling": sampling, **_case("sweep", "DisSACC", self.frontier, few)})]
             once = outcome.arrays[
                 _label({"sampling": sampling, **_case("sweep", "OneShotAveraging", self.frontier, 32)})
             ]
             statement = f"{TITLES[sampling]}: the error of averaging once by DisSACC's in {few} rounds"
-            found.append(
-                inside(17, f"{where}, averaging once", statement, statistics.ratio(once, batch), 2.0, math.inf)
-            )
-        return found
+            checks.inside(f"{sampling}, averaging once", statement, statistics.ratio(once, batch), 2.0, math.inf)
 
     def table(self, outcome: Outcome) -> Table:
         names = ("sampling", "kind", "method", "samples", "rounds", "bytes", "step", "edge", "stable")
@@ -265,15 +234,11 @@ class Rounds(AbstractExperiment):
             "are those of one agent, both ways. The dashed line is what an efficient estimator of all MR samples has.",
         ]
 
-    def _rows(self, outcome: Outcome, sampling: str, method: str, R: int) -> list[dict[str, Any]]:
-        wanted = (sampling, method, R)
-        return [r for r in outcome.facts["rows"] if (r["sampling"], r["method"], r["samples"]) == wanted]
-
     def _rounds_of(self, outcome: Outcome, kind: str, R: int) -> int:
-        return next(r["rounds"] for r in outcome.facts["rows"] if (r["kind"], r["samples"]) == (kind, R))
+        return rows_of(outcome, kind=kind, samples=R)[0]["rounds"]
 
     def _errors(self, outcome: Outcome, sampling: str, kind: str, method: str, R: int) -> np.ndarray:
-        rows = self._rows(outcome, sampling, method, R)
+        rows = rows_of(outcome, sampling=sampling, method=method, samples=R)
         return outcome.arrays[_label(next(row for row in rows if row["kind"] == kind))]
 
     def _ratio(
@@ -285,7 +250,7 @@ class Rounds(AbstractExperiment):
     def _enough(self, outcome: Outcome, sampling: str, method: str) -> str:
         """The fewest rounds of the sweep that are within 1.5 times synchronised SA's error."""
         limit = 1.5 * self._errors(outcome, sampling, "all", "SynchronisedSA", self.frontier).mean()
-        rows = [row for row in self._rows(outcome, sampling, method, self.frontier) if row["kind"] == "sweep"]
+        rows = rows_of(outcome, sampling=sampling, method=method, samples=self.frontier, kind="sweep")
         good = [row["rounds"] for row in rows if outcome.arrays[_label(row)].mean() <= limit]
         return str(min(good)) if good else "none"
 
@@ -305,13 +270,7 @@ def _label(row: dict[str, Any]) -> str:
     return " ".join(str(row[name]) for name in ("sampling", "kind", "method", "samples", "rounds"))
 
 
-def _palette() -> dict[str, str]:
-    from ...plots._style import colours
-
-    return colours([*METHODS, "SynchronisedSA", "OneShotAveraging"])
-
-
-def _errorbar(ax: "Axes", at: Any, errors: list[np.ndarray], colour: str) -> None:
-    found = np.array([statistics.mean(row, level=0.95) for row in errors])
-    spread = np.abs(found[:, 1:].T - found[:, 0])
-    ax.errorbar(at, found[:, 0], spread, color=colour, marker="o", markersize=3.5, capsize=1.5, linewidth=1.0)
+def _plot_errors(ax: figures.Axes, outcome: Outcome, method: str, at: Any, rows: list[dict[str, Any]]) -> None:
+    found = figures.means(outcome.arrays[_label(row)] for row in rows)
+    style: dict[str, Any] = {"markersize": 3.5, "capsize": 1.5, "linewidth": 1.0, "linestyle": "-"}
+    figures.points(ax, at, found, color=PALETTE[method], marker="o", **style)

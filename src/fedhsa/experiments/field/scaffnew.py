@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,12 +12,9 @@ from ..._random import host_generator
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, Scaffnew, SynchronisedSA
 from ...problems import Problem, logistic
 from ...statistics import Estimate
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, inside
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
+from ..study.checks import Checks
 
 EVERY = 20
 """Scaffnew's errors are looked at after so many steps."""
@@ -26,7 +23,7 @@ NAMES = {"Scaffnew": "Scaffnew", "SCAFFLSA": "SCAFFOLD", "FedHSA": "FedHSA", "Lo
 
 
 @dataclasses.dataclass(frozen=True)
-class Probability(AbstractExperiment):
+class Probability(AbstractStudy):
     r"""Exchanges that Scaffnew needs for a given error, against $p$, at $\gamma = 1/L$ and without noise."""
 
     name: str = "field/scaffnew"
@@ -52,6 +49,8 @@ class Probability(AbstractExperiment):
     steps: tuple[float, ...] = (0.5, 1.0, 1.5)
     r"""Step sizes there, times $1/L$."""
 
+    claim: ClassVar[int] = 14
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
     quick_settings: ClassVar[dict[str, Any]] = {
         "condition_numbers": (25.0, 100.0, 400.0),
         "compared": 100.0,
@@ -63,7 +62,7 @@ class Probability(AbstractExperiment):
         steps = 18.4 * 7 * sum(self.condition_numbers) + 60 * self.compared * len(self.local_steps) * len(self.steps)
         return 5.0 + 3.0 * len(self.local_steps) + 2e-6 * self.seeds * steps
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, curvature = {}, {}
         for kappa in self.condition_numbers:
             problem, L = self.problem(kappa)
@@ -71,8 +70,8 @@ class Probability(AbstractExperiment):
             curvature[f"{kappa:g}"] = float(L / values.min())
             for multiple in self.multiples:
                 p = min(1.0, multiple / math.sqrt(kappa))
-                arrays[f"{kappa:g} {multiple:g}"] = self._scaffnew(watch, problem, 1 / L, p, kappa)
-        rows = self._compare(watch, arrays)
+                arrays[f"{kappa:g} {multiple:g}"] = self._scaffnew(runner, problem, 1 / L, p, kappa)
+        rows = self._compare(runner, arrays)
         return Outcome(arrays, {"curvature": curvature, "rows": rows})
 
     def problem(self, kappa: float) -> tuple[Problem, float]:
@@ -88,99 +87,70 @@ class Probability(AbstractExperiment):
         problem = logistic.from_arrays(inputs, labels, np.full((M, N, N), 1 / N), regularisation)
         return problem.noiseless(), float(most) + regularisation
 
-    def _scaffnew(self, watch: Watch, problem: Problem, step: float, p: float, kappa: float) -> np.ndarray:
+    def _scaffnew(self, runner: Runner, problem: Problem, step: float, p: float, kappa: float) -> np.ndarray:
         """Expected exchanges until the target, for every seed; infinite where it was not reached."""
         enough = -math.log(self.target) * (0.7 * kappa + 0.3 / p**2)
         rounds = EVERY * math.ceil(enough / EVERY)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "every": EVERY}
-        run = watch.simulate(problem, Scaffnew(step, probability=p), rounds=rounds, **settings)
+        run = runner.simulate(problem, Scaffnew(step, probability=p), rounds=rounds, **settings)
         return p * np.array([EVERY * _crossing(error / error[0], self.target) for error in run.error])
 
-    def _compare(self, watch: Watch, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    def _compare(self, runner: Runner, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """Every method at every step and number of local steps, at one condition number."""
         (problem, L), rows = self.problem(self.compared), []
         most = math.ceil(-math.log(self.target) * self.compared)
         for H in self.local_steps:
             for part in self.steps:
                 label = f"compared {H} {part:g}"
-                arrays[label] = self._scaffnew(watch, problem, part / L, 1 / H, self.compared / part)
+                arrays[label] = self._scaffnew(runner, problem, part / L, 1 / H, self.compared / part)
                 mean = float(arrays[label].mean())
                 rows.append({"method": "Scaffnew", "H": H, "step": part, "exchanges": _finite(mean), "end": None})
                 for method, make in ROUNDS.items():
                     algorithm = make(part / L, local_steps=H)
-                    run = watch.simulate(problem, algorithm, rounds=max(200, 3 * most // H))
+                    run = runner.simulate(problem, algorithm, rounds=max(200, 3 * most // H))
                     error = run.error[0] / run.error[0, 0]
                     exchanges = run.cost.exchanges * _crossing(error, self.target)
                     row = {"method": method, "H": H, "step": part, "exchanges": _finite(exchanges)}
                     rows.append(row | {"end": _finite(float(error[-1]))})
         for part in self.steps:
-            run = watch.simulate(problem, SynchronisedSA(part / L), rounds=2 * most)
+            run = runner.simulate(problem, SynchronisedSA(part / L), rounds=2 * most)
             exchanges = _crossing(run.error[0] / run.error[0, 0], self.target)
             rows.append({"method": "SGD", "H": 1, "step": part, "exchanges": _finite(exchanges), "end": None})
         return rows
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-            left, middle, right = figure.subplots(1, 3)
-            self._draw_probabilities(left, outcome)
-            self._draw_best(middle, outcome)
-            self._draw_methods(right, outcome)
-        return figure
-
-    def _draw_probabilities(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import FALLBACK
-
-        for kappa, colour in zip(self.condition_numbers, FALLBACK[:4], strict=False):
-            found = np.array([statistics.mean(row, level=0.95) for row in self._exchanges(outcome, kappa)])
-            at, spread = self._probabilities(kappa), np.abs(found[:, 1:].T - found[:, 0])
-            ax.errorbar(at, found[:, 0], spread, color=colour, marker="o", markersize=3, label=f"{kappa:g}")
-            ax.axvline(1 / math.sqrt(kappa), color=colour, linewidth=0.8, linestyle=(0, (3, 2)), zorder=0)
-        ax.set(xscale="log", yscale="log", xlabel="probability $p$", ylabel=f"exchanges to {self.target:g}")
-        style: dict[str, Any] = {"frameon": False, "columnspacing": 1.0, "handlelength": 1.2}
-        ax.legend(
-            title=r"$\kappa$ (dashed: $1/\sqrt{\kappa}$)", loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, **style
-        )
-
-    def _draw_best(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES, FALLBACK
-
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, middle, right = figure.subplots(1, 3)
+        for kappa, colour in zip(self.condition_numbers, figures.FALLBACK[:4], strict=False):
+            at, found = self._probabilities(kappa), figures.means(self._exchanges(outcome, kappa))
+            style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 3, "linestyle": "-", "capsize": 0}
+            figures.points(left, at, found, label=f"{kappa:g}", **style)
+            left.axvline(1 / math.sqrt(kappa), color=colour, linewidth=0.8, linestyle=figures.DASHES, zorder=0)
+        left.set(xscale="log", yscale="log", xlabel="probability $p$", ylabel=f"exchanges to {self.target:g}")
+        title = r"$\kappa$ (dashed: $1/\sqrt{\kappa}$)"
+        figures.legend_above(left, title=title, ncols=2, columnspacing=1.0, handlelength=1.2)
         kappas = np.array(self.condition_numbers)
-        best = np.array([self._best(outcome, kappa) for kappa in kappas])
-        spread = np.abs(best[:, 1:].T - best[:, 0])
-        ax.errorbar(kappas, best[:, 0], spread, color=FALLBACK[0], marker="o", markersize=4, linestyle="none")
-        ax.plot(kappas, kappas**-0.5, color="0.2", linestyle=DASHES, linewidth=1.0, label=r"$1/\sqrt{\kappa}$")
-        ax.set(xscale="log", yscale="log", xlabel=r"condition number $\kappa$", ylabel="best $p$")
-        ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1))
-
-    def _draw_methods(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import colours
-
-        palette = colours(list(NAMES))
+        found = [self._best(outcome, kappa) for kappa in kappas]
+        figures.points(middle, kappas, found, color=figures.FALLBACK[0], marker="o", capsize=0)
+        middle.plot(kappas, kappas**-0.5, label=r"$1/\sqrt{\kappa}$", **figures.dashed())
+        middle.set(xscale="log", yscale="log", xlabel=r"condition number $\kappa$", ylabel="best $p$")
+        figures.legend_above(middle)
+        looks = figures.colours(list(NAMES))
         for method in NAMES:
-            best = [self._fewest(outcome, method, H) for H in self.local_steps]
-            if any(best):
-                at = [H for H, number in zip(self.local_steps, best, strict=True) if number]
-                ax.plot(
-                    at, [b for b in best if b], color=palette[method], marker="o", markersize=4, label=NAMES[method]
-                )
+            best = {H: number for H in self.local_steps if (number := self._fewest(outcome, method, H))}
+            if best:
+                style = {"color": looks[method], "marker": "o", "markersize": 4}
+                right.plot(list(best), list(best.values()), label=NAMES[method], **style)
         if alone := self._fewest(outcome, "SGD", 1):
-            ax.axhline(alone, color="black", linewidth=0.8, linestyle=(0, (1, 1)), label="SGD")
-        ax.set(xscale="log", yscale="log", xlabel="$H$ or $1/p$", ylabel="exchanges, best step")
-        ax.set_xticks(self.local_steps, [str(H) for H in self.local_steps])
-        ax.minorticks_off()
-        ax.legend(frameon=False, title=rf"$\kappa$ = {self.compared:g}", loc="lower center", bbox_to_anchor=(0.5, 1))
+            right.axhline(alone, color="black", linewidth=0.8, linestyle=figures.DOTS, label="SGD")
+        right.set(xscale="log", yscale="log", xlabel="$H$ or $1/p$", ylabel="exchanges, best step")
+        figures.ticks(right, self.local_steps)
+        figures.legend_above(right, title=rf"$\kappa$ = {self.compared:g}")
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         slope = self._slope(outcome)
         best = {kappa: self._best(outcome, kappa).value * math.sqrt(kappa) for kappa in self.condition_numbers}
         fewest = {method: self._fewest(outcome, method) for method in (*NAMES, "SGD")}
-        stalled = min(row["end"] for row in self._of(outcome, "LocalSA") if row["end"] is not None)
+        stalled = min(row["end"] for row in rows_of(outcome, method="LocalSA") if row["end"] is not None)
 
         def said(method: str) -> str:
             number = fewest[method]
@@ -196,35 +166,31 @@ class Probability(AbstractExperiment):
             f"Local SA {said('LocalSA')}: the least squared distance it ends at is {stalled:.1g} of the start's.",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        slope = "Slope of log(best p) against log(kappa); -1/2 is the law"
-        found = [inside(14, f"{self.name}: slope", slope, self._slope(outcome), -0.6, -0.4)]
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        statement = "Slope of log(best p) against log(kappa); -1/2 is the law"
+        checks.inside("slope", statement, self._slope(outcome), -0.6, -0.4)
         for kappa in self.condition_numbers:
             best = Estimate(*(end * math.sqrt(kappa) for end in self._best(outcome, kappa)))
             statement = f"kappa = {kappa:g}: best p, times sqrt(kappa)"
-            found.append(inside(14, f"{self.name}: kappa = {kappa:g}", statement, best, 0.5, 2.0))
+            checks.inside(f"kappa = {kappa:g}", statement, best, 0.5, 2.0)
         few = {method: self._fewest(outcome, method) or math.inf for method in (*NAMES, "SGD")}
         statement = f"kappa = {self.compared:g}, all tuned: Scaffnew's exchanges by those of SCAFFOLD, or the inverse"
         apart = max(few["Scaffnew"] / few["SCAFFLSA"], few["SCAFFLSA"] / few["Scaffnew"])
-        found.append(at_most(14, f"{self.name}: as good as SCAFFOLD", statement, apart, 1.5))
+        checks.at_most("as good as SCAFFOLD", statement, apart, 1.5)
         statement = f"kappa = {self.compared:g}, both tuned: Scaffnew's exchanges by those of SGD"
-        found.append(at_most(14, f"{self.name}: fewer than SGD", statement, few["Scaffnew"] / few["SGD"], 0.5))
-        ends = [row["end"] for row in self._of(outcome, "LocalSA") if row["end"] is not None]
+        checks.at_most("fewer than SGD", statement, few["Scaffnew"] / few["SGD"], 0.5)
+        ends = [row["end"] for row in rows_of(outcome, method="LocalSA") if row["end"] is not None]
         statement = "The target by the least squared distance at which Local SA ends, all steps and H"
-        found.append(at_most(14, f"{self.name}: Local SA stalls", statement, self.target / min(ends), 0.1))
-        return found
+        checks.at_most("Local SA stalls", statement, self.target / min(ends), 0.1)
 
     def table(self, outcome: Outcome) -> Table:
-        columns: dict[str, list[Any]] = {n: [] for n in ("method", "kappa", "H or 1/p", "step times L", "exchanges")}
+        rows: list[tuple[Any, ...]] = []
         for kappa in self.condition_numbers:
-            for p, row in zip(self._probabilities(kappa), self._exchanges(outcome, kappa), strict=True):
-                for column, value in zip(columns.values(), ("Scaffnew", kappa, 1 / p, 1.0, row.mean()), strict=True):
-                    column.append(value)
+            for p, found in zip(self._probabilities(kappa), self._exchanges(outcome, kappa), strict=True):
+                rows.append(("Scaffnew", kappa, 1 / p, 1.0, found.mean()))
         for row in outcome.facts["rows"]:
-            values = (row["method"], self.compared, row["H"], row["step"], row["exchanges"])
-            for column, value in zip(columns.values(), values, strict=True):
-                column.append(value)
-        return columns
+            rows.append((row["method"], self.compared, row["H"], row["step"], row["exchanges"]))
+        return columns(("method", "kappa", "H or 1/p", "step times L", "exchanges"), rows)
 
     def notes(self) -> list[str]:
         return [
@@ -261,11 +227,8 @@ class Probability(AbstractExperiment):
         half = math.sqrt(float(weights**2 @ np.array([math.log(b.high / b.value) ** 2 for b in best])))
         return Estimate(value, value - half, value + half)
 
-    def _of(self, outcome: Outcome, method: str) -> list[dict[str, Any]]:
-        return [row for row in outcome.facts["rows"] if row["method"] == method]
-
     def _fewest(self, outcome: Outcome, method: str, H: int | None = None) -> float | None:
-        chosen = [row["exchanges"] for row in self._of(outcome, method) if H in (None, row["H"])]
+        chosen = [row["exchanges"] for row in rows_of(outcome, method=method) if H in (None, row["H"])]
         return min((number for number in chosen if number is not None), default=None)
 
 

@@ -3,20 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA
 from ...problems import Problem, garnet
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import repeated
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 SLACK = 0.03
@@ -24,7 +21,7 @@ SLACK = 0.03
 
 
 @dataclasses.dataclass(frozen=True)
-class Speedup(AbstractExperiment):
+class Speedup(AbstractStudy):
     """A cohort in Garnet environments, repeated with noise of its own: only the number of agents changes."""
 
     name: str = "field/speedup"
@@ -42,6 +39,8 @@ class Speedup(AbstractExperiment):
     samples: int = 4000
     """Each agent's; errors count from the second third on."""
 
+    claim: ClassVar[int] = 12
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {
         "like_agents": (1, 10, 100),
         "unlike_agents": (10, 100),
@@ -64,7 +63,7 @@ class Speedup(AbstractExperiment):
             return garnet.random(1, kernels=1, key=self.problem_key).iid()
         return garnet.random(10, kernels=2, key=self.problem_key).iid()
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays = {}
         for setting, numbers in self.sweeps().items():
             cohort = self.cohort(setting)
@@ -76,7 +75,7 @@ class Speedup(AbstractExperiment):
                     for problem in problems:
                         settings = {"rounds": rounds, "seeds": self.seeds, "key": self.key}
                         algorithm = method(self.step_size, local_steps=H)
-                        error = watch.simulate(problem, algorithm, theta=problem.theta_star, **settings).error
+                        error = runner.simulate(problem, algorithm, theta=problem.theta_star, **settings).error
                         found.append(error[:, rounds // 3 :].mean(1))
                     arrays[f"{setting}, H = {H}/{name}"] = np.stack(found)
         return Outcome(arrays, {})
@@ -85,22 +84,18 @@ class Speedup(AbstractExperiment):
         """Of the logarithm of the error against that of the number of agents."""
         return statistics.slope(self.sweeps()[label.split(",")[0]], outcome.arrays[label])
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for label in outcome.arrays:
             where, method = label.split("/")
             numbers = ", ".join(map(str, self.sweeps()[where.split(",")[0]]))
             statement = f"{method}, {where}, step {self.step_size:g}: slope of log error against log N, N = {numbers}"
             options: dict[str, Any] = {"slack": SLACK, "precision": 0.1, "relative": False}
             slope = self.slope(outcome, label)
-            found.append(equals(12, f"{self.name}: {where}, {method}", statement, slope, -1.0, **options))
-        return found
+            checks.equals(f"{where}, {method}", statement, slope, -1.0, **options)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         slopes = {label: self.slope(outcome, label) for label in outcome.arrays}
-        said = "; ".join(
-            f"{name.replace('/', ', ')} {s.value:.3f} ({s.low:.3f} to {s.high:.3f})" for name, s in slopes.items()
-        )
+        said = "; ".join(f"{name.replace('/', ', ')} {s:.3f}" for name, s in slopes.items())
         times = []
         for H in self.local_steps:
             of_fed, of_other = (outcome.arrays[f"unlike, H = {H}/{name}"][-1] for name in ("FedHSA", "SCAFFLSA"))
@@ -112,15 +107,12 @@ class Speedup(AbstractExperiment):
         ]
 
     def table(self, outcome: Outcome) -> Table:
-        names = ("setting", "method", "agents", "error", "low", "high")
-        columns: dict[str, list[Any]] = {name: [] for name in names}
+        rows = []
         for label, samples in outcome.arrays.items():
             where, method = label.split("/")
-            for N, row in zip(self.sweeps()[where.split(",")[0]], samples, strict=True):
-                values = (where, method, N, *statistics.mean(row, level=0.95))
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-        return columns
+            for N, found in zip(self.sweeps()[where.split(",")[0]], figures.means(samples), strict=True):
+                rows.append((where, method, N, *found))
+        return columns(("setting", "method", "agents", "error", "low", "high"), rows)
 
     def notes(self) -> list[str]:
         return [
@@ -133,44 +125,24 @@ class Speedup(AbstractExperiment):
             f"{SLACK:g} off -1: noise in the operators' matrices adds terms of second order in 1/N, largest at N = 1.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import DASHES, STYLE, colours
-
-        looks = colours(list(METHODS))
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-            titles = {"like": "copies of one agent", "unlike": "copies of ten unlike agents"}
-            for ax, (setting, title) in zip(
-                figure.subplots(1, 2, sharex=True, sharey=True), titles.items(), strict=True
-            ):
-                self._draw_setting(ax, outcome, setting, looks)
-                ax.set(xscale="log", yscale="log", xlabel="number of agents $N$", title=title)
-            figure.axes[0].set_ylabel("error at stationarity")
-            handles = [
-                Line2D([], [], color=looks[name], marker=marker, linestyle="none", markersize=4.5)
-                for name in METHODS
-                for marker in ("o", "s")[: len(self.local_steps)]
-            ]
-            labels = [f"{name}, $H$ = {H}" for name in METHODS for H in self.local_steps]
-            handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-            figure.legend(handles, [*labels, "slope -1"], loc="outside upper center", ncols=5, frameon=False)
-        return figure
-
-    def _draw_setting(self, ax: "Axes", outcome: Outcome, setting: str, looks: dict[str, str]) -> None:
-        from ...plots._style import DASHES, darker
-
-        numbers = np.array(self.sweeps()[setting])
-        for H, marker in zip(self.local_steps, ("o", "s", "^", "D"), strict=False):
-            for k, name in enumerate(METHODS):
-                samples = outcome.arrays[f"{setting}, H = {H}/{name}"]
-                found = np.array([statistics.mean(row, level=0.95) for row in samples])
-                spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-                style: dict[str, Any] = {"marker": marker, "linestyle": "none", "markersize": 4.5 - k, "capsize": 2}
-                ax.errorbar(numbers, found[:, 0], spread, color=looks[name], **style)
-                middle = math.exp(np.log(found[:, 0] * numbers).mean())
-                guide: dict[str, Any] = {"color": darker(looks[name]), "linestyle": DASHES, "linewidth": 0.8}
-                ax.plot(numbers, middle / numbers, zorder=1, **guide)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        looks, axes = figures.colours(list(METHODS)), figure.subplots(1, 2, sharex=True, sharey=True)
+        titles = {"like": "copies of one agent", "unlike": "copies of ten heterogeneous agents"}
+        markers = dict(zip(self.local_steps, "os^D", strict=False))
+        for ax, (setting, title) in zip(axes, titles.items(), strict=True):
+            numbers = np.array(self.sweeps()[setting])
+            for H, marker in markers.items():
+                for k, name in enumerate(METHODS):
+                    colour = looks[name]
+                    found = figures.means(outcome.arrays[f"{setting}, H = {H}/{name}"])
+                    figures.points(ax, numbers, found, **figures.dots(colour, marker, 4.5 - k))
+                    middle = math.exp(np.log([one.value for one in found] * numbers).mean())
+                    figures.theory(ax, numbers, middle / numbers, colour, linewidth=0.8, zorder=1)
+            ax.set(xscale="log", yscale="log", xlabel="number of agents $N$", title=title)
+        axes[0].set_ylabel("error at stationarity")
+        entries = {
+            f"{name}, $H$ = {H}": figures.dots(looks[name], marker, 4.5)
+            for name in METHODS
+            for H, marker in markers.items()
+        }
+        figures.legend(figure, entries | {"slope -1": figures.dashed()}, 5)

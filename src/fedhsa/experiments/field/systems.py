@@ -1,7 +1,7 @@
 """Table 1 of the paper as numbers: bias, speed-up, Markov sampling and traffic of every system in it that runs here."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -10,12 +10,10 @@ from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
 from ...theory import predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance, repeated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ZERO = 1e-9
 """Closer to the root than this, relative to where the run began, is at the root."""
@@ -59,7 +57,7 @@ NOT_RUN = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Systems(AbstractExperiment):
+class Systems(AbstractStudy):
     """What each system of the paper's Table 1 does on the same TD problem, at the same step and on the same data."""
 
     name: str = "field/table1"
@@ -80,6 +78,7 @@ class Systems(AbstractExperiment):
     """The error to reach on unlike agents, as a part of the one at the start."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
+    claim: ClassVar[int] = 19
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 8,
         "samples": 8000,
@@ -89,18 +88,18 @@ class Systems(AbstractExperiment):
     def seconds(self) -> float:
         return len(self.systems) * (15.0 + 4e-5 * self.samples * self.seeds)
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, facts = {}, {}
         cohort = self.unlike.build()
         equal = self.unlike.change("heterogeneity", 0.0).build()
         for name in self.systems:
-            limit = self._run(watch, name, cohort.noiseless(), seeds=2)
-            unlike = self._run(watch, name, cohort)
+            limit = self._run(runner, name, cohort.noiseless(), seeds=2)
+            unlike = self._run(runner, name, cohort)
             arrays |= {f"{name}/unlike": unlike.error, f"{name}/rounds": unlike.rounds}
             arrays[f"{name}/limit"] = _flat(limit)
             for copies in self.copies:
-                arrays[f"{name}/equal {copies}"] = _flat(self._run(watch, name, repeated(equal, copies)))
-            arrays[f"{name}/independent"] = _flat(self._run(watch, name, repeated(equal, self.copies[0]).iid()))
+                arrays[f"{name}/equal {copies}"] = _flat(self._run(runner, name, repeated(equal, copies)))
+            arrays[f"{name}/independent"] = _flat(self._run(runner, name, repeated(equal, self.copies[0]).iid()))
             cost, M = unlike.cost, cohort.num_agents
             facts[name] = {
                 "start": float(unlike.error[0, 0]),
@@ -117,10 +116,10 @@ class Systems(AbstractExperiment):
         step = self.step_size * (self.local_steps if system.moves == "batch" else 1)
         return parse(system.text, problem, step_size=step, local_steps=self.local_steps)
 
-    def _run(self, watch: Watch, name: str, problem: Problem, seeds: int | None = None) -> Result:
+    def _run(self, runner: Runner, name: str, problem: Problem, seeds: int | None = None) -> Result:
         algorithm = self.algorithm(name, problem)
         rounds, every = (n // algorithm.block_length for n in (self.samples, self.local_steps))
-        return watch.simulate(problem, algorithm, rounds=rounds, every=every, seeds=seeds or self.seeds, key=self.key)
+        return runner.simulate(problem, algorithm, rounds=rounds, every=every, seeds=seeds or self.seeds, key=self.key)
 
     def _predicted_slope(self, name: str, equal: Problem) -> float:
         """That of the floor in the number of agents, on logarithmic axes."""
@@ -155,49 +154,41 @@ class Systems(AbstractExperiment):
             return 1.0, 8.0 * self.unlike.num_agents * self.unlike.settings()["dim"]
         return rounds * facts["exchanges"], rounds * facts["bytes"]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import NullFormatter
-
-        from ...plots._style import COLOURS, STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 0.6 + 0.27 * len(self.systems)), layout="constrained")
-            panels = figure.subplots(1, 4, sharey=True)
-            rows = np.arange(len(self.systems))[::-1]
-            for row, name in zip(rows, self.systems, strict=True):
-                dot: dict[str, Any] = {"color": COLOURS.get(name, "0.35"), "marker": "o", "markersize": 4}
-                bias = self.bias(outcome, name)
-                panels[0].plot(max(bias, ZERO), row, markerfacecolor="white" if bias < ZERO else dot["color"], **dot)
-                for ax, found in ((panels[1], self.slope(outcome, name)), (panels[2], self.inflation(outcome, name))):
-                    spread = [[found.value - found.low], [found.high - found.value]]
-                    ax.errorbar(found.value, row, xerr=spread, capsize=2, **dot)
-                reach = self.reach(outcome, name)
-                if reach is None:
-                    panels[3].annotate(
-                        "never", (0.97, row), xycoords=("axes fraction", "data"), ha="right", va="center"
-                    )
-                else:
-                    panels[3].plot(reach[1], row, **dot)
-            panels[0].set_yticks(rows, self.systems)
-            panels[0].set_xscale("log")
-            panels[3].set_xscale("log")
-            panels[3].xaxis.set_minor_formatter(NullFormatter())
-            panels[1].axvline(-1, color="0.7", linewidth=0.8, zorder=0)
-            panels[2].axvline(1, color="0.7", linewidth=0.8, zorder=0)
-            titles = (
-                "error without noise",
-                "slope in $M$",
-                "Markov / i.i.d.",
-                f"bytes to {self.target:g} x start",
-            )
-            for ax, title in zip(panels, titles, strict=True):
-                ax.set_xlabel(title)
-                ax.grid(axis="y", color="0.93", linewidth=0.5)
+    def draw(self, outcome: Outcome) -> figures.Figure:
+        with figures.house_style((7.2, 0.6 + 0.27 * len(self.systems))) as figure:
+            self.plot(figure, outcome)
         return figure
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        from matplotlib.ticker import NullFormatter
+
+        panels = figure.subplots(1, 4, sharey=True)
+        rows = np.arange(len(self.systems))[::-1]
+        for row, name in zip(rows, self.systems, strict=True):
+            colour = figures.COLOURS.get(name, "0.35")
+            dot = figures.dots(colour)
+            bias = self.bias(outcome, name)
+            panels[0].plot(max(bias, ZERO), row, **figures.dots(colour, face="white" if bias < ZERO else colour))
+            for ax, found in ((panels[1], self.slope(outcome, name)), (panels[2], self.inflation(outcome, name))):
+                spread = [[found.value - found.low], [found.high - found.value]]
+                ax.errorbar(found.value, row, xerr=spread, capsize=2, **dot)
+            reach = self.reach(outcome, name)
+            if reach is None:
+                panels[3].annotate("never", (0.97, row), xycoords=("axes fraction", "data"), ha="right", va="center")
+            else:
+                panels[3].plot(reach[1], row, **dot)
+        panels[0].set_yticks(rows, self.systems)
+        panels[0].set_xscale("log")
+        panels[3].set_xscale("log")
+        panels[3].xaxis.set_minor_formatter(NullFormatter())
+        panels[1].axvline(-1, color="0.7", linewidth=0.8, zorder=0)
+        panels[2].axvline(1, color="0.7", linewidth=0.8, zorder=0)
+        titles = ("error without noise", "slope in $M$", "Markov / i.i.d.", f"bytes to {self.target:g} x start")
+        for ax, title in zip(panels, titles, strict=True):
+            ax.set_xlabel(title)
+            ax.grid(axis="y", color="0.93", linewidth=0.5)
+
+    def summary(self, outcome: Outcome) -> list[str]:
         biased = [name for name in self.systems if self.bias(outcome, name) > ZERO]
         exact = [name for name in self.systems if name not in biased]
         slopes = {name: self.slope(outcome, name).value for name in self.systems}
@@ -220,24 +211,22 @@ class Systems(AbstractExperiment):
             )
         return sentences
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for name in self.systems:
             bias = self.bias(outcome, name)
             if name in ("FedHSA", "SCAFFLSA", "DisSACC"):
                 words = f"{name} goes to the root without noise (distance relative to the start's)"
-                found.append(at_most(19, f"{self.name}: {name}, bias", words, bias, ZERO))
+                checks.at_most(f"{name}, bias", words, bias, ZERO)
             if name in ("FedTD", "FedSAM", "one-shot averaging"):
                 words = f"{name} stays off the root without noise (distance relative to the start's)"
                 estimate = statistics.Estimate(bias, bias, bias)
-                found.append(inside(19, f"{self.name}: {name}, bias", words, estimate, 1e-3, float("inf")))
+                checks.inside(f"{name}, bias", words, estimate, 1e-3, float("inf"))
             words, slope = f"Slope of log(error) against log(M) with equal agents, {name}", self.slope(outcome, name)
             if SYSTEMS[name].moves != "steps" and name != "distributed TD":
-                found.append(inside(19, f"{self.name}: {name}, slope", words, slope, -1.2, -0.8))
+                checks.inside(f"{name}, slope", words, slope, -1.2, -0.8)
             if (expected := outcome.facts[name]["slope"]) is not None:
                 limits = {"slack": SLACK, "precision": 0.15, "relative": False}
-                found.append(equals(19, f"{self.name}: {name}, slope", words, slope, expected, **limits))
-        return found
+                checks.equals(f"{name}, slope", words, slope, expected, **limits)
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
@@ -248,7 +237,7 @@ class Systems(AbstractExperiment):
             rows.append(row)
         names = ("system", "source", "built as", "bias", "slope", "slope_low", "slope_high")
         names += ("markov_ratio", "markov_low", "markov_high", "exchanges", "bytes")
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         built = "; ".join(f"{name} ({SYSTEMS[name].source}) is `{SYSTEMS[name].text}`" for name in self.systems)

@@ -65,7 +65,7 @@ class Section(NamedTuple):
 
 def section_of(entry: Entry) -> Section:
     """Asks the experiment what to say."""
-    return Section(entry, entry.experiment.tell(entry.outcome), entry.experiment.checks(entry.outcome))
+    return Section(entry, entry.experiment.summary(entry.outcome), entry.experiment.checks(entry.outcome))
 
 
 def figure_of(section: Section, caption: str) -> str:

@@ -12,7 +12,7 @@ from ..._random import host_generator
 from ..._types import precision
 from ...algorithms import FedHSA
 from ...problems import Problem
-from ..study.checks import Check, at_most, near
+from ..study.checks import Checks
 
 STATEMENTS = {
     "lipschitz": "No slope between sampled parameters exceeds L: the largest, as a part of L.",
@@ -55,28 +55,18 @@ def examine(problem: Problem, algorithm: FedHSA, rounds: int, key: int = 0) -> d
     }
 
 
-def assumption_checks(name: str, facts: dict[str, Any]) -> list[Check]:
-    """What `examine` found, as checks."""
+def check_assumptions(checks: Checks, facts: dict[str, Any]) -> None:
+    """What `examine` found, as checks of claim 9."""
+    checks.claim = 9
     excused = {"Assumption 1: growth", "Assumption 3"} if facts["gaussian"] else set()
     rows = [row for row in facts["assumptions"] if row[0].startswith("Assumption")]
     others = [row[0] for row in rows if (row[1] != "holds") != (row[0] in excused)]
+    for name, statement in STATEMENTS.items():
+        if facts["seen"][name] is not None:
+            checks.at_most(name, statement, facts["seen"][name], 1.0)
     said = "but for growth and finite chains, since the noise is Gaussian" if excused else "all of them"
-    return [
-        *(
-            at_most(9, f"{name}: {what}", statement, facts["seen"][what], 1.0)
-            for what, statement in STATEMENTS.items()
-            if facts["seen"][what] is not None
-        ),
-        near(
-            9,
-            f"{name}: assumptions",
-            f"Assumptions 1 to 4 hold, {said}: how many of their parts come out otherwise.",
-            len(others),
-            0,
-            tolerance=0,
-            relative=False,
-        ),
-    ]
+    statement = f"Assumptions 1 to 4 hold, {said}: how many of their parts come out otherwise."
+    checks.near("assumptions", statement, len(others), 0, tolerance=0, relative=False)
 
 
 def condition_sentence(facts: dict[str, Any]) -> str:

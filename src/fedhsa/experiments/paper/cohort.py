@@ -1,7 +1,7 @@
 """Linear speed-up on its own: one cohort of unlike agents, repeated with independent noise."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -9,14 +9,10 @@ from ... import _check, statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
 from ...theory import Prediction, predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals
-from ..study.families import LOOKS
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance, repeated, settling
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SETTLED = 0.01
 """What the mean may keep of its start before variances are measured; the variance itself then lacks the square."""
@@ -27,7 +23,7 @@ much."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Cohort(AbstractExperiment):
+class Cohort(AbstractStudy):
     """FedHSA's variance when a cohort of agents is joined by copies of itself: nothing but the noise averages out."""
 
     name: str = "speedup/cohort"
@@ -57,6 +53,8 @@ class Cohort(AbstractExperiment):
     rounds: int = 450
     """Over how many rounds the variance is taken, after those in which the method settles."""
 
+    claim: ClassVar[int] = 4
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 16,
         "families": ("quadratic", "finite-sum"),
@@ -76,7 +74,7 @@ class Cohort(AbstractExperiment):
         """The cohort of one family."""
         own: dict[str, dict[str, Any]] = {
             "quadratic": {"start": "stationary"},
-            "nonconvex": {"start": "stationary", "convex": False},
+            "nonconvex": {"start": "stationary"},
             "td": {"num_states": self.num_states, "laziness": self.laziness},
             "finite-sum": {
                 "num_components": self.num_components,
@@ -84,21 +82,20 @@ class Cohort(AbstractExperiment):
                 "laziness": self.laziness,
             },
         }
-        generator = "quadratic" if family == "nonconvex" else family
-        return Instance(generator, self.num_agents, {"dim": self.dim, **own[family]}, self.problem_key)
+        return Instance.of_family(family, self.num_agents, {"dim": self.dim, **own[family]}, self.problem_key)
 
     def step_size(self, family: str) -> float:
         """Of one family."""
         return getattr(self, f"{family.replace('-', '_')}_step")
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, facts = {}, {}
         for family in self.families:
             cohort = self.cohort(family).build()
             algorithm = FedHSA(self.step_size(family), local_steps=self.local_steps)
             prediction = predict(cohort, algorithm)
             problems = [repeated(cohort, copies) for copies in self.copies]
-            samples = [self._variances(watch, problem, algorithm, prediction) for problem in problems]
+            samples = [self._variances(runner, problem, algorithm, prediction) for problem in problems]
             arrays[f"{family}/variance"] = np.stack(samples)
             facts[family] = {
                 "agents": [problem.num_agents for problem in problems],
@@ -109,56 +106,39 @@ class Cohort(AbstractExperiment):
             }
         return Outcome(arrays, facts)
 
-    def _variances(self, watch: Watch, problem: Problem, algorithm: FedHSA, prediction: Prediction) -> np.ndarray:
+    def _variances(self, runner: Runner, problem: Problem, algorithm: FedHSA, prediction: Prediction) -> np.ndarray:
         before = settling(prediction, SETTLED)
         settings = {"rounds": before + self.rounds, "seeds": self.seeds, "key": self.key, "theta": problem.theta_star}
-        result = watch.simulate(problem, algorithm, record=("theta",), **settings)
+        result = runner.simulate(problem, algorithm, record=("theta",), **settings)
         return variances(result.records["theta"][:, before + 1 :])
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, right = figure.subplots(1, 2)
+        for k, family in enumerate(self.families):
+            look, facts = figures.LOOKS[family], outcome.facts[family]
+            agents, predicted = np.array(facts["agents"]), np.array(facts["predicted"])
+            found = figures.means(outcome.arrays[f"{family}/variance"])
+            figures.points(left, agents, found, **look.style)
+            figures.theory(left, agents, predicted, look.colour)
+            apart = agents * 1.06 ** (k - (len(self.families) - 1) / 2)
+            figures.points(right, apart, found, unit=predicted, **look.style)
+        agents = outcome.facts[self.families[0]]["agents"]
+        for ax in (left, right):
+            ax.set(xscale="log", xlabel="number of agents $M$")
+            figures.ticks(ax, agents)
+        left.set(yscale="log", ylabel="variance of the error")
+        right.set_ylabel(r"$M \times$ variance, by prediction")
+        right.axhline(1, color="0.6", linewidth=0.8, zorder=1)
+        low, high = right.get_ylim()
+        right.set_ylim(min(low, 0.8), max(high, 1.2))
+        entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}
+        entries[r"prediction, $\propto 1/M$"] = figures.dashed()
+        figures.legend(figure, entries, len(entries), title=f"FedHSA, 95 % intervals, {self.seeds} seeds")
 
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-            left, right = figure.subplots(1, 2)
-            for family in self.families:
-                self._draw_family(left, right, outcome, family)
-            for ax in (left, right):
-                ax.set_xscale("log")
-                agents = outcome.facts[self.families[0]]["agents"]
-                ax.set_xticks(agents, [str(M) for M in agents])
-                ax.minorticks_off()
-                ax.set_xlabel("number of agents $M$")
-            left.set_yscale("log")
-            left.set_ylabel("variance of the error")
-            right.set_ylabel(r"$M \times$ variance, by prediction")
-            right.axhline(1, color="0.6", linewidth=0.8, zorder=1)
-            low, high = right.get_ylim()
-            right.set_ylim(min(low, 0.8), max(high, 1.2))
-            _legend(figure, self)
-        return figure
-
-    def _draw_family(self, left: "Axes", right: "Axes", outcome: Outcome, family: str) -> None:
-        from ...plots._style import DASHES, darker
-
-        look = LOOKS[family]
-        facts, samples = outcome.facts[family], outcome.arrays[f"{family}/variance"]
-        agents, predicted = np.array(facts["agents"]), np.array(facts["predicted"])
-        found = np.array([statistics.mean(row, level=0.95) for row in samples])
-        spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-        style: dict[str, Any] = {**look.style, "capsize": 2}
-        left.errorbar(agents, found[:, 0], spread, **style)
-        left.plot(agents, predicted, color=darker(look.colour), linestyle=DASHES, linewidth=1.0, zorder=3)
-        apart = agents * 1.06 ** (list(self.families).index(family) - (len(self.families) - 1) / 2)
-        right.errorbar(apart, found[:, 0] / predicted, spread / predicted, **style)
-
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         agents = outcome.facts[self.families[0]]["agents"]
         slopes = {family: self._slope(outcome, family) for family in self.families}
-        said = [f"{LOOKS[family].name} {s.value:.3f} ({s.low:.3f} to {s.high:.3f})" for family, s in slopes.items()]
+        said = [f"{figures.LOOKS[family].name} {s:.3f}" for family, s in slopes.items()]
         return [
             f"A cohort of {agents[0]} unlike agents is joined by copies of itself, each agent with noise of its own: "
             f"the average operator stays the same while M goes from {agents[0]} to {agents[-1]}, so that only "
@@ -170,26 +150,26 @@ class Cohort(AbstractExperiment):
             "noise, good to a few per cent (right).",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for family in self.families:
             facts = outcome.facts[family]
             exact = facts["basis"] == "exact"
             numbers = ", ".join(str(M) for M in facts["agents"])
-            statement = f"Slope of log variance against log M, one {LOOKS[family].name} cohort repeated (M = {numbers})"
+            statement = (
+                f"Slope of log variance against log M, one {figures.LOOKS[family].name} cohort repeated (M = {numbers})"
+            )
             slack = 0.0 if exact else SLOPE_SLACK
             slope = self._slope(outcome, family)
             options: dict[str, Any] = {"slack": slack, "precision": 0.1, "relative": False}
-            found.append(equals(4, f"{self.name}: {family}, slope", statement, slope, -1.0, **options))
+            checks.equals(f"{family}, slope", statement, slope, -1.0, **options)
             if not exact:
                 continue
             samples = outcome.arrays[f"{family}/variance"]
             for M, predicted, row in zip(facts["agents"], facts["predicted"], samples, strict=True):
-                of = f"one {LOOKS[family].name} cohort repeated"
+                of = f"one {figures.LOOKS[family].name} cohort repeated"
                 statement = f"M times the variance at M = {M}, {of}, against the exact law"
-                measured, name = statistics.mean(M * row), f"{self.name}: {family}, M = {M}"
-                found.append(equals(4, name, statement, measured, M * predicted, precision=0.2))
-        return found
+                measured, name = statistics.mean(M * row), f"{family}, M = {M}"
+                checks.equals(name, statement, measured, M * predicted, precision=0.2)
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
@@ -199,7 +179,7 @@ class Cohort(AbstractExperiment):
                 estimate = statistics.mean(row, level=0.95)
                 rows.append((family, M, *estimate, predicted, facts["basis"]))
         names = ("family", "agents", "variance", "low", "high", "predicted", "basis")
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         return [
@@ -240,15 +220,3 @@ def _variance(prediction: Prediction, problem: Problem) -> float:
     if prediction.basis == "exact":
         return predict(problem, prediction.algorithm).noise_variance
     return prediction.noise_variance * prediction.problem.num_agents / problem.num_agents
-
-
-def _legend(figure: "Figure", study: Cohort) -> None:
-    from matplotlib.lines import Line2D
-
-    from ...plots._style import DASHES
-
-    handles = [LOOKS[family].handle() for family in study.families]
-    handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-    labels = [*(LOOKS[family].name for family in study.families), r"prediction, $\propto 1/M$"]
-    title = f"FedHSA, 95 % intervals, {study.seeds} seeds"
-    figure.legend(handles, labels, title=title, loc="outside upper center", ncols=len(labels), frameon=False)

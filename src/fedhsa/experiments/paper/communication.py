@@ -2,22 +2,19 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import statistics
 from ...algorithms import FedHSA, LocalSA
-from ...plots._style import COLOURS, DASHES, STYLE, darker, thinned
+from ...plots._style import thinned
 from ...statistics import Estimate
 from ...theory.prediction import FLOAT_BYTES
-from ..study import traces
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, inside, near
+from ..study import figures, traces
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMES = {"quadratic": "quadratic", "td": "TD"}
 ABOVE = (2, 5, 20)
@@ -26,7 +23,7 @@ UNITS = ("rounds", "samples", "bytes")
 
 
 @dataclasses.dataclass(frozen=True)
-class Communication(AbstractExperiment):
+class Communication(AbstractStudy):
     """Both methods on two problems, their errors against everything that a deployment would pay for."""
 
     name: str = "communication"
@@ -41,13 +38,15 @@ class Communication(AbstractExperiment):
     td_rounds: int = 400
     local_steps: int = 10
 
+    claim: ClassVar[int] = 10
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 4.2)
     quick_settings: ClassVar[dict[str, Any]] = {"quadratic_rounds": 1250}
 
     def seconds(self) -> float:
         steps = (self.quadratic.cost().step * self.quadratic_rounds, self.td.cost().step * self.td_rounds)
         return 10 + 2 * sum(steps) * self.local_steps * self.seeds
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         found, agents = {}, {}
         for family, instance, step, rounds in (
             ("quadratic", self.quadratic, self.quadratic_step, self.quadratic_rounds),
@@ -59,30 +58,22 @@ class Communication(AbstractExperiment):
                 algorithm = method(step, local_steps=self.local_steps)
                 label = f"{family} {method.__name__}"
                 found[label] = traces.follow(
-                    watch, problem, algorithm, rounds=rounds, seeds=self.seeds, key=self.key, theta=theta
+                    runner, problem, algorithm, rounds=rounds, seeds=self.seeds, key=self.key, theta=theta
                 )
         return traces.gather(found, {"agents": agents})
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         labels = ("communication round", "samples, all agents", "bytes, both ways, all agents")
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-            axes = figure.subplots(2, 3, sharey="row")
-            for row, family in zip(axes, outcome.facts["agents"], strict=True):
-                for ax, unit, label in zip(row, UNITS, labels, strict=True):
-                    for method in ("FedHSA", "LocalSA"):
-                        _draw(ax, outcome, f"{family} {method}", unit, COLOURS[method])
-                    ax.set(xscale="log", yscale="log", xlabel=label)
-                    ax.grid(axis="y", color="0.9", linewidth=0.5)
-                row[0].set_ylabel(f"{NAMES[family]}: $E_t$")
-            handles = [Line2D([], [], color=COLOURS[method], label=method) for method in ("FedHSA", "LocalSA")]
-            handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0, label="theory"))
-            figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
-        return figure
+        axes = figure.subplots(2, 3, sharey="row")
+        for row, family in zip(axes, outcome.facts["agents"], strict=True):
+            for ax, unit, label in zip(row, UNITS, labels, strict=True):
+                for method in ("FedHSA", "LocalSA"):
+                    _plot_curve(ax, outcome, f"{family} {method}", unit, figures.COLOURS[method])
+                ax.set(xscale="log", yscale="log", xlabel=label)
+                figures.grid(ax)
+            row[0].set_ylabel(f"{NAMES[family]}: $E_t$")
+        entries = {method: {"color": figures.COLOURS[method]} for method in ("FedHSA", "LocalSA")}
+        figures.legend(figure, entries | {"theory": figures.dashed()}, 3)
 
     def notes(self) -> list[str]:
         return [
@@ -90,7 +81,7 @@ class Communication(AbstractExperiment):
             "so that more rounds lie between the start and the floors."
         ]
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         sentences = ["FedHSA sends twice Local SA's bytes per round: two exchanges instead of one."]
         for family, name in (("quadratic", "the quadratic problem"), ("td", "TD")):
             prices = ", ".join(f"{_price(outcome, family, above).value:.2f} at {above} times" for above in ABOVE)
@@ -102,47 +93,40 @@ class Communication(AbstractExperiment):
             )
         return sentences
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for family in outcome.facts["agents"]:
             fed, local = f"{family} FedHSA", f"{family} LocalSA"
             per_round = [_per_round(outcome, label)["bytes"] for label in (fed, local)]
             floors = [outcome.facts["curves"][label]["predicted_floor"] for label in (fed, local)]
             between = math.sqrt(floors[0] * floors[1])
-            found.append(
-                near(
-                    10,
-                    f"{self.name}: {family}, bytes per round",
-                    "FedHSA's two exchanges send twice Local SA's bytes per round.",
-                    per_round[0] / per_round[1],
-                    2.0,
-                    tolerance=0,
-                )
+            checks.near(
+                f"{family}, bytes per round",
+                "FedHSA's two exchanges send twice Local SA's bytes per round.",
+                per_round[0] / per_round[1],
+                2.0,
+                tolerance=0,
             )
             for above in ABOVE:
                 statement = (
                     "FedHSA's bytes by Local SA's for an error that both reach: no more than two and a half times."
                 )
                 price = _price(outcome, family, above)
-                found.append(inside(10, f"{self.name}: {family}, price at {above} x", statement, price, 0.0, 2.5))
+                checks.inside(f"{family}, price at {above} x", statement, price, 0.0, 2.5)
             for label, low, high, words in (
                 (fed, 0.0, 1.0, "FedHSA gets below the geometric mean of the two predicted floors: its floor by that."),
                 (local, 1.0, math.inf, "Local SA does not: its floor by that."),
             ):
-                floor = Estimate(*(end / between for end in traces.floor(outcome, label)))
-                found.append(inside(10, f"{self.name}: {label}, floor", words, floor, low, high))
-        return found
+                floor = traces.floor(outcome, label) / between
+                checks.inside(f"{label}, floor", words, floor, low, high)
 
     def table(self, outcome: Outcome) -> Table:
-        columns: dict[str, Any] = {name: [] for name in ("curve", *UNITS, "mean", "low", "high", "predicted")}
+        rows = []
         for label, curve in traces.curves(outcome).items():
             band = statistics.interval(curve.error)
             for t in thinned(len(curve.rounds)):
-                spent = {unit: each * int(t) for unit, each in _per_round(outcome, label).items()}
-                values = (label, *spent.values(), *(s[t] for s in band), outcome.arrays[f"{label}/predicted"][t])
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-        return columns
+                spent = [each * int(t) for each in _per_round(outcome, label).values()]
+                rows.append((label, *spent, *(s[t] for s in band), outcome.arrays[f"{label}/predicted"][t]))
+        return columns(("curve", *UNITS, "mean", "low", "high", "predicted"), rows)
 
 
 def _per_round(outcome: Outcome, label: str) -> dict[str, float]:
@@ -167,11 +151,9 @@ def _price(outcome: Outcome, family: str, above: float) -> Estimate:
     return statistics.jackknife(price, everyone)
 
 
-def _draw(ax: Any, outcome: Outcome, label: str, unit: str, colour: str) -> None:
+def _plot_curve(ax: figures.Axes, outcome: Outcome, label: str, unit: str, colour: str) -> None:
     error, predicted = outcome.arrays[f"{label}/error"], outcome.arrays[f"{label}/predicted"]
     at = np.unique(np.geomspace(1, error.shape[1] - 1, 200).round().astype(int))
-    mean, low, high = (values[at] for values in statistics.interval(error))
     x = at * _per_round(outcome, label)[unit]
-    ax.plot(x, mean, color=colour)
-    ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
-    ax.plot(x, predicted[at], color=darker(colour), linestyle=DASHES, linewidth=1.0)
+    figures.band(ax, x, error[:, at], colour)
+    figures.theory(ax, x, predicted[at], colour)

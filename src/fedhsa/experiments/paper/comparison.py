@@ -1,29 +1,28 @@
 """FedHSA against Local SA on one problem, with or without noise: figures 2, 4, 6 and 8 of the paper."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
-from ..study import traces
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside, near
+from ..study import figures, traces
+from ..study.base import AbstractStudy, Outcome, Runner, Table
+from ..study.checks import Checks
 from ..study.instance import Instance, draw_stable
-from .assumptions import assumption_checks, condition_sentence, examine
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .assumptions import check_assumptions, condition_sentence, examine
 
 DEEP = 1e-20
 """The squared error that counts as none."""
+EXPANSION = "prediction to second order in the noise"
 WITHIN = 0.05
 """How far predictions that are no exact laws may be off, as a part."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison(AbstractExperiment):
+class Comparison(AbstractStudy):
     """Both methods on the same problem, from the same start, with the same noise."""
 
     instance: Instance = dataclasses.field(default_factory=lambda: Instance("quadratic", 20))
@@ -39,6 +38,8 @@ class Comparison(AbstractExperiment):
     choices: tuple[str, ...] = ()
     """What the paper leaves open here, and what we took."""
 
+    claim: ClassVar[int] = 3
+
     def algorithms(self) -> dict[str, AbstractAlgorithm]:
         """The two methods."""
         return {a.__name__: a(self.step_size, local_steps=self.local_steps) for a in (FedHSA, LocalSA)}
@@ -47,7 +48,7 @@ class Comparison(AbstractExperiment):
         problem, seeds = self.instance.cost(), 1 if self.noiseless else self.seeds
         return 2 * (3 + problem.prediction + problem.step * self.local_steps * self.rounds * seeds) + problem.build
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         algorithms = self.algorithms()
         problem, key = draw_stable(self.instance, list(algorithms.values()))
         examined = {} if self.noiseless else examine(problem, algorithms["FedHSA"], self.rounds)  # pyright: ignore[reportArgumentType]
@@ -58,10 +59,10 @@ class Comparison(AbstractExperiment):
             "key": self.key,
             "theta": traces.starting_point(self.start, problem.dim, self.key),
         }
-        found = {name: traces.follow(watch, problem, algorithm, **how) for name, algorithm in algorithms.items()}
+        found = {name: traces.follow(runner, problem, algorithm, **how) for name, algorithm in algorithms.items()}
         return traces.gather(found, examined | {"problem_key": key})
 
-    def draw(self, outcome: Outcome) -> "Figure":
+    def draw(self, outcome: Outcome) -> figures.Figure:
         exact = all(curve["basis"] == "exact" for curve in outcome.facts["curves"].values())
         label = "exact law" if exact else "theory"
         figure = plots.curves(traces.curves(outcome), theory=traces.predicted(outcome), theory_label=label)
@@ -69,11 +70,11 @@ class Comparison(AbstractExperiment):
             figure.axes[0].set_ylim(bottom=DEEP / 30)
         return figure
 
-    def tell(self, outcome: Outcome) -> list[str]:
-        return self._tell_noiseless(outcome) if self.noiseless else self._tell_noisy(outcome)
+    def summary(self, outcome: Outcome) -> list[str]:
+        return self._summary_noiseless(outcome) if self.noiseless else self._summary_noisy(outcome)
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        return self._check_noiseless(outcome) if self.noiseless else self._check_noisy(outcome)
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        (self._check_noiseless if self.noiseless else self._check_noisy)(outcome, checks)
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)
@@ -81,33 +82,18 @@ class Comparison(AbstractExperiment):
     def notes(self) -> list[str]:
         return list(self.choices)
 
-    def _check_noiseless(self, outcome: Outcome) -> list[Check]:
+    def _check_noiseless(self, outcome: Outcome, checks: Checks) -> None:
         fed, local = (outcome.arrays[f"{name}/error"][0] for name in ("FedHSA", "LocalSA"))
-        above = max(2, _reached(fed))
-        law = outcome.arrays["FedHSA/predicted"]
-        measured, predicted = (_decay(error, above) for error in (fed, law))
+        until, law = max(2, _reached(fed)), outcome.arrays["FedHSA/predicted"]
+        checks.claim = 2
+        checks.at_most("root", "FedHSA's squared error at the end.", float(fed[-1]), DEEP)
+        statement = "FedHSA's error shrinks per round by the predicted factor, over the second half of its way down."
+        checks.near("rate", statement, _decay(fed, until), _decay(law, until), tolerance=1e-5)
+        statement = "Local SA's squared error at the end is its predicted squared bias."
         limit = outcome.facts["curves"]["LocalSA"]["predicted_bias"]
-        return [
-            at_most(2, f"{self.name}: root", "FedHSA's squared error at the end.", float(fed[-1]), DEEP),
-            near(
-                2,
-                f"{self.name}: rate",
-                "FedHSA's error shrinks per round by the predicted factor, over the second half of its way down.",
-                measured,
-                predicted,
-                tolerance=1e-5,
-            ),
-            near(
-                2,
-                f"{self.name}: bias",
-                "Local SA's squared error at the end is its predicted squared bias.",
-                float(local[-1]),
-                limit,
-                tolerance=1e-8,
-            ),
-        ]
+        checks.near("bias", statement, float(local[-1]), limit, tolerance=1e-8)
 
-    def _tell_noiseless(self, outcome: Outcome) -> list[str]:
+    def _summary_noiseless(self, outcome: Outcome) -> list[str]:
         curves = outcome.facts["curves"]
         fed, local = (outcome.arrays[f"{name}/error"][0] for name in ("FedHSA", "LocalSA"))
         reached = _reached(fed)
@@ -120,33 +106,23 @@ class Comparison(AbstractExperiment):
             f"({curves['LocalSA']['predicted_bias']:.3g}); no number of rounds removes it.",
         ]
 
-    def _check_noisy(self, outcome: Outcome) -> list[Check]:
-        name, ratio = self.name, self._ratio(outcome)
-        found: list[Check] = []
+    def _check_noisy(self, outcome: Outcome, checks: Checks) -> None:
+        curves, ratio = outcome.facts["curves"], self._ratio(outcome)
         if self.ordered:
-            statement = "Local SA's floor by FedHSA's, paired over seeds, is above 1."
-            found.append(inside(3, f"{name}: order", statement, ratio, 1.0, float("inf")))
+            checks.above("order", "Local SA's floor by FedHSA's, paired over seeds, is above 1.", ratio)
         else:
-            local, fed = (outcome.facts["curves"][n]["predicted_floor"] for n in ("LocalSA", "FedHSA"))
-            low, high = (1.0, float("inf")) if local > fed else (0.0, 1.0)
+            local, fed = (curves[name]["predicted_floor"] for name in ("LocalSA", "FedHSA"))
+            low, high = (1.0, math.inf) if local > fed else (0.0, 1.0)
             statement = f"Local SA's floor by FedHSA's is on the predicted side of 1 (prediction {local / fed:.3g})."
-            found.append(inside(3, f"{name}: order", statement, ratio, low, high))
-        for label, curve in outcome.facts["curves"].items() if self.ordered else ():
-            exact = curve["basis"] == "exact"
-            law = "exact law" if exact else "prediction to second order in the noise"
-            found.append(
-                equals(
-                    3,
-                    f"{name}: floor of {label}",
-                    f"The floor is that of the {law}.",
-                    traces.floor(outcome, label),
-                    curve["predicted_floor"],
-                    slack=0.0 if exact else WITHIN,
-                )
-            )
-        return traces.refuse_unsettled(outcome, found) + assumption_checks(name, outcome.facts)
+            checks.inside("order", statement, ratio, low, high)
+        for label, curve in curves.items() if self.ordered else ():
+            law, slack = ("exact law", 0.0) if curve["basis"] == "exact" else (EXPANSION, WITHIN)
+            name, floor = f"floor of {label}", traces.floor(outcome, label)
+            checks.equals(name, f"The floor is that of the {law}.", floor, curve["predicted_floor"], slack=slack)
+        traces.fail_unsettled(outcome, checks)
+        check_assumptions(checks, outcome.facts)
 
-    def _tell_noisy(self, outcome: Outcome) -> list[str]:
+    def _summary_noisy(self, outcome: Outcome) -> list[str]:
         curves, ratio = outcome.facts["curves"], self._ratio(outcome)
         fed, local = (traces.floor(outcome, label) for label in ("FedHSA", "LocalSA"))
         better, factor = ("FedHSA", ratio.value) if ratio.value > 1 else ("Local SA", 1 / ratio.value)

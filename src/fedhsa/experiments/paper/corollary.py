@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -10,15 +10,11 @@ from ... import statistics
 from ...algorithms import FedHSA, corollary_step
 from ...problems import Problem
 from ...theory import Constants, bounds, constants, predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside
+from ...theory._lemmas import paper_mu
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance, repeated
-from . import corollary_outcome as reading
-from .corollary_outcome import WORDS, Point
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FLAT = 0.1
 """The largest slope that counts as none."""
@@ -28,12 +24,35 @@ WITHIN = 0.05
 """How far predicted floors may be off, as a part."""
 CURVE = 24
 """How many points the predicted curve outside the condition has."""
-MARKERS = {"T": "o", "H": "s", "M": "^", "outside": "D"}
-PALETTE = {"T": "#E69F00", "H": "#56B4E9", "M": "#009E73", "outside": "#CC79A7"}
+AXES = ("T", "H", "M")
+LOOKS = {
+    "T": figures.Look("rounds", "#E69F00", "o"),
+    "H": figures.Look("local steps", "#56B4E9", "s"),
+    "M": figures.Look("agents", "#009E73", "^"),
+    "outside": figures.Look("outside the condition", "#CC79A7", "D"),
+}
+
+
+class Point(NamedTuple):
+    """One run: agents, local steps, rounds."""
+
+    M: int
+    H: int
+    T: int
+
+    @property
+    def samples(self) -> int:
+        """All observations of all agents."""
+        return self.M * self.H * self.T
+
+    @property
+    def scale(self) -> float:
+        """What Corollary 1 says the error falls with."""
+        return self.samples / math.log(self.samples)
 
 
 @dataclasses.dataclass(frozen=True)
-class Corollary(AbstractExperiment):
+class Corollary(AbstractStudy):
     r"""FedHSA with $\eta = 4 \log(MHT) / (\mu H T)$ on a well-conditioned finite sum, inside and outside its condition.
 
     Three sweeps start from one point, the middle of each setting: rounds, local steps, and copies of one cohort of
@@ -62,6 +81,8 @@ class Corollary(AbstractExperiment):
     outside_seeds: int = 32
     """At most so many there."""
 
+    claim: ClassVar[int] = 6
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 64,
         "round_sweep": (1000, 9000),
@@ -79,14 +100,14 @@ class Corollary(AbstractExperiment):
         steps += min(self.seeds, self.outside_seeds) * sum(p.samples for p in self._outside())
         return 4.0 + 2.5 * len(shapes) + 4.5e-8 * steps
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         cohort = self.instance.build()
         known = constants(cohort)
         sweeps, outside = self._sweeps(), self._outside()
         points = sorted({point for sweep in sweeps.values() for point in sweep})
-        arrays = self._measure(watch, cohort, known, points, self.seeds, "inside", 0)
+        arrays = self._measure(runner, cohort, known, points, self.seeds, "inside", 0)
         seeds = min(self.seeds, self.outside_seeds)
-        arrays |= self._measure(watch, cohort, known, outside, seeds, "outside", len(points))
+        arrays |= self._measure(runner, cohort, known, outside, seeds, "outside", len(points))
         many = np.geomspace(cohort.num_agents, outside[-1].M, CURVE)
         curve = [_predict(cohort, known, outside[0]._replace(M=round(M))) for M in many]
         arrays |= {"curve/agents": many.round(), "curve/predicted": np.array([predicted for *_, predicted in curve])}
@@ -102,87 +123,91 @@ class Corollary(AbstractExperiment):
             },
         )
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, right = figure.subplots(1, 2, sharey=True)
+        factors = set()
+        for k, axis in enumerate(AXES):
+            at, samples, predicted = scaled(outcome, axis)
+            label = f"{LOOKS[axis].name} ${axis}$ from {at[0]:.0f} to {at[-1]:.0f}"
+            _plot_series(left, axis, at / at[0] * 1.05 ** (k - 1), samples, label)
+            figures.theory(left, at / at[0], predicted, LOOKS[axis].colour)
+            factors |= set((at / at[0]).round(2))
+        at, samples, predicted = scaled(outcome, "M")
+        inside, outside = swept(outcome, "M")[0], points(outcome, "outside")
+        _plot_series(right, "M", at, samples, f"inside: $T$ = {inside.T}, $H$ = {inside.H}")
+        figures.theory(right, at, predicted, LOOKS["M"].colour)
+        samples = np.array([point.scale for point in outside])[:, None] * outcome.arrays["outside/error"]
+        label = f"outside: $T$ = {outside[0].T}, $H$ = {outside[0].H}"
+        _plot_series(right, "outside", [point.M for point in outside], samples, label)
+        many = outcome.arrays["curve/agents"]
+        scale = np.array([outside[0]._replace(M=int(M)).scale for M in many])
+        predicted = scale * outcome.arrays["curve/predicted"]
+        figures.theory(right, many, predicted, LOOKS["outside"].colour, label="prediction")
+        left.set(xscale="log", yscale="log", xlabel="factor by which it has grown")
+        left.set(ylabel=r"error $\times\; MHT / \log(MHT)$", ylim=(left.get_ylim()[0] / 2, None))
+        right.set(xscale="log", xlabel="number of agents $M$")
+        figures.grid(left, right)
+        figures.ticks(left, sorted(factors))
+        figures.plain_numbers(left)
+        for ax, title in ((left, "inside the condition"), (right, "inside and outside")):
+            figures.legend_above(ax, title=title, borderaxespad=0.3, labelspacing=0.3)
 
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-            left, right = figure.subplots(1, 2, sharey=True)
-            for k, axis in enumerate(WORDS):
-                _draw_sweep(left, outcome, axis, 1.05 ** (k - 1))
-            _draw_outside(right, outcome)
-            _scale(left, right, outcome)
-            left.set_ylabel(r"error $\times\; MHT / \log(MHT)$")
-            left.set_xlabel("factor by which it has grown")
-            right.set_xlabel("number of agents $M$")
-            for ax, title in ((left, "inside the condition"), (right, "inside and outside")):
-                style: dict[str, Any] = {"frameon": False, "borderaxespad": 0.3, "labelspacing": 0.3}
-                ax.legend(title=title, loc="lower center", bbox_to_anchor=(0.5, 1.0), **style)
-        return figure
-
-    def tell(self, outcome: Outcome) -> list[str]:
-        slopes = {axis: reading.slope(outcome, axis) for axis in WORDS}
-        sweeps = {axis: [getattr(p, axis) for p in reading.swept(outcome, axis)] for axis in WORDS}
-        said = "; ".join(
-            f"{slopes[axis].value:+.3f} ({slopes[axis].low:+.3f} to {slopes[axis].high:+.3f}) in {axis} from "
-            f"{sweeps[axis][0]} to {sweeps[axis][-1]}"
-            for axis in WORDS
-        )
-        points, parts = reading.points(outcome, "outside"), reading.outside_parts(outcome)
+    def summary(self, outcome: Outcome) -> list[str]:
+        slopes = {axis: slope(outcome, axis) for axis in AXES}
+        sweeps = {axis: [getattr(p, axis) for p in swept(outcome, axis)] for axis in AXES}
+        said = "; ".join(f"{slopes[axis]:+.3f} in {axis} from {sweeps[axis][0]} to {sweeps[axis][-1]}" for axis in AXES)
+        runs, parts = points(outcome, "outside"), outside_parts(outcome)
         outside = "; ".join(
-            f"with M = {points[k].M}, where they ask for {parts[k].max():.0f} and {parts[k].min():.0f}, the error is "
+            f"with M = {runs[k].M}, where they ask for {parts[k].max():.0f} and {parts[k].min():.0f}, the error is "
             f"{ratio:.2f} times the plateau ({low:.2f} to {high:.2f})"
-            for k in sorted({0, len(points) - 1})
-            for ratio, low, high in [reading.over_plateau(outcome, k)]
+            for k in sorted({0, len(runs) - 1})
+            for ratio, low, high in [over_plateau(outcome, k)]
         )
         return [
             "Inside the condition, error times MHT / log(MHT) is flat (left): its slopes on logarithmic axes are "
             f"{said} (99.9 % intervals).",
             f"Every one of these runs has the rounds that the corollary asks for, with its constant C' taken as 1: the "
-            f"tightest has {1 / reading.asked(outcome):.2f} times as many.",
-            f"Outside it (right, T = {points[0].T}, H = {points[0].H}) both parts of the condition ask for more "
+            f"tightest has {1 / asked(outcome):.2f} times as many.",
+            f"Outside it (right, T = {runs[0].T}, H = {runs[0].H}) both parts of the condition ask for more "
             f"rounds: {outside}. In the end the bias that more agents do not remove takes over, as predicted (dashed).",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         statement = (
             "Rounds that the condition of Corollary 1 asks for (C' = 1), over those run: the worst of all sweeps"
         )
-        found = [at_most(6, f"{self.name}: condition", statement, reading.asked(outcome), 1.0)]
-        rounds = np.array([point.T for point in reading.points(outcome, "outside")])
-        few = np.max(rounds / reading.outside_parts(outcome).min(1))
+        checks.at_most("condition", statement, asked(outcome), 1.0)
+        rounds = np.array([point.T for point in points(outcome, "outside")])
+        few = np.max(rounds / outside_parts(outcome).min(1))
         statement = "Outside it, rounds run over those that the lesser of its two parts asks for: the most of all runs"
-        found.append(at_most(6, f"{self.name}: condition outside", statement, float(few), 1.0))
-        for axis, words in WORDS.items():
-            slope, of = reading.slope(outcome, axis), f"Slope of log(error MHT / log(MHT)) against log {axis} ({words})"
-            name = f"{self.name}: slope in {axis}"
-            found.append(inside(6, name, f"{of}: flat", slope, -FLAT, FLAT))
+        checks.at_most("condition outside", statement, float(few), 1.0)
+        for axis in AXES:
+            found = slope(outcome, axis)
+            of = f"Slope of log(error MHT / log(MHT)) against log {axis} ({LOOKS[axis].name})"
+            name = f"slope in {axis}"
+            checks.inside(name, f"{of}: flat", found, -FLAT, FLAT)
             options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": FLAT, "relative": False}
-            statement, expected = f"{of}: as predicted", reading.predicted_slope(outcome, axis)
-            found.append(equals(6, f"{name}, predicted", statement, slope, expected, **options))
-        last = reading.points(outcome, "outside")[-1]
+            statement, expected = f"{of}: as predicted", predicted_slope(outcome, axis)
+            checks.equals(f"{name}, predicted", statement, found, expected, **options)
+        last = points(outcome, "outside")[-1]
         where = f"Outside the condition, M = {last.M}, H = {last.H}, T = {last.T}"
         statement = f"{where}: error times MHT / log(MHT), over that of the plateau"
-        found.append(inside(6, f"{self.name}: outside", statement, reading.over_plateau(outcome, -1), 2.0, math.inf))
+        checks.inside("outside", statement, over_plateau(outcome, -1), 2.0, math.inf)
         measured = statistics.mean(outcome.arrays["outside/error"][-1])
         expected = float(outcome.arrays["outside/predicted"][-1])
         options = {"slack": WITHIN, "precision": 0.25}
-        name = f"{self.name}: outside, predicted"
-        return [*found, equals(6, name, f"{where}: error, as predicted", measured, expected, **options)]
+        checks.equals("outside, predicted", f"{where}: error, as predicted", measured, expected, **options)
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
         for part in ("inside", "outside"):
             steps, asked, predicted = (outcome.arrays[f"{part}/{n}"] for n in ("step", "asked", "predicted"))
-            for k, point in enumerate(reading.points(outcome, part)):
+            for k, point in enumerate(points(outcome, part)):
                 error = statistics.mean(outcome.arrays[f"{part}/error"][k], level=0.95)
                 rows.append((part, *point, steps[k], asked[k], *error, predicted[k], error.value * point.scale))
         names = ("condition", "agents", "local_steps", "rounds", "step_size", "rounds_asked")
         names += ("error", "low", "high", "predicted", "scaled_error")
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         part, problem = f"{100 * (1 - self.settled):g} %", self.instance.settings()
@@ -218,7 +243,7 @@ class Corollary(AbstractExperiment):
         return Point(self.instance.num_agents * copies, H, T)
 
     def _measure(
-        self, watch: Watch, cohort: Problem, known: Constants, points: list[Point], seeds: int, part: str, runs: int
+        self, runner: Runner, cohort: Problem, known: Constants, points: list[Point], seeds: int, part: str, runs: int
     ) -> dict[str, np.ndarray]:
         """Each point's step, rounds asked for, predicted error, and the error of every seed, after so many runs."""
         rows = []
@@ -227,7 +252,7 @@ class Corollary(AbstractExperiment):
             problem = repeated(cohort, point.M // cohort.num_agents)
             key = 1000 * self.key + runs + k  # every point has noise of its own
             settings: dict[str, Any] = {"rounds": point.T, "seeds": seeds, "key": key}
-            result = watch.simulate(problem, FedHSA(step, local_steps=point.H), **settings)
+            result = runner.simulate(problem, FedHSA(step, local_steps=point.H), **settings)
             error = result.error[:, 1 + int(self.settled * point.T) :].mean(1)
             rows.append((step, asked, predicted, error))
         names = ("step", "asked", "predicted", "error")
@@ -244,55 +269,64 @@ def _predict(cohort: Problem, known: Constants, point: Point) -> tuple[float, fl
     return step, asked, predict(cohort, FedHSA(step, local_steps=point.H)).floor_at(point.M)
 
 
-def _draw_sweep(ax: "Axes", outcome: Outcome, axis: str, apart: float) -> None:
-    at, scaled, predicted = reading.scaled(outcome, axis)
-    label = f"{WORDS[axis]} ${axis}$ from {at[0]:.0f} to {at[-1]:.0f}"
-    _draw_points(ax, at / at[0] * apart, scaled, axis, label)
-    _draw_prediction(ax, at / at[0], predicted, axis)
+def _plot_series(ax: figures.Axes, series: str, at: Any, samples: np.ndarray, label: str) -> None:
+    figures.points(ax, at, figures.means(samples), label=label, **LOOKS[series].style)
 
 
-def _draw_outside(ax: "Axes", outcome: Outcome) -> None:
-    at, scaled, predicted = reading.scaled(outcome, "M")
-    one, points = reading.swept(outcome, "M")[0], reading.points(outcome, "outside")
-    _draw_points(ax, at, scaled, "M", f"inside: $T$ = {one.T}, $H$ = {one.H}")
-    _draw_prediction(ax, at, predicted, "M")
-    errors = np.array([point.scale for point in points])[:, None] * outcome.arrays["outside/error"]
-    label = f"outside: $T$ = {points[0].T}, $H$ = {points[0].H}"
-    _draw_points(ax, np.array([point.M for point in points]), errors, "outside", label)
-    many = outcome.arrays["curve/agents"]
-    scale = np.array([points[0]._replace(M=int(M)).scale for M in many])
-    _draw_prediction(ax, many, scale * outcome.arrays["curve/predicted"], "outside")
+def points(outcome: Outcome, part: str) -> list[Point]:
+    """The runs `inside` or `outside` the condition."""
+    return [Point(*point) for point in outcome.facts[part]]
 
 
-def _draw_points(ax: "Axes", at: np.ndarray, samples: np.ndarray, series: str, label: str) -> None:
-    found = np.array([statistics.mean(row, level=0.95) for row in samples])
-    spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-    style: dict[str, Any] = {"fmt": MARKERS[series], "color": PALETTE[series], "markersize": 4.5, "capsize": 2}
-    ax.errorbar(at, found[:, 0], spread, label=label, **style)
+def swept(outcome: Outcome, axis: str) -> list[Point]:
+    """Those of one sweep."""
+    every = points(outcome, "inside")
+    return [every[k] for k in outcome.facts["sweeps"][axis]]
 
 
-def _draw_prediction(ax: "Axes", at: np.ndarray, predicted: np.ndarray, series: str) -> None:
-    from ...plots._style import DASHES, darker
+def scaled(outcome: Outcome, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of one sweep: where, the scaled error of every seed, and what is predicted."""
+    rows = outcome.facts["sweeps"][axis]
+    at, scale = np.array([[getattr(p, axis), p.scale] for p in swept(outcome, axis)]).T
+    error, predicted = outcome.arrays["inside/error"][rows], outcome.arrays["inside/predicted"][rows]
+    return at, error * scale[:, None], predicted * scale
 
-    label = "prediction" if series == "outside" else None
-    colour = darker(PALETTE[series])
-    ax.plot(at, predicted, color=colour, linestyle=DASHES, linewidth=1.0, zorder=3, label=label)
+
+def slope(outcome: Outcome, axis: str) -> statistics.Estimate:
+    """Of the scaled error in one sweep, on logarithmic axes."""
+    at, samples, _ = scaled(outcome, axis)
+    return statistics.slope(at, samples)
 
 
-def _scale(left: "Axes", right: "Axes", outcome: Outcome) -> None:
-    """Logarithmic axes with plain numbers, and room below the plateau."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+def predicted_slope(outcome: Outcome, axis: str) -> float:
+    """Of the scaled prediction."""
+    at, _, predicted = scaled(outcome, axis)
+    return statistics.power(at, predicted)
 
-    factors = [reading.scaled(outcome, axis)[0] for axis in WORDS]
-    ticks = np.unique(np.concatenate([at / at[0] for at in factors]).round(2))
-    for ax in (left, right):
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.xaxis.set_major_formatter(ScalarFormatter())
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
-    left.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    left.xaxis.set_minor_formatter(NullFormatter())
-    left.set_ylim(bottom=left.get_ylim()[0] / 2)
-    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    left.yaxis.set_major_formatter(ScalarFormatter())
-    left.yaxis.set_minor_formatter(NullFormatter())
+
+def asked(outcome: Outcome) -> float:
+    """The rounds that the condition asks for over those run, at the worst point of the sweeps."""
+    return float(max(outcome.arrays["inside/asked"] / [point.T for point in points(outcome, "inside")]))
+
+
+def outside_parts(outcome: Outcome) -> np.ndarray:
+    """The rounds that either part of the condition asks for outside it, the larger first.
+
+    Only the larger was kept, but their product does not depend on the mixing time.
+    """
+    facts, asked = outcome.facts, outcome.arrays["outside/asked"]
+    square = (facts["L"] / paper_mu(facts["mu"])) ** 2
+    grown = np.array([4 * p.M * p.H * math.log(p.samples) for p in points(outcome, "outside")])
+    return np.stack([asked, square**2 * (1 - facts["rho"]) * grown / asked], axis=1)
+
+
+def over_plateau(outcome: Outcome, which: int) -> statistics.Estimate:
+    """The scaled error of a point outside over that of the sweeps' middle: two runs without common noise."""
+    (middle,) = set.intersection(*(set(rows) for rows in outcome.facts["sweeps"].values()))
+    above, below = (
+        statistics.mean(outcome.arrays[f"{part}/error"][k] * points(outcome, part)[k].scale)
+        for part, k in (("outside", which), ("inside", middle))
+    )
+    value, halves = above.value / below.value, [math.log(e.high / e.value) for e in (above, below)]
+    factor = math.exp(math.hypot(*halves))
+    return statistics.Estimate(value, value / factor, value * factor)

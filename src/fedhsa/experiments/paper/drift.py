@@ -1,7 +1,7 @@
 """How far agents drift within a round: slopes in the step and in the local steps, and the bound of Lemma 1."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,14 +16,10 @@ from ...engine.batch import make_keys
 from ...problems import AbstractAgent, Problem
 from ...theory import constants
 from ...theory._lemmas import DRIFT
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, inside
-from ..study.families import LOOKS
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SLOPES = (1.9, 2.1)
 """What counts as slope 2."""
@@ -33,7 +29,7 @@ AXES = {"step": "step size", "local_steps": "local steps"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Drift(AbstractExperiment):
+class Drift(AbstractStudy):
     r"""The largest $|\theta_{i,\ell} - \bar\theta|^2$ over agents and local steps of one round of FedHSA.
 
     A round's path does not depend on where it will end: one round of the most local steps has all shorter ones in it.
@@ -63,6 +59,8 @@ class Drift(AbstractExperiment):
     constant: float = 4.0
     """The C of the bound, one for all problems."""
 
+    claim: ClassVar[int] = 7
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.4)
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 64}
 
     def seconds(self) -> float:
@@ -73,17 +71,16 @@ class Drift(AbstractExperiment):
         """The problem of one family; Gaussian noise starts from its stationary law, as that of the chains does."""
         own: dict[str, dict[str, Any]] = {
             "quadratic": {"start": "stationary"},
-            "nonconvex": {"start": "stationary", "convex": False},
+            "nonconvex": {"start": "stationary"},
             "td": {"num_states": self.num_states, "laziness": self.laziness},
             "finite-sum": {"num_components": self.num_components},
         }
-        generator = "quadratic" if family == "nonconvex" else family
-        return Instance(generator, self.num_agents, {"dim": self.dim} | own[family], self.problem_key)
+        return Instance.of_family(family, self.num_agents, {"dim": self.dim} | own[family], self.problem_key)
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, facts = {}, {}
         for family in self.families:
-            watch.look()
+            runner.stop_if_asked()
             problem = self.instance(family).build()
             known = constants(problem)
             steps = np.array(self.reaches) / (known.L * self.local_steps[-1])
@@ -111,36 +108,33 @@ class Drift(AbstractExperiment):
         needed = (drift / scale[:, None] / (distance**2 + sizes**2)).max((1, 2))
         return drift[..., np.array(self.local_steps) - 1].swapaxes(1, 2), sizes[:, -1], needed
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, right = figure.subplots(1, 2)
+        reaches, H = np.array(self.reaches), np.array(self.local_steps)
+        for family in self.families:
+            look, sigma = figures.LOOKS[family], outcome.arrays[f"{family}/sigma"]
+            for start, face in ((0, "white"), (-1, look.colour)):
+                drift = outcome.arrays[f"{family}/drift"][start] / (self.distances[start] ** 2 + sigma**2)
+                for ax, at, samples in ((left, reaches, drift[:, -1]), (right, H, drift[0])):
+                    found = figures.means(samples)
+                    figures.points(ax, at, found, markerfacecolor=face, zorder=4, **look.style)
+                    guide = found[0].value * (at / at[0]) ** 2
+                    figures.theory(ax, at, guide, look.colour, linewidth=0.8, zorder=2)
+        for ax, at, reach in ((left, reaches, reaches), (right, H, reaches[0] * H / H[-1])):
+            ax.plot(at, self.constant * reach**2, color="black", linewidth=1.0)
+            ax.set(xscale="log", yscale="log")
+        figures.grid(left, right)
+        left.set_ylabel(r"largest squared drift $/\,(|e|^2 + \sigma^2)$")
+        left.set_xlabel(rf"$\eta L H$, at $H$ = {H[-1]}")
+        right.set_xlabel(rf"local steps $H$, at $\eta L$ = {reaches[0]:g} / {H[-1]}")
+        figures.ticks(right, H)
+        entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}
+        entries[f"start at distance {self.distances[-1]:g}"] = figures.dots("0.3", size=4.5)
+        entries["start at the root"] = figures.dots("0.3", size=4.5, face="white")
+        entries |= {"slope 2": figures.dashed(), f"bound, $C$ = {self.constant:g}": {"color": "black"}}
+        figures.legend(figure, entries, 4)
 
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 3.4), layout="constrained")
-            left, right = figure.subplots(1, 2)
-            reaches, H = np.array(self.reaches), np.array(self.local_steps)
-            for family in self.families:
-                for start, distance in ((0, self.distances[0]), (-1, self.distances[-1])):
-                    sigma = outcome.arrays[f"{family}/sigma"]
-                    drift = outcome.arrays[f"{family}/drift"][start] / (distance**2 + sigma**2)
-                    _draw_series(left, reaches, drift[:, -1], family, start == 0)
-                    _draw_series(right, H, drift[0], family, start == 0)
-            for ax, at, reach in ((left, reaches, reaches), (right, H, reaches[0] * H / H[-1])):
-                ax.plot(at, self.constant * reach**2, color="black", linewidth=1.0)
-                ax.set_xscale("log")
-                ax.set_yscale("log")
-                ax.grid(axis="y", color="0.9", linewidth=0.5)
-            left.set_ylabel(r"largest squared drift $/\,(|e|^2 + \sigma^2)$")
-            left.set_xlabel(rf"$\eta L H$, at $H$ = {H[-1]}")
-            right.set_xlabel(rf"local steps $H$, at $\eta L$ = {reaches[0]:g} / {H[-1]}")
-            right.set_xticks(H, [str(h) for h in H])
-            right.minorticks_off()
-            self._legend(figure)
-        return figure
-
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         ranges = {}
         for axis in AXES:
             found = [slope.value for family in self.families for slope in self._slopes(outcome, family, axis)]
@@ -153,28 +147,26 @@ class Drift(AbstractExperiment):
             f"lie between {ranges['step']} in the step, and between {ranges['local_steps']} in the local steps.",
             f"It stays below C (eta L H)^2 (|e|^2 + sigma^2) with C = {self.constant:g} in every round run, on "
             f"every problem up to eta L H = {max(self.reaches):g}; the most that any round needed is "
-            f"{needed[worst]:.2f} ({LOOKS[worst].name}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
+            f"{needed[worst]:.2f} ({figures.LOOKS[worst].name}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for family in self.families:
             for axis, words in AXES.items():
                 slopes = self._slopes(outcome, family, axis)
                 worst = int(np.argmax([max(abs(end - 2) for end in slope.interval) for slope in slopes]))
                 statement = (
-                    f"Slope of log(largest squared drift) against log({words}), {LOOKS[family].name}, from the start "
-                    f"where it is farthest from 2 (distance {self.distances[worst]:g} from the root)"
+                    f"Slope of log(largest squared drift) against log({words}), {figures.LOOKS[family].name}, from the "
+                    f"start where it is farthest from 2 (distance {self.distances[worst]:g} from the root)"
                 )
-                name = f"{self.name}: {family}, slope in the {words}"
-                found.append(inside(7, name, statement, slopes[worst], *SLOPES))
+                name = f"{family}, slope in the {words}"
+                checks.inside(name, statement, slopes[worst], *SLOPES)
             needed = float(outcome.arrays[f"{family}/needed"].max())
             statement = (
-                f"Least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2), {LOOKS[family].name}: largest over "
+                f"Least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2), {figures.LOOKS[family].name}: largest over "
                 f"{self.seeds} random rounds from each of {len(self.distances)} starts at {len(self.reaches)} steps"
             )
-            found.append(at_most(7, f"{self.name}: {family}, bound", statement, needed, self.constant))
-        return found
+            checks.at_most(f"{family}, bound", statement, needed, self.constant)
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
@@ -184,7 +176,7 @@ class Drift(AbstractExperiment):
                 setting = (family, self.distances[s], steps[k], self.local_steps[h])
                 rows.append((*setting, *statistics.mean(row, level=0.95), outcome.facts[family]["L"], sigma.mean()))
         names = ("family", "distance", "step_size", "local_steps", "drift", "low", "high", "L", "sigma")
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         return [
@@ -206,23 +198,6 @@ class Drift(AbstractExperiment):
             return [statistics.slope(self.local_steps, of_start[0]) for of_start in drift]
         small = [k for k, reach in enumerate(self.reaches) if reach <= SMALL]
         return [statistics.slope(np.array(self.reaches)[small], of_start[small, -1]) for of_start in drift]
-
-    def _legend(self, figure: "Figure") -> None:
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import DASHES
-
-        dot: dict[str, Any] = {"color": "0.3", "marker": "o", "linestyle": "none", "markersize": 4.5}
-        handles = [LOOKS[family].handle() for family in self.families]
-        handles += [Line2D([], [], **dot), Line2D([], [], markerfacecolor="white", **dot)]
-        handles += [Line2D([], [], color="0.3", linestyle=DASHES, linewidth=1.0), Line2D([], [], color="black")]
-        labels = [
-            *(LOOKS[family].name for family in self.families),
-            rf"start at distance {self.distances[-1]:g}",
-            "start at the root",
-        ]
-        labels += ["slope 2", rf"bound, $C$ = {self.constant:g}"]
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
 
 
 def local_paths(
@@ -281,15 +256,3 @@ def _paths(
 
 def _entries(drift: np.ndarray) -> list[tuple[tuple[int, ...], np.ndarray]]:
     return [(index, drift[index]) for index in np.ndindex(*drift.shape[:-1])]
-
-
-def _draw_series(ax: "Axes", at: np.ndarray, samples: np.ndarray, family: str, root: bool) -> None:
-    from ...plots._style import DASHES, darker
-
-    look = LOOKS[family]
-    found = np.array([statistics.mean(row, level=0.95) for row in samples])
-    spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-    face = "white" if root else look.colour
-    ax.errorbar(at, found[:, 0], spread, markerfacecolor=face, capsize=2, zorder=4, **look.style)
-    guide = found[0, 0] * (at / at[0]) ** 2
-    ax.plot(at, guide, color=darker(look.colour), linestyle=DASHES, linewidth=0.8, zorder=2)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,25 +10,19 @@ from ..._linear import spectral_radius
 from ...algorithms import LocalSA
 from ...problems import Problem
 from ...theory.bounds import local_sa_bias, proposition_1
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most
-from ..study.families import LOOKS
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, rows_of
+from ..study.checks import Checks
 from ..study.instance import Instance
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TOLERANCE = 1e-8
 """How close the limit must come to the closed form, as a part of it."""
 CONVERGED = 1e-11
 """How far the simulations are taken: what is left of the way, as a part of the bias."""
-GENERATORS = {"nonconvex": "quadratic"}
-"""Families that are not called like their generator."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Proposition(AbstractExperiment):
+class Proposition(AbstractStudy):
     """Local SA's limit without noise, for several numbers of local steps and step sizes."""
 
     name: str = "proposition"
@@ -57,6 +51,8 @@ class Proposition(AbstractExperiment):
     """Step sizes for the quadratic problem at two local steps."""
 
     families: ClassVar[list[str]] = ["quadratic", "nonconvex", "td", "finite-sum"]
+    claim: ClassVar[int] = 1
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.1)
     quick_settings: ClassVar[dict[str, Any]] = {"local_steps": (2, 20), "sweep": (0.002, 0.02, 0.2)}
 
     def seconds(self) -> float:
@@ -66,14 +62,13 @@ class Proposition(AbstractExperiment):
         """The problem of each family."""
         arguments: dict[str, dict[str, Any]] = {
             "quadratic": {},
-            "nonconvex": {"convex": False},
+            "nonconvex": {},
             "td": {"num_states": self.num_states},
             "finite-sum": {"num_components": self.num_components},
         }
+        sizes = {"dim": self.dim}
         return {
-            family: Instance(
-                GENERATORS.get(family, family), self.num_agents, {"dim": self.dim, **own}, self.problem_key
-            )
+            family: Instance.of_family(family, self.num_agents, sizes | own, self.problem_key)
             for family, own in arguments.items()
         }
 
@@ -81,14 +76,14 @@ class Proposition(AbstractExperiment):
         """Of one family."""
         return getattr(self, f"{family.replace('-', '_')}_step")
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problems = {family: instance.build().noiseless() for family, instance in self.instances().items()}
         numbers = sorted({2, *self.local_steps})
         cases = [(f, H, self.step_size(f)) for f in problems for H in numbers if self._follows(f, H)]
         cases += [("quadratic", 2, eta) for eta in self.sweep if ("quadratic", 2, eta) not in cases]
         rows, measured, predicted = [], [], []
         for family, H, eta in cases:
-            limit, row = _limit(watch, problems[family], H, eta)
+            limit, row = _limit(runner, problems[family], H, eta)
             A, b = problems[family].affine_parts()
             expected = local_sa_bias(A, b, eta, H)
             paper = proposition_1(A, b, eta) if H == 2 else expected
@@ -104,57 +99,30 @@ class Proposition(AbstractExperiment):
     def _follows(self, family: str, H: int) -> bool:
         return family != "nonconvex" or max(2, self.indefinite_steps) >= H
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 3.1), layout="constrained")
-            left, right = figure.subplots(1, 2)
-            self._draw_local_steps(left, outcome)
-            self._draw_step_sizes(right, outcome)
-            _legend(figure, self.families)
-        return figure
-
-    def _draw_local_steps(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES, darker
-
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, right = figure.subplots(1, 2)
         for family in self.families:
-            look = LOOKS[family]
-            chosen = self._rows(outcome, family, step_size=self.step_size(family))
-            at = [row["local_steps"] for row in chosen]
-            ax.plot(at, [row["measured"] for row in chosen], **look.style)
-            style: dict[str, Any] = {"color": darker(look.colour), "linewidth": 1.0, "zorder": 3}
-            ax.plot(at, [row["predicted"] for row in chosen], linestyle=DASHES, **style)
+            look, chosen = figures.LOOKS[family], rows_of(outcome, family=family, step_size=self.step_size(family))
+            _plot_biases(left, chosen, "local_steps", look)
             if family in outcome.facts["ends"]:
-                ax.axhline(outcome.facts["ends"][family], color=look.colour, linewidth=0.8, zorder=1)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel("local steps $H$")
-        ax.set_ylabel(r"bias $\|\lim_t \bar\theta^{(t)} - \theta^{{\star}}\|$")
-
-    def _draw_step_sizes(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES, darker
-
-        look = LOOKS["quadratic"]
-        chosen = sorted(self._rows(outcome, "quadratic", local_steps=2), key=lambda row: row["step_size"])
+                left.axhline(outcome.facts["ends"][family], color=look.colour, linewidth=0.8, zorder=1)
+        chosen = sorted(rows_of(outcome, family="quadratic", local_steps=2), key=lambda row: row["step_size"])
+        _plot_biases(right, chosen, "step_size", figures.LOOKS["quadratic"])
         at = np.array([row["step_size"] for row in chosen])
-        predicted = np.array([row["predicted"] for row in chosen])
-        ax.plot(at, [row["measured"] for row in chosen], **look.style)
-        ax.plot(at, predicted, color=darker(look.colour), linestyle=DASHES, linewidth=1.0, zorder=3)
-        ax.plot(at, predicted[0] / at[0] * at, color="0.6", linewidth=0.8, zorder=1)
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel(r"step size $\eta$, at $H = 2$")
-        ax.set_ylabel("bias, quadratic")
+        right.plot(at, chosen[0]["predicted"] / at[0] * at, color="0.6", linewidth=0.8, zorder=1)
+        left.set(xscale="log", yscale="log", xlabel="local steps $H$")
+        left.set_ylabel(r"bias $\|\lim_t \bar\theta^{(t)} - \theta^{{\star}}\|$")
+        right.set(xscale="log", yscale="log", xlabel=r"step size $\eta$, at $H = 2$", ylabel="bias, quadratic")
+        entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}
+        entries["closed form"] = figures.dashed()
+        entries[r"left: $H \to \infty$, right: $\propto \eta$"] = {"color": "0.5", "linewidth": 0.8}
+        figures.legend(figure, entries, 6, title="Local SA without noise")
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         rows = outcome.facts["rows"]
         worst = max(row["off"] for row in rows)
-        (first,) = self._rows(outcome, "quadratic", local_steps=2, step_size=self.step_size("quadratic"))
-        last = self._rows(outcome, "quadratic", step_size=self.step_size("quadratic"))[-1]
+        (first,) = rows_of(outcome, family="quadratic", local_steps=2, step_size=self.step_size("quadratic"))
+        last = rows_of(outcome, family="quadratic", step_size=self.step_size("quadratic"))[-1]
         end = outcome.facts["ends"]["quadratic"]
         return [
             f"Without noise Local SA stops {first['measured']:.3g} from the root of the quadratic problem at H = 2 and "
@@ -166,24 +134,18 @@ class Proposition(AbstractExperiment):
             "only vanishing steps remove it.",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for family in self.families:
-            two, every = self._rows(outcome, family, local_steps=2), self._rows(outcome, family)
+            two, every = rows_of(outcome, family=family, local_steps=2), rows_of(outcome, family=family)
             steps = ", ".join(f"{row['step_size']:g}" for row in sorted(two, key=lambda row: row["step_size"]))
-            where = f"Local SA without noise on the {LOOKS[family].name} problem"
+            where = f"Local SA without noise on the {figures.LOOKS[family].name} problem"
             statement = f"{where}, H = 2, eta = {steps}: relative difference of its limit from theta* + eta v"
             worst = max(row["off_paper"] for row in two)
-            found.append(at_most(1, f"{self.name}: {family}, H = 2", statement, worst, TOLERANCE))
+            checks.at_most(f"{family}, H = 2", statement, worst, TOLERANCE)
             numbers = ", ".join(str(H) for H in sorted({row["local_steps"] for row in every}))
             statement = f"{where}, H = {numbers}: relative difference of its limit from the formula for any H"
             worst = max(row["off"] for row in every)
-            found.append(at_most(1, f"{self.name}: {family}, any H", statement, worst, TOLERANCE))
-        return found
-
-    def table(self, outcome: Outcome) -> Table:
-        rows = outcome.facts["rows"]
-        return {name: [row[name] for row in rows] for name in rows[0]}
+            checks.at_most(f"{family}, any H", statement, worst, TOLERANCE)
 
     def notes(self) -> list[str]:
         return [
@@ -194,12 +156,8 @@ class Proposition(AbstractExperiment):
             "G_i(theta*)) with F_i = I + eta A_i and S_i = I + F_i + ... + F_i^(H-1), the proof's own recursion.",
         ]
 
-    def _rows(self, outcome: Outcome, family: str, **wanted: Any) -> list[dict[str, Any]]:
-        wanted = {"family": family, **wanted}
-        return [row for row in outcome.facts["rows"] if all(row[name] == value for name, value in wanted.items())]
 
-
-def _limit(watch: Watch, problem: Problem, H: int, eta: float) -> tuple[np.ndarray, dict[str, Any]]:
+def _limit(runner: Runner, problem: Problem, H: int, eta: float) -> tuple[np.ndarray, dict[str, Any]]:
     """The limit of Local SA minus the root, simulated, and how it was reached."""
     A, b = problem.affine_parts()
     expected, root = local_sa_bias(A, b, eta, H), np.linalg.solve(A.mean(0), b.mean(0))
@@ -209,7 +167,7 @@ def _limit(watch: Watch, problem: Problem, H: int, eta: float) -> tuple[np.ndarr
         raise ValueError(f"Local SA has no limit at H = {H}, eta = {eta}: its round has spectral radius {radius:.4g}.")
     left = CONVERGED * _norm(expected) / (_norm(root) + _norm(expected))
     rounds = math.ceil(math.log(left) / math.log(radius))
-    result = watch.simulate(problem, LocalSA(eta, local_steps=H), rounds=rounds)
+    result = runner.simulate(problem, LocalSA(eta, local_steps=H), rounds=rounds)
     limit = result.theta[0] - root
     row = {"rounds": rounds, "radius": radius, "measured": _norm(limit), "predicted": _norm(expected)}
     return limit, row
@@ -232,18 +190,7 @@ def _part(difference: np.ndarray, whole: np.ndarray) -> float:
     return _norm(difference) / _norm(whole)
 
 
-def _legend(figure: "Figure", families: list[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    from ...plots._style import DASHES
-
-    handles = [LOOKS[family].handle() for family in families]
-    handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-    handles.append(Line2D([], [], color="0.5", linewidth=0.8))
-    labels = [
-        *(LOOKS[family].name for family in families),
-        "closed form",
-        r"left: $H \to \infty$, right: $\propto \eta$",
-    ]
-    style: dict[str, Any] = {"title": "Local SA without noise", "frameon": False, "columnspacing": 1.2}
-    figure.legend(handles, labels, loc="outside upper center", ncols=6, **style)
+def _plot_biases(ax: figures.Axes, rows: list[dict[str, Any]], along: str, look: figures.Look) -> None:
+    at = [row[along] for row in rows]
+    ax.plot(at, [row["measured"] for row in rows], **look.style)
+    figures.theory(ax, at, [row["predicted"] for row in rows], look.colour)

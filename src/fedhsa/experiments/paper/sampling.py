@@ -1,7 +1,7 @@
 """Markov against independent sampling: the floor grows with the long-run variance of the noise."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -10,14 +10,10 @@ from ...algorithms import FedHSA
 from ...problems import Problem
 from ...sources import FiniteChain, Transitions
 from ...theory import Prediction, first_order_covariance, mixing, predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals
-from ..study.families import LOOKS
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table
+from ..study.checks import Checks
 from ..study.instance import Instance, settling
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SETTLED = 0.01
 """What a deviation may keep of itself before floors are measured; the variance then lacks the square of it."""
@@ -27,11 +23,12 @@ WITHIN = 0.05
 FIRST_ORDER_WITHIN = 0.1
 """How far first-order theory may be off at the steps used, as a part."""
 PRECISION = 0.15
-DOTS, FIRST_ORDER = (0, (1, 1.5)), "#E69F00"
+FIRST_ORDER: dict[str, Any] = {"color": "#E69F00", "linewidth": 1.0}
+THEOREM: dict[str, Any] = {"color": "0.4", "linestyle": figures.DOTS, "linewidth": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling(AbstractExperiment):
+class Sampling(AbstractStudy):
     """FedHSA on one problem whose observations are independent, or come from chains that mix more and more slowly."""
 
     name: str = "sampling"
@@ -56,6 +53,7 @@ class Sampling(AbstractExperiment):
     rounds: int = 1500
     """Over how many rounds the floor is taken, after those in which the method settles."""
 
+    claim: ClassVar[int] = 5
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 16,
         "families": ("finite-sum",),
@@ -84,7 +82,7 @@ class Sampling(AbstractExperiment):
         """Of one family."""
         return getattr(self, f"{family.replace('-', '_')}_step")
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, facts = {}, {}
         for family in self.families:
             alpha = self.local_steps * self.step_size(family)
@@ -92,8 +90,8 @@ class Sampling(AbstractExperiment):
             for laziness in self.laziness:
                 problem = self.variant(family, laziness).build()
                 if reference is None or not _alike(problem, reference.problem):
-                    reference = self._follow(watch, problem.iid(), family)
-                found.append(_Pair(laziness, self._follow(watch, problem, family), reference))
+                    reference = self._follow(runner, problem.iid(), family)
+                found.append(_Pair(laziness, self._follow(runner, problem, family), reference))
             arrays[f"{family}/markov"] = np.stack([pair.markov.floors for pair in found])
             arrays[f"{family}/independent"] = np.stack([pair.independent.floors for pair in found])
             facts[family] = {
@@ -102,71 +100,61 @@ class Sampling(AbstractExperiment):
             }
         return Outcome(arrays, facts)
 
-    def _follow(self, watch: Watch, problem: Problem, family: str) -> "_Followed":
+    def _follow(self, runner: Runner, problem: Problem, family: str) -> "_Followed":
         algorithm = FedHSA(self.step_size(family), local_steps=self.local_steps)
         prediction = predict(problem, algorithm)
         before = settling(prediction, SETTLED)
         settings = {"rounds": before + self.rounds, "seeds": self.seeds, "key": self.key, "theta": problem.theta_star}
-        floors = watch.simulate(problem, algorithm, **settings).error[:, before + 1 :].mean(1)
+        floors = runner.simulate(problem, algorithm, **settings).error[:, before + 1 :].mean(1)
         return _Followed(problem, prediction, float(np.trace(first_order_covariance(problem, algorithm))), floors)
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            many = len(self.families)
-            figure = Figure(figsize=(7.2 if many > 1 else 3.5, 3.9), layout="constrained")
-            axes = figure.subplots(2, many, sharex="col", sharey="row", height_ratios=(3, 1), squeeze=False)
-            for (above, below), family in zip(axes.T, self.families, strict=True):
-                self._draw_family(above, below, outcome, family)
-            axes[0, 0].set_ylabel("floor by that of i.i.d. sampling")
-            axes[1, 0].set_ylabel("by expansion")
-            _legend(figure, self.seeds, columns=4 if many > 1 else 2)
+    def draw(self, outcome: Outcome) -> figures.Figure:
+        with figures.house_style((7.2 if len(self.families) > 1 else 3.5, 3.9)) as figure:
+            self.plot(figure, outcome)
         return figure
 
-    def _draw_family(self, above: "Axes", below: "Axes", outcome: Outcome, family: str) -> None:
-        from ...plots._style import COLOURS, DASHES, darker
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        many = len(self.families)
+        axes = figure.subplots(2, many, sharex="col", sharey="row", height_ratios=(3, 1), squeeze=False)
+        for (above, below), family in zip(axes.T, self.families, strict=True):
+            rows, colour = outcome.facts[family]["rows"], figures.COLOURS["FedHSA"]
+            theorem, first_order, predicted, laziness = (
+                np.array([row[name] for row in rows]) for name in ("theorem", "first_order", "predicted", "laziness")
+            )
+            at, found = 1 / (1 - laziness), [self._inflation(outcome, family, i, 0.95) for i in range(len(rows))]
+            above.plot(at, theorem, **THEOREM)
+            for ax, unit in ((above, np.ones_like(at)), (below, predicted)):
+                ax.plot(at, first_order / unit, **FIRST_ORDER, zorder=1)
+                figures.theory(ax, at, predicted / unit, colour)
+                figures.points(ax, at, found, unit=unit, marker="o", color=colour)
+            above.set(xscale="log", yscale="log")
+            above.set_title(figures.LOOKS[family].name, fontsize=9)
+            figures.ticks(below, at)
+            low, high = below.get_ylim()
+            below.set_ylim(min(low, 0.85), max(high, 1.15))
+            below.set_xlabel("slowdown of the chains, 1 / (1 - laziness)")
+        axes[0, 0].set_ylabel("floor relative to i.i.d. sampling")
+        axes[1, 0].set_ylabel("by expansion")
+        colour = figures.COLOURS["FedHSA"]
+        entries = {"FedHSA": figures.dots(colour), "expansion": figures.dashed(colour)}
+        entries |= {"long-run variance": FIRST_ORDER, r"$\bar\tau / (1 - \rho)$": THEOREM}
+        figures.legend(figure, entries, 4 if many > 1 else 2, title=f"95 % intervals, {self.seeds} seeds")
 
-        rows, colour = outcome.facts[family]["rows"], COLOURS["FedHSA"]
-        theorem, first_order, predicted = (
-            np.array([row[name] for row in rows]) for name in ("theorem", "first_order", "predicted")
-        )
-        at = 1 / (1 - np.array([row["laziness"] for row in rows]))
-        found = np.array([self._inflation(outcome, family, i, level=0.95) for i in range(len(rows))])
-        spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-        above.plot(at, theorem, color="0.4", linestyle=DOTS, linewidth=1.0)
-        for ax, unit in ((above, np.ones_like(at)), (below, predicted)):
-            dashed: dict[str, Any] = {"color": darker(colour), "linestyle": DASHES, "linewidth": 1.0, "zorder": 3}
-            ax.plot(at, first_order / unit, color=FIRST_ORDER, linewidth=1.0, zorder=1)
-            ax.plot(at, predicted / unit, **dashed)
-            ax.errorbar(at, found[:, 0] / unit, spread / unit, fmt="o", color=colour, markersize=4, capsize=2)
-        above.set_xscale("log")
-        above.set_yscale("log")
-        above.set_title(LOOKS[family].name, fontsize=9)
-        below.set_xticks(at, [f"{x:.3g}" for x in at])
-        below.minorticks_off()
-        low, high = below.get_ylim()
-        below.set_ylim(min(low, 0.85), max(high, 1.15))
-        below.set_xlabel("slowdown of the chains, 1 / (1 - laziness)")
-
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         said = []
         for family in self.families:
             found, last = self._inflation(outcome, family, -1), outcome.facts[family]["rows"][-1]
             slower = f"{1 / (1 - last['laziness']):.3g} times slower than those drawn"
             said.append(
-                f"On the {LOOKS[family].name} problem, with chains that mix {slower}, the floor is {found.value:.3g} "
-                f"times ({found.low:.3g} to {found.high:.3g}) that of independent sampling; the expansion predicts "
+                f"On the {figures.LOOKS[family].name} problem, with chains that mix {slower}, the floor is "
+                f"{found:.3g} times that of independent sampling; the expansion predicts "
                 f"{last['predicted']:.3g}, the long-run variance of the noise alone {last['first_order']:.3g}."
             )
             drawn = self._inflation(outcome, family, 0)
             if family == "td" and drawn.high < 1:
                 said[-1] += (
-                    f" As drawn the chains even lower the floor, to {drawn.value:.2g} times ({drawn.low:.2g} to "
-                    f"{drawn.high:.2g}): a state that ends one transition begins the next, with the opposite sign."
+                    f" As drawn the chains even lower the floor, to {drawn:.2g} times: a "
+                    "state that ends one transition begins the next, with the opposite sign."
                 )
         rows = [row for family in self.families for row in outcome.facts[family]["rows"]]
         share, gap = max(row["bias_share"] for row in rows), [row["theorem"] / row["predicted"] for row in rows]
@@ -181,21 +169,19 @@ class Sampling(AbstractExperiment):
         )
         return said
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for family in self.families:
             rows = outcome.facts[family]["rows"]
-            what = f"Floor with Markov sampling by that with independent sampling, {LOOKS[family].name}"
+            what = f"Floor with Markov sampling by that with independent sampling, {figures.LOOKS[family].name}"
             for i, row in enumerate(rows):
                 lazy, measured = f"laziness {row['laziness']:g}", self._inflation(outcome, family, i)
                 for against, theory, slack in (
                     ("expansion", row["predicted"], WITHIN),
                     ("ratio of long-run variances", row["first_order"], FIRST_ORDER_WITHIN),
                 ):
-                    name = f"{self.name}: {family}, {lazy}, {against}"
+                    name = f"{family}, {lazy}, {against}"
                     statement = f"{what}, {lazy}: against the {against}"
-                    found.append(equals(5, name, statement, measured, theory, slack=slack, precision=PRECISION))
-        return found
+                    checks.equals(name, statement, measured, theory, slack=slack, precision=PRECISION)
 
     def table(self, outcome: Outcome) -> Table:
         found: dict[str, list[Any]] = {}
@@ -270,21 +256,3 @@ def _alike(problem: Problem, other: Problem) -> bool:
     """Whether two problems have the same mean operators."""
     parts = zip(problem.affine_parts(), other.affine_parts(), strict=True)
     return all(np.allclose(mine, theirs, rtol=1e-9, atol=1e-12) for mine, theirs in parts)
-
-
-def _legend(figure: "Figure", seeds: int, columns: int) -> None:
-    from matplotlib.lines import Line2D
-
-    from ...plots._style import COLOURS, DASHES, darker
-
-    colour = COLOURS["FedHSA"]
-    dark: dict[str, Any] = {"color": darker(colour)}
-    handles = [
-        Line2D([], [], color=colour, marker="o", linestyle="none", markersize=4),
-        Line2D([], [], linestyle=DASHES, linewidth=1.0, **dark),
-        Line2D([], [], color=FIRST_ORDER, linewidth=1.0),
-        Line2D([], [], color="0.4", linestyle=DOTS, linewidth=1.0),
-    ]
-    labels = ["FedHSA", "expansion", "long-run variance", r"$\bar\tau / (1 - \rho)$"]
-    title = f"95 % intervals, {seeds} seeds"
-    figure.legend(handles, labels, title=title, loc="outside upper center", ncols=columns, frameon=False)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,14 +11,17 @@ from ... import statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
 from ...theory import Prediction, constants, predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals, inside, near
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance, repeated, settling
-from .saturation_figure import LOOKS, figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+LOOKS = {
+    "markov": figures.Look("TD, Markov sampling", "#0072B2", "o"),
+    "independent": figures.Look("TD, independent sampling", "#56B4E9", "s"),
+    "additive": figures.Look("quadratic, additive noise", "#E69F00", "^"),
+}
+"""How each kind of noise is called and drawn."""
 SETTLED = 1e-3
 """What the mean may keep of its way from the start before anything is measured."""
 WITHIN = 0.05
@@ -49,7 +52,7 @@ class Point(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Saturation(AbstractExperiment):
+class Saturation(AbstractStudy):
     """FedHSA at a fixed step with more and more agents: copies of one cohort, on slowly mixing TD and two controls."""
 
     name: str = "saturation"
@@ -73,6 +76,7 @@ class Saturation(AbstractExperiment):
     samples: int = 3500
     """Local steps of every agent that count, at `step_size`; smaller steps take more of them in proportion."""
 
+    claim: ClassVar[int] = 8
     quick_settings: ClassVar[dict[str, Any]] = {
         "copies": (1, 32),
         "step_sweep": (0.1, 0.2),
@@ -85,12 +89,12 @@ class Saturation(AbstractExperiment):
         steps = sum(p.M * (self._samples(p) + 250 / p.step) for p in points if p.kind != "additive")
         return 7.0 + 3.0 * len({point[:3] for point in points}) + 3.5e-8 * self.seeds * steps
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         td = self.instance.build()
         quadratic = Instance("quadratic", td.num_agents, {"dim": td.dim, "start": "stationary"}, self.instance.key)
         cohorts = {"markov": td, "independent": td.iid(), "additive": quadratic.build()}
         points = self.points()
-        errors, biases, predictions = zip(*(self._measure(watch, cohorts[p.kind], p) for p in points), strict=True)
+        errors, biases, predictions = zip(*(self._measure(runner, cohorts[p.kind], p) for p in points), strict=True)
         main, curve = predictions[0], np.geomspace(points[0].M, self._most(), CURVE)
         arrays = {"error": np.stack(errors), "bias": np.stack(biases)}
         arrays |= {"curve/agents": curve, "curve/markov": np.array([main.floor_at(M) for M in curve])}
@@ -102,17 +106,55 @@ class Saturation(AbstractExperiment):
             "mixing_times": constants(td).mixing_times.tolist(),
         }
         small = [predict(td, FedHSA(part * self.step_size, local_steps=self.local_steps)) for part in SMALL_STEPS]
-        facts["small_step_slope"] = _power(SMALL_STEPS, [_level(p, self._most()) for p in small])
+        facts["small_step_slope"] = statistics.power(SMALL_STEPS, [_level(p, self._most()) for p in small])
         for point, prediction in zip(points, predictions, strict=True):
             if point.kind != "markov":
                 many = predict(repeated(prediction.problem, self.copies[-1]), prediction.algorithm)
                 facts[f"{point.kind}/law"] = [prediction.floor, many.floor]
         return Outcome(arrays, facts)
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        return figure(self, outcome)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, middle, right = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
+        self._plot_floors(left, outcome)
+        for ax, at, rows in (
+            (middle, self.local_step_sweep, self.rows("H")),
+            (right, self.step_sweep, self.rows("step")),
+        ):
+            found = [statistics.squared_bias(outcome.arrays["bias"][k], figures.LEVEL) for k in rows]
+            figures.points(ax, at, found, **LOOKS["markov"].style)
+            figures.theory(ax, at, [outcome.facts["levels"][k] for k in rows], LOOKS["markov"].colour)
+            _logarithmic(ax, at)
+        left.set(xlabel="number of agents $M$", ylabel="floor, over that of one cohort")
+        middle.set(xlabel="local steps $H$", ylabel="squared bias")
+        right.set_xlabel(r"step size $\eta$")
+        mixing, steps = outcome.facts["mixing_times"], np.array(self.step_sweep)
+        guide = outcome.facts["levels"][self.rows("step")[0]] * (steps / steps[0]) ** 2
+        middle.axvspan(min(mixing), max(mixing), color="0.9", linewidth=0, zorder=0)
+        text: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "va": "top"}
+        middle.annotate("mixing times", (max(mixing), middle.get_ylim()[1]), xytext=(3, 0), **text)
+        right.plot(steps, guide, color="0.6", linewidth=0.8, zorder=1)
+        right.annotate("slope 2", (steps[-1], guide[-1]), xytext=(-8, 0), ha="right", **text)
+        entries = {look.name: look.style for look in LOOKS.values()} | {"predicted": figures.dashed()}
+        figures.legend(figure, entries, 4, title=f"FedHSA, 95 % intervals, {self.seeds} seeds")
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def _plot_floors(self, ax: figures.Axes, outcome: Outcome) -> None:
+        """Every kind over the predicted floor of one cohort of its own."""
+        facts, agents, curve = outcome.facts, outcome.arrays["curve/agents"], outcome.arrays["curve/markov"]
+        unit = {"markov": curve[0]} | {kind: facts[f"{kind}/law"][0] for kind in ("independent", "additive")}
+        points = self.points()
+        for point, samples in zip(points, outcome.arrays["error"], strict=True):
+            if point.kind != "markov" or point[2:] == points[0][2:]:  # the same local steps and step
+                apart = {"independent": 1 / 1.08, "additive": 1.08}.get(point.kind, 1.0)
+                found = figures.means([samples / unit[point.kind]])
+                figures.points(ax, [apart * point.M], found, **LOOKS[point.kind].style)
+        figures.theory(ax, agents, curve / unit["markov"], LOOKS["markov"].colour)
+        figures.theory(ax, agents, agents[0] / agents, LOOKS["additive"].colour)
+        level = facts["lasting"] / unit["markov"]
+        ax.axhline(level, color=LOOKS["markov"].colour, linewidth=0.8, linestyle=figures.DOTS, zorder=1)
+        ax.annotate("stays at any $M$", (agents[0], level), xytext=(0, 2), textcoords="offset points", fontsize=7)
+        _logarithmic(ax, sorted({point.M for point in points}))
+
+    def summary(self, outcome: Outcome) -> list[str]:
         facts, most = outcome.facts, self._most()
         above, slope, growth = self._excess(outcome), self._slope(outcome), self._growth(outcome)
         mixing, sweep = facts["mixing_times"], self.local_step_sweep
@@ -133,8 +175,10 @@ class Saturation(AbstractExperiment):
             "quarters it.",
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        return [*self._floor_checks(outcome), *self._level_checks(outcome), *self._control_checks(outcome)]
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        self._check_floors(outcome, checks)
+        self._check_levels(outcome, checks)
+        self._check_controls(outcome, checks)
 
     def table(self, outcome: Outcome) -> Table:
         rows = []
@@ -145,7 +189,7 @@ class Saturation(AbstractExperiment):
             rows.append((*point, *error, expected[0], *level, expected[1]))
         names = ("noise", "agents", "local_steps", "step_size", "floor", "floor_low", "floor_high", "floor_predicted")
         names += ("squared_bias", "squared_bias_low", "squared_bias_high", "squared_bias_predicted")
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         return [
@@ -179,14 +223,14 @@ class Saturation(AbstractExperiment):
     def _most(self) -> int:
         return self.instance.num_agents * self.copies[-1]
 
-    def _measure(self, watch: Watch, cohort: Problem, point: Point) -> tuple[np.ndarray, np.ndarray, Prediction]:
+    def _measure(self, runner: Runner, cohort: Problem, point: Point) -> tuple[np.ndarray, np.ndarray, Prediction]:
         """The mean error of every seed, the mean of its parameter minus the root, and the cohort's prediction."""
         algorithm = FedHSA(point.step, local_steps=point.H)
         prediction = predict(cohort, algorithm)
         before, problem = settling(prediction, SETTLED), repeated(cohort, point.M // cohort.num_agents)
         rounds = before + math.ceil(self._samples(point) / point.H)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
-        result = watch.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
+        result = runner.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
         bias = (result.records["theta"][:, before + 1 :] - cohort.theta_star).mean(1)
         return result.error[:, before + 1 :].mean(1), bias, prediction
 
@@ -208,65 +252,64 @@ class Saturation(AbstractExperiment):
 
     def _predicted_slope(self, outcome: Outcome) -> float:
         levels = [outcome.facts["levels"][k] for k in self.rows("step")]
-        return _power(self.step_sweep, levels)
+        return statistics.power(self.step_sweep, levels)
 
     def _growth(self, outcome: Outcome) -> statistics.Estimate:
         """The level at the most local steps over that at the second most."""
         *_, below, above = (statistics.squared_bias_samples(outcome.arrays["bias"][k]) for k in self.rows("H"))
         return statistics.ratio(above, below)
 
-    def _floor_checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def _check_floors(self, outcome: Outcome, checks: Checks) -> None:
         for k in self.rows("M"):
             M, expected = self.points()[k].M, outcome.facts["floors"][k]
-            name, statement = f"{self.name}: floor, M = {M}", f"Floor with M = {M}, as predicted"
+            name, statement = f"floor, M = {M}", f"Floor with M = {M}, as predicted"
             measured = statistics.mean(outcome.arrays["error"][k])
-            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.15))
+            checks.equals(name, statement, measured, expected, slack=WITHIN, precision=0.15)
         statement = f"Floor with M = {self._most()}, over what 1/M makes of that of one cohort"
-        return [*found, inside(8, f"{self.name}: floor, over 1/M", statement, self._excess(outcome), 2.0, math.inf)]
+        checks.above("floor, over 1/M", statement, self._excess(outcome), 2.0)
 
-    def _level_checks(self, outcome: Outcome) -> list[Check]:
+    def _check_levels(self, outcome: Outcome, checks: Checks) -> None:
         predicted = self._predicted_slope(outcome)
         of = f"Slope of log(squared bias) against log(step) at H = {self.local_steps}, M = {self._most()}"
-        statement, name = f"{of}: as predicted at these steps; 2 is its limit at small ones", f"{self.name}: slope"
+        statement = f"{of}: as predicted at these steps; 2 is its limit at small ones"
         options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": 0.3, "relative": False}
-        found = [equals(8, f"{name} in the step", statement, self._slope(outcome), predicted, **options)]
+        checks.equals("slope in the step", statement, self._slope(outcome), predicted, **options)
         statement = f"{of}: predicted at {SMALL_STEPS[0]:g} of the step"
         limit = outcome.facts["small_step_slope"]
-        found.append(near(8, f"{name} at small steps", statement, limit, 2.0, tolerance=0.1, relative=False))
+        checks.near("slope at small steps", statement, limit, 2.0, tolerance=0.1, relative=False)
         for k in self.rows("H"):
             H, expected = self.points()[k].H, outcome.facts["levels"][k]
             measured = statistics.squared_bias(outcome.arrays["bias"][k])
             statement = f"Squared bias at H = {H}, M = {self._most()}, as predicted"
-            name = f"{self.name}: bias, H = {H}"
-            found.append(equals(8, name, statement, measured, expected, slack=WITHIN, precision=0.4))
+            name = f"bias, H = {H}"
+            checks.equals(name, statement, measured, expected, slack=WITHIN, precision=0.4)
         second, first = self.local_step_sweep[-2:]
         statement = f"Squared bias at H = {first} over that at H = {second}, several mixing times: hardly any growth"
-        name = f"{self.name}: bias, growth in H"
-        return [*found, inside(8, name, statement, self._growth(outcome), -math.inf, FLATTENED)]
+        checks.inside("bias, growth in H", statement, self._growth(outcome), -math.inf, FLATTENED)
 
-    def _control_checks(self, outcome: Outcome) -> list[Check]:
-        found, most = [], self._most()
+    def _check_controls(self, outcome: Outcome, checks: Checks) -> None:
+        most = self._most()
         for kind in ("independent", "additive"):
             k = [point.kind for point in self.points()].index(kind)
             first, last = outcome.facts[f"{kind}/law"]
             few, many, of = self.instance.num_agents * first, most * last, f"M = {most}, {LOOKS[kind].name}"
             if kind == "additive":
                 statement = f"M times the floor, exact law, against that of one cohort: {of}"
-                found.append(near(8, f"{self.name}: {kind}, law", statement, many, few, tolerance=1e-9))
+                checks.near(f"{kind}, law", statement, many, few, tolerance=1e-9)
             measured = statistics.mean(outcome.arrays["error"][k])
             statement = f"Floor with {of}: the exact law, {many / few:.3f} times what 1/M makes of that of one cohort"
-            found.append(equals(8, f"{self.name}: {kind}, floor", statement, measured, last, precision=0.25))
+            checks.equals(f"{kind}, floor", statement, measured, last, precision=0.25)
             bias = statistics.squared_bias(outcome.arrays["bias"][k])
             statement = f"Squared bias with {of}: none, to {UNBIASED:g} of the floor"
             options: dict[str, Any] = {"precision": UNBIASED * last, "relative": False}
-            found.append(equals(8, f"{self.name}: {kind}, bias", statement, bias, 0.0, **options))
-        return found
+            checks.equals(f"{kind}, bias", statement, bias, 0.0, **options)
 
 
-def _power(at: Sequence[float], values: Sequence[float]) -> float:
-    """The slope on logarithmic axes."""
-    return float(np.polyfit(np.log(at), np.log(values), 1)[0])
+def _logarithmic(ax: figures.Axes, ticks: Sequence[float]) -> None:
+    ax.set(xscale="log", yscale="log")
+    figures.ticks(ax, ticks)
+    figures.plain_numbers(ax)
+    figures.grid(ax)
 
 
 def _level(prediction: Prediction, agents: int) -> float:

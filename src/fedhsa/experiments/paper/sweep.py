@@ -1,20 +1,17 @@
 """FedHSA with more and more agents of one problem: figures 3, 5, 7 and 9 of the paper."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ... import plots, statistics
 from ...algorithms import FedHSA
-from ...plots._style import DASHES, STYLE
-from ..study import traces
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals, inside
+from ..study import figures, traces
+from ..study.base import AbstractStudy, Outcome, Runner, Table
+from ..study.checks import Checks
 from ..study.instance import Instance, draw_stable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SLOPE_SLACK = 0.02
 """How far predicted slopes may be off: floors 5 % off at both ends of a factor of 100 change them by so much."""
@@ -23,7 +20,7 @@ SHADES = ("#7CC4EE", "#2E93D1", "#0072B2", "#003E63", "#001C2E")
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentSweep(AbstractExperiment):
+class AgentSweep(AbstractStudy):
     """One problem, of which more and more agents take part: the first agent, the first five, and so on."""
 
     instance: Instance = dataclasses.field(default_factory=lambda: Instance("quadratic", 100))
@@ -36,12 +33,15 @@ class AgentSweep(AbstractExperiment):
     choices: tuple[str, ...] = ()
     """What the paper leaves open here, and what we took."""
 
+    claim: ClassVar[int] = 4
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
+
     def seconds(self) -> float:
         problem, share = self.instance.cost(), sum(self.agents) / self.instance.num_agents
         steps = problem.step * share * self.local_steps * self.rounds * self.seeds
         return problem.build + share * problem.prediction + steps + 3 * len(self.agents)
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         algorithm = FedHSA(self.step_size, local_steps=self.local_steps)
         whole, key = draw_stable(self.instance.change("num_agents", max(self.agents)), [algorithm])
         how: dict[str, Any] = {
@@ -50,40 +50,25 @@ class AgentSweep(AbstractExperiment):
             "key": self.key,
             "theta": traces.starting_point(self.start, whole.dim, self.key),
         }
-        found = {f"M = {M}": traces.follow(watch, whole.take(range(M)), algorithm, **how) for M in sorted(self.agents)}
+        found = {f"M = {M}": traces.follow(runner, whole.take(range(M)), algorithm, **how) for M in sorted(self.agents)}
         return traces.gather(found, {"agents": sorted(self.agents), "problem_key": key})
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        labels = list(outcome.facts["curves"])
-        shades = SHADES[-len(labels) :] if len(labels) == len(SHADES) else SHADES
-        palette = {label: shades[i % len(shades)] for i, label in enumerate(labels)}
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-            left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-            plots.curves(traces.curves(outcome), theory=traces.predicted(outcome), palette=palette, ax=left)
-            self._draw_floors(right, outcome, palette)
-        return figure
-
-    def _draw_floors(self, ax: Any, outcome: Outcome, palette: dict[str, str]) -> None:
-        M = np.array(outcome.facts["agents"])
-        predicted = np.array([curve["predicted_floor"] for curve in outcome.facts["curves"].values()])
-        ax.plot(M, predicted[0] / M, color="0.6", linewidth=0.8, linestyle=(0, (1, 1.5)), label="$1/M$ from one agent")
-        ax.plot(M, predicted, color=SHADES[3], linestyle=DASHES, linewidth=1.0, label="theory")
-        for label, m in zip(outcome.facts["curves"], M, strict=True):
-            value, low, high = traces.floor(outcome, label, 0.95)
-            ax.errorbar(
-                [m], [value], yerr=[[value - low], [high - value]], fmt="o", color=palette[label], ms=4, capsize=2
-            )
-        found = self.slope(outcome)
-        ax.plot([], [], "o", color=SHADES[2], ms=4, label=f"measured, slope {found.value:.2f}")
-        ax.set(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="floor")
-        ax.set_xticks(M, [str(m) for m in M], minor=False)
-        ax.minorticks_off()
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, ncols=2, columnspacing=1.2)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        curves, M = outcome.facts["curves"], np.array(outcome.facts["agents"])
+        palette = {label: SHADES[i % len(SHADES)] for i, label in enumerate(curves)}
+        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        plots.curves(traces.curves(outcome), theory=traces.predicted(outcome), palette=palette, ax=left)
+        predicted = np.array([curve["predicted_floor"] for curve in curves.values()])
+        first: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "linestyle": figures.DOTS}
+        right.plot(M, predicted[0] / M, label="$1/M$ from one agent", **first)
+        right.plot(M, predicted, color=SHADES[3], linestyle=figures.DASHES, linewidth=1.0, label="theory")
+        for label, m in zip(curves, M, strict=True):
+            figures.points(right, [m], [traces.floor(outcome, label, figures.LEVEL)], marker="o", color=palette[label])
+        right.plot([], [], label=f"measured, slope {self.slope(outcome).value:.2f}", **figures.dots(SHADES[2]))
+        right.set(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="floor")
+        figures.ticks(right, M)
+        figures.grid(right)
+        figures.legend_above(right, ncols=2)
 
     def slope(self, outcome: Outcome) -> statistics.Estimate:
         """Of the logarithm of the floor against that of the number of agents."""
@@ -93,10 +78,9 @@ class AgentSweep(AbstractExperiment):
     def predicted_slope(self, outcome: Outcome) -> float:
         """The same of the predicted floors."""
         floors = [curve["predicted_floor"] for curve in outcome.facts["curves"].values()]
-        at = np.log(outcome.facts["agents"])
-        return float(np.polyfit(at, np.log(floors), 1)[0])
+        return statistics.power(outcome.facts["agents"], floors)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         found, predicted = self.slope(outcome), self.predicted_slope(outcome)
         curves = outcome.facts["curves"]
         settled = max(curve["settled"] for curve in curves.values())
@@ -109,7 +93,7 @@ class AgentSweep(AbstractExperiment):
             "conditioning of the average operator."
         )
         return [
-            f"The floor falls with the number of agents: slope {found.value:.3f} [{found.low:.3f}, {found.high:.3f}] "
+            f"The floor falls with the number of agents: slope {found:.3f} "
             f"on logarithmic axes, {predicted:.3f} predicted. {'' if found.contains(-1.0) else unlike}".rstrip(),
             f"The measured floors are {min(ratios):.2f} to {max(ratios):.2f} times the predicted ones.",
             f"Of the floor with {outcome.facts['agents'][-1]} agents {lasting:.1f} % is squared bias. "
@@ -120,30 +104,14 @@ class AgentSweep(AbstractExperiment):
             ),
         ]
 
-    def checks(self, outcome: Outcome) -> list[Check]:
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         exact = all(curve["basis"] == "exact" for curve in outcome.facts["curves"].values())
         found, expected = self.slope(outcome), self.predicted_slope(outcome)
-        checks = [
-            inside(
-                4,
-                f"{self.name}: falls",
-                "More agents lower the floor: its slope in their number is negative.",
-                found,
-                float("-inf"),
-                0.0,
-            ),
-            equals(
-                4,
-                f"{self.name}: slope",
-                "The slope of the floor is that of the predicted floors.",
-                found,
-                expected,
-                slack=0.0 if exact else SLOPE_SLACK,
-                precision=0.1,
-                relative=False,
-            ),
-        ]
-        return traces.refuse_unsettled(outcome, checks)
+        statement = "More agents lower the floor: its slope in their number is negative."
+        checks.inside("falls", statement, found, -math.inf, 0.0)
+        statement, slack = "The slope of the floor is that of the predicted floors.", 0.0 if exact else SLOPE_SLACK
+        checks.equals("slope", statement, found, expected, slack=slack, precision=0.1, relative=False)
+        traces.fail_unsettled(outcome, checks)
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)

@@ -1,12 +1,9 @@
 """What the experiments in reinforcement learning have in common."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-
-from ..study.base import Table
 
 
 def max_error(snapshot: Any) -> Any:
@@ -23,8 +20,3 @@ def reached(curve: np.ndarray, level: float) -> int | None:
     """The first record at or below a level; None where there is none."""
     below = np.flatnonzero(curve <= level)
     return int(below[0]) if len(below) else None
-
-
-def columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table from its rows."""
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)}

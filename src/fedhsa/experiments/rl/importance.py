@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,13 +12,10 @@ from ...algorithms import AbstractAlgorithm, FedHSA, ImportanceAveraging, LocalS
 from ...environments import worlds
 from ...problems import Problem, q_learning
 from ...statistics import Estimate
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals, inside
-from ._shared import columns, late, max_error, reached
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
+from ._shared import late, max_error, reached
 
 NAMES = {"importance": "importance averaging", "equal": "equal averaging", "FedHSA": "FedHSA"}
 SOURCE = 2000
@@ -28,7 +25,7 @@ LEVEL = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Importance(AbstractExperiment):
+class Importance(AbstractStudy):
     """Two states and many actions: no agent sees more than two pairs, together they see all."""
 
     name: str = "rl/importance"
@@ -51,6 +48,8 @@ class Importance(AbstractExperiment):
     problem_key: int = 0
     """Which chances to stay."""
 
+    claim: ClassVar[int] = 24
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 8,
         "rounds": 500,
@@ -77,20 +76,20 @@ class Importance(AbstractExperiment):
             "FedHSA": FedHSA(self.equal_step, local_steps=self.local_steps),
         }
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problem, arrays = self.problem(self.num_agents), {}
         start = host_generator(self.key, "start").uniform(0, 1 / (1 - self.discount), problem.dim)
         every = math.gcd(self.rounds, 5)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "record": {"max": max_error}}
         for name, algorithm in self.methods().items():
-            result = watch.simulate(problem, algorithm, rounds=self.rounds, every=every, theta=start, **settings)
+            result = runner.simulate(problem, algorithm, rounds=self.rounds, every=every, theta=start, **settings)
             arrays[name] = (1 - self.discount) * result.records["max"]
         for K in self.sweep_agents:
             problem = self.problem(K)
             for step in self.sweep_steps:
                 algorithm = ImportanceAveraging(step, local_steps=self.local_steps)
                 more = settings | {"theta": problem.theta_star, "record": ("theta",), "every": 5}
-                result = watch.simulate(problem, algorithm, rounds=self.sweep_rounds, **more)
+                result = runner.simulate(problem, algorithm, rounds=self.sweep_rounds, **more)
                 off = (1 - self.discount) * (result.records["theta"] - problem.theta_star)
                 arrays[f"{K} agents, step {step:g}"] = off[:, off.shape[1] // 2 :]
         return Outcome(arrays, {"every": every})
@@ -127,26 +126,25 @@ class Importance(AbstractExperiment):
         """The power of the number of agents with which something falls."""
         return statistics.slope(self.sweep_agents, samples)
 
-    def checks(self, outcome: Outcome) -> list[Check]:
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         at = SOURCE // self.local_steps // outcome.facts["every"]
         ends = outcome.arrays["equal"][:, at], outcome.arrays["importance"][:, at]
         statement = f"Error after {SOURCE} observations of each agent, equal by importance averaging"
-        found = [inside(24, f"{self.name}: after {SOURCE}", statement, statistics.ratio(*ends), 1.0, math.inf)]
+        checks.above(f"after {SOURCE}", statement, statistics.ratio(*ends))
         statement = f"Rounds until the error is {LEVEL:g}, equal by importance averaging"
-        found.append(inside(24, f"{self.name}: speed", statement, self.speed(outcome), 1.5, math.inf))
+        checks.inside("speed", statement, self.speed(outcome), 1.5, math.inf)
         floors = statistics.ratio(late(outcome.arrays["importance"]), late(outcome.arrays["equal"]))
         statement = "Where the error stays, importance by equal averaging: not above"
-        found.append(inside(24, f"{self.name}: floor", statement, floors, 0.0, 1.1))
+        checks.inside("floor", statement, floors, 0.0, 1.1)
         for step in self.sweep_steps:
             statement = f"Step {step:g}: power of the number of agents with which the squared error falls"
             power = self.power(self.squares(outcome, step))
-            found.append(inside(24, f"{self.name}: agents, step {step:g}", statement, power, -1.2, 0.0))
+            checks.inside(f"agents, step {step:g}", statement, power, -1.2, 0.0)
             statement = f"Step {step:g}: power of the number of agents with which the entries' variance falls"
             power = self.power(self.variances(outcome, step))
-            found.append(equals(24, f"{self.name}: variance, step {step:g}", statement, power, -1.0, slack=0.1))
-        return found
+            checks.equals(f"variance, step {step:g}", statement, power, -1.0, slack=0.1)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         at = SOURCE // self.local_steps // outcome.facts["every"]
         early = [f"{outcome.arrays[name][:, at].mean():.2g}" for name in NAMES]
         ends = [f"{late(outcome.arrays[name]).mean():.2g}" for name in NAMES]
@@ -154,9 +152,7 @@ class Importance(AbstractExperiment):
         said = {}
         for kind, samples in (("error", self.squares), ("variance", self.variances)):
             powers = [(self.power(samples(outcome, step)), step) for step in self.sweep_steps]
-            said[kind] = ", ".join(
-                f"{p.value:.2f} ({p.low:.2f} to {p.high:.2f}) at step {step:g}" for p, step in powers
-            )
+            said[kind] = ", ".join(f"{p:.2f} at step {step:g}" for p, step in powers)
         return [
             f"After {SOURCE} observations of each agent the normalised error is {early[0]} with importance averaging, "
             f"{early[1]} with equal averaging; it gets to {LEVEL:g} {speed.value:.2f} times as fast, and stays at "
@@ -189,49 +185,26 @@ class Importance(AbstractExperiment):
             "the mean square over the second half is taken. We do not know what step the source has in that figure.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-            left, right = figure.subplots(1, 2)
-            self._draw_curves(left, outcome)
-            self._draw_agents(right, outcome)
-        return figure
-
-    def _draw_curves(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import COLOURS
-
-        looks = {"importance": "#009E73", "equal": COLOURS["LocalSA"], "FedHSA": COLOURS["FedHSA"]}
-        steps = {"importance": self.step_size, "equal": self.equal_step, "FedHSA": self.equal_step}
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, right = figure.subplots(1, 2)
+        looks = {"importance": "#009E73", "equal": figures.COLOURS["LocalSA"], "FedHSA": figures.COLOURS["FedHSA"]}
         for name, words in NAMES.items():
-            mean, low, high = statistics.interval(outcome.arrays[name])
-            at = outcome.facts["every"] * self.local_steps * np.arange(len(mean))
-            ax.plot(at, mean, color=looks[name], label=f"{words}, step {steps[name]:g}")
-            ax.fill_between(at, low, high, color=looks[name], alpha=0.25, linewidth=0)
-        ax.axvline(SOURCE, color="0.7", linewidth=0.8, zorder=0)
-        ax.set(yscale="log", xlabel="observations of each agent", title=f"{self.num_agents} agents")
-        ax.set_ylabel(r"$(1 - \gamma)\,\|Q - Q^{\star}\|_\infty$")
-        ax.legend(frameon=False, fontsize=7)
-
-    def _draw_agents(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES
-
+            step, errors = self.step_size if name == "importance" else self.equal_step, outcome.arrays[name]
+            at = outcome.facts["every"] * self.local_steps * np.arange(errors.shape[1])
+            figures.band(left, at, errors, looks[name], label=f"{words}, step {step:g}")
+        left.axvline(SOURCE, color="0.7", linewidth=0.8, zorder=0)
+        left.set(yscale="log", xlabel="observations of each agent", title=f"{self.num_agents} agents")
+        left.set_ylabel(r"$(1 - \gamma)\,\|Q - Q^{\star}\|_\infty$")
         for step, colour in zip(self.sweep_steps, ("#009E73", "#000000", "#CC79A7"), strict=False):
-            found = np.array([statistics.mean(1 / row, 0.95) for row in self.squares(outcome, step)])
-            scaled = found / found[0, 0]
-            spread = np.stack([scaled[:, 0] - scaled[:, 1], scaled[:, 2] - scaled[:, 0]])
-            ax.errorbar(
-                self.sweep_agents, scaled[:, 0], spread, color=colour, marker="o", markersize=4, label=f"step {step:g}"
-            )
+            found = figures.means(1 / self.squares(outcome, step))
+            style: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "-", "capsize": 0}
+            figures.points(right, self.sweep_agents, found, unit=found[0].value, label=f"step {step:g}", **style)
             part = self.variances(outcome, step).mean(1)
-            ax.plot(self.sweep_agents, part[0] / part, color=colour, linestyle=":")
+            right.plot(self.sweep_agents, part[0] / part, color=colour, linestyle=":")
         at = np.array([self.sweep_agents[0], self.sweep_agents[-1]])
-        ax.plot(at, at / at[0], color="0.5", linestyle=DASHES, label="linear")
-        ax.plot([], [], color="0.3", linestyle=":", label="variance around level")
-        ax.set(xlabel="agents", ylabel="1 / error², relative", title="importance averaging")
-        ax.set_xticks(self.sweep_agents)
-        ax.legend(frameon=False, fontsize=7)
+        right.plot(at, at / at[0], color="0.5", linestyle=figures.DASHES, label="linear")
+        right.plot([], [], color="0.3", linestyle=":", label="variance around level")
+        right.set(xlabel="agents", ylabel="1 / error², relative", title="importance averaging")
+        right.set_xticks(self.sweep_agents)
+        for ax in (left, right):
+            ax.legend(frameon=False, fontsize=7)

@@ -1,7 +1,7 @@
 """One-shot averaging: TD(0) and TD(lambda) on the five-state random walk, by agents that meet only at the end."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,13 +11,9 @@ from ...environments import worlds
 from ...problems import Problem, td_lambda
 from ...statistics import Estimate
 from ...theory import predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals, inside
-from ._shared import columns
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
+from ..study.checks import Checks
 
 LENGTH = 9
 """The mean number of steps of an episode."""
@@ -27,7 +23,7 @@ START = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class OneShot(AbstractExperiment):
+class OneShot(AbstractStudy):
     """The same walk for all agents: what averaging takes off is the variance, and nothing else."""
 
     name: str = "rl/one-shot"
@@ -45,6 +41,8 @@ class OneShot(AbstractExperiment):
     more_episodes: int = 800
     """Until the start is forgotten at the larger step."""
 
+    claim: ClassVar[int] = 25
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
     quick_settings: ClassVar[dict[str, Any]] = {"agents": (1, 8), "seeds": 100}
 
     def seconds(self) -> float:
@@ -55,7 +53,7 @@ class OneShot(AbstractExperiment):
         """An episode that has ended is followed by another."""
         return td_lambda.from_model(worlds.random_walk(num_agents), trace_decay=trace, start="episode")
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays, predicted = {}, {}
         theta = np.full(NUM_STATES, START)
         for trace in self.traces:
@@ -64,7 +62,7 @@ class OneShot(AbstractExperiment):
                 for step, episodes in ((self.step_size, self.episodes), (self.large_step, self.more_episodes)):
                     algorithm = OneShotAveraging(step, local_steps=LENGTH)
                     settings = {"rounds": episodes, "seeds": self.seeds, "key": self.key, "record": ("theta",)}
-                    result = watch.simulate(problem, algorithm, theta=theta, **settings)
+                    result = runner.simulate(problem, algorithm, theta=theta, **settings)
                     arrays[label(trace, n, step)] = result.records["theta"] - problem.theta_star
             found = predict(self.problem(1, trace), SA(self.large_step))
             bias = found.heterogeneity_bias + found.markov_bias + found.curvature_bias
@@ -82,8 +80,7 @@ class OneShot(AbstractExperiment):
 
     def floor(self, outcome: Outcome, trace: float, n: int) -> np.ndarray:
         """At the larger step, over the second half."""
-        squares = self.squares(outcome, trace, n, self.large_step)
-        return squares[:, squares.shape[1] // 2 :].mean(1)
+        return second_half(self.squares(outcome, trace, n, self.large_step))
 
     def variance(self, outcome: Outcome, trace: float, n: int, step: float, episode: int) -> np.ndarray:
         """Squared deviations from the mean over all seeds, whose mean is the variance."""
@@ -99,39 +96,38 @@ class OneShot(AbstractExperiment):
         """The power of the number of agents with which the floor falls."""
         return statistics.slope(self.agents, np.stack([self.floor(outcome, trace, n) for n in self.agents]))
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found, most = [], max(self.agents)
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        most = max(self.agents)
         for trace in self.traces:
             name = f"TD({trace:g})"
             statement = f"{name}, step {self.large_step:g}: power of n with which the squared error falls"
             power = self.power(outcome, trace)
-            found.append(inside(25, f"{self.name}: {name}, power", statement, power, -1.15, -0.8))
+            checks.inside(f"{name}, power", statement, power, -1.15, -0.8)
             for step, episode in ((self.step_size, self.episodes), (self.large_step, self.episodes)):
                 ratio = self.spread(outcome, trace, most, step, episode)
                 statement = f"{name}, step {step:g}, {episode} episodes: n times the variance, n = {most} by n = 1"
-                where = f"{self.name}: {name}, variance, step {step:g}"
-                found.append(equals(25, where, statement, ratio, 1.0, precision=0.6))
+                where = f"{name}, variance, step {step:g}"
+                checks.equals(where, statement, ratio, 1.0, precision=0.6)
             for n in (1, most):
                 floor = statistics.mean(self.floor(outcome, trace, n))
                 statement = f"{name}, n = {n}: where the mean squared error stays, against the prediction"
-                where, law = f"{self.name}: {name}, law, n = {n}", self.law(outcome, trace, n)
-                found.append(equals(25, where, statement, floor, law, slack=0.1))
+                where, law = f"{name}, law, n = {n}", self.law(outcome, trace, n)
+                checks.equals(where, statement, floor, law, slack=0.1)
             gain = self.gain(outcome, trace)
             statement = f"{name}, step {self.step_size:g}, {self.episodes} episodes, which is the start's error: "
             statement += f"squared error, n = {most} by n = 1"
-            found.append(inside(25, f"{self.name}: {name}, as the source", statement, gain, 0.95, 1.05))
-        return found
+            checks.inside(f"{name}, as the source", statement, gain, 0.95, 1.05)
 
     def gain(self, outcome: Outcome, trace: float) -> Estimate:
         """In the source's setting: the squared error of the most agents by that of one, at the end."""
         many, one = (self.squares(outcome, trace, n, self.step_size)[:, -1] for n in (max(self.agents), 1))
         return statistics.ratio(many, one)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         powers, parts, biases = [], [], []
         for trace in self.traces:
             power, gain = self.power(outcome, trace), self.gain(outcome, trace)
-            powers.append(f"{power.value:.3f} ({power.low:.3f} to {power.high:.3f}) for TD({trace:g})")
+            powers.append(f"{power:.3f} for TD({trace:g})")
             biases.append(f"{outcome.facts['predicted'][f'{trace:g}'][0] / NUM_STATES:.1g}")
             curve = np.sqrt(self.squares(outcome, trace, 1, self.step_size).mean(0))
             parts.append(
@@ -167,51 +163,28 @@ class OneShot(AbstractExperiment):
             "exactly and at all times. Bias and variance at the larger step are predicted by an expansion in the step.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.8), layout="constrained")
-            left, middle, right = figure.subplots(1, 3)
-            self._draw_curves(left, outcome, self.step_size)
-            self._draw_curves(middle, outcome, self.large_step)
-            left.legend(frameon=False, fontsize=7, title="agents", ncols=2)
-            left.set_ylabel("root mean square error")
-            self._draw_floors(right, outcome)
-        return figure
-
-    def _draw_curves(self, ax: "Axes", outcome: Outcome, step: float) -> None:
-        from ...plots._style import colours
-
-        trace, looks = self.traces[0], colours([f"n {n}" for n in self.agents])
-        for n, colour in zip(self.agents, looks.values(), strict=True):
-            curve = np.sqrt(self.squares(outcome, trace, n, step).mean(0))
-            ax.plot(np.arange(len(curve)), curve, color=colour, label=str(n))
-        ax.set(xlabel="episode", title=f"TD({trace:g}), step {step:g}", yscale="log")
-        if step == self.step_size:
-            ax.set(yscale="linear", ylim=(0, None))
-
-    def _draw_floors(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES
-
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, middle, right = figure.subplots(1, 3)
+        first, looks = self.traces[0], figures.colours([f"n {n}" for n in self.agents])
+        for ax, step in ((left, self.step_size), (middle, self.large_step)):
+            for n, colour in zip(self.agents, looks.values(), strict=True):
+                ax.plot(np.sqrt(self.squares(outcome, first, n, step).mean(0)), color=colour, label=str(n))
+            ax.set(xlabel="episode", title=f"TD({first:g}), step {step:g}")
+        left.set(ylim=(0, None), ylabel="root mean square error")
+        left.legend(frameon=False, fontsize=7, title="agents", ncols=2)
+        middle.set_yscale("log")
         for trace, colour in zip(self.traces, ("#0072B2", "#D55E00", "#009E73"), strict=False):
-            found = np.array([statistics.mean(self.floor(outcome, trace, n), 0.95) for n in self.agents])
-            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-            style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "linestyle": "none"}
-            ax.errorbar(self.agents, found[:, 0], spread, label=f"TD({trace:g})", **style)
+            found = figures.means(self.floor(outcome, trace, n) for n in self.agents)
+            figures.points(right, self.agents, found, label=f"TD({trace:g})", **figures.dots(colour), capsize=0)
             law = [self.law(outcome, trace, n) for n in self.agents]
-            ax.plot(self.agents, law, color=colour, linestyle=DASHES)
-            ax.plot(self.agents, law[0] / np.array(self.agents), color="0.7", linewidth=0.8, zorder=0)
-        ax.set(xscale="log", yscale="log", xlabel="agents", title=f"floors, step {self.large_step:g}")
-        ax.set_ylabel("mean squared error")
-        ax.set_xticks(self.agents, [str(n) for n in self.agents])
-        ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        ax.plot([], [], color="0.3", linestyle=DASHES, label="predicted")
-        ax.plot([], [], color="0.7", linewidth=0.8, label="1 / n")
-        ax.legend(frameon=False, fontsize=7)
+            right.plot(self.agents, law, color=colour, linestyle=figures.DASHES)
+            right.plot(self.agents, law[0] / np.array(self.agents), color="0.7", linewidth=0.8, zorder=0)
+        right.set(xscale="log", yscale="log", xlabel="agents", title=f"floors, step {self.large_step:g}")
+        right.set_ylabel("mean squared error")
+        figures.ticks(right, self.agents)
+        right.plot([], [], color="0.3", linestyle=figures.DASHES, label="predicted")
+        right.plot([], [], color="0.7", linewidth=0.8, label="1 / n")
+        right.legend(frameon=False, fontsize=7)
 
 
 def label(trace: float, n: int, step: float) -> str:

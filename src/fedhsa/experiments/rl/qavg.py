@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,21 +11,26 @@ from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, Polynomial
 from ...environments import Model, worlds
 from ...problems import Problem, q_learning
 from ...statistics import Estimate
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, inside
-from ._shared import columns, max_error
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
+from ._shared import max_error
 
 COMMON_WIND = 0.5
 START = 12
 """The lower left corner of the cliff."""
+PRINTED = {0.0: 133.97, 0.8: 133.65}
+"""The first and the last return in the source's table, by kappa; to two digits, so that the relative slack is 5e-5."""
+RETURNS = {
+    "centre": ("nominal environment", "the averaged cliff's best policy on the first agent's cliff, as in the source"),
+    "cohort": ("mean over the agents", "the averaged cliff's best policy, on average over all agents' cliffs"),
+    "own": ("own policies", "every agent's best policy on its own cliff, on average"),
+}
+"""What is returned on windy cliffs: in the figure's words, and in whole ones."""
 
 
 @dataclasses.dataclass(frozen=True)
-class QAvg(AbstractExperiment):
+class QAvg(AbstractStudy):
     """Without noise: where the averaged values go, how fast, and what the policy is worth that follows from them."""
 
     name: str = "rl/qavg"
@@ -47,6 +52,8 @@ class QAvg(AbstractExperiment):
     cohorts: int = 1000
     """Of agents on windy cliffs."""
 
+    claim: ClassVar[int] = 26
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
     quick_settings: ClassVar[dict[str, Any]] = {
         "local_steps": (1, 32),
         "iterations": 3200,
@@ -77,7 +84,7 @@ class QAvg(AbstractExperiment):
         """The source's."""
         return 16 * self.discount * E / ((1 - self.discount) ** 3 * (iterations + E))
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         arrays: dict[str, Any] = {}
         every = math.lcm(*self.local_steps)
         for cohort in range(self.seeds):
@@ -85,13 +92,12 @@ class QAvg(AbstractExperiment):
             for E in self.local_steps:
                 for name, algorithm in self.methods(E).items():
                     settings = {"rounds": self.iterations // E, "every": every // E, "record": {"max": max_error}}
-                    result = watch.simulate(problem, algorithm, **settings)
+                    result = runner.simulate(problem, algorithm, **settings)
                     arrays.setdefault(f"{name}, E = {E}", []).append(result.records["max"][0])
         for kappa in self.kappas:
-            watch.look()
-            arrays[f"returns, {kappa:g}"], arrays[f"own, {kappa:g}"] = returns(
-                self.num_agents, self.cohorts, kappa, self.key
-            )
+            runner.stop_if_asked()
+            found = returns(self.num_agents, self.cohorts, kappa, self.key)
+            arrays |= {f"{name}, {kappa:g}": samples for name, samples in found.items()}
         return Outcome({name: np.stack(rows) for name, rows in arrays.items()}, {"every": every})
 
     def end(self, outcome: Outcome, name: str, E: int) -> np.ndarray:
@@ -103,34 +109,38 @@ class QAvg(AbstractExperiment):
         curve = outcome.arrays[f"capped, E = {E}"]
         return times(curve[:, curve.shape[1] // 4], curve[:, -1])
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found, most, least = [], max(self.local_steps), min(self.local_steps)
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        most, least = max(self.local_steps), min(self.local_steps)
         start = float(outcome.arrays[f"capped, E = {least}"][:, 0].mean())
         for E in self.local_steps:
             curve = outcome.arrays[f"capped, E = {E}"]
             at = outcome.facts["every"] * np.arange(curve.shape[1])
             worst = float((curve / self.bound(E, at)).max())
             statement = f"E = {E}, steps that do not begin above 1: largest error by the source's bound"
-            found.append(at_most(26, f"{self.name}: bound, E = {E}", statement, worst, 1.0))
+            checks.at_most(f"bound, E = {E}", statement, worst, 1.0)
             statement = f"E = {E}, decaying steps: the error's fall when the iterations quadruple, 4 for one over them"
             fall = self.fall(outcome, E)
-            found.append(inside(26, f"{self.name}: one limit, E = {E}", statement, fall, 1.5, math.inf))
+            checks.inside(f"one limit, E = {E}", statement, fall, 1.5, math.inf)
         slower = times(self.end(outcome, "capped", most), self.end(outcome, "capped", least))
         statement = f"Decaying steps: error at the end, E = {most} by E = {least}"
-        found.append(inside(26, f"{self.name}: slower with E", statement, slower, 1.0, math.inf))
+        checks.above("slower with E", statement, slower)
         stalled = times(self.end(outcome, "constant", most), self.end(outcome, "capped", most))
         statement = f"E = {most}: error at the end, constant steps by decaying ones"
-        found.append(inside(26, f"{self.name}: constant steps stop", statement, stalled, 1.0, math.inf))
+        checks.above("constant steps stop", statement, stalled)
         corrected = float(max(self.end(outcome, "FedHSA", E).max() for E in self.local_steps)) / start
         statement = "FedHSA with constant steps: largest error at the end, by that of the start"
-        found.append(at_most(26, f"{self.name}: FedHSA", statement, corrected, 1e-6))
+        checks.at_most("FedHSA", statement, corrected, 1e-6)
         low, high = min(self.kappas), max(self.kappas)
-        worth = statistics.ratio(outcome.arrays[f"returns, {high:g}"], outcome.arrays[f"returns, {low:g}"])
+        worth = statistics.ratio(outcome.arrays[f"cohort, {high:g}"], outcome.arrays[f"cohort, {low:g}"])
         statement = f"Windy cliffs: return of the policy on average, kappa = {high:g} by {low:g}"
-        found.append(inside(26, f"{self.name}: returns fall", statement, worth, -math.inf, 1.0))
-        return found
+        checks.inside("returns fall", statement, worth, -math.inf, 1.0)
+        for kappa, printed in PRINTED.items():
+            if kappa in self.kappas:
+                statement = f"Windy cliffs, kappa = {kappa:g}: return of the policy in the nominal environment"
+                found = statistics.mean(outcome.arrays[f"centre, {kappa:g}"])
+                checks.equals(f"return, kappa = {kappa:g}", statement, found, printed, slack=5e-5, precision=0.005)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         ends = [f"{self.end(outcome, 'capped', E).mean():.2g} with E = {E}" for E in self.local_steps]
         stops = [f"{self.end(outcome, 'constant', E).mean():.2g} with E = {E}" for E in self.local_steps if E > 1]
         falls = [f"{self.fall(outcome, E).value:.2f}" for E in self.local_steps]
@@ -139,7 +149,10 @@ class QAvg(AbstractExperiment):
             curve = outcome.arrays[f"printed, E = {E}"]
             part = (curve / self.bound(E, outcome.facts["every"] * np.arange(curve.shape[1]))).max()
             worst.append(f"{part:.2g} with E = {E}")
-        worth = [f"{outcome.arrays[f'returns, {kappa:g}'].mean():.2f}" for kappa in self.kappas]
+        worth = {
+            name: ", ".join(f"{outcome.arrays[f'{name}, {kappa:g}'].mean():.2f}" for kappa in self.kappas)
+            for name in RETURNS
+        }
         corrected = max(self.end(outcome, "FedHSA", E).max() for E in self.local_steps)
         return [
             f"With QAvg's decaying steps, kept below 1, the largest error after {self.iterations} iterations is "
@@ -148,8 +161,9 @@ class QAvg(AbstractExperiment):
             f"{2 / (1 - self.discount):.0f}, and the error is up to so many times the bound: {', '.join(worst)}.",
             f"With the constant step {self.step_size:g} Local SA stops at {', '.join(stops)}; FedHSA gets to "
             f"{corrected:.1g} for every E.",
-            f"On windy cliffs the policy of the averaged environment earns {', '.join(worth)} at kappa = "
-            f"{', '.join(f'{kappa:g}' for kappa in self.kappas)}.",
+            f"On windy cliffs at kappa = {', '.join(f'{kappa:g}' for kappa in self.kappas)} the best policy of the "
+            f"averaged environment earns {worth['centre']} in the first, nominal environment, as the source reports "
+            f"it, and {worth['cohort']} on average over all agents'.",
         ]
 
     def table(self, outcome: Outcome) -> Table:
@@ -158,7 +172,7 @@ class QAvg(AbstractExperiment):
             for name in self.methods(E):
                 rows.append((f"error, {name}", E, *statistics.mean(self.end(outcome, name, E), level=0.95)))
         for kappa in self.kappas:
-            for name in ("returns", "own"):
+            for name in RETURNS:
                 found = statistics.mean(outcome.arrays[f"{name}, {kappa:g}"], level=0.95)
                 rows.append((f"{name} on cliffs", kappa, *found))
         return columns(("what", "E or kappa", "mean", "low", "high"), rows)
@@ -172,56 +186,35 @@ class QAvg(AbstractExperiment):
             "Our step changes between rounds and not within them, from the value that the source's has at the start "
             "of the round. What is called capped begins with 1 where the source's would be larger, and goes on from "
             "there.",
-            "The source's Table 1 has returns from 133.97 down to 133.65 on the cliffs. Ours begin there and fall "
-            "more; why, we do not know. As in its code the first agent of a cohort has the common wind. The best "
-            "policy of each agent's own cliff is `own` in the table.",
+            "The source's Table 1 has returns from 133.97 down to 133.65 on the cliffs. As in its code the first agent "
+            "of a cohort has the common wind, and these are returns on that agent's cliff (`centre` in the table). "
+            "Beside them stand the mean over all agents' cliffs (`cohort`), which falls more, and what the best policy "
+            "of each agent's own cliff earns (`own`).",
             "Intervals are over cohorts of environments: nothing else is random.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import STYLE, colours
-
-        looks = dict(zip(self.local_steps, colours([f"E {E}" for E in self.local_steps]).values(), strict=True))
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.8), layout="constrained")
-            left, middle, right = figure.subplots(1, 3)
-            self._draw_errors(left, outcome, {"capped": "-"}, looks)
-            at = outcome.facts["every"] * np.arange(1, outcome.arrays[f"capped, E = {self.local_steps[0]}"].shape[1])
-            left.plot(at, self.bound(max(self.local_steps), at), color="0.6", linestyle=":")
-            left.set(title="decaying steps", xscale="log")
-            self._draw_errors(middle, outcome, {"constant": "-", "FedHSA": "--"}, looks)
-            middle.set(title=f"step {self.step_size:g}")
-            self._draw_returns(right, outcome)
-            handles = [Line2D([], [], color=colour) for colour in looks.values()]
-            handles += [Line2D([], [], color="0.3", linestyle=style) for style in ("-", "--")]
-            handles += [Line2D([], [], color="0.6", linestyle=":")]
-            labels = [f"$E$ = {E}" for E in looks] + ["QAvg (Local SA)", "FedHSA", f"bound, $E$ = {max(looks)}"]
-            figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False)
-        return figure
-
-    def _draw_errors(self, ax: "Axes", outcome: Outcome, styles: dict[str, str], looks: dict[int, str]) -> None:
-        from ...plots._style import drawable
-
-        for name, style in styles.items():
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, middle, right = figure.subplots(1, 3)
+        looks = dict(zip(self.local_steps, figures.FALLBACK, strict=False))
+        at = outcome.facts["every"] * np.arange(outcome.arrays[f"capped, E = {self.local_steps[0]}"].shape[1])
+        for ax, name, style in ((left, "capped", "-"), (middle, "constant", "-"), (middle, "FedHSA", "--")):
             for E, colour in looks.items():
-                curve = outcome.arrays[f"{name}, E = {E}"]
-                at = outcome.facts["every"] * np.arange(curve.shape[1])
-                ax.plot(at, drawable(curve.mean(0)), color=colour, linestyle=style)
-        ax.set(yscale="log", xlabel="iteration", ylabel=r"$\|Q - Q^{\star}\|_\infty$")
-
-    def _draw_returns(self, ax: "Axes", outcome: Outcome) -> None:
-        for name, words, style in (("returns", "averaged environment", "-"), ("own", "own environment", ":")):
-            found = np.array([statistics.mean(outcome.arrays[f"{name}, {kappa:g}"], 0.95) for kappa in self.kappas])
-            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-            ax.errorbar(
-                self.kappas, found[:, 0], spread, color="0.2", linestyle=style, marker="o", markersize=3, label=words
-            )
-        ax.set(xlabel=r"$\kappa$", ylabel="mean return", title="best policy, windy cliffs")
-        ax.legend(frameon=False, fontsize=7)
+                curve = outcome.arrays[f"{name}, E = {E}"].mean(0)
+                ax.plot(at, figures.drawable(curve), color=colour, linestyle=style)
+            ax.set(yscale="log", xlabel="iteration", ylabel=r"$\|Q - Q^{\star}\|_\infty$")
+        left.plot(at[1:], self.bound(max(self.local_steps), at[1:]), color="0.6", linestyle=":")
+        left.set(title="decaying steps", xscale="log")
+        middle.set_title(f"step {self.step_size:g}")
+        for name, (words, _) in RETURNS.items():
+            found = figures.means(outcome.arrays[f"{name}, {kappa:g}"] for kappa in self.kappas)
+            style = {"centre": "-", "cohort": "--", "own": ":"}[name]
+            look: dict[str, Any] = {"color": "0.2", "linestyle": style, "marker": "o", "markersize": 3, "capsize": 0}
+            figures.points(right, self.kappas, found, label=words, **look)
+        right.set(xlabel=r"$\kappa$", ylabel="mean return", title="best policy, windy cliffs")
+        right.legend(frameon=False, fontsize=7)
+        entries: dict[str, dict[str, Any]] = {f"$E$ = {E}": {"color": colour} for E, colour in looks.items()}
+        entries |= {"QAvg (Local SA)": {"color": "0.3"}, "FedHSA": {"color": "0.3", "linestyle": "--"}}
+        figures.legend(figure, entries | {f"bound, $E$ = {max(looks)}": {"color": "0.6", "linestyle": ":"}}, 6)
 
 
 def times(above: np.ndarray, below: np.ndarray) -> Estimate:
@@ -229,14 +222,14 @@ def times(above: np.ndarray, below: np.ndarray) -> Estimate:
     return statistics.jackknife(lambda some: np.exp(np.log(above / below)[some].mean()), np.arange(len(above)))
 
 
-def returns(num_agents: int, cohorts: int, kappa: float, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the best policy of the averaged cliff earns on average over a cohort, and what everyone's own best does."""
+def returns(num_agents: int, cohorts: int, kappa: float, key: int) -> dict[str, np.ndarray]:
+    """What each of the policies of `RETURNS` earns on the cliffs, `(cohorts,)`."""
     model = worlds.windy_cliff(num_agents * cohorts, wind=COMMON_WIND, heterogeneity=kappa, key=key)
     P = model.transitions.copy()
     P[::num_agents] = worlds.windy_cliff(1, wind=COMMON_WIND, heterogeneity=0.0).transitions
     model = Model(P, model.rewards, model.discount, START)
     means = P.reshape(cohorts, num_agents, *P.shape[1:]).mean(1)
     Q = Model(means, model.rewards[:cohorts], model.discount[0], START).optimal()
-    earned = model.returns(model.greedy(np.repeat(Q, num_agents, axis=0)))
-    own = model.optimal().max(-1)[:, START]
-    return earned.reshape(cohorts, -1).mean(1), own.reshape(cohorts, -1).mean(1)
+    earned = model.returns(model.greedy(np.repeat(Q, num_agents, axis=0))).reshape(cohorts, -1)
+    own = model.optimal().max(-1)[:, START].reshape(cohorts, -1)
+    return {"centre": earned[:, 0], "cohort": earned.mean(1), "own": own.mean(1)}

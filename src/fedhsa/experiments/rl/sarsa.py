@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,10 @@ from ...environments import worlds
 from ...problems import Problem, sarsa
 from ...statistics import Estimate
 from ...theory._rule import require_rule
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside
-from ._shared import columns, late
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
+from ._shared import late
 
 GROUPS = 5
 """States and actions are put together in so many groups each."""
@@ -41,7 +38,7 @@ class Case(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class FedSARSA(AbstractExperiment):
+class FedSARSA(AbstractStudy):
     """SARSA by several agents, whose distance from the first agent's own solution is measured, and from the common."""
 
     name: str = "rl/sarsa"
@@ -67,6 +64,8 @@ class FedSARSA(AbstractExperiment):
     problem_key: int = 0
     """Which environments."""
 
+    claim: ClassVar[int] = 27
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {
         "agents": (1, 10),
         "perturbations": (0.1, 0.5),
@@ -110,14 +109,14 @@ class FedSARSA(AbstractExperiment):
         group = GROUPS * (np.arange(S) * GROUPS // S)[:, None] + np.arange(A) * GROUPS // A
         return sarsa.from_model(model, np.eye(GROUPS**2)[group], inverse_temperature=self.inverse_temperature)
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         alone = self.problem(Case(1, 0.0))
         first = alone.theta_star
         arrays, rows = {}, []
         rounds = self.samples // self.local_steps
         every = math.gcd(rounds, max(1, rounds // RECORDS))
         for case in self.cases():
-            watch.look()
+            runner.stop_if_asked()
             problem = self.problem(case) if case.num_agents > 1 else alone
             root, jacobians = problem.theta_star, problem.jacobians(problem.theta_star)
             residuals, drift = problem.mean_operators(root), {}
@@ -127,7 +126,7 @@ class FedSARSA(AbstractExperiment):
             apart = float(((root - first) ** 2).sum())
             for name, algorithm in self.methods(case).items():
                 settings = {"rounds": rounds, "every": every, "seeds": self.seeds, "key": self.key}
-                theta = watch.simulate(problem, algorithm, record=("theta",), **settings).records["theta"]
+                theta = runner.simulate(problem, algorithm, record=("theta",), **settings).records["theta"]
                 label = f"{case.label}/{name}"
                 arrays[f"{label}/common"] = ((theta - root) ** 2).sum(-1)
                 arrays[f"{label}/first"] = ((theta - first) ** 2).sum(-1)
@@ -137,46 +136,43 @@ class FedSARSA(AbstractExperiment):
 
     def rows(self, outcome: Outcome, agents: bool) -> list[dict[str, Any]]:
         """Those with more and more agents, or those with more and more unlike ones."""
-        wanted = {Case(n, self.like).label for n in self.agents}
+        labels = {Case(n, self.like).label for n in self.agents}
         if not agents:
-            wanted = {Case(self.num_agents, eps).label for eps in self.perturbations}
-        return [row for row in outcome.facts["rows"] if row["label"] in wanted]
+            labels = {Case(self.num_agents, eps).label for eps in self.perturbations}
+        return [row for row in outcome.facts["rows"] if row["label"] in labels]
 
     def power(self, outcome: Outcome) -> Estimate:
         """The power of the number of agents with which the error falls that is measured from the common root."""
         floors = [floor(outcome, row["label"], "LocalSA", "common") for row in self.rows(outcome, True)]
         return statistics.slope(self.agents, np.stack(floors))
 
-    def checks(self, outcome: Outcome) -> list[Check]:
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         statement = "Power of the number of agents with which the squared distance from the common root falls"
-        check = equals(27, f"{self.name}: speed-up", statement, self.power(outcome), -1.0, slack=0.1)
-        found, unlike = [check], self.rows(outcome, False)
+        checks.equals("speed-up", statement, self.power(outcome), -1.0, slack=0.1)
+        unlike = self.rows(outcome, False)
         most, least = (floor(outcome, unlike[i]["label"], "LocalSA", "first") for i in (-1, 0))
         statement = f"Squared distance from the first agent's root, eps = {unlike[-1]['perturbation']:g} by "
         statement += f"{unlike[0]['perturbation']:g}"
-        found.append(
-            inside(27, f"{self.name}: grows with eps", statement, statistics.ratio(most, least), 1.0, math.inf)
-        )
+        checks.above("grows with eps", statement, statistics.ratio(most, least))
         for row in unlike:
             if row["perturbation"] < LARGE:
                 continue
             for name in NAMES:
                 measured = statistics.squared_bias(outcome.arrays[f"{row['label']}/{name}/mean"])
                 statement = f"{row['label']}, {name}: squared distance of the mean from the first agent's root"
-                where = f"{self.name}: {row['label']}, {name}"
-                found.append(equals(27, where, statement, measured, row["apart"], slack=0.05))
+                where = f"{row['label']}, {name}"
+                checks.equals(where, statement, measured, row["apart"], slack=0.05)
             drift = max(row["drift"].values()) / row["apart"]
             statement = f"{row['label']}: drift of Local SA with up to {max(self.many_steps)} local steps, squared, by "
             statement += "the squared distance of the roots"
-            found.append(at_most(27, f"{self.name}: {row['label']}, drift", statement, drift, 0.01))
-        return found
+            checks.at_most(f"{row['label']}, drift", statement, drift, 0.01)
 
     def gain(self, outcome: Outcome, row: dict[str, Any], reference: str) -> Estimate:
         """Where the error of FedHSA stays, by where Local SA's does."""
         corrected, local = (floor(outcome, row["label"], name, reference) for name in ("FedHSA", "LocalSA"))
         return statistics.ratio(corrected, local)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         power, unlike = self.power(outcome), self.rows(outcome, False)
         said = []
         for row in unlike:
@@ -186,15 +182,15 @@ class FedSARSA(AbstractExperiment):
         gain, noise = self.gain(outcome, last, "first"), self.gain(outcome, last, "common")
         drifts = [f"{size:.1g} at H = {H}" for H, size in last["drift"].items()]
         return [
-            f"With more agents the squared distance from the common root falls to the power {power.value:.2f} "
-            f"({power.low:.2f} to {power.high:.2f}) of their number.",
+            f"With more agents the squared distance from the common root falls to the power {power:.2f} of "
+            "their number.",
             f"From the first agent's own root, {self.num_agents} agents stay at {', '.join(said)}.",
             f"FedHSA's correction does not remove that: at eps = {last['perturbation']:g} its distance is "
-            f"{gain.value:.3f} ({gain.low:.3f} to {gain.high:.3f}) times as large, squared. The distance lies between "
+            f"{gain:.3f} times as large, squared. The distance lies between "
             "two solutions, and every method that solves the common problem keeps it. What a correction can remove is "
             f"the drift of Local SA away from the common root, and that is {', '.join(drifts)}, squared: nothing here. "
-            f"From the common root FedHSA's squared distance is {noise.value:.2f} ({noise.low:.2f} to "
-            f"{noise.high:.2f}) times FedSARSA's.",
+            f"From the common root FedHSA's squared distance is {noise:.2f} times "
+            "FedSARSA's.",
         ]
 
     def table(self, outcome: Outcome) -> Table:
@@ -223,68 +219,39 @@ class FedSARSA(AbstractExperiment):
             "The drift of Local SA is that without noise, for operators linearised at the common root.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-
-        from ...plots._style import STYLE
-
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 2.9), layout="constrained")
-            left, middle, right = figure.subplots(1, 3)
-            self._draw_curves(left, outcome)
-            self._draw_agents(middle, outcome)
-            self._draw_perturbations(right, outcome)
-        return figure
-
-    def _draw_curves(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import colours
-
-        looks = colours([f"N {n}" for n in self.agents])
-        for row, colour in zip(self.rows(outcome, True), looks.values(), strict=True):
-            mean, low, high = statistics.interval(outcome.arrays[f"{row['label']}/LocalSA/first"])
-            at = outcome.facts["every"] * self.local_steps * np.arange(len(mean))
-            ax.plot(at, mean, color=colour, label=f"$N$ = {row['num_agents']}")
-            ax.fill_between(at, low, high, color=colour, alpha=0.25, linewidth=0)
-        ax.set(yscale="log", xlabel="samples of each agent", title=rf"FedSARSA, $\epsilon$ = {self.like:g}")
-        ax.set_ylabel("squared distance, first agent's root")
-        ax.locator_params(axis="x", nbins=3)
-        ax.legend(frameon=False, fontsize=7)
-
-    def _draw_agents(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import DASHES
-
-        rows = self.rows(outcome, True)
-        for reference, colour, words in (
-            ("first", "#D55E00", "the first agent's"),
-            ("common", "#000000", "the common one"),
-        ):
-            found = np.array([statistics.mean(floor(outcome, r["label"], "LocalSA", reference), 0.95) for r in rows])
-            spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-            ax.errorbar(self.agents, found[:, 0], spread, color=colour, marker="o", markersize=4, label=words)
-        ax.plot(self.agents, found[0, 0] / np.array(self.agents), color="0.6", linestyle=DASHES, label="1 / N")
-        ax.set(xscale="log", yscale="log", xlabel="agents", title=rf"floors, $\epsilon$ = {self.like:g}")
-        ax.set_xticks(self.agents, [str(n) for n in self.agents])
-        ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        ax.legend(frameon=False, fontsize=7, title="root", title_fontsize=7)
-
-    def _draw_perturbations(self, ax: "Axes", outcome: Outcome) -> None:
-        from ...plots._style import COLOURS
-
-        rows, at = self.rows(outcome, False), np.arange(len(self.perturbations))
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, middle, right = figure.subplots(1, 3)
+        like, unlike = (self.rows(outcome, agents) for agents in (True, False))
+        for row, colour in zip(like, figures.FALLBACK, strict=False):
+            error = outcome.arrays[f"{row['label']}/LocalSA/first"]
+            at = outcome.facts["every"] * self.local_steps * np.arange(error.shape[1])
+            figures.band(left, at, error, colour, label=f"$N$ = {row['num_agents']}")
+        left.set(yscale="log", xlabel="samples of each agent", title=rf"FedSARSA, $\epsilon$ = {self.like:g}")
+        left.set_ylabel("squared distance, first agent's root")
+        left.locator_params(axis="x", nbins=3)
+        left.legend(frameon=False, fontsize=7)
+        style: dict[str, Any] = {"marker": "o", "linestyle": "-", "capsize": 0}
+        roots = {"first": ("#D55E00", "the first agent's"), "common": ("#000000", "the common one")}
+        for reference, (colour, words) in roots.items():
+            found = figures.means(floor(outcome, row["label"], "LocalSA", reference) for row in like)
+            figures.points(middle, self.agents, found, color=colour, label=words, **style)
+            if reference == "common":
+                middle.plot(self.agents, found[0].value / np.array(self.agents), "--", color="0.6", label="1 / N")
+        middle.set(xscale="log", yscale="log", xlabel="agents", title=rf"floors, $\epsilon$ = {self.like:g}")
+        figures.ticks(middle, self.agents)
+        middle.legend(frameon=False, fontsize=7, title="root", title_fontsize=7)
+        at = np.arange(len(self.perturbations))
         for i, (name, words) in enumerate(NAMES.items()):
-            for reference, style in (("first", "o"), ("common", "s")):
-                found = np.array([statistics.mean(floor(outcome, r["label"], name, reference), 0.95) for r in rows])
-                spread = np.stack([found[:, 0] - found[:, 1], found[:, 2] - found[:, 0]])
-                look: dict[str, Any] = {"color": COLOURS[name], "marker": style, "markersize": 4, "linestyle": "none"}
-                named = f"{words}, {'first' if reference == 'first' else 'common'}"
-                ax.errorbar(at + 0.16 * i - 0.08, found[:, 0], spread, label=named, **look)
-        apart = np.array([row["apart"] for row in rows])
-        ax.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="between the roots")
-        ax.set(yscale="log", xlabel=r"$\epsilon$", title=f"floors, $N$ = {self.num_agents}")
-        ax.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])
-        ax.set_ylim(top=ax.get_ylim()[1] * 60)  # room for the legend
-        ax.legend(frameon=False, fontsize=6, loc="upper left")
+            for reference, marker in (("first", "o"), ("common", "s")):
+                found = figures.means(floor(outcome, row["label"], name, reference) for row in unlike)
+                look = figures.dots(figures.COLOURS[name], marker)
+                figures.points(right, at + 0.16 * i - 0.08, found, label=f"{words}, {reference}", **look, capsize=0)
+        apart = np.array([row["apart"] for row in unlike])
+        right.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="between the roots")
+        right.set(yscale="log", xlabel=r"$\epsilon$", title=f"floors, $N$ = {self.num_agents}")
+        right.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])
+        right.set_ylim(top=right.get_ylim()[1] * 60)  # room for the legend
+        right.legend(frameon=False, fontsize=6, loc="upper left")
 
 
 def floor(outcome: Outcome, label: str, method: str, reference: str) -> np.ndarray:

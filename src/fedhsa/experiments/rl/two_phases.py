@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,13 +12,10 @@ from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import Model
 from ...problems import Problem, q_learning
 from ...statistics import Estimate
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, inside
-from ._shared import columns, late, max_error
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
+from ..study.checks import Checks
+from ._shared import late, max_error
 
 RECORDS = 400
 TIMES = 8.0
@@ -26,7 +23,7 @@ TIMES = 8.0
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoPhases(AbstractExperiment):
+class TwoPhases(AbstractStudy):
     """Synchronous Q-learning by agents that each live in a maze of their own, with and without a correction."""
 
     name: str = "rl/two-phases"
@@ -49,6 +46,8 @@ class TwoPhases(AbstractExperiment):
     problem_key: int = 0
     """Which mazes."""
 
+    claim: ClassVar[int] = 28
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)
     quick_settings: ClassVar[dict[str, Any]] = {"step_sizes": (0.2,), "local_steps": (1, 20), "seeds": 4}
 
     def seconds(self) -> float:
@@ -80,7 +79,7 @@ class TwoPhases(AbstractExperiment):
                 found["SCAFFLSA"] = SCAFFLSA(step, local_steps=E)
         return found
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problem, arrays, rows = self.problem(), {}, []
         for E in self.local_steps:
             for step in self.step_sizes:
@@ -88,46 +87,41 @@ class TwoPhases(AbstractExperiment):
                 every = math.gcd(rounds, max(1, rounds // RECORDS))
                 settings: dict[str, Any] = {"rounds": rounds, "every": every, "record": {"max": max_error}}
                 for name, algorithm in self.methods(step, E).items():
-                    result = watch.simulate(problem, algorithm, seeds=self.seeds, key=self.key, **settings)
+                    result = runner.simulate(problem, algorithm, seeds=self.seeds, key=self.key, **settings)
                     arrays[label(name, E, step)] = result.records["max"]
                     rows.append({"method": name, "E": E, "step": step, "every": every})
                     if step == self.corrected_step and name != "SCAFFLSA":
-                        result = watch.simulate(problem.noiseless(), algorithm, **settings)
+                        result = runner.simulate(problem.noiseless(), algorithm, **settings)
                         arrays[label(name, E, 0.0)] = result.records["max"]
                         rows.append({"method": name, "E": E, "step": 0.0, "every": every})
         return Outcome(arrays, {"rows": rows, "scale": float(abs(problem.theta_star).max())})
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found, most = [], max(self.local_steps)
-        least = min(self.local_steps)
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        most, least = max(self.local_steps), min(self.local_steps)
         for step in self.step_sizes:
             curves = {E: outcome.arrays[label("LocalSA", E, step)] for E in self.local_steps}
             statement = f"Step {step:g}, E = {most}: where the error stays, by the least error on the way"
-            found.append(self._above(f"bounce, step {step:g}", statement, bounce(curves[most]), 1.5))
+            checks.above(f"bounce, step {step:g}", statement, bounce(curves[most]), 1.5)
             growth = statistics.ratio(late(curves[most]), late(curves[least]))
             statement = f"Step {step:g}: where the error stays with E = {most}, by where it does with E = {least}"
-            found.append(self._above(f"growth with E, step {step:g}", statement, growth))
+            checks.above(f"growth with E, step {step:g}", statement, growth)
         if len(self.step_sizes) > 1:
             small, large = (outcome.arrays[label("LocalSA", most, pick(self.step_sizes))] for pick in (min, max))
             statement = f"E = {most}: where the error stays, the largest step by the smallest"
-            found.append(self._above("growth with the step", statement, statistics.ratio(late(large), late(small))))
+            checks.above("growth with the step", statement, statistics.ratio(late(large), late(small)))
         other = self.gain(outcome, most, "SCAFFLSA")
         statement = f"With noise, step {self.corrected_step:g}, E = {most}: where the error stays, SCAFFLSA by Local SA"
-        found.append(inside(28, f"{self.name}: SCAFFLSA with noise", statement, other, 0.0, 1.0))
+        checks.inside("SCAFFLSA with noise", statement, other, 0.0, 1.0)
         exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
         statement = f"Without noise, E = {most}: error of FedHSA at the end, by Local SA's"
-        found.append(at_most(28, f"{self.name}: correction without noise", statement, float(exact / drifting), 0.02))
-        return found
-
-    def _above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> Check:
-        return inside(28, f"{self.name}: {name}", statement, measured, low, math.inf)
+        checks.at_most("correction without noise", statement, float(exact / drifting), 0.02)
 
     def gain(self, outcome: Outcome, E: int, method: str = "FedHSA") -> Estimate:
         """With noise: where the error of a method stays, by where Local SA's does."""
         corrected, local = (outcome.arrays[label(name, E, self.corrected_step)] for name in (method, "LocalSA"))
         return statistics.ratio(late(corrected), late(local))
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         most, step = max(self.local_steps), self.corrected_step
         lines, gains = [], []
         for size in self.step_sizes:
@@ -137,7 +131,7 @@ class TwoPhases(AbstractExperiment):
         for E in self.local_steps:
             if E > 1:
                 gain = self.gain(outcome, E)
-                gains.append(f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f}) at E = {E}")
+                gains.append(f"{gain:.2f} at E = {E}")
         exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
         other = self.gain(outcome, most, "SCAFFLSA")
         return [
@@ -147,8 +141,7 @@ class TwoPhases(AbstractExperiment):
             f"Without noise FedHSA has no second phase: at step {step:g} and E = {most} it is at {exact:.2g}, Local SA "
             f"at {drifting:.2g}. With noise its error stays at so many times Local SA's: {', '.join(gains)}. The "
             "correction holds the noise of one sample for a whole round, and noise, too, makes a maximum optimistic. "
-            f"SCAFFLSA, whose correction gathers over rounds, is at {other.value:.2f} ({other.low:.2f} to "
-            f"{other.high:.2f}) for E = {most}.",
+            f"SCAFFLSA, whose correction gathers over rounds, is at {other:.2f} for E = {most}.",
         ]
 
     def table(self, outcome: Outcome) -> Table:
@@ -172,47 +165,30 @@ class TwoPhases(AbstractExperiment):
             f"lasts {TIMES:g} times the time 1 / (step (1 - discount)) of the slowest mode.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        import matplotlib
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-
-        from ...plots._style import DASHES, STYLE, colours
-
-        looks = dict(zip(self.local_steps, colours([f"E {E}" for E in self.local_steps]).values(), strict=True))
-        with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-            axes = figure.subplots(1, len(self.step_sizes) + 1, sharey=True)
-            for ax, step in zip(axes, (*self.step_sizes, 0.0), strict=True):
-                self._draw_step(ax, outcome, step, looks)
-            axes[0].set_ylabel(r"$\|Q - Q^{\star}\|_\infty$")
-            handles = [Line2D([], [], color=colour) for colour in looks.values()]
-            labels = [f"Local SA, $E$ = {E}" for E in looks]
-            for E, colour in looks.items():
-                if E > 1:
-                    handles.append(Line2D([], [], color=colour, linestyle=DASHES))
-                    labels.append(f"FedHSA, $E$ = {E}")
-            handles.append(Line2D([], [], color=looks[max(looks)], linestyle=":"))
-            labels.append(f"SCAFFLSA, $E$ = {max(looks)}")
-            figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-        return figure
-
-    def _draw_step(self, ax: "Axes", outcome: Outcome, step: float, looks: dict[int, str]) -> None:
-        from ...plots._style import DASHES
-
-        for row in outcome.facts["rows"]:
-            if row["step"] != step:
-                continue
-            curves = outcome.arrays[label(row["method"], row["E"], step)]
-            at = row["every"] * row["E"] * np.arange(curves.shape[1])
-            style: dict[str, Any] = {"LocalSA": "-", "FedHSA": DASHES, "SCAFFLSA": ":"}
-            ax.plot(at, curves.mean(0), color=looks[row["E"]], linestyle=style[row["method"]])
-            if step:
-                _, low, high = statistics.interval(curves)
-                ax.fill_between(at, low, high, color=looks[row["E"]], alpha=0.2, linewidth=0)
-        title = f"step {step:g}" if step else f"step {self.corrected_step:g}, without noise"
-        ax.set(yscale="log", xlabel="iteration", title=title)
-        ax.locator_params(axis="x", nbins=4)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        looks = dict(zip(self.local_steps, figures.FALLBACK, strict=False))
+        dashes: dict[str, Any] = {"LocalSA": "-", "FedHSA": figures.DASHES, "SCAFFLSA": ":"}
+        axes = figure.subplots(1, len(self.step_sizes) + 1, sharey=True)
+        for ax, step in zip(axes, (*self.step_sizes, 0.0), strict=True):
+            for row in rows_of(outcome, step=step):
+                curves = outcome.arrays[label(row["method"], row["E"], step)]
+                at = row["every"] * row["E"] * np.arange(curves.shape[1])
+                colour, style = looks[row["E"]], {"linestyle": dashes[row["method"]]}
+                if step:
+                    figures.band(ax, at, curves, colour, **style)
+                else:
+                    ax.plot(at, curves.mean(0), color=colour, **style)
+            title = f"step {step:g}" if step else f"step {self.corrected_step:g}, without noise"
+            ax.set(yscale="log", xlabel="iteration", title=title)
+            ax.locator_params(axis="x", nbins=4)
+        axes[0].set_ylabel(r"$\|Q - Q^{\star}\|_\infty$")
+        shown = [("Local SA", "-", looks), ("FedHSA", figures.DASHES, [E for E in looks if E > 1])]
+        entries = {
+            f"{method}, $E$ = {E}": {"color": looks[E], "linestyle": style}
+            for method, style, numbers in (*shown, ("SCAFFLSA", ":", [max(looks)]))
+            for E in numbers
+        }
+        figures.legend(figure, entries, 3)
 
 
 def label(method: str, E: int, step: float) -> str:

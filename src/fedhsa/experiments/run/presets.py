@@ -28,7 +28,7 @@ from ..rl.one_shot import OneShot
 from ..rl.qavg import QAvg
 from ..rl.sarsa import FedSARSA
 from ..rl.two_phases import TwoPhases
-from ..study.base import AbstractExperiment
+from ..study.base import AbstractStudy
 from ..study.instance import Instance
 from ..variants.boundary import Boundary
 from ..variants.compressed import CompressedStudy
@@ -83,11 +83,11 @@ FRESH = (
 )
 
 
-def experiments(preset: str = "paper") -> dict[str, AbstractExperiment]:
+def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     """All experiments by name, in the order of the page.
 
     !!! example
-        >>> experiments()["quadratic/markov"].step_size, experiments("scripts")["quadratic/markov"].step_size
+        >>> studies()["quadratic/markov"].step_size, studies("scripts")["quadratic/markov"].step_size
         (0.001, 0.01)
     """
     _check.choice("preset", preset, PRESETS)
@@ -137,7 +137,7 @@ class _Family:
         }
 
 
-def _paper() -> list[AbstractExperiment]:
+def _paper() -> list[AbstractStudy]:
     quadratic, convex = _Family("quadratic", "Quadratic losses", (CURVATURE, B_LEVEL)), {"b_level": 100.0}
     nonconvex, bent = _Family("nonconvex", "Nonconvex agents", (INDEFINITE, B_LEVEL)), {**convex, "convex": False}
     td = _Family("td", "TD learning", (TD_STEP, TD_LAW))
@@ -170,7 +170,7 @@ def _paper() -> list[AbstractExperiment]:
     ]
 
 
-def _scripts() -> list[AbstractExperiment]:
+def _scripts() -> list[AbstractStudy]:
     quadratic = _Family("quadratic", "Quadratic losses", (SCRIPTS,), "normal")
     nonconvex = _Family("nonconvex", "Nonconvex agents", (NO_SCRIPT, INDEFINITE), "normal")
     td = _Family("td", "TD learning", (SCRIPTS, TD_LAW), "normal")
@@ -229,7 +229,7 @@ LEAST = {"seeds": 2, "rounds": 4}
 """Intervals need two seeds, and floors a few rounds."""
 
 
-def quick(experiment: AbstractExperiment) -> AbstractExperiment:
+def quick(experiment: AbstractStudy) -> AbstractStudy:
     """The same experiment in a few seconds."""
     if experiment.name not in QUICK:
         return experiment.quick()
@@ -238,11 +238,11 @@ def quick(experiment: AbstractExperiment) -> AbstractExperiment:
     return experiment
 
 
-def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExperiment:
+def change(experiment: AbstractStudy, name: str, value: Any) -> AbstractStudy:
     """The experiment with one setting replaced: its own, or an argument of its problem.
 
     !!! example
-        >>> slower = change(experiments()["td/markov"], "laziness", 0.5)
+        >>> slower = change(studies()["td/markov"], "laziness", 0.5)
         >>> slower.instance.arguments["laziness"]
         0.5
     """
@@ -259,7 +259,7 @@ def change(experiment: AbstractExperiment, name: str, value: Any) -> AbstractExp
     return dataclasses.replace(experiment, **{field: fitting})
 
 
-def names(experiment: AbstractExperiment) -> list[str]:
+def names(experiment: AbstractStudy) -> list[str]:
     """The settings that `change` takes, as it takes them."""
     found = _own_settings(experiment)
     for field, instance in _instances(experiment).items():
@@ -268,7 +268,7 @@ def names(experiment: AbstractExperiment) -> list[str]:
     return found
 
 
-def _own_settings(experiment: AbstractExperiment) -> list[str]:
+def _own_settings(experiment: AbstractStudy) -> list[str]:
     """Fields that are settings; the rest says what the experiment is, or is its problem."""
     words = ["name", "title", "source", "choices", "ordered", *_instances(experiment)]
     if getattr(experiment, "noiseless", False) or isinstance(experiment, Proposition):
@@ -276,7 +276,7 @@ def _own_settings(experiment: AbstractExperiment) -> list[str]:
     return [field.name for field in dataclasses.fields(experiment) if field.name not in words]
 
 
-def _instances(experiment: AbstractExperiment) -> dict[str, Instance]:
+def _instances(experiment: AbstractStudy) -> dict[str, Instance]:
     values = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     return {name: value for name, value in values.items() if isinstance(value, Instance)}
 

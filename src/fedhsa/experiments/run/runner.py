@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..study.base import AbstractExperiment, Outcome, Watch
+from ..study.base import AbstractStudy, Outcome, Runner
 from . import store
 
 LOOK = 0.2
@@ -29,7 +29,7 @@ class Status(NamedTuple):
 class Finished(NamedTuple):
     """An experiment that has come to its end."""
 
-    experiment: AbstractExperiment
+    experiment: AbstractStudy
     seconds: float
     """0 where an earlier outcome was reused."""
     error: Exception | None
@@ -37,10 +37,10 @@ class Finished(NamedTuple):
 
 
 def run(
-    experiments: Sequence[AbstractExperiment],
+    experiments: Sequence[AbstractStudy],
     folder: pathlib.Path,
     *,
-    manifest: Callable[[AbstractExperiment], dict[str, Any]] = lambda _: {},
+    manifest: Callable[[AbstractStudy], dict[str, Any]] = lambda _: {},
     again: bool = False,
     workers: int = 2,
     devices: Any = None,
@@ -62,8 +62,8 @@ def run(
     - `show`: called a few times a second.
 
     !!! example
-        >>> from fedhsa.experiments.run.presets import change, experiments
-        >>> tiny = change(change(experiments()["quadratic/noiseless"], "num_agents", 3), "dim", 2)
+        >>> from fedhsa.experiments.run.presets import change, studies
+        >>> tiny = change(change(studies()["quadratic/noiseless"], "num_agents", 3), "dim", 2)
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     first = [finished.error for finished in run([tiny], pathlib.Path(folder))]
@@ -83,10 +83,10 @@ def run(
     waiting.sort(key=lambda experiment: -experiment.seconds())  # so that no long one is left to run alone
     stopped, clock = threading.Event(), _Clock(waiting)
 
-    def work(experiment: AbstractExperiment) -> Finished:
+    def work(experiment: AbstractStudy) -> Finished:
         clock.start(experiment)
         began = time.perf_counter()
-        outcome = experiment.run(Watch(stopped.is_set, devices, store.parts(experiment, folder)))
+        outcome = experiment.run(Runner(stopped.is_set, devices, store.parts(experiment, folder)))
         seconds = time.perf_counter() - began
         about = {
             "name": experiment.name,
@@ -116,7 +116,7 @@ def run(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def entry(experiment: AbstractExperiment, folder: pathlib.Path) -> store.Entry | None:
+def entry(experiment: AbstractStudy, folder: pathlib.Path) -> store.Entry | None:
     """What a finished experiment left behind, drawn if it is not yet; None where there is nothing."""
     outcome: Outcome | None = store.find(experiment, folder)
     return None if outcome is None else store.present(experiment, outcome, folder)
@@ -125,16 +125,16 @@ def entry(experiment: AbstractExperiment, folder: pathlib.Path) -> store.Entry |
 class _Clock:
     """Guesses the time left: by the experiments' own estimates, corrected by how wrong they have been so far."""
 
-    def __init__(self, experiments: Sequence[AbstractExperiment]):
+    def __init__(self, experiments: Sequence[AbstractStudy]):
         self.estimates = {experiment.name: max(experiment.seconds(), 0.1) for experiment in experiments}
         self.started: dict[str, float] = {}
         self.finished: list[str] = []
         self.began = time.perf_counter()
 
-    def start(self, experiment: AbstractExperiment) -> None:
+    def start(self, experiment: AbstractStudy) -> None:
         self.started[experiment.name] = time.perf_counter()
 
-    def finish(self, experiment: AbstractExperiment) -> None:
+    def finish(self, experiment: AbstractStudy) -> None:
         self.started.pop(experiment.name, None)
         self.finished.append(experiment.name)
 

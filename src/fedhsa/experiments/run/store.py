@@ -16,13 +16,13 @@ import scipy
 from ... import _files
 from ..._json import plain
 from ...plots import save
-from ..study.base import AbstractExperiment, Outcome
+from ..study.base import AbstractStudy, Outcome
 from ..study.checks import Check
 from ..study.instance import Instance
 from . import code
 
 KIND = "experiment"
-DRAWING = ("fedhsa.plots",)
+DRAWING = ("fedhsa.plots", "fedhsa.experiments.study.figures")
 """What may change without changing a number."""
 FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 
@@ -30,7 +30,7 @@ FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 class Entry(NamedTuple):
     """A finished experiment: what was asked, what came out, and where its files are."""
 
-    experiment: AbstractExperiment
+    experiment: AbstractStudy
     outcome: Outcome
     manifest: dict[str, Any]
     """Settings, seconds, versions, and the command that makes just this."""
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
         return (self.folder / "figure.svg").read_text(encoding="utf-8")
 
 
-def settings(experiment: AbstractExperiment) -> dict[str, Any]:
+def settings(experiment: AbstractStudy) -> dict[str, Any]:
     """Every setting as JSON has it; those of its problem carry the prefix `problem.`."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(experiment):
@@ -60,7 +60,7 @@ def settings(experiment: AbstractExperiment) -> dict[str, Any]:
     return plain(found)
 
 
-def fingerprint(experiment: AbstractExperiment) -> str:
+def fingerprint(experiment: AbstractStudy) -> str:
     """Changes with the settings, the code behind the numbers, and the libraries and backend that compute them."""
     versions = [jax.__version__, np.__version__, scipy.__version__, jax.default_backend()]
     what = [
@@ -72,7 +72,7 @@ def fingerprint(experiment: AbstractExperiment) -> str:
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
-def find(experiment: AbstractExperiment, out: pathlib.Path) -> Outcome | None:
+def find(experiment: AbstractStudy, out: pathlib.Path) -> Outcome | None:
     """The outcome of an earlier run, if it is still what the experiment would give."""
     path = out / experiment.name / "data.npz"
     try:
@@ -85,12 +85,12 @@ def find(experiment: AbstractExperiment, out: pathlib.Path) -> Outcome | None:
     return Outcome(arrays, header["facts"])
 
 
-def parts(experiment: AbstractExperiment, out: pathlib.Path) -> pathlib.Path:
+def parts(experiment: AbstractStudy, out: pathlib.Path) -> pathlib.Path:
     """The folder for what a running experiment has finished so far."""
     return out / experiment.name / f"parts-{fingerprint(experiment)[:16]}"
 
 
-def keep(experiment: AbstractExperiment, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> None:
+def keep(experiment: AbstractStudy, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> None:
     """Writes what came out; the parts it was made of are no longer needed."""
     path = out / experiment.name / "data.npz"
     header = {"kind": KIND, "fingerprint": fingerprint(experiment), "facts": plain(outcome.facts)}
@@ -100,7 +100,7 @@ def keep(experiment: AbstractExperiment, outcome: Outcome, manifest: dict[str, A
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def present(experiment: AbstractExperiment, outcome: Outcome, out: pathlib.Path) -> Entry:
+def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> Entry:
     """Draws the figure and writes the table, unless they are there already."""
     folder = out / experiment.name
     manifest = _read_manifest(folder)

@@ -1,5 +1,6 @@
 """A claim's verdict as a value: what was measured, what was expected, the interval, and the rule that decides."""
 
+import math
 from typing import Any, NamedTuple
 
 from ...statistics import Estimate
@@ -28,80 +29,101 @@ class Check(NamedTuple):
         return self._asdict()
 
 
-def near(
-    claim: int, name: str, statement: str, measured: float, expected: float, *, tolerance: float, relative: bool = True
-) -> Check:
-    """A number without noise is what it should be, up to `tolerance`.
-
-    !!! example
-        >>> near(1, "limit", "The limit is 2.", 2.0 + 1e-9, 2.0, tolerance=1e-8).verdict
-        'pass'
-    """
-    off = abs(measured - expected) / (abs(expected) if relative else 1)
-    rule = f"{'relative ' if relative else ''}difference at most {tolerance:g}"
-    return Check(claim, name, statement, measured, expected, None, rule, _verdict(off <= tolerance))
-
-
-def at_most(claim: int, name: str, statement: str, measured: float, limit: float) -> Check:
-    """A number without noise stays below a limit."""
-    return Check(
-        claim, name, statement, measured, f"<= {limit:g}", None, "at most the limit", _verdict(measured <= limit)
-    )
-
-
-def equals(
-    claim: int,
-    name: str,
-    statement: str,
-    measured: Estimate,
-    expected: float,
-    *,
-    slack: float = 0.0,
-    precision: float = 0.25,
-    relative: bool = True,
-) -> Check:
-    """The interval contains the expected number and is short enough to mean something.
+class Checks:
+    """The checks of one study, in the order in which they are made.
 
     **Arguments:**
 
-    - `slack`: how far the expected number may itself be off, where it is no exact law.
-    - `precision`: the largest half-width of the interval that still counts.
-    - `relative`: whether both are parts of the expected number.
+    - `claim`: the number of the claim they belong to, where a check does not name another.
+    - `study`: a name that precedes theirs.
 
     !!! example
-        >>> equals(3, "floor", "The floor is 2.", Estimate(2.1, 1.9, 2.3), 2.0).verdict
-        'pass'
-        >>> equals(3, "floor", "The floor is 2.", Estimate(2.1, 0.5, 9.0), 2.0).verdict
-        'fail'
+        >>> checks = Checks(1, "limits")
+        >>> checks.near("quadratic", "The limit is 2.", 2.0 + 1e-9, 2.0, tolerance=1e-8)
+        >>> [(check.name, check.verdict) for check in checks.found]
+        [('limits: quadratic', 'pass')]
     """
-    unit = abs(expected) if relative else 1.0
-    meets = measured.low <= expected + slack * unit and measured.high >= expected - slack * unit
-    sharp = (measured.high - measured.low) / 2 <= precision * unit
-    about = f", give or take {_amount(slack, relative)}" if slack else ""
-    needed = " (and needs it)" if slack and meets and not measured.contains(expected) else ""
-    rule = f"interval contains the expected number{about}{needed}, half-width at most {_amount(precision, relative)}"
-    return Check(claim, name, statement, measured.value, expected, measured.interval, rule, _verdict(meets and sharp))
 
+    def __init__(self, claim: int, study: str):
+        self.claim, self.study = claim, study
+        self.found: list[Check] = []
 
-def inside(claim: int, name: str, statement: str, measured: Estimate, low: float, high: float) -> Check:
-    """The whole interval lies in a range.
+    def near(
+        self, name: str, statement: str, measured: float, expected: float, *, tolerance: float, relative: bool = True
+    ) -> None:
+        """A number without noise is what it should be, up to `tolerance`."""
+        off = abs(measured - expected) / (abs(expected) if relative else 1)
+        rule = f"{'relative ' if relative else ''}difference at most {tolerance:g}"
+        self._add(name, statement, measured, expected, None, rule, off <= tolerance)
 
-    !!! example
-        >>> inside(3, "ratio", "The ratio is above 1.", Estimate(1.5, 1.2, 1.8), 1.0, float("inf")).verdict
-        'pass'
-    """
-    if high == float("inf"):
-        expected, rule = f"> {low:g}", "the whole interval is above"
-    elif low == float("-inf"):
-        expected, rule = f"< {high:g}", "the whole interval is below"
-    else:
-        expected, rule = f"{low:g} to {high:g}", "the whole interval is inside"
-    verdict = _verdict(low < measured.low and measured.high < high)
-    return Check(claim, name, statement, measured.value, expected, measured.interval, rule, verdict)
+    def at_most(self, name: str, statement: str, measured: float, limit: float) -> None:
+        """A number without noise stays below a limit."""
+        self._add(name, statement, measured, f"<= {limit:g}", None, "at most the limit", measured <= limit)
 
+    def equals(
+        self,
+        name: str,
+        statement: str,
+        measured: Estimate,
+        expected: float,
+        *,
+        slack: float = 0.0,
+        precision: float = 0.25,
+        relative: bool = True,
+    ) -> None:
+        """The interval contains the expected number and is short enough to mean something.
 
-def _verdict(holds: bool) -> str:
-    return PASS if holds else FAIL
+        **Arguments:**
+
+        - `slack`: how far the expected number may itself be off, where it is no exact law.
+        - `precision`: the largest half-width of the interval that still counts.
+        - `relative`: whether both are parts of the expected number.
+
+        !!! example
+            >>> checks = Checks(3, "floors")
+            >>> checks.equals("precise", "The floor is 2.", Estimate(2.1, 1.9, 2.3), 2.0)
+            >>> checks.equals("vague", "The floor is 2.", Estimate(2.1, 0.5, 9.0), 2.0)
+            >>> [check.verdict for check in checks.found]
+            ['pass', 'fail']
+        """
+        unit = abs(expected) if relative else 1.0
+        meets = measured.low <= expected + slack * unit and measured.high >= expected - slack * unit
+        sharp = (measured.high - measured.low) / 2 <= precision * unit
+        about = f", give or take {_amount(slack, relative)}" if slack else ""
+        needed = " (and needs it)" if slack and meets and not measured.contains(expected) else ""
+        widest = _amount(precision, relative)
+        rule = f"interval contains the expected number{about}{needed}, half-width at most {widest}"
+        self._add(name, statement, measured.value, expected, measured.interval, rule, meets and sharp)
+
+    def inside(self, name: str, statement: str, measured: Estimate, low: float, high: float) -> None:
+        """The whole interval lies in a range."""
+        if high == math.inf:
+            expected, rule = f"> {low:g}", "the whole interval is above"
+        elif low == -math.inf:
+            expected, rule = f"< {high:g}", "the whole interval is below"
+        else:
+            expected, rule = f"{low:g} to {high:g}", "the whole interval is inside"
+        holds = low < measured.low and measured.high < high
+        self._add(name, statement, measured.value, expected, measured.interval, rule, holds)
+
+    def above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> None:
+        """The whole interval lies above a number."""
+        self.inside(name, statement, measured, low, math.inf)
+
+    def _add(
+        self,
+        name: str,
+        statement: str,
+        measured: float,
+        expected: float | str,
+        interval: tuple[float, float] | None,
+        rule: str,
+        holds: bool,
+    ) -> None:
+        verdict = PASS if holds else FAIL
+        self.found.append(
+            Check(self.claim, f"{self.study}: {name}", statement, measured, expected, interval, rule, verdict)
+        )
 
 
 def _amount(part: float, relative: bool) -> str:

@@ -43,6 +43,13 @@ class Instance:
     key: int = 0
     """Which random problem."""
 
+    @classmethod
+    def of_family(cls, family: str, num_agents: int, arguments: Mapping[str, Any], key: int) -> "Instance":
+        """The problem of a family, among which `nonconvex` is the quadratic one with indefinite agents."""
+        if family == "nonconvex":
+            return cls("quadratic", num_agents, {**arguments, "convex": False}, key)
+        return cls(family, num_agents, arguments, key)
+
     def build(self) -> Problem:
         """Draws the problem; experiments on the same one share it."""
         return _build(self.family, self.num_agents, self.key, tuple(sorted(self.arguments.items())))

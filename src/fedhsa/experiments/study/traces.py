@@ -12,8 +12,8 @@ from ...problems import Problem
 from ...sources import Silent
 from ...statistics import Estimate
 from ...theory import predict
-from .base import Outcome, Table, Watch
-from .checks import FAIL, Check
+from .base import Outcome, Runner, Table
+from .checks import FAIL, Checks
 
 SETTLED = 1.02
 """A predicted error within so much of its floor counts as settled."""
@@ -32,10 +32,10 @@ class Trace(NamedTuple):
 
 
 def follow(
-    watch: Watch, problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, seeds: int, key: int, theta: Any
+    runner: Runner, problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, seeds: int, key: int, theta: Any
 ) -> Trace:
     """Predicts and simulates one curve."""
-    watch.look()
+    runner.stop_if_asked()
     prediction = predict(problem, algorithm)
     if not prediction.stable:
         raise ValueError(
@@ -44,7 +44,7 @@ def follow(
         )
     if not prediction.floor > 0 and not isinstance(problem.agents.source, Silent):
         raise ValueError("Without noise there is no floor to look at: use the experiment without noise instead.")
-    result = watch.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=key, theta=theta)
+    result = runner.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=key, theta=theta)
     floor = prediction.floor
     settled = prediction.rounds_to(SETTLED * floor, theta) if floor > 0 else None
     facts: dict[str, Any] = {
@@ -110,13 +110,11 @@ def flatness(outcome: Outcome, label: str) -> Estimate:
     return statistics.ratio(flat[:, middle:].mean(1), flat[:, :middle].mean(1))
 
 
-def refuse_unsettled(outcome: Outcome, checks: list[Check]) -> list[Check]:
-    """The checks of floors, failed where a run is too short to have one."""
-    if all(is_flat(outcome, label) for label in outcome.facts["curves"]):
-        return checks
-    return [
-        check._replace(verdict=FAIL, rule=f"{check.rule}; the run is too short to have a floor") for check in checks
-    ]
+def fail_unsettled(outcome: Outcome, checks: Checks) -> None:
+    """Makes the checks of floors fail where a run is too short to have one."""
+    if not all(is_flat(outcome, label) for label in outcome.facts["curves"]):
+        short = "; the run is too short to have a floor"
+        checks.found = [check._replace(verdict=FAIL, rule=check.rule + short) for check in checks.found]
 
 
 def table(outcome: Outcome) -> Table:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,19 +13,18 @@ from ...problems import Problem, quadratic, td
 from ...theory import predict
 from ...theory._rule import LocalRule
 from ...theory.boundary import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, rows_of
+from ..study.checks import Checks
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+COLOUR = figures.colours(["FedHSA", "SCAFFLSA", "OneExchangeFedHSA"])
 NAMES = {"scalars": "two scalars", "quadratic": "quadratic", "td": "TD"}
 SHARP = 2e-3
 """How far a measured factor per round may be from the spectral radius."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Boundary(AbstractExperiment):
+class Boundary(AbstractStudy):
     r"""Steps and local steps on three problems: the error's factor per round, and the spectral radius beside it."""
 
     name: str = "field/boundary"
@@ -54,6 +53,8 @@ class Boundary(AbstractExperiment):
     """Local steps of the runs with noise."""
     rounds: int = 400
 
+    claim: ClassVar[int] = 18
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 5.4)
     quick_settings: ClassVar[dict[str, Any]] = {"local_steps": (2, 3, 10, 100), "others": (100,)}
 
     def seconds(self) -> float:
@@ -69,7 +70,7 @@ class Boundary(AbstractExperiment):
             "td": td.random(num_states=self.num_states, **common).iid(),
         }
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         rows, noisy, facts, arrays = [], [], {}, {}
         fine = np.unique(np.geomspace(1, self.local_steps[-1], 30).round().astype(int))
         for name, problem in self.problems().items():
@@ -81,11 +82,11 @@ class Boundary(AbstractExperiment):
             arrays[f"{name}/OneExchangeFedHSA"] = np.array(of_one)
             facts[name] = {"reach": reach}
             for row in self._plan(A, reach):
-                rows.append({"problem": name, **row, "growth": self._growth(watch, quiet, row)})
-            noisy += [{"problem": name, **row} for row in self._with_noise(watch, problem, A, name, arrays)]
+                rows.append({"problem": name, **row, "growth": self._growth(runner, quiet, row)})
+            noisy += [{"problem": name, **row} for row in self._with_noise(runner, problem, A, name, arrays)]
         even = quadratic.from_arrays(np.array([[[0.5]], [[1.0]]]), b=np.zeros((2, 1)))
         many = FedHSA(0.5, local_steps=self.local_steps[-1])
-        error = watch.simulate(even.noiseless(), many, rounds=8, theta=np.ones(1)).error[0]
+        error = runner.simulate(even.noiseless(), many, rounds=8, theta=np.ones(1)).error[0]
         facts["even"] = statistics.growth(error)
         return Outcome(arrays, {"rows": rows, "noisy": noisy, **facts})
 
@@ -109,15 +110,15 @@ class Boundary(AbstractExperiment):
                 found.append({"method": "OneExchangeFedHSA", "H": H, "step": step, "near": True, "radius": rho})
         return found
 
-    def _growth(self, watch: Watch, problem: Problem, row: dict[str, Any]) -> float:
+    def _growth(self, runner: Runner, problem: Problem, row: dict[str, Any]) -> float:
         methods: dict[str, Callable[..., AbstractAlgorithm]]
         methods = {"FedHSA": FedHSA, "SCAFFLSA": SCAFFLSA, "OneExchangeFedHSA": OneExchangeFedHSA}
         algorithm = methods[row["method"]](row["step"], local_steps=row["H"])
         start = problem.theta_star + np.random.default_rng(0).normal(size=problem.dim)
-        return statistics.growth(watch.simulate(problem, algorithm, rounds=self.rounds, theta=start).error[0])
+        return statistics.growth(runner.simulate(problem, algorithm, rounds=self.rounds, theta=start).error[0])
 
     def _with_noise(
-        self, watch: Watch, problem: Problem, A: np.ndarray, name: str, arrays: dict[str, Any]
+        self, runner: Runner, problem: Problem, A: np.ndarray, name: str, arrays: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Floors below the boundary, growth above it; for TD, whose noise multiplies, also below that of the mean."""
         H, own = self.noisy_steps, fed_hsa_boundary(A, self.noisy_steps)
@@ -133,7 +134,7 @@ class Boundary(AbstractExperiment):
                 "key": self.key,
                 "theta": problem.theta_star + 1,
             }
-            error = watch.simulate(problem, FedHSA(step, local_steps=H), **settings).error
+            error = runner.simulate(problem, FedHSA(step, local_steps=H), **settings).error
             row = {"where": where, "H": H, "step": step, "radius": law.spectral_radius, "floor": None}
             row["mean_square_radius"] = law.mean_square_radius
             if law.stable:
@@ -144,8 +145,7 @@ class Boundary(AbstractExperiment):
             found.append(row)
         return found
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
         for name in NAMES:
             rows = rows_of(outcome, problem=name, method="FedHSA")
             wrong = sum((row["growth"] >= 1) != (row["radius"] >= 1) for row in rows)
@@ -153,7 +153,7 @@ class Boundary(AbstractExperiment):
                 f"FedHSA without noise, {NAMES[name]}: of {len(rows)} pairs of step and local steps, those where it "
                 "diverges and the spectral radius is below 1, or converges and it is not"
             )
-            found.append(at_most(18, f"{self.name}: {name}, boundary", statement, float(wrong), 0.0))
+            checks.at_most(f"{name}, boundary", statement, float(wrong), 0.0)
             for method in ("FedHSA", "OneExchangeFedHSA"):
                 close = rows_of(outcome, problem=name, method=method, near=True)
                 if not close:
@@ -165,33 +165,30 @@ class Boundary(AbstractExperiment):
                     f"{len(close) // 2} numbers of local steps: largest difference of the error's factor per round "
                     "from the spectral radius"
                 )
-                found.append(at_most(18, f"{self.name}: {name}, {method}, factor", statement, off + wrong, SHARP))
+                checks.at_most(f"{name}, {method}, factor", statement, off + wrong, SHARP)
             if stable := [row["growth"] for row in rows_of(outcome, problem=name, method="SCAFFLSA")]:
                 statement = (
                     f"SCAFFLSA without noise, {NAMES[name]}, at the {len(stable)} pairs where FedHSA diverges and each "
                     "agent alone does not: its largest factor per round"
                 )
-                found.append(at_most(18, f"{self.name}: {name}, SCAFFLSA", statement, max(stable), 1 - 1e-6))
-            found += self._noise_checks(outcome, name)
+                checks.at_most(f"{name}, SCAFFLSA", statement, max(stable), 1 - 1e-6)
+            self._check_noise(outcome, checks, name)
         statement = "Slopes 0.5 and 1, AM/HM = 9/8: FedHSA's factor at the most local steps, by AM/HM - 1"
-        found.append(at_most(18, f"{self.name}: like slopes", statement, abs(8 * outcome.facts["even"] - 1), 1e-6))
-        return found
+        checks.at_most("like slopes", statement, abs(8 * outcome.facts["even"] - 1), 1e-6)
 
-    def _noise_checks(self, outcome: Outcome, name: str) -> list[Check]:
-        found = []
+    def _check_noise(self, outcome: Outcome, checks: Checks, name: str) -> None:
         for row in rows_of(outcome, "noisy", problem=name):
             where = f"FedHSA with noise, {NAMES[name]}, H = {row['H']}, step {row['step']:.3g}"
             if row["floor"] is not None:
                 measured = statistics.mean(outcome.arrays[f"{name}/floor"])
-                label = f"{self.name}: {name}, floor with noise"
-                found.append(equals(18, label, f"{where}: its floor, by the exact law", measured, row["floor"]))
+                label = f"{name}, floor with noise"
+                checks.equals(label, f"{where}: its floor, by the exact law", measured, row["floor"])
             else:
                 kept = 1 - row["diverged"]
                 statement = f"{where} (spectral radius {row['radius']:.3f}): the part of the seeds that do not diverge"
-                found.append(at_most(18, f"{self.name}: {name}, {row['where']} with noise", statement, kept, 0.0))
-        return found
+                checks.at_most(f"{name}, {row['where']} with noise", statement, kept, 0.0)
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         facts, rows = outcome.facts, rows_of(outcome, method="FedHSA")
         reach = ", ".join(f"{facts[name]['reach']:.3g} for {NAMES[name]}" for name in NAMES)
         off = max(abs(row["growth"] - row["radius"]) for row in rows if row["near"])
@@ -216,10 +213,6 @@ class Boundary(AbstractExperiment):
             f"where it is {below['mean_square_radius']:.2f}, their floor is the predicted one.",
         ]
 
-    def table(self, outcome: Outcome) -> Table:
-        rows = outcome.facts["rows"]
-        return {name: [row[name] for row in rows] for name in rows[0]}
-
     def notes(self) -> list[str]:
         return [
             "Zhu, Heath and Mitra (2025, arXiv:2504.11645) ask for a step of at most mu / (C L^2 H) and do not say "
@@ -234,12 +227,40 @@ class Boundary(AbstractExperiment):
             "has the blocks mean F_i^H and eta mean(S_i (A - A_i)).",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        from .boundary_figure import draw
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        axes = figure.subplots(2, 2).ravel()
+        for ax, name in zip(axes, NAMES, strict=False):
+            self._plot_problem(ax, outcome, name)
+        self._plot_factors(axes[3], outcome)
+        entries = {
+            "FedHSA converges": figures.dots(COLOUR["FedHSA"]),
+            "FedHSA diverges": figures.dots(COLOUR["FedHSA"], "x"),
+            "SCAFFLSA converges, FedHSA does not": figures.dots(COLOUR["SCAFFLSA"], face="none"),
+            "spectral radius 1: FedHSA": figures.dashed(COLOUR["FedHSA"]),
+            "with one exchange": figures.dashed(COLOUR["OneExchangeFedHSA"], linestyle=figures.DOTS),
+        }
+        figures.legend(figure, entries, 3)
 
-        return draw(outcome, NAMES)
+    def _plot_problem(self, ax: figures.Axes, outcome: Outcome, name: str) -> None:
+        at = outcome.arrays[f"{name}/local_steps"]
+        for method, dashes in (("FedHSA", figures.DASHES), ("OneExchangeFedHSA", figures.DOTS)):
+            figures.theory(ax, at, outcome.arrays[f"{name}/{method}"], COLOUR[method], linestyle=dashes)
+        for row in rows_of(outcome, problem=name, method="FedHSA"):
+            marker = "x" if row["growth"] >= 1 else "o"
+            ax.plot(row["H"], row["H"] * row["step"], **figures.dots(COLOUR["FedHSA"], marker, 3.5))
+        rings = [row for row in rows_of(outcome, problem=name, method="SCAFFLSA") if row["growth"] < 1]
+        at = [row["H"] for row in rings], [row["H"] * row["step"] for row in rings]
+        ax.plot(*at, **figures.dots(COLOUR["SCAFFLSA"], size=7, face="none"))
+        ax.set(xscale="log", yscale="log", xlabel="local steps $H$", ylabel=r"$\eta H$", title=NAMES[name])
 
-
-def rows_of(outcome: Outcome, table: str = "rows", **wanted: Any) -> list[dict[str, Any]]:
-    """The rows of a table that have these values."""
-    return [row for row in outcome.facts[table] if all(row[name] == value for name, value in wanted.items())]
+    def _plot_factors(self, ax: figures.Axes, outcome: Outcome) -> None:
+        ends = (0.88, 1.12)  # the agents' own instability is steeper: a few points of TD lie outside
+        for name, look in (("scalars", "finite-sum"), ("quadratic", "quadratic"), ("td", "td")):
+            near = rows_of(outcome, problem=name, method="FedHSA", near=True)
+            at = [row["radius"] for row in near], [row["growth"] for row in near]
+            ax.plot(*at, **figures.LOOKS[look].style, label=NAMES[name])
+        ax.plot(ends, ends, color="0.4", linewidth=0.8, zorder=0)
+        ax.axhline(1, color="0.8", linewidth=0.8, zorder=0)
+        ax.set(xlim=ends, ylim=ends, xlabel="spectral radius", ylabel="factor per round, measured")
+        ax.set_title("FedHSA next to its boundary")
+        ax.legend(frameon=False, loc="upper left")

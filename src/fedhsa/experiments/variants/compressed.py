@@ -1,7 +1,7 @@
 """FedHSA with both exchanges coded: what every kind of memory leaves at the root, and what bytes buy (claim 20)."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from ...theory import compression as laws
 from ...theory import predict
 from ...theory.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside, near
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
+from ..study.checks import Checks
 from ..study.instance import repeated
-from .compressed_figure import draw
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PLAIN = "uncompressed"
 PART, LEVELS = 0.3, 4
@@ -34,6 +31,8 @@ METHODS: dict[str, tuple[AbstractCodec, Literal["error", "difference", "none"]]]
     "TopK, difference": (TopK(PART), "difference"),
     "RandK, difference": (RandK(PART), "difference"),
 }
+COLOUR = (figures.COLOURS["FedHSA"], *(figures.FALLBACK[k] for k in (3, 0, 1, 4, 5, 6, 2)))
+PALETTE = dict(zip((PLAIN, *METHODS), COLOUR, strict=True))
 NOISY = [PLAIN, *(label for label in METHODS if label != "TopK")]
 UNBIASED, FEEDBACK = ("RandK", "Quantised"), ("TopK, error", "Sign, error")
 ROUNDING = 1e-20
@@ -45,7 +44,7 @@ EVERY = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class CompressedStudy(AbstractExperiment):
+class CompressedStudy(AbstractStudy):
     """A quadratic problem without noise, at several steps, and with it, at several steps and numbers of agents."""
 
     name: str = "field/compressed"
@@ -67,31 +66,32 @@ class CompressedStudy(AbstractExperiment):
     copies: int = 8
     """How often all agents are repeated to see what is left of the linear speed-up."""
 
+    claim: ClassVar[int] = 20
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 8, "rounds": 1200, "steps": (0.005, 0.01, 0.02), "copies": 2}
 
     def seconds(self) -> float:
         return 60.0 + 1e-3 * self.seeds * self.rounds
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problem = quadratic.random(self.num_agents, self.dim, noise_std=self.noise_std, key=self.problem_key)
         silent, arrays = problem.noiseless(), {}
         facts: dict[str, Any] = {"averaged": {}, "zero": {}, "bytes": {}}
         for label in METHODS:
             if label.endswith("difference"):
-                final = watch.simulate(silent, self._method(label, self.steps[-1]), **self._how()).error[:, -1]
+                final = runner.simulate(silent, self._method(label, self.steps[-1]), **self._how()).error[:, -1]
                 facts["zero"][label] = float(final.max())
                 continue
             for step in self.steps:
                 key = f"{label}/step {step:g}"
-                arrays[key], facts["averaged"][key] = self._floors(watch, silent, self._method(label, step))
+                arrays[key], facts["averaged"][key] = self._floors(runner, silent, self._method(label, step))
         for label in NOISY:
             for step in self.steps:
-                run = self._noisy(watch, problem, label, step)
+                run = self._noisy(runner, problem, label, step)
                 arrays[f"{label}/noise {step:g}"] = run.error
                 up, down = (FLOAT_BYTES * floats for floats in (run.cost.floats_up, run.cost.floats_down))
                 facts["bytes"][label] = {"up": up, "down": down}
-            many = self._noisy(watch, repeated(problem, self.copies), label, self.middle)
-            arrays[f"{label}/many"] = _flat(many.error)
+            many = self._noisy(runner, repeated(problem, self.copies), label, self.middle)
+            arrays[f"{label}/many"] = second_half(many.error)
         facts["plain floor"] = predict(problem, self._method(PLAIN, self.middle)).floor
         return Outcome(arrays, facts | {"laws": self._laws(problem)})
 
@@ -107,16 +107,16 @@ class CompressedStudy(AbstractExperiment):
     def _how(self) -> dict[str, Any]:
         return {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
 
-    def _floors(self, watch: Watch, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, float]:
+    def _floors(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, float]:
         """Each seed's mean squared error over the second half of a run from the root, and that of the mean."""
         root, half = problem.theta_star, self.rounds // 2
-        found = watch.simulate(problem, algorithm, theta=root, record=("error", "theta"), **self._how())
+        found = runner.simulate(problem, algorithm, theta=root, record=("error", "theta"), **self._how())
         average = found.records["theta"][:, half:].mean(1) - root
         return found.error[:, half:].mean(1), float((average**2).sum(1).mean())
 
-    def _noisy(self, watch: Watch, problem: Problem, label: str, step: float) -> Any:
+    def _noisy(self, runner: Runner, problem: Problem, label: str, step: float) -> Any:
         how = self._how() | {"rounds": self.rounds // 2 // EVERY * EVERY, "every": EVERY}
-        return watch.simulate(problem, self._method(label, step), theta=problem.theta_star + self.start, **how)
+        return runner.simulate(problem, self._method(label, step), theta=problem.theta_star + self.start, **how)
 
     def _laws(self, problem: Problem) -> dict[str, list[float]]:
         """The floors without noise that each derivation gives, one for each step."""
@@ -134,8 +134,31 @@ class CompressedStudy(AbstractExperiment):
             found[label] = [laws.feedback_floor(agents, code, step, H) for step in self.steps]
         return found
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        return draw(self, outcome, NOISY)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        floors, curves, prices = figure.subplots(1, 3)
+        for label, law in outcome.facts["laws"].items():
+            found = figures.means(outcome.arrays[f"{label}/step {step:g}"] for step in self.steps)
+            figures.points(floors, self.steps, found, marker="o", color=PALETTE[label])
+            figures.theory(floors, self.steps, law, PALETTE[label])
+        floors.set(xlabel=r"step size $\eta$", ylabel="floor without noise", xscale="log", yscale="log")
+        figures.ticks(floors, self.steps)
+        for place, label in enumerate(NOISY, start=-1):
+            errors = outcome.arrays[f"{label}/noise {self.middle:g}"]
+            at = np.unique(np.geomspace(1, errors.shape[1] - 1, 100).round().astype(int))
+            sent = EVERY * at * outcome.facts["bytes"][label]["up"]
+            figures.band(curves, sent, errors[:, at], PALETTE[label])
+            found = {target: self.price(outcome, label, target) for target in self.targets if label != PLAIN}
+            reached = {target: price for target, price in found.items() if price is not None}
+            if reached:
+                at = np.array(list(reached)) * 1.06 ** (place - 2.5)
+                figures.points(prices, at, list(reached.values()), marker="o", color=PALETTE[label])
+        curves.set(xlabel="bytes up, each agent", ylabel="$E_t$ with noise", xscale="log", yscale="log")
+        prices.axhline(1.0, color=PALETTE[PLAIN], linewidth=1.0)
+        prices.set(xlabel="squared error to reach", ylabel="bytes up / uncompressed")
+        prices.set(xscale="log", yscale="log")
+        figures.grid(floors, curves, prices)
+        entries = {label: {"color": colour, "marker": "o", "markersize": 4} for label, colour in PALETTE.items()}
+        figures.legend(figure, entries | {"derived": figures.dashed()}, 5)
 
     def notes(self) -> list[str]:
         return [
@@ -150,12 +173,12 @@ class CompressedStudy(AbstractExperiment):
             "Mishchenko et al. (2019, DIANA) and Richtárik et al. (2021, EF21), whose forms are from memory.",
         ]
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         slopes = ", ".join(f"{label} {self.slope(outcome, label).value:.2f}" for label in (*UNBIASED, *FEEDBACK))
         rest = outcome.arrays[f"TopK/step {self.steps[0]:g}"].mean()
         worst = max(outcome.facts["zero"].values())
-        floors = ", ".join(f"{label} {_said(self.by_plain(outcome, label, self.middle))}" for label in NOISY[1:])
-        speed = ", ".join(f"{label} {_said(self.speed_up(outcome, label), 1)}" for label in NOISY)
+        floors = ", ".join(f"{label} {self.by_plain(outcome, label, self.middle):.2f}" for label in NOISY[1:])
+        speed = ", ".join(f"{label} {self.speed_up(outcome, label):.1f}" for label in NOISY)
         return [
             f"Without noise the floors' slopes in the step are {slopes}; TopK without memory rests {rest:.3g} from the "
             f"root (squared) whatever the step, and with differences the root is reached (squared error {worst:.1g}).",
@@ -168,7 +191,7 @@ class CompressedStudy(AbstractExperiment):
         said = []
         for target in self.targets:
             found = {label: self.price(outcome, label, target) for label in NOISY[1:]}
-            words = ", ".join(f"{label} {_said(price) if price else 'never'}" for label, price in found.items())
+            words = ", ".join(f"{label} {f'{price:.2f}' if price else 'never'}" for label, price in found.items())
             said.append(f"{target:g}: {words}")
         return "; ".join(said)
 
@@ -179,18 +202,20 @@ class CompressedStudy(AbstractExperiment):
 
     def by_plain(self, outcome: Outcome, label: str, step: float) -> Estimate:
         """The floor with noise by that of uncompressed FedHSA at the same step."""
-        own, plain = (_flat(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN))
+        own, plain = (second_half(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN))
         return statistics.ratio(own, plain)
 
     def added(self, outcome: Outcome, label: str) -> Estimate:
         """The slope in the step of what coding adds to the floor with noise."""
-        floors = [[_flat(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN)] for step in self.steps]
+        floors = [
+            [second_half(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN)] for step in self.steps
+        ]
         return statistics.slope(self.steps, [coded - plain for coded, plain in floors])
 
     def speed_up(self, outcome: Outcome, label: str) -> Estimate:
         """The floor by that with all agents repeated."""
         return statistics.ratio(
-            _flat(outcome.arrays[f"{label}/noise {self.middle:g}"]), outcome.arrays[f"{label}/many"]
+            second_half(outcome.arrays[f"{label}/noise {self.middle:g}"]), outcome.arrays[f"{label}/many"]
         )
 
     def price(self, outcome: Outcome, label: str, target: float, ways: tuple[str, ...] = ("up",)) -> Estimate | None:
@@ -212,75 +237,71 @@ class CompressedStudy(AbstractExperiment):
         rounds = {}
         for step in self.steps:
             errors = outcome.arrays[f"{label}/noise {step:g}"]
-            if 1.2 * _flat(errors).mean() < target:
+            if 1.2 * second_half(errors).mean() < target:
                 rounds[step] = statistics.crossing(errors.mean(0), target)
         return min(rounds, key=rounds.__getitem__) if rounds else None
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        return [*self._silent_checks(outcome), *self._noisy_checks(outcome)]
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        self._check_silent(outcome, checks)
+        self._check_noisy(outcome, checks)
 
-    def _silent_checks(self, outcome: Outcome) -> list[Check]:
-        found, known, name = [], outcome.facts["laws"], self.name
+    def _check_silent(self, outcome: Outcome, checks: Checks) -> None:
+        known = outcome.facts["laws"]
         first, last = (outcome.arrays[f"TopK/step {step:g}"].mean() for step in (self.steps[0], self.steps[-1]))
         statement = "TopK without memory: its floor at the largest step by that at the smallest."
-        found.append(near(20, f"{name}: TopK, any step", statement, last / first, 1.0, tolerance=0.2))
+        checks.near("TopK, any step", statement, last / first, 1.0, tolerance=0.2)
         statement = "TopK without memory: its floor at the smallest step is that of the derived point."
-        found.append(near(20, f"{name}: TopK, point", statement, first, known["TopK"][0], tolerance=HIGHER_ORDERS))
+        checks.near("TopK, point", statement, first, known["TopK"][0], tolerance=HIGHER_ORDERS)
         for step, law in zip(self.steps, known["RandK"], strict=True):
             floor = statistics.mean(outcome.arrays[f"RandK/step {step:g}"])
             statement = "RandK without memory: the floor is that of the exact law."
-            found.append(equals(20, f"{name}: RandK, step {step:g}", statement, floor, law))
+            checks.equals(f"RandK, step {step:g}", statement, floor, law)
         for label in UNBIASED:
             how: dict[str, Any] = {"slack": HIGHER_ORDERS, "precision": 0.2}
             statement = f"{label} without memory: the floor is of the order of the step, slope 1."
-            found.append(equals(20, f"{name}: {label}, slope", statement, self.slope(outcome, label), 1.0, **how))
+            checks.equals(f"{label}, slope", statement, self.slope(outcome, label), 1.0, **how)
         floor = statistics.mean(outcome.arrays[f"Quantised/step {self.steps[0]:g}"])
         statement = "Quantised without memory: the floor at the smallest step is that of the first order."
         how = {"slack": HIGHER_ORDERS, "precision": 0.25}
-        found.append(equals(20, f"{name}: Quantised, floor", statement, floor, known["Quantised"][0], **how))
+        checks.equals("Quantised, floor", statement, floor, known["Quantised"][0], **how)
         for label in FEEDBACK:
             slope = self.slope(outcome, label).value
             statement = f"{label} feedback: the floor is of the order of the squared step, slope 2."
-            found.append(near(20, f"{name}: {label}, slope", statement, slope, 2.0, tolerance=HIGHER_ORDERS))
+            checks.near(f"{label}, slope", statement, slope, 2.0, tolerance=HIGHER_ORDERS)
             key = f"{label}/step {self.steps[0]:g}"
             floor = float(outcome.arrays[key].mean())
             statement = f"{label} feedback: the floor at the smallest step is that of the memories alone."
-            found.append(
-                near(20, f"{name}: {label}, floor", statement, floor, known[label][0], tolerance=HIGHER_ORDERS)
-            )
+            checks.near(f"{label}, floor", statement, floor, known[label][0], tolerance=HIGHER_ORDERS)
             statement = f"{label} feedback: the squared error of the mean parameter by the floor."
             part = outcome.facts["averaged"][key] / floor
-            found.append(at_most(20, f"{name}: {label}, mean", statement, part, 0.01))
+            checks.at_most(f"{label}, mean", statement, part, 0.01)
         for label, error in outcome.facts["zero"].items():
             statement = "Differences: the root is reached, largest final squared error."
-            found.append(at_most(20, f"{name}: {label}, root", statement, error, ROUNDING))
-        return found
+            checks.at_most(f"{label}, root", statement, error, ROUNDING)
 
-    def _noisy_checks(self, outcome: Outcome) -> list[Check]:
-        found, name = [], self.name
-        floor = statistics.mean(_flat(outcome.arrays[f"{PLAIN}/noise {self.middle:g}"]))
+    def _check_noisy(self, outcome: Outcome, checks: Checks) -> None:
+        floor = statistics.mean(second_half(outcome.arrays[f"{PLAIN}/noise {self.middle:g}"]))
         statement = "Uncompressed FedHSA with noise: the floor is the predicted one."
-        found.append(equals(20, f"{name}: uncompressed", statement, floor, outcome.facts["plain floor"]))
+        checks.equals("uncompressed", statement, floor, outcome.facts["plain floor"])
         for label in FEEDBACK:
             statement = (
                 f"{label} feedback with noise: what it adds to the uncompressed floor is of order 2 in the step."
             )
             how: dict[str, Any] = {"slack": HIGHER_ORDERS, "precision": 0.2}
-            found.append(equals(20, f"{name}: {label}, noise", statement, self.added(outcome, label), 2.0, **how))
+            checks.equals(f"{label}, noise", statement, self.added(outcome, label), 2.0, **how)
         small, large = (self.by_plain(outcome, "Quantised", step) for step in (self.steps[0], self.steps[-1]))
         statement = "Quantised with noise: its floor by the uncompressed one is the same at all steps."
         how = {"slack": HIGHER_ORDERS, "precision": 0.2}
-        found.append(equals(20, f"{name}: Quantised, noise", statement, small, large.value, **how))
+        checks.equals("Quantised, noise", statement, small, large.value, **how)
         for label in (PLAIN, *UNBIASED):
             gain = self.speed_up(outcome, label)
             statement = f"{label}: so many times the agents divide the floor by as much."
             how = {"slack": 0.25 if label != PLAIN else 0.0, "precision": 0.25}
-            found.append(equals(20, f"{name}: {label}, speed-up", statement, gain, float(self.copies), **how))
+            checks.equals(f"{label}, speed-up", statement, gain, float(self.copies), **how)
         price = self.price(outcome, "Sign, error", self.targets[0])
         statement = "Sign with error feedback: bytes to the largest of the errors by uncompressed FedHSA's."
         if price is not None:
-            found.append(inside(20, f"{name}: Sign, error, bytes", statement, price, 0.0, 1.0))
-        return found
+            checks.inside("Sign, error, bytes", statement, price, 0.0, 1.0)
 
     def table(self, outcome: Outcome) -> Table:
         rows: list[tuple[Any, ...]] = []
@@ -289,17 +310,6 @@ class CompressedStudy(AbstractExperiment):
                 rows.append((label, step, "none", *statistics.mean(outcome.arrays[f"{label}/step {step:g}"]), value))
         for label in NOISY:
             for step in self.steps:
-                errors = _flat(outcome.arrays[f"{label}/noise {step:g}"])
+                errors = second_half(outcome.arrays[f"{label}/noise {step:g}"])
                 rows.append((label, step, "Markov", *statistics.mean(errors), np.nan))
-        return dict(
-            zip(("method", "step", "noise", "floor", "low", "high", "law"), zip(*rows, strict=True), strict=True)
-        )
-
-
-def _flat(errors: np.ndarray) -> np.ndarray:
-    """Each seed's mean over the second half."""
-    return errors[:, errors.shape[1] // 2 :].mean(1)
-
-
-def _said(estimate: Estimate, digits: int = 2) -> str:
-    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+        return columns(("method", "step", "noise", "floor", "low", "high", "law"), rows)

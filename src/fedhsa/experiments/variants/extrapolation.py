@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_sylvester
@@ -13,16 +13,20 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA, RichardsonRomberg
 from ...problems import Problem, quadratic
 from ...theory import Prediction, correlations, predict
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, equals, inside, near
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
 from ..study.instance import Instance, repeated, settling
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"FedHSA": FedHSA, "LocalSA": LocalSA}
 PLAIN, EXTRAPOLATED = 0, 1
 """Where each stands in the arrays."""
+LOOKS = {
+    ("FedHSA", PLAIN): figures.Look("FedHSA", figures.COLOURS["FedHSA"], "o"),
+    ("FedHSA", EXTRAPOLATED): figures.Look("FedHSA, extrapolated", "#009E73", "s"),
+    ("LocalSA", PLAIN): figures.Look("Local SA", figures.COLOURS["LocalSA"], "v"),
+    ("LocalSA", EXTRAPOLATED): figures.Look("Local SA, extrapolated", "#E69F00", "D"),
+}
 SETTLED = 1e-3
 """What the mean may keep of its way from the start before anything is measured."""
 WITHIN, ABOUT = 0.05, 0.1
@@ -48,7 +52,7 @@ class Run(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Extrapolation(AbstractExperiment):
+class Extrapolation(AbstractStudy):
     """Floors against agents and biases against steps, before and after extrapolation."""
 
     name: str = "field/extrapolation"
@@ -69,6 +73,8 @@ class Extrapolation(AbstractExperiment):
     rounds: int = 600
     """That count, and that tail averages are over."""
 
+    claim: ClassVar[int] = 22
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
     quick_settings: ClassVar[dict[str, Any]] = {"copies": (1, 64), "step_sweep": (0.05, 0.1), "rounds": 400}
 
     def seconds(self) -> float:
@@ -84,15 +90,15 @@ class Extrapolation(AbstractExperiment):
         found += [Run("LocalSA", most, step) for step in self.step_sweep if step >= self.step_size]
         return list(dict.fromkeys(found))
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         cohort, runs = self.instance.build(), self.runs()
 
         @functools.cache
         def theory(method: str, step: float) -> Prediction:
-            watch.look()
+            runner.stop_if_asked()
             return predict(cohort, METHODS[method](step, local_steps=self.local_steps))
 
-        last, tails, means = zip(*(self._measure(watch, cohort, run, theory) for run in runs), strict=True)
+        last, tails, means = zip(*(self._measure(runner, cohort, run, theory) for run in runs), strict=True)
         arrays = {"last": np.stack(last), "tail": np.stack(tails), "bias": np.stack(means)}
         both = [(theory(run.method, run.step), theory(run.method, 2 * run.step)) for run in runs]
         ratio = variance_ratio(cohort.affine_parts()[0].mean(0), correlations(cohort).long_run.mean(0))
@@ -110,14 +116,14 @@ class Extrapolation(AbstractExperiment):
         arrays |= {"agents": agents, "curve": np.array([_floors(*main, M, ratio) for M in agents])}
         return Outcome(arrays, facts)
 
-    def _measure(self, watch: Watch, cohort: Problem, run: Run, theory: Callable[[str, float], Prediction]):
+    def _measure(self, runner: Runner, cohort: Problem, run: Run, theory: Callable[[str, float], Prediction]):
         """For each seed, plain and extrapolated: floor of the last iterate, error of tail averages, and mean error."""
         prediction, chunks = theory(run.method, run.step), self._chunks(run)
         before, problem = settling(prediction, SETTLED), repeated(cohort, run.M // cohort.num_agents)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
         settings["record"] = {"copies": lambda snapshot: snapshot.server.inner.theta}
         both, rounds = RichardsonRomberg(prediction.algorithm), before + chunks * self.rounds
-        copies = watch.simulate(problem, both, rounds=rounds, **settings).records["copies"][:, before + 1 :]
+        copies = runner.simulate(problem, both, rounds=rounds, **settings).records["copies"][:, before + 1 :]
         errors = copies - cohort.theta_star
         errors = np.stack([errors[:, :, 0], 2 * errors[:, :, 0] - errors[:, :, 1]])
         tails = errors.reshape(2, self.seeds, chunks, self.rounds, -1).mean(3)
@@ -142,63 +148,61 @@ class Extrapolation(AbstractExperiment):
             found[name] = both[0].noise_variance / both[1].noise_variance
         return found
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        return [*self._floor_checks(outcome), *self._bias_checks(outcome), *self._variance_checks(outcome)]
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        self._check_floors(outcome, checks)
+        self._check_biases(outcome, checks)
+        self._check_variances(outcome, checks)
 
-    def _floor_checks(self, outcome: Outcome) -> list[Check]:
-        found, facts, most = [], outcome.facts, self._most()
+    def _check_floors(self, outcome: Outcome, checks: Checks) -> None:
+        facts, most = outcome.facts, self._most()
         for k in range(len(self.copies)):
             for kind, word, slack in ((PLAIN, "FedHSA", WITHIN), (EXTRAPOLATED, "Extrapolated FedHSA", ABOUT)):
                 M, measured = self.runs()[k].M, statistics.mean(outcome.arrays["last"][k, kind])
-                name, statement = f"{self.name}: {word}, M = {M}", f"Floor of {word} with M = {M}, as predicted"
+                name, statement = f"{word}, M = {M}", f"Floor of {word} with M = {M}, as predicted"
                 options: dict[str, Any] = {"slack": slack, "precision": 0.25}
-                found.append(equals(22, name, statement, measured, facts["floors"][k][kind], **options))
+                checks.equals(name, statement, measured, facts["floors"][k][kind], **options)
         for kind, word, low, high in ((PLAIN, "FedHSA", 3.0, math.inf), (EXTRAPOLATED, "extrapolated", 0.0, 1.6)):
             statement = f"Floor with M = {most} by what 1/M makes of that of one cohort: {word}"
             measured = self._excess(outcome, kind)
-            found.append(inside(22, f"{self.name}: over 1/M, {word}", statement, measured, low, high))
+            checks.inside(f"over 1/M, {word}", statement, measured, low, high)
         statement = f"Error of tail averages over {self.rounds} rounds with M = {most}, extrapolated by plain"
         measured = statistics.ratio(*outcome.arrays["tail"][self._at(most, self.step_size), ::-1])
-        found.append(inside(22, f"{self.name}: tail averages", statement, measured, 0.0, 0.2))
+        checks.inside("tail averages", statement, measured, 0.0, 0.2)
         words = ((most, 0.0, 1.0, "less"), (self.runs()[0].M, 1.0, math.inf, "more"))
         for M, low, high, word in words:
             statement = f"Floor with M = {M}, extrapolated by plain at half the step, which sends as much: {word}"
             measured = self._against_half(outcome, M)
-            found.append(inside(22, f"{self.name}: half the step, M = {M}", statement, measured, low, high))
-        return found
+            checks.inside(f"half the step, M = {M}", statement, measured, low, high)
 
-    def _bias_checks(self, outcome: Outcome) -> list[Check]:
-        found, facts = [], outcome.facts
+    def _check_biases(self, outcome: Outcome, checks: Checks) -> None:
+        facts = outcome.facts
         for k, run in enumerate(self.runs()):
             if self._most() == run.M:
                 of = f"{run.method}, step {run.step:g}, M = {run.M}"
                 plain, extrapolated = (statistics.squared_bias(means) for means in outcome.arrays["bias"][k])
                 before, after = facts["levels"][k]
-                name, statement = f"{self.name}: bias, {of}", f"Squared bias of {of}, as predicted"
-                found.append(equals(22, name, statement, plain, before, slack=WITHIN, precision=0.4))
+                name, statement = f"bias, {of}", f"Squared bias of {of}, as predicted"
+                checks.equals(name, statement, plain, before, slack=WITHIN, precision=0.4)
                 options: dict[str, Any] = {"precision": SEEN * before, "relative": False, "slack": WITHIN * after}
                 statement = f"{statement}, after extrapolation; to {100 * SEEN:g} % of that before"
-                found.append(equals(22, f"{name}, extrapolated", statement, extrapolated, after, **options))
+                checks.equals(f"{name}, extrapolated", statement, extrapolated, after, **options)
         rows = [self._at(self._most(), step) for step in self.step_sweep]
         expected = statistics.slope(self.step_sweep, [[facts["levels"][k][PLAIN]] * 2 for k in rows]).value
         samples = [statistics.squared_bias_samples(outcome.arrays["bias"][k, PLAIN]) for k in rows]
         options = {"slack": 0.05, "precision": 0.5, "relative": False}
         statement = "Power of the step in the squared bias of FedHSA, as predicted at these steps"
         measured = statistics.slope(self.step_sweep, samples)
-        found.append(equals(22, f"{self.name}: power", statement, measured, expected, **options))
+        checks.equals("power", statement, measured, expected, **options)
         for kind, word, expected in ((PLAIN, "FedHSA", 2.0), (EXTRAPOLATED, "extrapolated FedHSA", 4.0)):
             statement = f"Power of the step in the squared bias of {word} at small steps and any number of agents"
-            name, power = f"{self.name}: power at small steps, {word}", facts["powers"][kind]
-            found.append(near(22, name, statement, power, expected, tolerance=0.1, relative=False))
-        return found
+            name, power = f"power at small steps, {word}", facts["powers"][kind]
+            checks.near(name, statement, power, expected, tolerance=0.1, relative=False)
 
-    def _variance_checks(self, outcome: Outcome) -> list[Check]:
-        found = []
+    def _check_variances(self, outcome: Outcome, checks: Checks) -> None:
         for kind, expected in (("symmetric", 2 / 3), ("rotating", variance_ratio(-TURN, np.eye(2)))):
             statement = f"Variance after extrapolation by that before, exact law at a small step, {kind} operator"
             measured = outcome.facts["variance"][kind]
-            found.append(near(22, f"{self.name}: variance, {kind}", statement, measured, expected, tolerance=0.01))
-        return found
+            checks.near(f"variance, {kind}", statement, measured, expected, tolerance=0.01)
 
     def _at(self, M: int, step: float, method: str = "FedHSA") -> int:
         return self.runs().index(Run(method, M, step))
@@ -213,7 +217,7 @@ class Extrapolation(AbstractExperiment):
         above = outcome.arrays["last"][self._at(M, self.step_size), EXTRAPOLATED]
         return statistics.ratio(above, outcome.arrays["last"][self._at(M, self.step_size / 2), PLAIN])
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         most, few, k = self._most(), self.runs()[0].M, self._at(self._most(), self.step_size)
         plain, better = (self._excess(outcome, kind) for kind in (PLAIN, EXTRAPOLATED))
         tail = statistics.ratio(*outcome.arrays["tail"][k])
@@ -222,15 +226,15 @@ class Extrapolation(AbstractExperiment):
         local_before, local_after = (statistics.squared_bias(means) for means in outcome.arrays["bias"][local])
         half, half_few = (_inverse(self._against_half(outcome, M)) for M in (most, few))
         return [
-            f"With M = {most} agents FedHSA's floor is {_said(plain)} times what 1/M makes of that of {few}; after "
-            f"extrapolation it is {_said(better)} times (left). Tail averages over {self.rounds} rounds gain a factor "
-            f"of {_said(tail)}.",
-            f"The squared bias at step {self.step_size:g} falls from {_said(before)} to {_said(after)} (predicted "
-            f"{outcome.facts['levels'][k][EXTRAPOLATED]:.2g}), and that of Local SA from {_said(local_before)} to "
-            f"{_said(local_after)}; by theory it goes with the power {outcome.facts['powers'][EXTRAPOLATED]:.2f} of "
+            f"With M = {most} agents FedHSA's floor is {plain:.3g} times what 1/M makes of that of {few}; after "
+            f"extrapolation it is {better:.3g} times (left). Tail averages over {self.rounds} rounds gain a factor "
+            f"of {tail:.3g}.",
+            f"The squared bias at step {self.step_size:g} falls from {before:.3g} to {after:.3g} (predicted "
+            f"{outcome.facts['levels'][k][EXTRAPOLATED]:.2g}), and that of Local SA from {local_before:.3g} to "
+            f"{local_after:.3g}; by theory it goes with the power {outcome.facts['powers'][EXTRAPOLATED]:.2f} of "
             "the step at small ones, 4 in the limit, and without extrapolation with the square (right).",
             "Extrapolation sends twice as much. Plain FedHSA that sends as much, with half the step and twice the "
-            f"rounds, has a floor {_said(half)} times as large with M = {most}, and {_said(half_few)} times with M = "
+            f"rounds, has a floor {half:.3g} times as large with M = {most}, and {half_few:.3g} times with M = "
             f"{few}: with few agents there is nothing to gain.",
         ]
 
@@ -246,7 +250,7 @@ class Extrapolation(AbstractExperiment):
         names = ["method", "agents", "step_size", "output", "floor", "floor_low", "floor_high", "floor_predicted"]
         names += ["tail", "tail_low", "tail_high"]
         names += ["squared_bias", "squared_bias_low", "squared_bias_high", "squared_bias_predicted"]
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         return [
@@ -257,10 +261,33 @@ class Extrapolation(AbstractExperiment):
             "by the plain variance times a ratio that is first order in the step.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        from .extrapolation_figure import draw
-
-        return draw(self, outcome)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, right = figure.subplots(1, 2)
+        runs, most, floors = self.runs(), self._most(), range(len(self.copies))
+        agents = [runs[k].M for k in floors]
+        for (method, kind), look in LOOKS.items():
+            if method == "FedHSA":
+                for name, face in (("last", None), ("tail", "white")):
+                    found = figures.means(outcome.arrays[name][k, kind] for k in floors)
+                    figures.points(left, agents, found, **figures.dots(look.colour, look.marker, face=face))
+                figures.theory(left, outcome.arrays["agents"], outcome.arrays["curve"][:, kind], look.colour)
+            rows = [k for k, run in enumerate(runs) if run.method == method and most == run.M]
+            rows.sort(key=lambda k: runs[k].step)
+            for k in rows:
+                found = statistics.squared_bias(outcome.arrays["bias"][k, kind], level=figures.LEVEL)
+                if found.value > 0:
+                    found = found._replace(low=max(found.low, 1e-3 * found.value))
+                    figures.points(right, [runs[k].step], [found], **figures.dots(look.colour, look.marker))
+            levels = [outcome.facts["levels"][k][kind] for k in rows]
+            figures.theory(right, [runs[k].step for k in rows], levels, look.colour)
+        left.set(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="mean-square error")
+        right.set(xscale="log", yscale="log", xlabel=r"step size $\eta$", ylabel=f"squared bias, $M = {most}$")
+        right.set_ylim(bottom=min(level for levels in outcome.facts["levels"] for level in levels) / 10)
+        figures.ticks(left, agents)
+        figures.ticks(right, self.step_sweep)
+        entries = {look.name: figures.dots(look.colour, look.marker) for look in LOOKS.values()}
+        entries |= {"averaged over rounds": figures.dots("0.3", face="white"), "predicted": figures.dashed()}
+        figures.legend(figure, entries, 3)
 
 
 def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:
@@ -297,7 +324,3 @@ def _square(bias: np.ndarray) -> float:
 
 def _inverse(found: statistics.Estimate) -> statistics.Estimate:
     return statistics.Estimate(1 / found.value, 1 / found.high, 1 / found.low)
-
-
-def _said(found: statistics.Estimate) -> str:
-    return f"{found.value:.3g} ({found.low:.2g} to {found.high:.2g})"

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from ...theory import correlations, exact, predict
 from ...theory._rule import LocalRule
 from ...theory.boundary import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 from ...theory.first_order import bias_of
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, near
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
+from ..study.checks import Checks
 from ..study.instance import Instance, repeated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "FedHSA": FedHSA,
@@ -29,6 +27,7 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "LocalSA": LocalSA,
 }
 TWO, ONE = "FedHSA", "OneExchangeFedHSA"
+COLOUR, MARKERS = figures.colours(list(METHODS)), dict(zip(METHODS, "os^v", strict=True))
 SETTLED = 1e-3
 """What the mean may keep of its way from the start before floors are measured."""
 FIRST_ORDER = 0.1
@@ -38,7 +37,7 @@ SMALL = (0.005, 0.01)
 
 
 @dataclasses.dataclass(frozen=True)
-class OneExchange(AbstractExperiment):
+class OneExchange(AbstractStudy):
     """Stability, floors, round trips and bias of FedHSA and of its variant with one exchange."""
 
     name: str = "field/one-exchange"
@@ -75,6 +74,8 @@ class OneExchange(AbstractExperiment):
     td_rounds: int = 800
     """That count for the bias."""
 
+    claim: ClassVar[int] = 23
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 24, "local_steps": (10,)}
 
     def seconds(self) -> float:
@@ -86,19 +87,19 @@ class OneExchange(AbstractExperiment):
         common: dict[str, Any] = {"min_eigenvalue": self.min_eigenvalue, "start": "stationary"}
         return quadratic.random(self.num_agents, self.dim, key=self.problem_key, **common)
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problem = self.problem()
         A = problem.affine_parts()[0]
         fine = np.unique(np.geomspace(1, 200, 30).round().astype(int))
         arrays = {"local_steps": fine, f"{TWO}/boundary": np.array([H * fed_hsa_boundary(A, int(H)) for H in fine])}
         arrays[f"{ONE}/boundary"] = np.array([H * one_exchange_boundary(A, int(H)) for H in fine])
-        rows = [self._near_boundary(watch, problem, A, *at) for at in self._sides()]
+        rows = [self._near_boundary(runner, problem, A, *at) for at in self._sides()]
         facts: dict[str, Any] = {"rows": rows, "scalars": self._scalars()}
         largest = one_exchange_boundary(A, self.floor_steps)
         facts |= {"largest": largest, "floors": {}, "small": {}, "radius": {}, "exchanges": {}, "floats": {}}
         for name in METHODS:
-            self._with_noise(watch, problem, name, largest, arrays, facts)
-        facts["bias"] = self._bias(watch, arrays)
+            self._with_noise(runner, problem, name, largest, arrays, facts)
+        facts["bias"] = self._bias(runner, arrays)
         return Outcome(arrays, facts)
 
     def _sides(self) -> list[tuple[str, int, float]]:
@@ -108,12 +109,12 @@ class OneExchange(AbstractExperiment):
         ]
 
     def _near_boundary(
-        self, watch: Watch, problem: Problem, A: np.ndarray, name: str, H: int, part: float
+        self, runner: Runner, problem: Problem, A: np.ndarray, name: str, H: int, part: float
     ) -> dict[str, Any]:
         step = part * (fed_hsa_boundary if name == TWO else one_exchange_boundary)(A, H)
         algorithm, quiet = METHODS[name](step, local_steps=H), problem.noiseless()
         start = problem.theta_star + np.random.default_rng(0).normal(size=problem.dim)
-        found = statistics.growth(watch.simulate(quiet, algorithm, rounds=400, theta=start).error[0])
+        found = statistics.growth(runner.simulate(quiet, algorithm, rounds=400, theta=start).error[0])
         radius = exact.spectral_radius(quiet, algorithm)
         return {"method": name, "H": H, "step": step, "radius": radius, "growth": found}
 
@@ -130,7 +131,7 @@ class OneExchange(AbstractExperiment):
         return {"H": many, "Q": one, "P + Q": two, "like": worst}
 
     def _with_noise(
-        self, watch: Watch, problem: Problem, name: str, largest: float, arrays: dict[str, Any], facts: dict[str, Any]
+        self, runner: Runner, problem: Problem, name: str, largest: float, arrays: dict[str, Any], facts: dict[str, Any]
     ) -> None:
         """Floors at every step and the error from the start at one, of one method, with their exact laws."""
         laws, floors = {}, []
@@ -140,11 +141,11 @@ class OneExchange(AbstractExperiment):
         before = math.ceil(math.log(SETTLED) / math.log(max(laws[p].spectral_radius for p in self.parts)))
         for part in self.parts:
             options = settings | {"rounds": before + self.rounds, "theta": problem.theta_star}
-            floors.append(watch.simulate(problem, laws[part].algorithm, **options).error[:, before:].mean(1))
+            floors.append(runner.simulate(problem, laws[part].algorithm, **options).error[:, before:].mean(1))
         arrays[f"{name}/floor"] = np.stack(floors)
         law = laws[self.followed]
         start, rounds = problem.theta_star + 1, math.ceil(math.log(1e-3) / math.log(law.spectral_radius))
-        arrays[f"{name}/error"] = watch.simulate(problem, law.algorithm, rounds=rounds, theta=start, **settings).error
+        arrays[f"{name}/error"] = runner.simulate(problem, law.algorithm, rounds=rounds, theta=start, **settings).error
         arrays[f"{name}/law"] = law.error(rounds, start)
         price = cost(problem, law.algorithm)
         facts["floors"][name] = [laws[part].floor for part in self.parts]
@@ -153,7 +154,7 @@ class OneExchange(AbstractExperiment):
         facts["exchanges"][name] = float(price.exchanges)
         facts["floats"][name] = float(price.floats_up + price.floats_down)
 
-    def _bias(self, watch: Watch, arrays: dict[str, Any]) -> dict[str, float]:
+    def _bias(self, runner: Runner, arrays: dict[str, Any]) -> dict[str, float]:
         """The mean error with many agents on a slow chain, and its predicted square."""
         cohort, step, H, found = self.instance.build(), self.td_step, self.td_local_steps, {}
         problem = repeated(cohort, self.copies)
@@ -161,69 +162,70 @@ class OneExchange(AbstractExperiment):
         for name in (TWO, ONE):
             settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
             algorithm, rounds = METHODS[name](step, local_steps=H), before + self.td_rounds
-            run = watch.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
+            run = runner.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
             arrays[f"{name}/bias"] = (run.records["theta"][:, before:] - cohort.theta_star).mean(1)
             bias = first_order_bias(cohort, step, H, agents=problem.num_agents, late=name == ONE)
             found[name] = float(bias @ bias)
         return found
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        facts, found = outcome.facts, []
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        facts = outcome.facts
         for name in (TWO, ONE):
-            rows = [row for row in facts["rows"] if row["method"] == name]
+            rows = rows_of(outcome, method=name)
             wrong = sum((row["growth"] >= 1) != (row["radius"] >= 1) for row in rows)
             off = max(abs(row["growth"] - row["radius"]) for row in rows)
             statement = (
                 f"{name} without noise, {100 * self.near:g} % below and above its largest step, {len(rows)} runs: "
                 "largest difference of the error's factor per round from the spectral radius"
             )
-            found.append(at_most(23, f"{self.name}: {name}, boundary", statement, off + wrong, 5e-3))
+            checks.at_most(f"{name}, boundary", statement, off + wrong, 5e-3)
         scalars = facts["scalars"]
         for label, what, name in (("Q", "with one exchange Q", ONE), ("P + Q", "of FedHSA P + Q", TWO)):
             off = max(abs(value + 1) for value in scalars[label])
             statement = f"Two scalars, at the largest step {what} is -1: largest difference, H = {scalars['H']}"
-            found.append(at_most(23, f"{self.name}: scalars, {name}", statement, off, 1e-6))
+            checks.at_most(f"scalars, {name}", statement, off, 1e-6)
         statement = "Slopes 0.5 and 1, AM/HM below 2: largest factor per round with one exchange, any local steps"
-        found.append(at_most(23, f"{self.name}: like slopes", statement, scalars["like"], 1 - 1e-6))
-        return found + self._noise_checks(outcome) + self._bias_checks(outcome)
+        checks.at_most("like slopes", statement, scalars["like"], 1 - 1e-6)
+        self._check_noise(outcome, checks)
+        self._check_bias(outcome, checks)
 
-    def _noise_checks(self, outcome: Outcome) -> list[Check]:
-        facts, found = outcome.facts, []
+    def _check_noise(self, outcome: Outcome, checks: Checks) -> None:
+        facts = outcome.facts
         for name in METHODS:
             for k, part in enumerate(self.parts):
                 measured = statistics.mean(outcome.arrays[f"{name}/floor"][k])
                 statement = f"Floor of {name} at {part:g} of the largest step with one exchange: the exact law"
                 expected = facts["floors"][name][k]
-                found.append(equals(23, f"{self.name}: {name}, {part:g}", statement, measured, expected, precision=0.2))
+                checks.equals(f"{name}, {part:g}", statement, measured, expected, precision=0.2)
         for k, part in enumerate(self.parts):
             measured, expected = self._ratio(outcome, k)
             statement = f"Floor with one exchange by that of FedHSA at {part:g} of the largest step: the exact law"
-            found.append(equals(23, f"{self.name}: ratio, {part:g}", statement, measured, expected, precision=0.1))
+            checks.equals(f"ratio, {part:g}", statement, measured, expected, precision=0.1)
         excess = np.array(facts["small"][ONE]) / np.array(facts["small"][TWO]) - 1
         power = float(np.diff(np.log(excess))[0] / np.diff(np.log(SMALL))[0])
         statement = "Power of the step in the floors' relative difference at small steps, by the exact law"
-        found.append(near(23, f"{self.name}: power", statement, power, 2.0, tolerance=0.02))
+        checks.near("power", statement, power, 2.0, tolerance=0.02)
         statement = "Numbers sent per round with one exchange, by those of FedHSA"
         share = facts["floats"][ONE] / facts["floats"][TWO]
-        found.append(near(23, f"{self.name}: bytes", statement, share, 1.0, tolerance=1e-12))
+        checks.near("bytes", statement, share, 1.0, tolerance=1e-12)
         statement = "Exchanges until the error is twice FedHSA's floor, with one exchange by FedHSA's; exact laws"
         share = self._trips(outcome, ONE) / self._trips(outcome, TWO)
-        return [*found, near(23, f"{self.name}: round trips", statement, share, 0.5, tolerance=0.1)]
+        checks.near("round trips", statement, share, 0.5, tolerance=0.1)
 
-    def _bias_checks(self, outcome: Outcome) -> list[Check]:
-        found, samples, M = [], {}, self.copies * self.instance.num_agents
+    def _check_bias(self, outcome: Outcome, checks: Checks) -> None:
+        samples, M = {}, self.copies * self.instance.num_agents
         for name, expected in outcome.facts["bias"].items():
             means = outcome.arrays[f"{name}/bias"]
             samples[name] = statistics.squared_bias_samples(means)
             statement = f"Squared bias of {name}, TD with M = {M}: first order in the step"
             options: dict[str, Any] = {"slack": FIRST_ORDER, "precision": 0.4}
             measured = statistics.squared_bias(means)
-            found.append(equals(23, f"{self.name}: {name}, bias", statement, measured, expected, **options))
+            checks.equals(f"{name}, bias", statement, measured, expected, **options)
         expected = outcome.facts["bias"][ONE] / outcome.facts["bias"][TWO]
         measured = statistics.ratio(samples[ONE], samples[TWO])
         statement = f"Squared bias with one exchange by that of FedHSA, TD with M = {M}: first order in the step"
-        name, options = f"{self.name}: bias, ratio", {"slack": FIRST_ORDER, "precision": 0.3}
-        return [*found, equals(23, name, statement, measured, expected, **options)]
+        name, options = "bias, ratio", {"slack": FIRST_ORDER, "precision": 0.3}
+        checks.equals(name, statement, measured, expected, **options)
 
     def _ratio(self, outcome: Outcome, k: int) -> tuple[statistics.Estimate, float]:
         above, below = (outcome.arrays[f"{name}/floor"][k] for name in (ONE, TWO))
@@ -235,11 +237,11 @@ class OneExchange(AbstractExperiment):
         target = 2 * outcome.facts["floors"][TWO][self.parts.index(self.followed)]
         return outcome.facts["exchanges"][name] * int(np.argmax(outcome.arrays[f"{name}/law"] <= target))
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         facts, arrays = outcome.facts, outcome.arrays
         shares = arrays[f"{ONE}/boundary"] / arrays[f"{TWO}/boundary"]
         ratios = [self._ratio(outcome, k)[0] for k in range(len(self.parts))]
-        said = ", ".join(f"{r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for r in ratios)
+        said = ", ".join(f"{r:.3f}" for r in ratios)
         above, below = (statistics.squared_bias_samples(arrays[f"{name}/bias"]) for name in (ONE, TWO))
         bias = statistics.ratio(above, below)
         return [
@@ -261,7 +263,7 @@ class OneExchange(AbstractExperiment):
                 floor = statistics.mean(outcome.arrays[f"{name}/floor"][k], level=0.95)
                 rows.append((name, part * outcome.facts["largest"], *floor, outcome.facts["floors"][name][k]))
         names = ("method", "step_size", "floor", "floor_low", "floor_high", "floor_predicted")
-        return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        return columns(names, rows)
 
     def notes(self) -> list[str]:
         return [
@@ -273,10 +275,30 @@ class OneExchange(AbstractExperiment):
             "The bias is measured on the problem of `saturation`, TD on a slow chain picked for that bias.",
         ]
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        from .one_exchange_figure import draw
-
-        return draw(self, outcome)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        left, middle, right = figure.subplots(1, 3)
+        arrays, facts, steps = outcome.arrays, outcome.facts, np.array(self.parts) * outcome.facts["largest"]
+        for name in (TWO, ONE):
+            figures.theory(left, arrays["local_steps"], arrays[f"{name}/boundary"], COLOUR[name])
+        for row in facts["rows"]:
+            marker = "x" if row["growth"] >= 1 else MARKERS[row["method"]]
+            left.plot(row["H"], row["H"] * row["step"], **figures.dots(COLOUR[row["method"]], marker))
+        for name, colour in COLOUR.items():
+            style = figures.dots(colour, MARKERS[name], 3.5)
+            figures.points(middle, steps, figures.means(arrays[f"{name}/floor"]), **style)
+            figures.theory(middle, steps, facts["floors"][name], colour)
+            error, law = arrays[f"{name}/error"], arrays[f"{name}/law"]
+            exchanges = facts["exchanges"][name] * np.arange(len(law))
+            few = slice(None, None, 2 if name == TWO else 4)  # as many markers to the same number of exchanges
+            right.plot(exchanges[few], error.mean(0)[few], **figures.dots(colour, MARKERS[name], 3))
+            figures.theory(right, exchanges, law, colour)
+        last = max(facts["exchanges"][name] * (len(arrays[f"{name}/law"]) - 1) for name in METHODS)
+        left.set(xscale="log", xlabel="local steps $H$", ylabel=r"largest stable $\eta H$", ylim=(0, None))
+        middle.set(xscale="log", yscale="log", xlabel=r"step size $\eta$", ylabel="mean-square error, floor")
+        right.set(yscale="log", xlabel="exchanges", ylabel="mean-square error", xlim=(0, last))
+        words = {ONE: "with one exchange", "LocalSA": "Local SA"}
+        entries = {words.get(name, name): figures.dots(COLOUR[name], MARKERS[name]) for name in METHODS}
+        figures.legend(figure, entries | {"diverges": figures.dots("0.2", "x"), "theory": figures.dashed()}, 6)
 
 
 def first_order_bias(cohort: Problem, step: float, H: int, *, agents: int, late: bool) -> np.ndarray:

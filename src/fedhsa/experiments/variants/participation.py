@@ -1,8 +1,8 @@
 """FedHSA with some of the agents: the floor that sampling leaves, and when it pays that everyone answers (claim 21)."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -15,14 +15,16 @@ from ...problems import Problem, quadratic
 from ...statistics import Estimate
 from ...theory import participation as laws
 from ...theory.prediction import FLOAT_BYTES
-from ..study.base import AbstractExperiment, Outcome, Table, Watch
-from ..study.checks import Check, at_most, equals, inside, near
-from .participation_figure import draw
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table
+from ..study.checks import Checks
 
 FED, ALL, LOCAL, SCAFFOLDED = "FedHSA", "FedHSA, all answer", "Local SA", "SCAFFOLD"
+WEIGHTED = "Horvitz-Thompson"
+MARKERS = {FED: "o", LOCAL: "s", ALL: "D", SCAFFOLDED: "^"}
+PALETTE = {FED: figures.COLOURS["FedHSA"], LOCAL: figures.COLOURS["LocalSA"]}
+PALETTE |= dict(zip((ALL, SCAFFOLDED, "Bernoulli", "availability", WEIGHTED), figures.FALLBACK, strict=False))
+FIRST_ORDER: dict[str, Any] = {"color": "0.5", "linestyle": figures.DOTS, "linewidth": 1.0}
 ROUNDING = 1e-20
 """A squared error that counts as zero."""
 HIGHER_ORDERS = 0.06
@@ -41,7 +43,7 @@ Case = tuple[str, AbstractAlgorithm, float | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Participation(AbstractExperiment):
+class Participation(AbstractStudy):
     """A quadratic problem small enough that exact floors are sums over all sets of agents."""
 
     name: str = "field/participation"
@@ -62,12 +64,13 @@ class Participation(AbstractExperiment):
     target: float = 0.02
     """The floor at which steps are set where prices are compared."""
 
+    claim: ClassVar[int] = 21
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 32, "rounds": 600, "local_steps": (2, 5), "noise": (0.25, 4.0)}
 
     def seconds(self) -> float:
         return 80.0 + 4e-4 * self.seeds * self.rounds
 
-    def run(self, watch: Watch) -> Outcome:
+    def run(self, runner: Runner) -> Outcome:
         problem = quadratic.random(num_agents=self.num_agents, dim=self.dim, key=self.problem_key)
         agents, arrays, law, price = laws.mean_operators(problem), {}, {}, {}
         runs = [(problem.noiseless(), case) for case in self._silent(agents)]
@@ -75,13 +78,13 @@ class Participation(AbstractExperiment):
             noisy = quadratic.from_arrays(-agents.A, -problem.affine_parts()[1], noise_std=sigma)
             runs += [(noisy, case) for case in self._noisy(agents, sigma)]
             if sigma in (self.noise[0], self.noise[-1]):
-                price[f"{sigma:g}"] = self._price(watch, noisy, agents, sigma)
+                price[f"{sigma:g}"] = self._price(runner, noisy, agents, sigma)
         for on, (label, algorithm, floor) in runs:
-            arrays[label], arrays[f"{label}/mean"] = self._measure(watch, on, algorithm)
+            arrays[label], arrays[f"{label}/mean"] = self._measure(runner, on, algorithm)
             law |= {} if floor is None else {label: floor}
         for sigma, found in price.items():
             arrays |= {f"price {sigma}/{label}": found.pop(f"{label}/errors") for label in (FED, ALL)}
-        facts = {"laws": law, "price": price, "zero": self._zero(watch, problem.noiseless())}
+        facts = {"laws": law, "price": price, "zero": self._zero(runner, problem.noiseless())}
         return Outcome(arrays, facts | self._first_order(agents))
 
     def _sample(self, count: int) -> UniformSampling:
@@ -122,7 +125,7 @@ class Participation(AbstractExperiment):
         for step in (self.steps[0], STEP):
             law = laws.round_maps(agents, there / self._chances / self.num_agents, step, H)
             floor = laws.independent_floor(law, chances)[0]
-            yield f"Horvitz-Thompson/step {step:g}", _partial(WeightedSampling(self._chances), step), floor
+            yield f"{WEIGHTED}/step {step:g}", _partial(WeightedSampling(self._chances), step), floor
 
     def _noisy(self, agents: laws.MeanOperators, sigma: float) -> Iterator[Case]:
         """What runs with noise."""
@@ -132,25 +135,25 @@ class Participation(AbstractExperiment):
             yield f"{label}/noise {sigma:g}", _partial(half, step, all_answer=label == ALL), law
         yield f"{SCAFFOLDED}/noise {sigma:g}", Partial(SCAFFOLD(step, local_steps=H, option=2), half), None
 
-    def _measure(self, watch: Watch, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
+    def _measure(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
         """Each seed's mean squared error, and its mean error, over all but the first third of a run from the root."""
         root, skipped = problem.theta_star, self.rounds // 3
         how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key, "theta": root}
-        found = watch.simulate(problem, algorithm, record=("error", "theta"), **how)
+        found = runner.simulate(problem, algorithm, record=("error", "theta"), **how)
         return found.error[:, skipped:].mean(1), found.records["theta"][:, skipped:].mean(1) - root
 
-    def _zero(self, watch: Watch, problem: Problem) -> dict[str, float]:
+    def _zero(self, runner: Runner, problem: Problem) -> dict[str, float]:
         """The largest final error, without noise, of the methods that go to the root."""
         half = self._sample(self._half)
         methods = {
             ALL: _partial(half, all_answer=True),
-            "Horvitz-Thompson, all answer": _partial(WeightedSampling(self._chances), all_answer=True),
+            f"{WEIGHTED}, all answer": _partial(WeightedSampling(self._chances), all_answer=True),
             SCAFFOLDED: Partial(SCAFFOLD(STEP, local_steps=H, option=2), half),
         }
         how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
-        return {label: float(watch.simulate(problem, a, **how).error[:, -1].max()) for label, a in methods.items()}
+        return {label: float(runner.simulate(problem, a, **how).error[:, -1].max()) for label, a in methods.items()}
 
-    def _price(self, watch: Watch, problem: Problem, agents: laws.MeanOperators, sigma: float) -> dict[str, Any]:
+    def _price(self, runner: Runner, problem: Problem, agents: laws.MeanOperators, sigma: float) -> dict[str, Any]:
         """Both kinds at the steps that put their floors at the target, from an error of a hundred times that."""
         found: dict[str, Any] = {}
         error = np.full(self.dim, np.sqrt(100 * self.target / self.dim))
@@ -159,7 +162,9 @@ class Participation(AbstractExperiment):
             kind: dict[str, Any] = {"noise_std": sigma, "all_answer": label == ALL}
             step = self._tuned(lambda step, kind=kind: self._uniform(agents, self._half, step, H, **kind))
             algorithm = _partial(self._sample(self._half), step, all_answer=label == ALL)
-            found[f"{label}/errors"] = watch.simulate(problem, algorithm, theta=problem.theta_star + error, **how).error
+            found[f"{label}/errors"] = runner.simulate(
+                problem, algorithm, theta=problem.theta_star + error, **how
+            ).error
             weights, chances = laws.uniform_subsets(self.num_agents, self._half)
             law = laws.round_maps(agents, weights, step, H, **kind)
             expected = laws.expected_errors(law, chances, error, LONG)
@@ -202,8 +207,36 @@ class Participation(AbstractExperiment):
             "unlike": float((agents.r**2).mean()),
         }
 
-    def draw(self, outcome: Outcome) -> "Figure":
-        return draw(self, outcome)
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        counts, scales, noise = figure.subplots(1, 3)
+        for label in (LOCAL, FED):
+            _plot_floors(counts, outcome, label, self.counts, [f"{label}/m {m}" for m in self.counts])
+        others = {"Bernoulli": "Bernoulli", "availability": "availability", WEIGHTED: f"{WEIGHTED}/step {STEP:g}"}
+        for label, key in others.items():
+            at = self.num_agents * (0.55 if label == WEIGHTED else 0.5)
+            _plot_floors(counts, outcome, label, [at], [key])
+        counts.set(xlabel="agents that take part $m$", ylabel="floor without noise", yscale="log")
+        at = [H * step for step in self.steps]
+        _plot_floors(scales, outcome, FED, at, [f"{FED}/step {step:g}" for step in self.steps])
+        keys = [f"{FED}/H {steps}" for steps in self.local_steps]
+        _plot_floors(scales, outcome, FED, [STEP * steps for steps in self.local_steps], keys, marker="x")
+        first = [outcome.facts["first order"][f"{FED}/step {step:g}"] for step in self.steps]
+        scales.plot(at, first, **FIRST_ORDER)
+        scales.set(xlabel=r"step $\times$ local steps $\eta H$", xscale="log", yscale="log")
+        figures.ticks(scales, at)
+        scales.set_yticks(first, [f"{floor:.2g}" for floor in first])
+        scales.minorticks_off()
+        even = outcome.facts["break-even"]
+        noise.axvline(even, color="0.6", linewidth=0.8)
+        text: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "rotation": 90}
+        noise.annotate("break-even", (even, 0.02), xytext=(2, 0), fontsize=7, color="0.4", **text)
+        at = [sigma**2 / outcome.facts["unlike"] for sigma in self.noise]
+        for label in (FED, ALL, SCAFFOLDED):
+            _plot_floors(noise, outcome, label, at, [f"{label}/noise {sigma:g}" for sigma in self.noise])
+        noise.set(xlabel="noise / heterogeneity", ylabel="floor with noise", xscale="log", yscale="log")
+        figures.grid(counts, scales, noise)
+        entries = {label: figures.dots(colour, MARKERS.get(label, "v")) for label, colour in PALETTE.items()}
+        figures.legend(figure, entries | {"exact law": figures.dashed(), "first order": FIRST_ORDER}, 5)
 
     def notes(self) -> list[str]:
         return [
@@ -216,19 +249,19 @@ class Participation(AbstractExperiment):
             "SCAFFOLD is option II with controls that begin at 0 (Karimireddy et al. 2020, arXiv:1910.06378).",
         ]
 
-    def tell(self, outcome: Outcome) -> list[str]:
+    def summary(self, outcome: Outcome) -> list[str]:
         counts, steps, local_steps = (self.slope(outcome, by) for by in ("m", "step", "H"))
         bias = self.bias(outcome, STEP)
         lasting = 1 - UP - DOWN
         return [
             f"Without noise FedHSA among {self._half} of {self.num_agents} agents keeps a floor of the order of the "
-            f"step: slope {_said(steps)} in the step, {_said(local_steps)} in the local steps and {_said(counts)} in "
+            f"step: slope {steps:.2f} in the step, {local_steps:.2f} in the local steps and {counts:.2f} in "
             "(M - m) / (m (M - 1)). If everyone answers the exchange of operators, and for SCAFFOLD, it is zero to "
             "rounding.",
             f"Agents that come and go with correlation {lasting:g} raise the floor "
-            f"{_said(statistics.ratio(outcome.arrays['availability'], outcome.arrays['Bernoulli']))} times over "
+            f"{statistics.ratio(outcome.arrays['availability'], outcome.arrays['Bernoulli']):.2f} times over "
             "independent ones. Weights of one over the chances in both exchanges leave a squared bias of "
-            f"{_said(bias, 4)} that no smaller step removes.",
+            f"{bias:.4f} that no smaller step removes.",
             "With noise it pays that everyone answers while agents differ by more than one observation's noise. At "
             + " and at ".join(self._told(outcome, f"{sigma:g}") for sigma in (self.noise[0], self.noise[-1]))
             + ".",
@@ -237,8 +270,8 @@ class Participation(AbstractExperiment):
     def _told(self, outcome: Outcome, sigma: str) -> str:
         bytes_, evaluations = (self.price(outcome, sigma, unit) for unit in ("bytes", "evaluations"))
         return (
-            f"noise {sigma} the floor is {_said(self.gain(outcome, sigma), 3)} times that among those present, and an "
-            f"error costs {_said(bytes_)} times the bytes and {_said(evaluations)} times the evaluations"
+            f"noise {sigma} the floor is {self.gain(outcome, sigma):.3f} times that among those present, and an "
+            f"error costs {bytes_:.2f} times the bytes and {evaluations:.2f} times the evaluations"
         )
 
     def slope(self, outcome: Outcome, by: str) -> Estimate:
@@ -250,7 +283,7 @@ class Participation(AbstractExperiment):
 
     def bias(self, outcome: Outcome, step: float) -> Estimate:
         """Squared, of weighted exchanges."""
-        return statistics.squared_bias(outcome.arrays[f"Horvitz-Thompson/step {step:g}/mean"])
+        return statistics.squared_bias(outcome.arrays[f"{WEIGHTED}/step {step:g}/mean"])
 
     def gain(self, outcome: Outcome, sigma: str) -> Estimate:
         """The floor when everyone answers by that when only those present do."""
@@ -267,42 +300,41 @@ class Participation(AbstractExperiment):
 
         return statistics.jackknife(price, np.arange(len(every)))
 
-    def checks(self, outcome: Outcome) -> list[Check]:
-        found, facts = [], outcome.facts
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        facts = outcome.facts
         for label, law in facts["laws"].items():
             statement = "The floor is that of the exact law, the sum over all sets of agents."
             measured = statistics.mean(outcome.arrays[label])
-            found.append(equals(21, f"{self.name}: {label}", statement, measured, law, precision=0.2))
+            checks.equals(f"{label}", statement, measured, law, precision=0.2)
         for by, name in (("m", "(M - m) / (m (M - 1))"), ("step", "the step"), ("H", "the local steps")):
             statement = f"Without noise FedHSA's floor is in proportion to {name}: slope on logarithmic axes."
             how: dict[str, Any] = {"slack": HIGHER_ORDERS, "precision": 0.1}
-            found.append(equals(21, f"{self.name}: slope, {by}", statement, self.slope(outcome, by), 1.0, **how))
+            checks.equals(f"slope, {by}", statement, self.slope(outcome, by), 1.0, **how)
         label = f"{FED}/step {self.steps[0]:g}"
         statement = "At the smallest step the exact floor is that of the first order."
         law, first = facts["laws"][label], facts["first order"][label]
-        found.append(near(21, f"{self.name}: first order", statement, law, first, tolerance=HIGHER_ORDERS))
+        checks.near("first order", statement, law, first, tolerance=HIGHER_ORDERS)
         statement = "Coming and going: the exact floor is that of the first order with the echoes of each round."
         law, first = facts["laws"]["availability"], facts["first order"]["availability"]
-        found.append(near(21, f"{self.name}: echoes", statement, law, first, tolerance=0.2))
+        checks.near("echoes", statement, law, first, tolerance=0.2)
         statement = "Among two agents FedHSA's mean is off by (M - 2) / (2 (M - 1)) of Local SA's bias."
         ratio, expected = facts["bias of two by Local SA's"], laws.sampling_factor(self.num_agents, 2)
-        found.append(near(21, f"{self.name}: mean", statement, ratio, expected, tolerance=0.02))
+        checks.near("mean", statement, ratio, expected, tolerance=0.02)
         statement = "Weighted in both exchanges, the squared bias at the smallest step is that of step zero."
         bias, expected = self.bias(outcome, self.steps[0]), facts["bias of products"]
-        found.append(equals(21, f"{self.name}: products", statement, bias, expected, slack=0.05, precision=0.25))
+        checks.equals("products", statement, bias, expected, slack=0.05, precision=0.25)
         for label, error in facts["zero"].items():
             statement = "Without noise the root is reached: largest final squared error."
-            found.append(at_most(21, f"{self.name}: {label}, root", statement, error, ROUNDING))
+            checks.at_most(f"{label}, root", statement, error, ROUNDING)
         for sigma, low, high in ((self.noise[0], 0.0, 1.0), (self.noise[-1], 1.0, np.inf)):
             said = f"{sigma:g}"
             statement = "The floor when everyone answers by that among those present: lower where noise is small."
-            found.append(inside(21, f"{self.name}: gain, noise {said}", statement, self.gain(outcome, said), low, high))
+            checks.inside(f"gain, noise {said}", statement, self.gain(outcome, said), low, high)
             statement = "Rounds to the same error when everyone answers, in bytes of those among the present."
             law = facts["price"][said]
             expected = law[ALL]["rounds"] * law[ALL]["bytes"] / (law[FED]["rounds"] * law[FED]["bytes"])
             price = self.price(outcome, said, "bytes")
-            found.append(equals(21, f"{self.name}: bytes, noise {said}", statement, price, expected, precision=0.2))
-        return found
+            checks.equals(f"bytes, noise {said}", statement, price, expected, precision=0.2)
 
     def table(self, outcome: Outcome) -> Table:
         labels = [label for label in outcome.arrays if "/mean" not in label and "price" not in label]
@@ -322,5 +354,14 @@ def _partial(
     return eqx.tree_at(lambda pair: pair.algorithm, Partial(LocalSA(step, local_steps), sampling), method)
 
 
-def _said(estimate: Estimate, digits: int = 2) -> str:
-    return f"{estimate.value:.{digits}f} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+def _plot_floors(
+    ax: figures.Axes, outcome: Outcome, label: str, x: Sequence[float], keys: list[str], marker: str | None = None
+) -> None:
+    found = figures.means(outcome.arrays[key] for key in keys)
+    size = 6 if label == LOCAL else 4  # FedHSA lies on it
+    marker = marker or MARKERS.get(label, "v")
+    figures.points(ax, x, found, marker=marker, color=PALETTE[label], markersize=size, linewidth=0.8)
+    known = [outcome.facts["laws"].get(key) for key in keys]
+    if None not in known and len(known) > 1:
+        order = np.argsort(x)
+        figures.theory(ax, np.array(x)[order], np.array(known)[order], PALETTE[label])
