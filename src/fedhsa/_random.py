@@ -39,9 +39,11 @@ def as_key(key: SeedLike) -> Key:
     if isinstance(key, bool):
         raise ValueError(f"`key` must be an int or one JAX key (`jax.random.key(0)`), got {key!r}.")
     if isinstance(key, int | np.integer):
-        if key < 0:
-            raise ValueError(f"`key` must not be negative, got {key}.")
-        return jax.random.key(int(key), impl="threefry2x32")
+        if not 0 <= key < 2**64:
+            raise ValueError(f"`key` must be an int from 0 to 2^64 - 1, got {key}.")
+        # The words by hand: JAX keeps only the lower one where 64 bits are not enabled.
+        words = np.array([int(key) >> 32, int(key) & 0xFFFFFFFF], dtype=np.uint32)
+        return jax.random.wrap_key_data(words, impl="threefry2x32")
     try:
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
             words = jax.random.key_data(key)

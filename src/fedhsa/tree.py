@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from . import _check
+
 T = TypeVar("T")
 
 
@@ -39,7 +41,7 @@ def to_device(tree: T, dtype: str) -> T:
     """Every number and array as a JAX array, floats in `dtype`."""
 
     def convert(leaf: Any) -> Array:
-        is_float = np.issubdtype(np.asarray(leaf).dtype, np.floating)
+        is_float = jnp.issubdtype(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype, np.floating)
         return jnp.asarray(leaf, dtype=dtype if is_float else None)
 
     return jax.tree.map(convert, tree)
@@ -61,6 +63,27 @@ def ravel(theta: PyTree) -> Any:
     if any(isinstance(leaf, jax.Array) for leaf in leaves):
         return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
     return np.concatenate([np.ravel(np.asarray(leaf, dtype=np.float64)) for leaf in leaves])
+
+
+def ravel_like(name: str, theta: PyTree, like: PyTree) -> Any:
+    """A parameter shaped like `like`, or already flat, as one flat vector; traced where `theta` is."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(like)]
+    length = sum(int(np.prod(shape)) for shape in shapes)
+    try:
+        leaves = jax.tree.structure(like).flatten_up_to(theta)
+        fits = [np.shape(leaf) for leaf in leaves] == shapes
+    except (TypeError, ValueError):
+        leaves, fits = [theta], False
+    if not fits:
+        flat = jax.tree.structure(theta) == jax.tree.structure(0) and np.shape(theta) == (length,)
+        if not flat:
+            expected, found = (jax.tree.map(np.shape, x) for x in (like, theta))
+            raise ValueError(
+                f"`{name}` must be shaped like the parameter, {expected}, or a vector of length {length}; got {found}."
+            )
+        leaves = [theta]
+    flat = ravel(leaves)
+    return flat if isinstance(flat, jax.core.Tracer) else _check.array(name, flat, (length,))
 
 
 def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:

@@ -132,3 +132,34 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     with pytest.raises(TypeError), _files.atomic(tmp_path / "file.txt") as file:
         file.write("text where bytes belong")  # pyright: ignore[reportArgumentType]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_same_run_resumes_down_to_static_fields_and_functions(tmp_path):
+    path, method = tmp_path / "run.npz", fh.FedHSA(0.05, 2)
+    make = fh.problems.quadratic.random
+
+    def recorded(power):
+        return {"x": lambda snapshot: snapshot.theta[0] ** power}
+
+    def run(problem, record=None, **options):
+        record = recorded(2) if record is None else record
+        return fh.simulate(problem, method, rounds=3, record=record, checkpoint=path, **options)
+
+    whole = run(make(2, 2, start="zero"))
+    same(whole, run(make(2, 2, start="zero"), resume=True))
+    for problem, record in (
+        (make(2, 2, start="stationary"), None),
+        (make(2, 2, start="zero"), recorded(3)),
+        (make(2, 2, start="zero"), {"x": lambda snapshot: snapshot.theta[1] ** 2}),
+        (make(2, 2, start="zero"), {"y": recorded(2)["x"]}),
+    ):
+        with pytest.raises(ValueError, match="belongs to another run"):
+            run(problem, record, resume=True)
+
+
+def test_what_cannot_be_described_is_named_before_the_run(tmp_path):
+    file = open(os.devnull)  # noqa: SIM115
+    problem, method = fh.problems.quadratic.random(2, 2), fh.FedHSA(0.05, 2)
+    record = {"x": lambda snapshot: snapshot.theta[0] + file.fileno()}
+    with file, pytest.raises(TypeError, match=r"`record\['x'\].*: file` is a _io.TextIOWrapper"):
+        fh.simulate(problem, method, rounds=3, record=record, checkpoint=tmp_path / "run.npz")

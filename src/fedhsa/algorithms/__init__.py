@@ -27,8 +27,7 @@ from .base import (
 from .channel import Lossy as Lossy
 from .channel import OverTheAir as OverTheAir
 from .compression import Compressed as Compressed
-from .cost import cost as cost
-from .cost import prepare as prepare
+from .controlled import adapt as adapt
 from .delay import Delayed as Delayed
 from .demands import Demand as Demand
 from .demands import Effect as Effect
@@ -72,6 +71,7 @@ from .server import Projected as Projected
 from .server import ServerMomentum as ServerMomentum
 from .server import Weighted as Weighted
 from .thinning import Thinned as Thinned
+from .trace import cost as cost
 from .wrapper import AbstractWrapper as AbstractWrapper
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {

@@ -10,7 +10,7 @@ from .._random import Stream, fold_in
 from .._types import Key, Theta
 from .base import AbstractAlgorithm, Exchange, Replies
 from .demands import Effect
-from .shapes import exchange_shapes
+from .trace import exchange_shapes
 from .wrapper import AbstractWrapper
 
 

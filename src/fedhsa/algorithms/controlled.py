@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from .. import tree
@@ -12,43 +13,44 @@ from ..problems import AbstractAgent, AbstractControlledAgent, Problem
 from ..sources import AbstractSource, PendingSteps
 from .base import AbstractAlgorithm, Exchange
 from .demands import Effect
+from .trace import cost
 from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
-    """What an agent keeps: the inner memory, and where its chain stands."""
+    """What an agent keeps: the inner memory, and the state of its chain."""
 
     inner: Any
     chain: PyTree
 
 
-class Walker(AbstractAgent):
-    """An agent on its way: asked for an operator, it takes a step under the parameter it is asked with.
+class SteppingAgent(AbstractAgent):
+    """An agent that steps its chain whenever it is asked for an operator, under the parameter it is asked with.
 
-    Where its chain stands is kept in mutable references, so that algorithms, which know nothing of this, may ask inside
+    The state of its chain is kept in mutable references, so that algorithms, which know nothing of this, may ask inside
     loops of their own.
     """
 
     source: AbstractSource
     agent: AbstractControlledAgent
-    place: PyTree
+    chain: PyTree
 
     def operator(self, theta, o, /):
-        state = jax.tree.map(lambda ref: ref[...], self.place)
+        state = jax.tree.map(lambda ref: ref[...], self.chain)
         state, observation = self.agent.observe(theta, state, o)
-        jax.tree.map(lambda ref, value: ref.__setitem__(..., value), self.place, state)
+        jax.tree.map(lambda ref, value: ref.__setitem__(..., value), self.chain, state)
         return self.agent.operator(theta, observation)
 
     def mean_operator(self, theta, /):
         return self.agent.mean_operator(theta)
 
 
-class Walking(AbstractWrapper):
+class OnControlledChains(AbstractWrapper):
     """An algorithm for agents whose chains depend on the parameter: their source steps inside the local phase.
 
-    The outermost wrapper; `simulate` and the federation put it on by themselves. The chain's state is part of what an
-    agent keeps, so wherever agents live their chains go on from round to round: also those of agents that are absent
-    (`Partial`), who act as the others do and say nothing, as chains that depend on nothing go on without them.
+    It is the outermost wrapper, and drivers add it through `adapt`. The chain's state is part of what an agent keeps,
+    so wherever agents live their chains go on from round to round. That includes agents that are absent (`Partial`):
+    they act as the others do and send nothing, just as chains that do not depend on the parameter go on without them.
     """
 
     algorithm: AbstractAlgorithm
@@ -64,27 +66,57 @@ class Walking(AbstractWrapper):
     @property
     def exchanges(self):
         first, *rest = self.algorithm.exchanges
-        return self._walk(first, True), *(self._walk(exchange, False) for exchange in rest)
+        return self._stepping(first, True), *(self._stepping(exchange, False) for exchange in rest)
 
-    def _walk(self, exchange: Exchange, first: bool) -> Exchange:
+    def _stepping(self, exchange: Exchange, first: bool) -> Exchange:
         def local(message, memory, agent, block: PendingSteps, round):
             chain = memory.chain
-            if first:  # of the first round: position 0 of the chain
+            if first:  # in the first round the chain begins at its position 0
                 begun = round.index == 0
                 chain = jax.tree.map(lambda new, old: jnp.where(begun, new[0], old), block.start, chain)
-            place = jax.tree.map(jax.new_ref, chain)
-            walker = Walker(agent.source, agent, place)
-            reply, inner = exchange.local(message, memory.inner, walker, block.bits, round)
-            return reply, Memory(inner, jax.tree.map(lambda ref: ref[...], place))
+            chain = jax.tree.map(jax.new_ref, chain)
+            stepping = SteppingAgent(agent.source, agent, chain)
+            reply, inner = exchange.local(message, memory.inner, stepping, block.bits, round)
+            return reply, Memory(inner, jax.tree.map(lambda ref: ref[...], chain))
 
         return exchange._replace(local=local)
 
 
-def walking(algorithm: AbstractAlgorithm, problem: Problem) -> AbstractAlgorithm:
-    """The algorithm for the problem's chains: itself, unless they depend on the parameter."""
+def adapt(algorithm: AbstractAlgorithm, problem: Problem, *, check: bool = True) -> AbstractAlgorithm:
+    """The algorithm as drivers run it on this problem: itself, unless the chains depend on the parameter.
+
+    With `check` it raises if the algorithm is not for this problem.
+    """
+    if check:
+        _check_fit(algorithm, problem)
     if not problem.controlled:
         return algorithm
     with precision():
-        source = tree.to_device(tree.take(problem.agents.source, 0), "float64")
-        start = tree.to_host(jax.tree.map(jnp.zeros_like, source.init(jax.random.key(0))))
-    return Walking(algorithm, start)
+        source, key = tree.take(problem.agents.source, 0), jax.random.key(0)
+        shapes = jax.eval_shape(lambda source: source.init(key), source)
+    return OnControlledChains(algorithm, jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes))
+
+
+def as_written(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
+    """The algorithm that `adapt` was given, for manifests."""
+    return algorithm.algorithm if isinstance(algorithm, OnControlledChains) else algorithm
+
+
+def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
+    if not isinstance(algorithm, AbstractAlgorithm):
+        what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else repr(algorithm)
+        raise TypeError(
+            f"`algorithm` must be an algorithm with its settings, got {what}. "
+            "For instance `FedHSA(step_size=0.1, local_steps=10)`."
+        )
+    algorithm.check(problem)
+    if not problem.controlled:
+        return
+    price = cost(problem, algorithm)
+    if abs(price.samples - price.evaluations) > 1e-9:
+        raise TypeError(
+            f"{type(algorithm).__name__} takes {price.samples:.4g} observations a round and evaluates "
+            f"{price.evaluations:.4g} operators. The chains of {type(problem.agents).__name__} depend on the "
+            "parameter, so each observation belongs to the one that led to it. Use a method that evaluates each "
+            "observation once, like FedHSA, LocalSA or SCAFFLSA."
+        )

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _check, tree
 from .._types import SeedLike
-from ..algorithms import AbstractAlgorithm, cost, prepare
+from ..algorithms import AbstractAlgorithm, adapt, cost
 from ..engine import Result
 from ..engine.simulate import check_length
 from ..problems import Problem
@@ -108,15 +108,15 @@ def federate(
     _check.count("rounds", rounds)
     if resume and folder is None:
         raise ValueError("`resume=True` needs `folder`, where the run was kept.")
-    driven = prepare(algorithm, problem)
+    adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
-    start = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
+    start = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
     agents = problem.flat_agents
     example, digest = tree.take(agents, 0), hashlib.sha256()
     for leaf in jax.tree.leaves(problem):
         digest.update(np.ascontiguousarray(leaf).tobytes())
-    task = Task(driven, problem.num_agents, start, key, dtype, example, digest.hexdigest())
+    task = Task(adapted, problem.num_agents, start, key, dtype, example, digest.hexdigest())
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check, tree
-from ..algorithms import AbstractAlgorithm, Cost, cost, parse, prepare
+from ..algorithms import AbstractAlgorithm, Cost, adapt, cost, parse
 from ..problems import AbstractAgent, Problem, make
 from ..problems._agents import check_operator, stack
 from ..sources import AbstractControlled, Silent
@@ -133,7 +133,7 @@ class Plan:
         """The algorithm."""
         defaults = {"step_size": self.step_size, "local_steps": self.local_steps, "server_step": self.server_step}
         algorithm = parse(self.algorithm, self.whole, **defaults)
-        prepare(algorithm, self.whole)  # refuses what does not fit
+        adapt(algorithm, self.whole)  # raises if it does not fit
         return algorithm
 
     @property
@@ -151,8 +151,8 @@ class Plan:
     def task(self) -> Task:
         """What server and sites must agree on."""
         example = None if self.agent is not None else tree.take(self.whole.flat_agents, 0)
-        driven, theta = prepare(self.method, self.whole), np.zeros(self.whole.dim)
-        return Task(driven, self.num_agents, theta, self.key, self.dtype, example, self._of())
+        adapted, theta = adapt(self.method, self.whole), np.zeros(self.whole.dim)
+        return Task(adapted, self.num_agents, theta, self.key, self.dtype, example, self._of())
 
     def _of(self) -> str:
         """What the agents are of. A function of the user's by its name: its file is elsewhere on every node."""

@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import _check, tree
+from .._describe import plain_settings
 from .._random import as_key, key_words
 from .._types import SeedLike, precision
 from ..algorithms import AbstractAlgorithm
 from ..algorithms.base import PerAgent
-from ..algorithms.shapes import exchange_shapes
+from ..algorithms.controlled import as_written
+from ..algorithms.trace import exchange_shapes
 from ..engine import batch
-from ..engine.simulate import describe
 from ..problems import AbstractAgent
 from .schema import Schema
 
@@ -102,14 +103,20 @@ class Task:
     def digest(self) -> str:
         """Two sides with the same digest agree on everything here."""
         schemas = [[name, sent.plain(), reply.plain()] for name, sent, reply in self.schemas(1)]
-        own = [describe(self.algorithm), self.problem, self.num_agents, key_words(self.key), self.dtype]
+        own = [
+            plain_settings(as_written(self.algorithm)),
+            self.problem,
+            self.num_agents,
+            key_words(self.key),
+            self.dtype,
+        ]
         text = json.dumps([*own, schemas])
         return hashlib.sha256(text.encode() + self.theta.tobytes()).hexdigest()[:32]
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON values."""
         return {
-            "algorithm": describe(self.algorithm),
+            "algorithm": plain_settings(as_written(self.algorithm)),
             "problem": {"num_agents": self.num_agents, "dim": len(self.theta)},
             "key": key_words(self.key),
             "dtype": self.dtype,

@@ -4,3 +4,6 @@ from .record import Snapshot as Snapshot
 from .result import Result as Result
 from .result import load as load
 from .simulate import simulate as simulate
+from .state import State as State
+from .state import init as init
+from .state import step as step

@@ -14,8 +14,9 @@ from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Exchange, Replies, Round
 from ..algorithms.base import checked_init, split
+from ..algorithms.play import Parts, play
 from ..problems import AbstractAgent
-from .record import Snapshot
+from .record import is_float, take_snapshot
 
 # Arrays of agents have axes (agents, seeds, ...), those of the server (seeds, ...), blocks (agents, steps, seeds, ...).
 
@@ -51,7 +52,7 @@ def begin(
     algorithm: AbstractAlgorithm,
     keys: Keys,
     theta: Theta,
-    theta_star: Theta,
+    theta_star: Theta | None,
     record: dict[str, Callable],
 ) -> tuple[Carry, dict[str, Array]]:
     """The state before the first round, position 0 of every chain, and what the recorders see of it."""
@@ -138,11 +139,13 @@ def run_round(
     """One round for all agents and seeds, `group` agents at a time."""
     # The chain moves on once per round; until then every exchange sees the same block.
     source, block = draw(agents, algorithm, keys, carry.source, index)
-    server, memory, M = carry.server, carry.memory, tree.leading_axis(agents)
-    for exchange in algorithm.exchanges:
-        message = send(exchange, keys, server, index, M)
-        replies, memory = local(exchange, agents, keys, message, memory, block, index, jnp.arange(M), M, group)
-        server = aggregate(exchange, keys, server, Replies(replies), index, M)
+    M = tree.leading_axis(agents)
+    parts = Parts(
+        send=lambda e, server: send(e, keys, server, index, M),
+        local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, jnp.arange(M), M, group),
+        aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(replies), index, M),
+    )
+    server, memory = play(algorithm, parts, carry.server, carry.memory)
     return Carry(server, memory, source, carry.failed)
 
 
@@ -154,7 +157,7 @@ def advance(
     first_round: Any,
     num_records: Any,
     bound: Any,
-    theta_star: Theta,
+    theta_star: Theta | None,
     record: dict[str, Callable],
     every: int,
     capacity: int,
@@ -185,16 +188,14 @@ def advance(
     return jax.lax.fori_loop(0, num_records, one_record, (carry, buffers))
 
 
-def observe(agents, carry: Carry, index: Any, theta_star: Theta, record: dict[str, Callable]) -> dict[str, Array]:
+def observe(
+    agents: AbstractAgent, carry: Carry, index: Any, theta_star: Theta | None, record: dict[str, Callable]
+) -> dict[str, Array]:
     """What the recorders see after a round, for every seed; infinite once a seed has diverged."""
 
     def of_seed(server, failed):
-        snapshot = Snapshot(server.theta, theta_star, index, server, agents)
-        values = {name: jnp.asarray(function(snapshot)) for name, function in record.items()}
-        return {
-            name: jnp.where(failed >= 0, jnp.inf, v) if jnp.issubdtype(v.dtype, jnp.floating) else v
-            for name, v in values.items()
-        }
+        values = take_snapshot(agents, server, index, theta_star, record)
+        return {name: jnp.where(failed >= 0, jnp.inf, v) if is_float(v) else v for name, v in values.items()}
 
     return jax.vmap(of_seed)(carry.server, carry.failed)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,10 @@ import numpy as np
 from .. import tree
 from .._random import fold_in
 from .._types import Key, Theta
-from ..algorithms import AbstractAlgorithm, Replies, Round
-from ..algorithms.base import split
+from ..algorithms import AbstractAlgorithm, Round
+from ..algorithms.play import Parts, one_seed, play, start
 from ..problems import AbstractAgent
-from .record import Snapshot
+from .record import is_float, take_snapshot
 
 
 def run_one_by_one(
@@ -22,63 +23,79 @@ def run_one_by_one(
     key: Key,
     seed: int,
     theta: Theta,
-    theta_star: Theta,
+    theta_star: Theta | None,
     rounds: int,
     every: int,
     bound: float,
     record: dict[str, Callable],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
     """One seed, written as the paper's loops are; gives the records, the last parameter and the round of failure."""
-    num_agents = tree.leading_axis(agents)
-    one = [tree.take(agents, i) for i in range(num_agents)]
-    seed_key = fold_in(key, seed)
-    server_key, agents_key = fold_in(seed_key, 1), fold_in(seed_key, 0)
-    agent_keys = [fold_in(agents_key, i) for i in range(num_agents)]
-    source_keys = [fold_in(k, 0) for k in agent_keys]
-    own_keys = [fold_in(k, 1) for k in agent_keys]
+    num_agents, H = tree.leading_axis(agents), algorithm.block_length
+    key = fold_in(key, seed)
+    server_key, agent_keys = fold_in(key, 1), fold_in(fold_in(key, 0), jnp.arange(num_agents))
+    source_keys, own_keys = fold_in(agent_keys, 0), fold_in(agent_keys, 1)
     failed, history = -1, []
 
     def observe(index, server):
-        snapshot = Snapshot(server.theta, theta_star, index, server, agents)
-        history.append({name: np.asarray(function(snapshot)) for name, function in record.items()})
+        values = {k: np.asarray(v) for k, v in take_snapshot(agents, server, index, theta_star, record).items()}
+        history.append({k: np.full_like(v, np.inf) if failed >= 0 and is_float(v) else v for k, v in values.items()})
+
+    def init(agent, key):
+        return agent.source.init(fold_in(key, 0))
 
     with jax.disable_jit():
-        server, memory = algorithm.init(theta)
-        memories = [memory] * num_agents
-        states = []
-        for i, agent in enumerate(one):
-            with _where(f"agent {i}, start of its source, seed {seed}"):
-                states.append(agent.source.init(fold_in(source_keys[i], 0)))
+        server, memory = start(algorithm, theta, num_agents)
+        source = _one_by_one(init, f"start of its source, seed {seed}")(agents, source_keys)
         observe(0, server)
         for t in range(rounds):
-            H = algorithm.block_length
-            blocks = []
-            for i, agent in enumerate(one):
-                with _where(f"agent {i}, observations of round {t}, seed {seed}"):
-                    keys = fold_in(source_keys[i], t * H + 1 + jnp.arange(H))
-                    states[i], block = agent.source.draw(keys, states[i])
-                    blocks.append(block)
+            positions = t * H + 1 + jnp.arange(H)
+
+            def draw(agent, key, state, positions=positions):
+                return agent.source.draw(fold_in(key, positions), state)
+
+            place = f"round {t}, seed {seed}"
+            source, block = _one_by_one(draw, f"observations of {place}")(agents, source_keys, source)
             shared = Round(jnp.asarray(t), fold_in(server_key, t), num_agents=num_agents)
-            for exchange in algorithm.exchanges:
-                with _where(f"server, send of exchange {exchange.name!r}, round {t}, seed {seed}"):
-                    own, deliver = split(exchange.send(server, shared))
-                replies = []
-                for i, agent in enumerate(one):
-                    with _where(f"agent {i}, exchange {exchange.name!r}, round {t}, seed {seed}"):
-                        mine = shared._replace(agent_key=fold_in(own_keys[i], t), agent=jnp.asarray(i))
-                        message = deliver(tree.take(own, i))
-                        reply, memories[i] = exchange.local(message, memories[i], agent, blocks[i], mine)
-                        replies.append(reply)
-                with _where(f"server, aggregate of exchange {exchange.name!r}, round {t}, seed {seed}"):
-                    stacked = jax.tree.map(lambda *r: jnp.stack(r), *replies)
-                    server = exchange.aggregate(server, Replies(stacked), shared)
+            parts = _with_places(agents, block, shared, fold_in(own_keys, t), place)
+            server, memory = play(algorithm, parts, server, memory)
             if failed < 0 and not float(jnp.sum(server.theta**2)) <= bound**2:
                 failed = t + 1
             if (t + 1) % every == 0:
                 observe(t + 1, server)
-                if failed >= 0:
-                    history[-1] = {name: np.full_like(v, np.inf) for name, v in history[-1].items()}
     return tree.stack(history), np.asarray(server.theta), failed
+
+
+def _with_places(agents: Any, block: Any, shared: Round, keys: Key, place: str) -> Parts:
+    """The parts of a round for one seed, with errors that say in which of them they happened."""
+
+    def send(exchange, server):
+        with _where(f"server, send of exchange {exchange.name!r}, {place}"):
+            return one_seed(agents, block, shared, keys).send(exchange, server)
+
+    def local(exchange, message, memory):
+        def over_agents(function):
+            return _one_by_one(function, f"exchange {exchange.name!r}, {place}")
+
+        return one_seed(agents, block, shared, keys, over_agents).local(exchange, message, memory)
+
+    def aggregate(exchange, server, replies):
+        with _where(f"server, aggregate of exchange {exchange.name!r}, {place}"):
+            return one_seed(agents, block, shared, keys).aggregate(exchange, server, replies)
+
+    return Parts(send, local, aggregate)
+
+
+def _one_by_one(function: Callable, place: str) -> Callable:
+    """`jax.vmap(function)` as a loop over the agents."""
+
+    def of_all(*arguments):
+        found = []
+        for i in range(tree.leading_axis(arguments[0])):
+            with _where(f"agent {i}, {place}"):
+                found.append(function(*tree.take(arguments, i)))
+        return jax.tree.map(lambda *values: jnp.stack(values), *found)
+
+    return of_all
 
 
 @contextlib.contextmanager

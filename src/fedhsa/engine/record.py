@@ -3,54 +3,129 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
+from .. import tree
+from .._describe import IndescribableError, digest
 from .._types import Theta
-from ..problems import AbstractAgent
+from ..problems import AbstractAgent, Problem
+from ..problems.base import FlatAgent
+
+Record = str | Sequence[str] | Mapping[str, str | Callable]
 
 
 class Snapshot(NamedTuple):
     """What a recorder sees after a round, for one seed."""
 
-    theta: Theta
-    theta_star: Theta
+    theta: PyTree
+    """The parameter, in the shape the problem gives it."""
+    theta_star: PyTree
+    """The root in the same shape; None where the problem has none."""
     round: Any
     server: Any
+    """The server's state, in which the parameter is a flat vector."""
     agents: AbstractAgent
     """All agents: arrays carry a leading axis."""
 
 
 def error(snapshot: Snapshot):
     r"""The squared distance to the root, $|\theta - \theta^\star|^2$."""
-    return jnp.sum((snapshot.theta - snapshot.theta_star) ** 2)
+    away = jax.tree.map(lambda x, y: x - y, snapshot.theta, snapshot.theta_star)
+    return jnp.sum(tree.ravel(away) ** 2)
 
 
 def theta(snapshot: Snapshot):
-    """The parameter itself."""
-    return snapshot.theta
+    """The parameter itself, as a flat vector."""
+    return snapshot.server.theta
 
 
 def operator_norm(snapshot: Snapshot):
     r"""The norm of the average mean operator, $|\bar G(\theta)|$; needs no root."""
-    values = jax.vmap(lambda agent: agent.mean_operator(snapshot.theta))(snapshot.agents)
+    values = jax.vmap(lambda agent: tree.ravel(agent.mean_operator(snapshot.theta)))(snapshot.agents)
     return jnp.linalg.norm(jnp.mean(values, axis=0))
 
 
 RECORDERS: dict[str, Callable] = {"error": error, "theta": theta, "operator_norm": operator_norm}
 
 
-def resolve(record: Sequence[str] | Mapping[str, Callable], agents: AbstractAgent) -> dict[str, Callable]:
-    """The recorders by name, those of all problems and those of these agents; the error is always among them."""
+class _SameCode:
+    """A recorder that equals another one of the same code and values, so that compiled programs are found again."""
+
+    def __init__(self, function: Callable):
+        self.function, self.digest = function, digest(function, "record")
+
+    def __call__(self, snapshot):
+        return self.function(snapshot)
+
+    def __eq__(self, other):
+        return isinstance(other, _SameCode) and self.digest == other.digest
+
+    def __hash__(self):
+        return hash(self.digest)
+
+
+def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
+    """The recorders by name, with the error among them, or without a root the norm of the average operator."""
     if isinstance(record, str):
         record = (record,)
     if not isinstance(record, Mapping):
-        known = {name: lambda name=name: RECORDERS[name] for name in RECORDERS} | agents.recorders()
-        unknown = [name for name in record if name not in known]
-        if unknown:
+        record = {name: name for name in record}
+    found = {name: _recorder(name, chosen, problem) for name, chosen in record.items()}
+    if problem.theta_star is None:
+        return found if _without_mean(problem) else {"operator_norm": operator_norm, **found}
+    return {"error": error, **found}
+
+
+def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Callable:
+    if name in ("error", "operator_norm") and chosen != name:  # runs are judged by these
+        raise ValueError(f"`record`: {name!r} is the name of a recorder of its own. Give yours another name.")
+    if isinstance(chosen, str):
+        known = {name: lambda name=name: RECORDERS[name] for name in RECORDERS} | problem.agents.recorders()
+        if chosen not in known:
             raise ValueError(
-                f"`record` knows {', '.join(known)} here, got {unknown[0]!r}. Pass your own as a dictionary, "
+                f"`record` knows {', '.join(known)} here, got {chosen!r}. Pass your own as a dictionary, "
                 "`record={'first': lambda snapshot: snapshot.theta[0]}`."
             )
-        record = {name: known[name]() for name in record}
-    return {"error": error, **record}
+        if chosen == "error" and problem.theta_star is None:
+            raise ValueError("`record`: the problem has no root, so there is no error. Use 'operator_norm'.")
+        return known[chosen]()
+    if not callable(chosen):
+        raise TypeError(f"`record`: {name!r} must be the name of a recorder or a function, got {chosen!r}.")
+    if isinstance(chosen, eqx.Module):
+        return chosen
+    try:
+        return _SameCode(chosen)
+    except IndescribableError:  # it is compiled again when it is given again
+        return chosen
+
+
+def _without_mean(problem: Problem) -> bool:
+    """Whether the mean operators are not known exactly."""
+    try:
+        jax.eval_shape(problem.agents.mean_operator, problem.like)
+    except TypeError:
+        return True
+    return False
+
+
+def take_snapshot(
+    agents: AbstractAgent, server: Any, index: Any, theta_star: Theta | None, record: dict[str, Callable]
+) -> dict[str, Array]:
+    """What the recorders make of the server's state, for one seed."""
+    flat = isinstance(agents, FlatAgent)
+    shape = agents.unravel if flat else lambda theta: theta
+    root = None if theta_star is None else shape(theta_star)
+    snapshot = Snapshot(shape(server.theta), root, index, server, agents.agent if flat else agents)
+    values = {name: function(snapshot) for name, function in record.items()}
+    for name, value in values.items():
+        if jax.tree.structure(value) != jax.tree.structure(0):
+            raise TypeError(f"`record`: {name!r} must give one number or array, got {type(value).__name__}.")
+    return {name: jnp.asarray(value) for name, value in values.items()}
+
+
+def is_float(value: Any) -> bool:
+    """Whether the entries are real numbers, which can be infinite."""
+    return jnp.issubdtype(value.dtype, jnp.floating)

@@ -54,8 +54,10 @@ class Run:
         devices: Sequence[Device],
     ):
         self.agents, self.algorithm = tree.to_device((problem.flat_agents, algorithm), dtype)
-        self.theta, self.theta_star = jnp.asarray(theta, dtype), jnp.asarray(problem.theta_star, dtype)
-        self.bound = jnp.asarray(DIVERGED * (1 + np.abs(theta).max() + np.abs(problem.theta_star).max()), dtype)
+        self.problem, self.theta, root = problem, jnp.asarray(theta, dtype), problem.theta_star
+        self.theta_star = None if root is None else jnp.asarray(root, dtype)
+        size = np.abs(theta).max() + (0.0 if root is None else np.abs(root).max())
+        self.bound = jnp.asarray(DIVERGED * (1 + size), dtype)
         self.key, self.seeds, self.every, self.dtype = key, seeds, every, dtype
         self.record, self.devices = tree.arrays_to_device(record, dtype), devices
         self.timings = {"compile": 0.0, "run": 0.0}
@@ -147,18 +149,20 @@ class Run:
         """What a checkpoint keeps."""
         return Saved(self.round, self.chunk, self.progress.carries, self._records())
 
-    def result(self, settings: dict, cost: Cost, complete: bool = True) -> Result:
-        """Everything so far."""
+    def result(self, settings: dict, cost: Callable[[], Cost], complete: bool = True) -> Result:
+        """Everything so far; without a root the error is not a number."""
         if self._debugged:
             histories, thetas, failures = zip(*self._debugged, strict=True)
             records, theta, failed = tree.stack(histories), np.stack(thetas), np.array(failures)
         else:
             records, failed = self._records(), self._failed()
             theta = np.concatenate([np.asarray(c.server.theta) for c in self.progress.carries])[: self.seeds]
+        rounds = np.arange(0, self.round + 1, self.every)
+        unknown = np.full((self.seeds, len(rounds)), np.nan)
         return Result(
-            error=records["error"],
-            theta=theta,
-            rounds=np.arange(0, self.round + 1, self.every),
+            error=records.get("error", unknown),
+            theta=self.problem.unravel(theta),
+            rounds=rounds,
             records=records,
             failed_round=failed,
             cost=cost,

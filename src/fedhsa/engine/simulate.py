@@ -1,30 +1,26 @@
 """`simulate`: a problem, an algorithm, and many rounds and seeds as one compiled program."""
 
-import dataclasses
-import hashlib
-import json
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 
 from .. import _check, _files, tree
+from .._describe import digest, plain_settings
 from .._random import as_key, key_words
 from .._types import Device, SeedLike, precision
 from .._version import __version__
-from ..algorithms import AbstractAlgorithm, cost, prepare
-from ..algorithms.controlled import Walking
+from ..algorithms import AbstractAlgorithm, Cost, adapt, cost
 from ..problems import Problem
 from . import checkpoint as checkpoints
 from . import placement
 from .progress import ShowProgress, progress_bar
-from .record import resolve
+from .record import Record, resolve
 from .result import Result
 from .run import Run
 
@@ -40,7 +36,7 @@ def simulate(
     seeds: int = 1,
     key: SeedLike = 0,
     theta: Any = None,
-    record: Sequence[str] | Mapping[str, Callable] = ("error",),
+    record: Record = ("error",),
     every: int = 1,
     dtype: str = "float64",
     checkpoint: str | os.PathLike | None = None,
@@ -61,8 +57,9 @@ def simulate(
     - `seeds`: how many independent runs; seed `s` is the same whatever their number.
     - `key`: an int or a JAX key.
     - `theta`: where to start, shaped like the problem's parameter. Default: zeros.
-    - `record`: what to keep besides the error: names (`"theta"`, `"operator_norm"`), or a dictionary of functions of a
-      `Snapshot`.
+    - `record`: what to keep besides the error: names (`"theta"`, `"operator_norm"`), or a dictionary from names to such
+      names or to functions of a `Snapshot`. Where the problem has no root, the norm of the average operator takes the
+      place of the error.
     - `every`: keep only every so many rounds; `rounds` must be a multiple.
     - `dtype`: `"float64"` or `"float32"`.
 
@@ -96,19 +93,25 @@ def simulate(
         _check.count("checkpoint_every", checkpoint_every)
     if checkpoint is not None:
         _files.check_writable("checkpoint", checkpoint)
-    driven = prepare(algorithm, problem)
+    adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
-    recorders = resolve(record, problem.agents)
-    theta = np.zeros(problem.dim) if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
+    recorders = resolve(record, problem)
+    theta = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
     devices = list(devices) if devices is not None else jax.devices()
-    settings = _settings(problem, algorithm, theta, key, seeds, every, dtype, list(recorders))
+    settings = _settings(problem, algorithm, key, seeds, every, dtype, list(recorders))
     settings["device"] = placement.describe(devices)
+    if checkpoint is not None:
+        settings["fingerprint"] = _fingerprint(problem, algorithm, theta, recorders, settings)
+
+    def price() -> Cost:
+        return cost(problem, algorithm)
+
     with precision(dtype):
-        run = Run(problem, driven, theta, as_key(key), seeds, every, dtype, recorders, devices)
+        run = Run(problem, adapted, theta, as_key(key), seeds, every, dtype, recorders, devices)
         if debug:
             for seed in range(seeds):
                 run.debug(seed, rounds)
-            return run.result(settings, cost(problem, algorithm))
+            return run.result(settings, price)
         restored = None
         if resume and checkpoint is not None and os.path.exists(checkpoint):
             restored = checkpoints.read(checkpoint, settings["fingerprint"])
@@ -118,7 +121,7 @@ def simulate(
                 )
         run.prepare(chunk, restored)
         complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)
-        return run.result(settings, cost(problem, algorithm), complete)
+        return run.result(settings, price, complete)
 
 
 def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: ShowProgress) -> bool:
@@ -163,16 +166,11 @@ def check_length(problem: Problem, needed: int) -> None:
         )
 
 
-def _settings(
-    problem, algorithm, theta, key, seeds: int, every: int, dtype: str, recorded: list[str]
-) -> dict[str, Any]:
-    """All that determines the numbers, as plain values, with a fingerprint of the arrays among them."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves((problem, algorithm, theta)):
-        digest.update(f"{np.shape(leaf)}".encode())
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    settings = {
-        "algorithm": describe(algorithm),
+def _settings(problem, algorithm, key, seeds: int, every: int, dtype: str, recorded: list[str]) -> dict[str, Any]:
+    """The settings as plain values, for manifests."""
+    versions = {"fedhsa": __version__, "jax": jax.__version__, "numpy": np.__version__}
+    return {
+        "algorithm": plain_settings(algorithm),
         "problem": {
             "agent": type(problem.agents).__name__,
             "num_agents": problem.num_agents,
@@ -183,22 +181,12 @@ def _settings(
         "every": every,
         "dtype": dtype,
         "recorded": recorded,
-    }
-    digest.update(json.dumps(settings).encode())
-    versions = {"fedhsa": __version__, "jax": jax.__version__, "numpy": np.__version__}
-    return settings | {
-        "fingerprint": digest.hexdigest(),
         "versions": versions | {"python": platform.python_version()},
     }
 
 
-def describe(setting: Any) -> Any:
-    """A setting as plain values: numbers as they are, modules as their name and fields."""
-    if isinstance(setting, Walking):  # follows from the problem
-        return describe(setting.algorithm)
-    if isinstance(setting, eqx.Module):
-        fields = {f.name: describe(getattr(setting, f.name)) for f in dataclasses.fields(setting)}
-        return {"name": type(setting).__name__, **fields}
-    if isinstance(setting, np.ndarray | np.generic | jax.Array):
-        return np.asarray(setting).tolist()
-    return setting
+def _fingerprint(problem, algorithm, theta, recorders: dict[str, Callable], settings: dict[str, Any]) -> str:
+    """A digest of all that determines the numbers; raises if part of it cannot be described."""
+    parts = {"problem": problem, "algorithm": algorithm, "theta": theta, "record": recorders}
+    plain = {name: settings[name] for name in ("key", "seeds", "every", "dtype")}
+    return digest([digest(value, name) for name, value in parts.items()] + [plain], "settings")

@@ -227,7 +227,7 @@ class Problem(eqx.Module):
             >>> {name: leaf.shape for name, leaf in problem.unravel(np.zeros((8, 3))).items()}     # of 8 seeds
             {'level': (8,), 'slope': (8, 2)}
         """
-        return _Unravel(self.like)(np.asarray(theta))
+        return _Unravel(self.like)(theta if isinstance(theta, jax.Array) else np.asarray(theta))
 
     def mean_operators(self, theta: Any) -> np.ndarray:
         r"""$\bar G_i(\theta)$ for every agent, `(M, d)`; `theta` is a flat vector."""

@@ -11,8 +11,8 @@ from jax.flatten_util import ravel_pytree
 from .. import tree
 from .._random import fold_in
 from .._types import precision
-from ..algorithms import AbstractAlgorithm, Replies, Round
-from ..algorithms.base import split
+from ..algorithms import AbstractAlgorithm, Round
+from ..algorithms.play import one_seed, play, start
 from ..problems import Problem
 
 
@@ -37,9 +37,9 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
             return jnp.asarray(True)
 
     def once(theta):
-        start = begin(algorithm, theta, problem.num_agents)
+        begun = start(algorithm, theta, problem.num_agents)
         round = Listening(jnp.ones((), int), jax.random.key(0), num_agents=problem.num_agents)
-        return _play(problem.agents, algorithm, start, (), round)
+        return _play(problem.agents, algorithm, begun, (), round)
 
     with precision():
         try:
@@ -57,27 +57,10 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
     return (edges[:-1] + edges[1:]) / 2, np.diff(edges)
 
 
-def begin(algorithm: AbstractAlgorithm, theta: Any, num_agents: int) -> tuple[Any, Any]:
-    """Server and memories before the first round."""
-    server, memory = algorithm.init(theta)
-    return server, jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), memory)
-
-
 def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], block: Any, shared: Round):
-    """One round of one seed, as engines play it; nothing is drawn."""
-    server, memory = state
-    everyone = jnp.arange(shared.num_agents)
-    keys = fold_in(shared.key, everyone)
-    for exchange in algorithm.exchanges:
-        own, deliver = split(exchange.send(server, shared))
-
-        def local(agent, number, key, memory, block, own, exchange=exchange, deliver=deliver):
-            mine = shared._replace(agent_key=key, agent=number)
-            return exchange.local(deliver(own), memory, agent, block, mine)
-
-        replies, memory = jax.vmap(local)(agents, everyone, keys, memory, block, own)
-        server = exchange.aggregate(server, Replies(replies), shared)
-    return server, memory
+    """One round of one seed; nothing is drawn."""
+    keys = fold_in(shared.key, jnp.arange(shared.num_agents))
+    return play(algorithm, one_seed(agents, block, shared, keys), *state)
 
 
 def floats(state: Any) -> tuple[Any, Any]:
@@ -151,5 +134,5 @@ def follow_all(agents, algorithm, coins, weights, theta, rounds: int):
         state = _on_average(agents, algorithm, state, index, jax.random.key(0), coins, weights)
         return state, state[0].theta
 
-    _, path = jax.lax.scan(step, begin(algorithm, theta, tree.leading_axis(agents)), jnp.arange(rounds))
+    _, path = jax.lax.scan(step, start(algorithm, theta, tree.leading_axis(agents)), jnp.arange(rounds))
     return jnp.concatenate([theta[None], path])

@@ -144,7 +144,7 @@ def estimate(
         stream = _open(problem, _plan(tree.take(problem.agents.source, 0), samples, R, burn_in), key)
         if lags is not None:
             _check.number("lags", _check.count("lags", lags, least=0), most=stream.plan.samples - 1)
-        start = problem.root if theta is None else _check.array("theta", tree.ravel(theta), (problem.dim,))
+        start = problem.root if theta is None else tree.ravel_like("theta", theta, problem.like)
         thetas = np.tile(start, (R, 1)) if theta is None else _find_roots(stream, np.tile(start, (R, 1)))
         parts = [_one_agent(stream, i, thetas, lags) for i in range(problem.num_agents)]
     bandwidth, effective = (np.stack([getattr(p, name) for p in parts]) for name in ("bandwidth", "effective_samples"))

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from .. import _check, tree
+from .. import tree
 from .._types import precision
 from ..algorithms import AbstractAlgorithm, AbstractSchedule
+from ..algorithms.play import start
 from ..problems import Problem
 from ..problems.quadratic import QuadraticAgent
-from ._play import begin, floats, follow, follow_all, pull_back, response, ways_of_the_coin, whole
+from ._play import floats, follow, follow_all, pull_back, response, ways_of_the_coin, whole
 
 ROUNDS = (1, 2, 3, 10, 1009)
 """Rounds that must be alike for a method to have one map; the first of a run may differ."""
@@ -61,7 +62,7 @@ class Joint:
         with precision():
             self.agents, self.algorithm = tree.to_device((quiet.agents, algorithm), "float64")
             root = jnp.asarray(problem.root, dtype="float64")
-            numbers, self.rest = floats(begin(self.algorithm, root, self.num_agents))
+            numbers, self.rest = floats(start(self.algorithm, root, self.num_agents))
             base, self.unravel = ravel_pytree(numbers)
             self.base = np.asarray(base)
             self.start_spread = np.asarray(jax.jacfwd(self._start)(root))
@@ -90,7 +91,7 @@ class Joint:
         return self.size > self.problem.dim or len(self.coins) > 1
 
     def _start(self, theta):
-        return ravel_pytree(floats(begin(self.algorithm, theta, self.num_agents))[0])[0]
+        return ravel_pytree(floats(start(self.algorithm, theta, self.num_agents))[0])[0]
 
     def _parameter(self, state):
         return whole(self.unravel(state), self.rest)[0].theta
@@ -255,5 +256,5 @@ def check_schedule(algorithm: AbstractAlgorithm) -> None:
 
 def start_error(problem: Problem, theta: Any) -> np.ndarray:
     """The error a run from `theta` starts with."""
-    theta = np.zeros(problem.dim) if theta is None else tree.ravel(theta)
-    return _check.array("theta", theta, (problem.dim,)) - problem.root
+    start = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
+    return start - problem.root

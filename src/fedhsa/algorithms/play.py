@@ -1,0 +1,72 @@
+"""One round: the only place that says in which order server and agents act.
+
+A driver says how the three parts of an exchange are carried out (for one seed or many, compiled or one by one, traced
+for their shapes or for their derivatives), and `play` carries them out in turn.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .._types import Block, Key, Theta
+from ..problems import AbstractAgent
+from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, split
+
+
+class Parts(NamedTuple):
+    """How a driver carries out the three parts of an exchange."""
+
+    send: Callable[[Exchange, Any], PyTree]
+    """`(exchange, server) -> message`."""
+    local: Callable[[Exchange, PyTree, PyTree], tuple[PyTree, PyTree]]
+    """`(exchange, message, memories) -> (replies, memories)`, for all agents."""
+    aggregate: Callable[[Exchange, Any, PyTree], Any]
+    """`(exchange, server, replies) -> server`."""
+
+
+def play(algorithm: AbstractAlgorithm, parts: Parts, server: Any, memory: PyTree) -> tuple[Any, PyTree]:
+    """The server and the agents' memories after one round."""
+    for exchange in algorithm.exchanges:
+        message = parts.send(exchange, server)
+        replies, memory = parts.local(exchange, message, memory)
+        server = parts.aggregate(exchange, server, replies)
+    return server, memory
+
+
+def start(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> tuple[Any, PyTree]:
+    """The server and the agents' memories before the first round, for one seed."""
+    server, memory = checked_init(algorithm, theta)
+    return server, jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), memory)
+
+
+def one_seed(
+    agents: AbstractAgent, block: Block, shared: Round, agent_keys: Key, over_agents: Callable = jax.vmap
+) -> Parts:
+    """The parts of a round for one seed.
+
+    **Arguments:**
+
+    - `agents`, `block`, `agent_keys`: arrays with a leading axis, one entry per agent.
+    - `shared`: what server and agents know about the round.
+    - `over_agents`: turns a function of one agent into one of all agents, as `jax.vmap` does.
+    """
+
+    def send(exchange, server):
+        return exchange.send(server, shared)
+
+    def local(exchange, message, memory):
+        own, deliver = split(message)
+
+        def of_agent(agent, number, key, memory, block, own):
+            mine = shared._replace(agent_key=key, agent=number)
+            return exchange.local(deliver(own), memory, agent, block, mine)
+
+        return over_agents(of_agent)(agents, jnp.arange(shared.num_agents), agent_keys, memory, block, own)
+
+    def aggregate(exchange, server, replies):
+        return exchange.aggregate(server, Replies(replies), shared)
+
+    return Parts(send, local, aggregate)

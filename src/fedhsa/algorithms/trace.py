@@ -1,0 +1,154 @@
+"""What one round sends and evaluates, found by tracing it: the shapes of messages, and what a deployment would pay."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from .. import tree
+from .._types import Theta, precision
+from ..problems import AbstractAgent, Problem
+from ..sources import AbstractSource, Silent
+from .base import AbstractAlgorithm, Coded, Cost, Round, split
+from .play import one_seed, play
+
+
+class _StandIn(AbstractAgent):
+    """An agent of which only the shapes matter."""
+
+    source: AbstractSource
+
+    def operator(self, theta, o, /):
+        return theta
+
+    def mean_operator(self, theta, /):
+        return theta
+
+
+class _CountedAgent(AbstractAgent):
+    """An agent whose operator leaves its name in the program each time it is evaluated."""
+
+    source: AbstractSource
+    agent: AbstractAgent
+
+    def operator(self, theta, o, /):
+        @jax.jit
+        def operator_evaluation(agent, theta, o):
+            return agent.operator(theta, o)
+
+        return operator_evaluation(self.agent, theta, o)
+
+    def mean_operator(self, theta, /):
+        return self.agent.mean_operator(theta)
+
+    def visited(self, o, /):
+        """Of agents that have it; only methods that have checked for it ask."""
+        return self.agent.visited(o)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def exchange_shapes(
+    algorithm: AbstractAlgorithm, theta: Theta, num_agents: int = 1, agent: AbstractAgent | None = None
+) -> list[tuple[PyTree, PyTree]]:
+    """The shapes of the server's message and of one agent's reply, exchange by exchange.
+
+    Without an `agent` a stand-in answers, which serves all methods that evaluate nothing but operators.
+    """
+    try:
+        return _trace(algorithm, theta, num_agents, _StandIn(Silent()) if agent is None else agent)[0]
+    except AttributeError as error:
+        raise TypeError(
+            f"What {type(algorithm).__name__} sends cannot be found from its settings, since it uses more of an agent "
+            f"than its operators ({error}). Use a method that does not."
+        ) from error
+
+
+def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
+    """Counts exchanges, floats, samples and operator evaluations of one round by tracing it.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=3)
+        >>> cost(problem, fedhsa.FedHSA(0.01, local_steps=10))
+        Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10)
+    """
+    algorithm.check(problem)
+    with precision():
+        # Chains that depend on the parameter are not stepped here; what an operator's value is changes no cost.
+        agent = _StandIn(Silent()) if problem.controlled else tree.take(problem.flat_agents, 0)
+        agent, settings = tree.to_device((agent, algorithm), "float64")
+        counted = _CountedAgent(agent.source, agent)
+        travelled, program = _trace(settings, jnp.zeros(problem.dim), problem.num_agents, counted)
+    down = sum(_floats(message) for message, _ in travelled)
+    up = sum(_floats(reply) for _, reply in travelled)
+    return algorithm.average_cost(Cost(len(travelled), down, up, algorithm.block_length, _count(program.jaxpr)))
+
+
+def _trace(
+    algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, agent: AbstractAgent
+) -> tuple[list[tuple[PyTree, PyTree]], Any]:
+    """Per exchange the shapes of the message to one agent and of its reply; and the round as a program."""
+    messages, replies = [], []
+
+    def shapes(values):
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), values)
+
+    def first_agent(function):
+        """Of all agents only the first is traced; the replies of the others look like its own."""
+
+        def apply(agent, numbers, key, memory, block, own):
+            reply, memory = function(agent, numbers[0], key, memory, block, tree.take(own, 0))
+            replies.append(shapes(reply))
+            return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *x.shape)), reply), memory
+
+        return apply
+
+    def one_round(theta):
+        key = jax.random.key(0)
+        _, block = agent.source.draw(jnp.broadcast_to(key, algorithm.block_length), agent.source.init(key))
+        shared = Round(jnp.zeros((), int), key, num_agents=num_agents)
+        parts = one_seed(agent, block, shared, key, first_agent)
+
+        def send(exchange, server):
+            message = parts.send(exchange, server)
+            messages.append(shapes(message))
+            return message
+
+        return play(algorithm, parts._replace(send=send), *algorithm.init(theta))[0]
+
+    with jax.disable_jit(False):
+        program = jax.make_jaxpr(one_round)(theta)
+    return list(zip(messages, replies, strict=True)), program
+
+
+def _floats(message: Any) -> float:
+    """The numbers in a message to or from one agent; what is coded counts by its bits."""
+    own, deliver = split(message)
+    message = deliver([jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), part) for part in own])
+    coded, plain = [], []
+    for leaf in jax.tree.leaves(message, is_leaf=lambda x: isinstance(x, Coded)):
+        (coded if isinstance(leaf, Coded) else plain).append(leaf)
+    bits = sum(leaf.bits for leaf in coded)
+    return tree.size(plain) + (bits / 64 if bits else 0)
+
+
+def _count(jaxpr: Any) -> int:
+    """How often the operator is evaluated: loops count as often as they turn, branches by the dearest."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.params.get("name") == "operator_evaluation":
+            total += 1
+        elif equation.primitive.name == "scan":
+            total += equation.params["length"] * _count(equation.params["jaxpr"].jaxpr)
+        elif equation.primitive.name == "cond":
+            total += max(_count(branch.jaxpr) for branch in equation.params["branches"])
+        else:
+            total += sum(_count(inner) for inner in _inner(equation.params))
+    return total
+
+
+def _inner(params: dict[str, Any]):
+    for value in params.values():
+        if hasattr(value, "jaxpr"):
+            yield value.jaxpr
+        elif hasattr(value, "eqns"):
+            yield value
