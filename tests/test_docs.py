@@ -1,31 +1,128 @@
 """The pages of the documentation: their code runs, what they show is what it prints, and their links lead somewhere."""
 
+import contextlib
+import itertools
 import re
 
 import pytest
 from matplotlib.figure import Figure
 
 import pages
+from fedhsa import cli
+from fedhsa.cli import analyze, compare, deploy, reproduce, run
+from fedhsa.experiments.run import presets
 from pages import PAGES, ROOT
 
 NAMES = [pages.name(page) for page in PAGES]
-
-
+README = ROOT / "README.md"
 LONG = (
-    *("theory.md", "engine.md", "problems.md", "extrapolation.md", "participation.md", "compressed.md"),
-    *("games.md", "live.md", "streams.md", "tutorial-grid-worlds.md", "tutorial-control.md"),
+    *("README.md", "docs/command-line.md", "docs/compressed.md", "docs/engine.md", "docs/extrapolation.md"),
+    *("docs/games.md", "docs/live.md", "docs/participation.md", "docs/problems.md", "docs/streams.md"),
+    *("docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md", "examples/pedestrians/README.md"),
 )
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
+NOT_RUN = {"docs/deploy.md": 2, "docs/live.md": 1}
+"""How many blocks of which pages are not run: those of a Flower network. The pages say why."""
+LANGUAGES = ("python", "text", "console", "sh", "bash", "diff")
+
+
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Figures are composed and not rendered, which takes longer than the rest."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **settings: None)
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.slow if page.name in LONG else ()) for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.slow if pages.name(page) in LONG else ()) for page in PAGES],
     ids=NAMES,
 )
-def test_every_page_runs_from_top_to_bottom_and_shows_what_it_prints(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **settings: open(path, "wb").close())  # rendering is slow
+def test_every_page_runs_from_top_to_bottom_and_shows_what_it_prints(page, tmp_path, unrendered):
     assert "\n".join(pages.stale(page, pages.run(page, tmp_path))) == ""
+
+
+def test_the_readme_begins_with_a_short_program(capsys):
+    code, shown = pages.read(README.read_text())[:2]
+    assert code.line < 25
+    assert len(code.text.splitlines()) <= 12
+    exec(code.text.replace("rounds=1500, seeds=32", "rounds=2, seeds=1"), {})  # the whole of it is a slow test
+    assert re.sub(pages.NUMBER, "", capsys.readouterr().out).split() == re.sub(pages.NUMBER, "", shown.text).split()
+
+
+def test_the_readme_runs_what_the_figure_beneath_it_shows():
+    code = pages.read(README.read_text())[0].text
+    experiment = presets.experiments()["quadratic/markov"]
+    settings = experiment.instance.settings()
+    assert f"random(num_agents={settings['num_agents']}, b_level={settings['b_level']})" in code
+    assert code.count(f"({experiment.step_size}, local_steps={experiment.local_steps})") == 2
+    assert f"rounds={experiment.rounds}, seeds={experiment.seeds})" in code
+    assert experiment.key == settings["key"] == 0  # the defaults
+
+
+def test_every_block_of_a_page_is_run_compared_or_marked_with_the_reason_why_not():
+    found = {name: pages.read(page.read_text()) for name, page in zip(NAMES, PAGES, strict=True)}
+    assert {block.language for blocks in found.values() for block in blocks} <= set(LANGUAGES)
+    assert list(itertools.chain.from_iterable(map(pages.unexplained, PAGES))) == []
+    marked = {name: sum(block.not_run is not None for block in blocks) for name, blocks in found.items()}
+    assert {name: number for name, number in marked.items() if number} == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("error 9.5e-03", "error   0.0095", True),
+        ("error 9.5e-03", "error 9.6e-03", False),
+        ("0.123456789", "0.123456788", True),
+        ("7 rounds", "8 rounds", False),
+        ("[0.12 0.  ]", "[0.12 0.  ]", True),
+        ("[463. 278.]", "[463.2 278.]", False),
+        ("a\n...\nb", "a\n1\n2\nb", True),
+        ("a\n...\nb", "a\n1\n2\nc", False),
+        ("error 8e-29", "error 3e-28", True),
+        ("Conditions(root=-0.25)", "Conditions(root=0.25)", False),
+        ("a\nb", "a b", False),
+        ("1,000 MB", "1,000 MB", True),
+    ],
+)
+def test_what_a_page_shows_agrees_with_what_is_printed_up_to_the_wildcards(shown, printed, same):
+    assert pages.agree(shown, printed) is same
+
+
+def test_a_page_that_is_out_of_date_is_noticed_and_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    code = "```python\nprint('one')\nprint(2)\n```\n"
+    page.write_text(f"{code}\n```text\none\n3\n```\n\n{code}\nEnd.\n")
+    (tmp_path / "examples").mkdir()
+    blocks = pages.run(page, tmp_path)
+    assert len(pages.stale(page, blocks)) == 2  # the number, and what is not shown
+    assert pages.renew(page, blocks)
+    assert page.read_text() == f"{code}\n```text\none\n2\n```\n\n{code}\n```text\none\n2\n```\n\nEnd.\n"
+    assert pages.stale(page, pages.run(page, tmp_path)) == []
+
+
+class Understood(BaseException):
+    """The settings of a command, in the place of its run."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_on_a_page_is_understood(page, monkeypatch):
+    def until_understood(parse):
+        def stop(*arguments):
+            raise Understood(parse(*arguments))
+
+        return stop
+
+    for module, name in itertools.product((analyze, compare, deploy, reproduce, run), ("parse", "parse_flags")):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, until_understood(getattr(module, name)))
+    monkeypatch.chdir(ROOT)
+    for block in pages.read(page.read_text()):
+        for words in pages.commands(block) if block.language in (*pages.SHELL, "console") else ():
+            if words[0] == "fedhsa":
+                words = list(itertools.takewhile(lambda word: word != "|", words))
+                with contextlib.suppress(Understood):
+                    assert cli.main(words[1:]) == 0, f"{pages.name(page)}: {' '.join(words)}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -40,5 +137,7 @@ def test_every_path_a_page_names_exists(page):
     """Names in backticks with a slash and a suffix are files, seen from the root or from the package."""
     known = ROOT, ROOT / "src", ROOT / "src" / "fedhsa"
     for name in re.findall(r"`([\w/]+/[\w/]+\.(?:py|md|toml|txt))`", page.read_text()):
-        if not name.endswith(("least_squares.py", "minibatch_sa.py")):  # what the reader is about to write
+        if not name.endswith(
+            ("least_squares.py", "minibatch_sa.py", "clipped.py")
+        ):  # what the reader is about to write
             assert any((folder / name).exists() for folder in known), f"{page.name} names {name}"

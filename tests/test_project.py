@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
-import re
 import subprocess
 import sys
 
@@ -41,17 +40,6 @@ def test_docstring_examples_run(name):
     for test in doctest.DocTestFinder().find(module, name, globs=context, extraglobs={}):
         runner.run(test)
     assert runner.failures == 0
-
-
-def test_the_readme_runs_and_prints_what_it_says():
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    printed = text.split("```text\n")[1].split("```")[0]
-    assert text[: text.index("```python")].count("\n") < 25
-    assert len(blocks[0].strip().splitlines()) <= 12
-    done = subprocess.run([sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(printed)
 
 
 def test_layers_hold():
