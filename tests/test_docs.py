@@ -51,7 +51,7 @@ def test_the_readme_begins_with_a_short_program(capsys):
 
 def test_the_readme_runs_what_the_figure_beneath_it_shows():
     code = pages.read(README.read_text())[0].text
-    experiment = presets.experiments()["quadratic/markov"]
+    experiment = presets.studies()["quadratic/markov"]
     settings = experiment.instance.settings()
     assert f"random(num_agents={settings['num_agents']}, b_level={settings['b_level']})" in code
     assert code.count(f"({experiment.step_size}, local_steps={experiment.local_steps})") == 2
