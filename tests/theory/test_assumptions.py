@@ -81,7 +81,7 @@ def test_another_server_step_is_outside_the_theorems(known):
 @pytest.mark.parametrize(
     ("algorithm", "why"),
     [
-        (fh.LocalSA(0.1, 2), "LocalSA is not covered. Unlike agents bias it"),
+        (fh.LocalSA(0.1, 2), "LocalSA is not covered. Heterogeneous agents bias it"),
         (fh.SynchronisedSA(0.1), "SynchronisedSA is not covered."),
         (fh.FedHSA(fh.Polynomial(1.0), 2), "schedules are not covered"),
     ],
@@ -117,14 +117,14 @@ def test_an_operator_that_is_not_monotone_fails_assumption_2():
     assert report["Theorem 1: step"].reason == "mu = -1 is not positive."
 
 
-def test_transient_states_and_stuck_chains_fail_assumption_3():
+def test_transient_states_and_not_mixing_chains_fail_assumption_3():
     features = [np.eye(3)[:, 1:]]
     P = [[[0.5, 0.25, 0.25], [0.0, 0.9, 0.1], [0.0, 0.3, 0.7]]]
     line = check(td.from_arrays(P, np.ones((1, 3)), features, 0.5))["Assumption 3"]
     assert line.verdict == "fails"
     assert line.reason == "Agent 0 is not irreducible, with 1 transient states; it mixes all the same."
-    stuck = [[[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]]]
-    line = check(finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), stuck))["Assumption 3"]
+    not_mixing = [[[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]]]
+    line = check(finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), not_mixing))["Assumption 3"]
     assert (line.verdict, line.reason) == ("fails", "Agent 0 hardly mixes: its second eigenvalue is 1 to rounding.")
 
 

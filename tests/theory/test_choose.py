@@ -85,7 +85,7 @@ def test_for_a_budget_the_best_way_is_on_the_frontier():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": 0.5}, "`budget` 0.5 does not buy one round of any of these ways, in rounds"),
+        ({"budget": 0.5}, "`budget` 0.5 does not buy one round of any candidate, in rounds"),
         ({"target": 1e-3, "algorithms": ()}, "`algorithms` must be a list of names"),
         ({"target": 1e-3, "algorithms": "FedHSA"}, "`algorithms` must be a list of names"),
         ({"target": 1e-3, "local_steps": ()}, "`local_steps` must be a list of numbers"),

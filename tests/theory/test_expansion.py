@@ -157,8 +157,8 @@ def test_additive_noise_has_no_markov_bias_and_the_expansion_is_exact():
         np.testing.assert_allclose(found.markov_bias, 0, atol=1e-12)
 
 
-def test_the_lasting_bias_is_the_limit_of_many_agents():
-    """The same two agents 1, 10 and 1000 times over: the bias approaches its lasting part like 1/M."""
+def test_the_persistent_bias_is_the_limit_of_many_agents():
+    """The same two agents 1, 10 and 1000 times over: the bias approaches its persistent part like 1/M."""
     problem, algorithm = tiny("td"), fh.FedHSA(0.05, 6)
     one = expansion(problem, algorithm)
     ten = expansion(problem.take([0, 1] * 10), algorithm)
@@ -169,7 +169,7 @@ def test_the_lasting_bias_is_the_limit_of_many_agents():
 
 
 @pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
-def test_the_lasting_bias_is_where_infinitely_many_agents_stand_still(method):
+def test_the_persistent_bias_is_where_infinitely_many_agents_stand_still(method):
     """Scalar, two components: the mean of a round from any point, state by state, and its fixed point."""
     problem, eta, H = two_components(3), 0.02, 40
     A, b, P = -problem.agents.A[0, :, 0, 0], problem.agents.b[0, :, 0], problem.agents.source.transition[0]

@@ -10,7 +10,8 @@ import numpy as np
 from .. import tree
 from .._types import Observation, precision
 from ..problems import AbstractAgent, Problem
-from ..sources import IID, AbstractSource, FiniteChain, Transition, Transitions
+from ..problems.quadratic import QuadraticAgent
+from ..sources import IID, VAR1, AbstractSource, FiniteChain, Transition, Transitions
 
 
 class FiniteLaw(NamedTuple):
@@ -45,7 +46,7 @@ class FiniteLaw(NamedTuple):
 
 
 def check_exogenous(problem: Problem) -> None:
-    """Refuses chains that depend on the parameter, whose law is another one wherever it is."""
+    """Raises if the chains depend on the parameter, since their law then changes with it."""
     if problem.controlled:
         raise TypeError(
             f"The chains of {type(problem.agents).__name__} depend on the parameter, and the noise with them; no law "
@@ -54,12 +55,19 @@ def check_exogenous(problem: Problem) -> None:
 
 
 def finite_law(source: AbstractSource) -> FiniteLaw | None:
-    """The finite law behind a problem's `agents.source`, or None where the source is not a finite chain."""
+    """The finite law behind a problem's `agents.source`, or None if the source is not a finite chain."""
     independent = isinstance(source, IID)
     inner = source.source if isinstance(source, IID) else source
     pairs = isinstance(inner, Transitions)
     chain = inner.chain if isinstance(inner, Transitions) else inner
     return FiniteLaw(chain, pairs, independent) if isinstance(chain, FiniteChain) else None
+
+
+def additive_noise(problem: Problem) -> VAR1 | None:
+    """The autoregressive source of additive noise, in order or drawn independently; None for any other noise."""
+    source = problem.agents.source
+    inner = source.source if isinstance(source, IID) else source
+    return inner if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1) else None
 
 
 def chain_of(agent: AbstractAgent) -> FiniteChain:
@@ -69,7 +77,7 @@ def chain_of(agent: AbstractAgent) -> FiniteChain:
     return law.chain
 
 
-class Outcomes(NamedTuple):
+class AffineOperators(NamedTuple):
     r"""Every operator $G_i(\theta, o) = A_i(o) (\theta - \theta^\star) + g_i(o)$ of affine agents on finite chains."""
 
     A: np.ndarray
@@ -78,16 +86,16 @@ class Outcomes(NamedTuple):
     """`(M, outcomes, d)`."""
 
 
-def outcomes(problem: Problem, law: FiniteLaw) -> Outcomes:
-    """All of them at once, for small problems."""
+def affine_operators(problem: Problem, law: FiniteLaw) -> AffineOperators:
+    """The operators of all outcomes at once, for small problems."""
     with precision():
         agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
-        return Outcomes(*tree.to_host(_outcomes(agents, law.outcomes(), root)))
+        return AffineOperators(*tree.to_host(_affine_operators(agents, law.outcomes(), root)))
 
 
 @eqx.filter_jit
-def _outcomes(agents, every, root):
+def _affine_operators(agents, outcomes, root):
     def one(agent, o):
         return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
 
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, every)
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, outcomes)

@@ -14,7 +14,7 @@ import numpy as np
 from .._random import host_generator
 from .._types import SeedLike
 from ..problems import Problem
-from ._outcomes import Outcomes, by_agents, over
+from ._extremes import Observations, by_agents, map_observations
 
 POWER_STEPS = 16
 NEWTON_STEPS = 40
@@ -30,11 +30,11 @@ class Sampled(NamedTuple):
     mu_interval: tuple[float, float]
 
 
-def sample(problem: Problem, every: Outcomes | None, points: int, key: SeedLike) -> Sampled:
-    r"""Slopes at `points` random points; `every` is None where Lipschitz constants are not wanted.
+def sample(problem: Problem, every: Observations | None, points: int, key: SeedLike) -> Sampled:
+    r"""Slopes at `points` random points; `every` is None if Lipschitz constants are known.
 
     The points lie in random directions from $\theta^\star$, at distances from 0.01 to 10 times $1 + |\theta^\star|$.
-    At each, all outcomes of all agents are looked at.
+    At each, all observations of all agents are evaluated.
     """
     rng = host_generator(key, "constants")
     directions = rng.normal(size=(points, problem.dim))
@@ -42,7 +42,7 @@ def sample(problem: Problem, every: Outcomes | None, points: int, key: SeedLike)
     radii = (1 + np.linalg.norm(problem.root)) * 10 ** rng.uniform(-2, 1, size=(points, 1))
     thetas, start = problem.root + radii * directions, rng.normal(size=problem.dim)
 
-    def look(agent):
+    def slope_and_mean(agent):
         def at(theta):
             slope = jnp.zeros(()) if every is None else _steepest(agent, every, theta, jnp.asarray(start))
             return slope, agent.mean_operator(theta)
@@ -50,7 +50,7 @@ def sample(problem: Problem, every: Outcomes | None, points: int, key: SeedLike)
         return jax.lax.map(at, jnp.asarray(thetas))
 
     size = points * problem.dim + (0 if every is None else 4 * every.shape[0] * every.shape[1] * problem.dim)
-    slopes, means = by_agents(problem, look, size)
+    slopes, means = by_agents(problem, slope_and_mean, size)
     pull = -(means.mean(0) * directions).sum(1) / radii[:, 0]  # <theta - theta*, G> = -pull |theta - theta*|^2
     low, second = np.sort(pull)[:2]
     mu_interval = (float(low - LEAD * (second - low)), float(low))
@@ -60,8 +60,8 @@ def sample(problem: Problem, every: Outcomes | None, points: int, key: SeedLike)
     return Sampled(slopes.max(1), (float(high), float(high + LEAD * (high - second))), float(low), mu_interval)
 
 
-def _steepest(agent: Any, every: Outcomes, theta: Any, start: Any) -> Any:
-    """The largest norm of the Jacobian over all outcomes, by power iteration: again a lower bound."""
+def _steepest(agent: Any, every: Observations, theta: Any, start: Any) -> Any:
+    """The largest norm of the Jacobian over all observations, by power iteration: again a lower bound."""
 
     def norm(row, column):
         o, possible = every.at(agent, row, column), every.possible(agent, row, column)
@@ -75,7 +75,7 @@ def _steepest(agent: Any, every: Outcomes, theta: Any, start: Any) -> Any:
         v, _ = jax.lax.scan(improve, start, length=POWER_STEPS)
         return jnp.where(possible, jnp.linalg.norm(push(v)), 0.0)
 
-    return jnp.max(over(every, norm))
+    return jnp.max(map_observations(every, norm))
 
 
 class Agents(NamedTuple):
@@ -86,10 +86,10 @@ class Agents(NamedTuple):
     roots: np.ndarray
 
 
-def agents(problem: Problem) -> Agents:
+def agents_at_root(problem: Problem) -> Agents:
     """Agents of any kind at the common root, and their own roots by damped Newton steps from there."""
 
-    def look(agent):
+    def expand(agent):
         mean = agent.mean_operator
 
         def step(theta, _):
@@ -101,6 +101,6 @@ def agents(problem: Problem) -> Agents:
         own, _ = jax.lax.scan(step, root, length=NEWTON_STEPS)
         return jax.jacfwd(mean)(root), mean(root), own, jnp.linalg.norm(mean(own))
 
-    jacobians, at_root, roots, residuals = by_agents(problem, look, size=problem.dim**2)
+    jacobians, at_root, roots, residuals = by_agents(problem, expand, size=problem.dim**2)
     converged = residuals < 1e-10 * (1 + abs(at_root).max())
     return Agents(jacobians, at_root, np.where(converged[:, None], roots, np.nan))

@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `check` found. It has no truth value of its own: ask for `failures`, or for one line by its name."""
+    """What `check` found. It has no truth value: ask for `failures`, or for one line by its name."""
 
     lines: tuple[Line, ...]
     constants: Constants
@@ -150,9 +150,9 @@ def _mixing(problem: Problem, c: Constants) -> Line:
         )
     if law is None:
         return Line(name, UNKNOWN, f"Observations are {c.sampling}: there is no chain to look at.")
-    stuck = np.flatnonzero(np.asarray(c.geometric.rho) >= 1)
-    if len(stuck):
-        return Line(name, FAILS, f"Agent {stuck[0]} hardly mixes: its second eigenvalue is 1 to rounding.")
+    not_mixing = np.flatnonzero(np.asarray(c.geometric.rho) >= 1)
+    if len(not_mixing):
+        return Line(name, FAILS, f"Agent {not_mixing[0]} hardly mixes: its second eigenvalue is 1 to rounding.")
     for agent in np.flatnonzero(~(law.chain.transition > 0).all((-1, -2))):
         if transient := law.num_states - len(closed_classes(law.chain.transition[agent])[0]):
             reason = f"Agent {agent} is not irreducible, with {transient} transient states; it mixes all the same."
@@ -166,7 +166,7 @@ def _independence(c: Constants) -> Line:
     name = "Assumption 4"
     if c.sampling == "recorded":
         return Line(name, UNKNOWN, "Observations are recorded: whether agents influenced each other cannot be seen.")
-    return Line(name, HOLDS, "Each agent's observations are drawn with keys of its own.")
+    return Line(name, HOLDS, "Each agent's observations are drawn with its own keys.")
 
 
 def _conditions(c: Constants, algorithm: AbstractAlgorithm, rounds: int | None) -> list[Line]:
@@ -174,7 +174,7 @@ def _conditions(c: Constants, algorithm: AbstractAlgorithm, rounds: int | None) 
     if not isinstance(algorithm, FedHSA):
         why = f"The paper's theorems are about FedHSA; {type(algorithm).__name__} is not covered."
         if isinstance(algorithm, LocalSA) and algorithm.local_steps > 1:
-            why += " Unlike agents bias it at any constant step (Proposition 1, `bounds.proposition_1` for H = 2)."
+            why += " Heterogeneous agents bias it at any constant step (`bounds.proposition_1`, for H = 2)."
         return [Line(name, UNKNOWN, why) for name in ("Theorem 1", "Theorem 2")]
     if isinstance(algorithm.step_size, AbstractSchedule):
         why = "The paper's theorems are about a constant step; schedules are not covered."

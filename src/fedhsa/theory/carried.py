@@ -12,7 +12,8 @@ from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..problems.base import AffineAgent
-from ..sources import IID, VAR1, Silent
+from ..sources import Silent
+from ._finite import additive_noise
 from ._linearise import linearised
 from ._modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
 from ._moments import AbstractLaw, Moments
@@ -20,7 +21,7 @@ from .estimate import estimate
 from .first_order import noise_is_known
 from .gaussian import GaussianLaw
 from .joint import Joint, JointMap
-from .prediction import WALK, Prediction, Reach, total_cost
+from .prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
 from .rounds import RoundMap, require_stable
 from .stability import largest_carried_step
 
@@ -74,9 +75,7 @@ class CarriedGaussianLaw(AbstractLaw):
 
 def gaussian_law(joint: Joint, algorithm: AbstractAlgorithm) -> CarriedGaussianLaw | None:
     """The law under additive VAR(1) noise, where there is such noise, nothing else is random and rounds are alike."""
-    source = joint.problem.agents.source
-    inner = source.source if isinstance(source, IID) else source
-    noise = joint.noise() if joint.size <= DENSE and isinstance(inner, VAR1) else None
+    noise = joint.noise() if joint.size <= DENSE and additive_noise(joint.problem) is not None else None
     if noise is None:
         return None
     law = CarriedGaussianLaw(joint, algorithm, noise)
@@ -135,12 +134,12 @@ class CarriedPrediction(Prediction):
         stays = float(self.heterogeneity_bias @ self.heterogeneity_bias)
         if self.modes is not None and stays < target:
             return super().rounds_to(target, theta)
-        errors = self.error(WALK, theta)
+        errors = self.error(MOST_FOLLOWED, theta)
         if (errors <= target).any():
             return int(np.argmax(errors <= target))
         if stays >= target:
             return math.inf
-        return WALK + math.ceil(math.log(errors[-1] / target) / (-2 * math.log(self.growth)))
+        return MOST_FOLLOWED + math.ceil(math.log(errors[-1] / target) / (-2 * math.log(self.growth)))
 
     @functools.cached_property
     def _augmented(self) -> np.ndarray:
@@ -228,6 +227,6 @@ def carried_law(joint: Joint, algorithm: AbstractAlgorithm) -> AbstractLaw:
         raise TypeError(
             f"The exact law of {joint.name}, which carries more than theta from round to round, is known without noise "
             "and under additive VAR(1) noise, unless it has a coin, its first round differs from the others, or it "
-            "carries more than 600 numbers. `theory.predict` tells what its mean does."
+            "carries more than 600 numbers. `theory.predict` has the law of its mean."
         )
     return law

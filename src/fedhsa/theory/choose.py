@@ -29,7 +29,7 @@ RESOLUTION = 0.05
 
 
 class Candidate(NamedTuple):
-    """One way, with its best step."""
+    """One method and number of local steps, with the best step."""
 
     algorithm: AbstractAlgorithm
     prediction: Prediction
@@ -40,11 +40,11 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best way, and those it was chosen from."""
+    """The best candidate, and those it was chosen from."""
 
     best: Candidate
     frontier: tuple[Candidate, ...]
-    """Every way that no other beats in rounds, samples, bytes and, for a budget, error; the fewest rounds first."""
+    """Every candidate that no other beats in rounds, samples, bytes and, for a budget, error; fewest rounds first."""
     objective: str
 
     @property
@@ -121,19 +121,19 @@ def choose(
     start = start_error(problem, theta)
     if target is not None and start @ start <= target:
         raise ValueError(f"The start is within `target` {target:g} already: its squared error is {start @ start:.4g}.")
-    aim = _Aim(None if target is None else target / (1 + margin), budget, objective, theta)
-    candidates = [_best_step(problem, make, aim) for make in _ways(algorithms, local_steps)]
-    return _chosen(candidates, aim._replace(target=target))
+    goal = _Goal(None if target is None else target / (1 + margin), budget, objective, theta)
+    candidates = [_best_step(problem, make, goal) for make in _methods(algorithms, local_steps)]
+    return _chosen(candidates, goal._replace(target=target))
 
 
-class _Aim(NamedTuple):
+class _Goal(NamedTuple):
     target: float | None
     budget: float | None
     objective: str
     theta: Any
 
 
-def _ways(algorithms: Sequence[str], local_steps: Sequence[int]) -> Iterator[Callable[..., AbstractAlgorithm]]:
+def _methods(algorithms: Sequence[str], local_steps: Sequence[int]) -> Iterator[Callable[..., AbstractAlgorithm]]:
     """Every method with every number of local steps, waiting for a step size."""
     for name in algorithms:
         _check.choice("algorithms", name, tuple(ALGORITHMS))
@@ -145,7 +145,7 @@ def _ways(algorithms: Sequence[str], local_steps: Sequence[int]) -> Iterator[Cal
                 yield functools.partial(method, local_steps=_check.count("local_steps", H))
 
 
-def _best_step(problem: Problem, make: Callable[..., AbstractAlgorithm], aim: _Aim) -> Candidate:
+def _best_step(problem: Problem, make: Callable[..., AbstractAlgorithm], goal: _Goal) -> Candidate:
     """Golden-section search on the logarithm of the step, below the largest step whose floor is low enough."""
     any_step = make(0.1)
     largest, each = max_step_size(linearised(problem), any_step), cost(problem, any_step)
@@ -153,30 +153,30 @@ def _best_step(problem: Problem, make: Callable[..., AbstractAlgorithm], aim: _A
         raise ValueError("No step is stable on this problem: its root is unstable. Check the sign of the operator.")
     tried: dict[float, Candidate] = {}
 
-    def look(log_step: float) -> Candidate:
+    def evaluated(log_step: float) -> Candidate:
         if log_step not in tried:
-            tried[log_step] = _evaluate(predict(problem, make(math.exp(log_step))), each, aim)
+            tried[log_step] = _evaluate(predict(problem, make(math.exp(log_step))), each, goal)
         return tried[log_step]
 
     def reaches(log_step: float) -> bool:
-        return look(log_step).prediction.floor < (aim.target or math.inf)
+        return evaluated(log_step).prediction.floor < (goal.target or math.inf)
 
     low, high = math.log(SMALLEST * largest), math.log(0.99 * largest)
-    high = _last(reaches, low, high)
+    high = _last_true(reaches, low, high)
     low = max(low, high - math.log(1000))
     golden = (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)
     while high - low > RESOLUTION:
-        if _value(look(left), aim) < _value(look(right), aim):
+        if _value(evaluated(left), goal) < _value(evaluated(right), goal):
             high, right = right, left
             left = high - golden * (high - low)
         else:
             low, left = left, right
             right = low + golden * (high - low)
-    return min(tried.values(), key=lambda candidate: _value(candidate, aim))
+    return min(tried.values(), key=lambda candidate: _value(candidate, goal))
 
 
-def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
+def _last_true(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Up to where something holds that holds at `low`."""
     if holds(high) or not holds(low):
         return high
@@ -186,55 +186,55 @@ def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
     return low
 
 
-def _evaluate(prediction: Prediction, each: Cost, aim: _Aim) -> Candidate:
+def _evaluate(prediction: Prediction, each: Cost, goal: _Goal) -> Candidate:
     M = prediction.problem.num_agents
     if not prediction.stable:
         rounds = math.inf
-    elif aim.target is not None:
-        rounds = prediction.rounds_to(aim.target, aim.theta)
+    elif goal.target is not None:
+        rounds = prediction.rounds_to(goal.target, goal.theta)
     else:
-        assert aim.budget is not None
-        rounds = aim.budget // getattr(total_cost(1, each, M), aim.objective)
+        assert goal.budget is not None
+        rounds = goal.budget // getattr(total_cost(1, each, M), goal.objective)
     if not rounds:  # the budget does not buy a single one
         rounds = math.inf
-    error = prediction.error_after(int(rounds), aim.theta) if math.isfinite(rounds) else math.inf
+    error = prediction.error_after(int(rounds), goal.theta) if math.isfinite(rounds) else math.inf
     return Candidate(prediction.algorithm, prediction, total_cost(rounds, each, M), error)
 
 
-def _value(candidate: Candidate, aim: _Aim) -> tuple[float, ...]:
+def _value(candidate: Candidate, goal: _Goal) -> tuple[float, ...]:
     """What is to be made small, first things first.
 
     Where the target is out of reach that is the floor, so that the search gets closer to it.
     """
-    if aim.target is None:
+    if goal.target is None:
         return (candidate.error,)
-    return (getattr(candidate.reach, aim.objective), candidate.reach.samples, candidate.reach.bytes, candidate.error)
+    return (getattr(candidate.reach, goal.objective), candidate.reach.samples, candidate.reach.bytes, candidate.error)
 
 
-def _chosen(candidates: list[Candidate], aim: _Aim) -> Choice:
-    best = min(candidates, key=lambda candidate: _value(candidate, aim))
-    spent = getattr(best.reach, aim.objective)
-    if aim.target is not None and not math.isfinite(spent):
+def _chosen(candidates: list[Candidate], goal: _Goal) -> Choice:
+    best = min(candidates, key=lambda candidate: _value(candidate, goal))
+    spent = getattr(best.reach, goal.objective)
+    if goal.target is not None and not math.isfinite(spent):
         least = min(candidates, key=lambda candidate: candidate.prediction.floor)
         raise ValueError(
-            f"No step brings the error down to `target` {aim.target:g} with its `margin`: the lowest floor found is "
+            f"No step brings the error down to `target` {goal.target:g} with its `margin`: the lowest floor found is "
             f"{least.prediction.floor:.3g}, of {least.algorithm}. Use more agents, or a larger target."
         )
-    if aim.target is None and not math.isfinite(best.error):
-        raise ValueError(f"`budget` {aim.budget:g} does not buy one round of any of these ways, in {aim.objective}.")
-    if aim.target is not None and aim.budget is not None and spent > aim.budget:
+    if goal.target is None and not math.isfinite(best.error):
+        raise ValueError(f"`budget` {goal.budget:g} does not buy one round of any candidate, in {goal.objective}.")
+    if goal.target is not None and goal.budget is not None and spent > goal.budget:
         raise ValueError(
-            f"`target` {aim.target:g} takes at least {spent:.0f} {aim.objective}, more than the `budget` of "
-            f"{aim.budget:.0f}. Without a target, `choose` finds the least error for a budget."
+            f"`target` {goal.target:g} takes at least {spent:.0f} {goal.objective}, more than the `budget` of "
+            f"{goal.budget:.0f}. Without a target, `choose` finds the least error for a budget."
         )
     frontier = [candidate for candidate in candidates if np.isfinite(candidate.reach.rounds)]
-    frontier = [c for c in frontier if not any(_beats(other, c, aim) for other in frontier)]
-    return Choice(best, tuple(sorted(frontier, key=lambda c: c.reach.rounds)), aim.objective)
+    frontier = [c for c in frontier if not any(_beats(other, c, goal) for other in frontier)]
+    return Choice(best, tuple(sorted(frontier, key=lambda c: c.reach.rounds)), goal.objective)
 
 
-def _beats(one: Candidate, other: Candidate, aim: _Aim) -> bool:
+def _beats(one: Candidate, other: Candidate, goal: _Goal) -> bool:
     """Whether `one` is no worse in any respect and better in some; without a target the error is one of them."""
-    errors = ((one.error,), (other.error,)) if aim.target is None else ((), ())
+    errors = ((one.error,), (other.error,)) if goal.target is None else ((), ())
     a, b = (*one.reach, *errors[0]), (*other.reach, *errors[1])
     return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 

@@ -13,8 +13,8 @@ from ..problems import Problem
 from ..problems._roots import affine_roots
 from ..sources import IID, VAR1, Replay, Silent
 from . import _sampled, mixing
+from ._extremes import extremes, observations
 from ._finite import check_exogenous, finite_law
-from ._outcomes import extremes, outcomes
 from .first_order import long_run_of_var
 
 
@@ -179,7 +179,7 @@ class _Slopes(NamedTuple):
 
 
 def _slopes(problem: Problem, points: int, key: SeedLike, notes: list[str]) -> _Slopes:
-    every, unknown = outcomes(problem), np.full(problem.num_agents, np.nan)
+    every, unknown = observations(problem), np.full(problem.num_agents, np.nan)
     lipschitz, origin = (unknown, unknown) if every is None else extremes(problem, every)
     if every is None:
         notes.append(f"L is unknown: {type(problem.agents.source).__name__} does not list what can be observed.")
@@ -205,7 +205,7 @@ def _agents(problem: Problem, notes: list[str]) -> _sampled.Agents:
         A, b = problem.affine_parts()
         agents = _sampled.Agents(A, A @ problem.root - b, affine_roots(A, b))
     else:
-        agents = _sampled.agents(problem)
+        agents = _sampled.agents_at_root(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))
     if len(rootless):
         notes.append(f"Without a unique root of their own: agent {rootless[0]}, {len(rootless)} in all.")
@@ -219,9 +219,10 @@ def _mixing(problem: Problem, notes: list[str]) -> mixing.Mixing:
     if law is None:
         return mixing.Mixing(mixing.Geometric(np.full(M, np.nan), np.full(M, np.nan)), np.full(M, np.nan))
     mixed = mixing.of_chains(law.chain.transition, law.chain.stationary)
-    stuck = np.flatnonzero(mixed.geometric.rho == 1)
-    if len(stuck):
-        notes.append(f"Hardly mixing, their second eigenvalue is 1 to rounding: agent {stuck[0]}, {len(stuck)} in all.")
+    not_mixing = np.flatnonzero(mixed.geometric.rho == 1)
+    if len(not_mixing):
+        first, count = not_mixing[0], len(not_mixing)
+        notes.append(f"Without mixing, their second eigenvalue is 1 to rounding: agent {first}, {count} in all.")
     return mixing.Mixing(mixed.geometric.of_pairs(), mixed.times + 1) if law.pairs else mixed
 
 

@@ -47,7 +47,7 @@ class Estimates:
     bandwidth: np.ndarray
     r"""The bandwidth of $\Gamma_i$, `(M,)`; half of it limits the lags, unless they were asked for."""
     effective_samples: np.ndarray
-    """How many independent samples would tell $r_i$ as well, `(M,)`."""
+    """How many independent samples would estimate $r_i$ as well, `(M,)`."""
     each: "Estimates | None" = None
 
     @property
@@ -61,7 +61,7 @@ class Estimates:
         r"""`function(estimates)`, a number or an array, with a confidence interval for each of its entries.
 
         Each replication is an independent repeat of the whole estimation, so what the function makes of all but one
-        tells its standard error (the jackknife): $s^2 = \frac{R-1}{R} \sum_r (f_{-r} - \bar f_-)^2$, and the interval
+        gives its standard error (the jackknife): $s^2 = \frac{R-1}{R} \sum_r (f_{-r} - \bar f_-)^2$, and the interval
         is $f \pm t_{R-1} s$. For a linear function that is Student's.
 
         It does not see what all replications share: the kernel takes a little off slow correlations in `long_run` (up
@@ -84,7 +84,7 @@ class Estimates:
 
 
 class _Plan(NamedTuple):
-    """How observations are had: all that shapes the compiled functions."""
+    """How observations are drawn: everything that the compiled functions depend on."""
 
     samples: int
     replications: int
@@ -168,7 +168,7 @@ def _open(problem: Problem, plan: _Plan, key: SeedLike) -> _Stream:
 def _plan(source: AbstractSource, samples: int | None, replications: int, burn_in: int | None) -> _Plan:
     least = long_run.LEAST_SAMPLES
     if samples is not None:
-        _check.count("samples", samples, least=least, remedy="Correlations cannot be told from less.")
+        _check.count("samples", samples, least=least, remedy="Correlations cannot be estimated from less.")
     if burn_in is not None:
         _check.count("burn_in", burn_in, least=0)
     # A record that begins again at its end has no end, but no more to say either.

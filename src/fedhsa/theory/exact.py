@@ -7,9 +7,8 @@ import numpy as np
 from .. import _check
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ..problems.quadratic import QuadraticAgent
-from ..sources import IID, VAR1, Silent
-from ._finite import finite_law
+from ..sources import Silent
+from ._finite import additive_noise, finite_law
 from ._moments import AbstractLaw, Moments
 from ._rule import local_rule
 from .carried import carried_law
@@ -62,8 +61,7 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     source = problem.agents.source
     if isinstance(source, Silent):
         return NoiselessLaw(problem, algorithm, map)
-    inner = source.source if isinstance(source, IID) else source
-    if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1):
+    if additive_noise(problem) is not None:
         return GaussianLaw(problem, algorithm, map)
     finite = finite_law(source)
     if finite is None:

@@ -23,7 +23,7 @@ from .rounds import check_reach, require_stable
 
 ROOM = 32
 CLOSE = 1e-3
-"""How well the lasting bias is found, as a part of it."""
+"""The relative accuracy of the persistent bias."""
 PART_BYTES = 2**27
 """How much of the agents' arrays is on the device at a time, for each core."""
 PARALLEL = 10**8
@@ -85,11 +85,11 @@ def expansion(problem: Problem, algorithm: AbstractAlgorithm) -> Expansion:
     with precision(), _Workers((problem.flat_agents, A), M, many=work > PARALLEL) as sum_over_agents:
         driven, push = sum_over_agents(_one_agent, tree.to_device(shared, "float64"), kind)
         gain = np.linalg.inv(np.eye(d) - Phi)
-        lasting = np.zeros(d)
+        persistent = np.zeros(d)
         if not law.independent:
-            lasting = _stand_still(sum_over_agents, shared, kind, gain, problem.mean_operator)
+            persistent = _fixed_point_of_many(sum_over_agents, shared, kind, gain, problem.mean_operator)
     covariance = solve_discrete_lyapunov(Phi, driven + driven.T)
-    return Expansion(heterogeneity, lasting + gain @ push, lasting, covariance)
+    return Expansion(heterogeneity, persistent + gain @ push, persistent, covariance)
 
 
 class _Shared(NamedTuple):
@@ -109,8 +109,8 @@ class _Shared(NamedTuple):
     """$1/M$."""
 
 
-def _stand_still(sum_over_agents, shared: _Shared, kind: "Kind", gain: np.ndarray, mean_operator) -> np.ndarray:
-    """Where infinitely many agents like these stand still, beside the limit without noise.
+def _fixed_point_of_many(sum_over_agents, shared: _Shared, kind: "Kind", gain: np.ndarray, mean_operator) -> np.ndarray:
+    """The fixed point of infinitely many agents like these, relative to the limit without noise.
 
     Averages over so many are certain, and each agent's local steps depend on its own chain alone, so that their mean is
     exact. Newton's method with the derivative of the round without noise; one step where that does not converge.

@@ -13,9 +13,8 @@ from .._linear import transpose
 from .._types import precision
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ..problems.quadratic import QuadraticAgent
 from ..sources import IID, VAR1, Silent
-from ._finite import finite_law
+from ._finite import additive_noise, finite_law
 from ._rule import LocalRule, require_rule
 from .expansion import Kind, multiplied, noise_at
 
@@ -36,9 +35,7 @@ class Correlations(NamedTuple):
 def noise_is_known(problem: Problem) -> bool:
     """Whether the noise of a problem is known exactly, or could only be sampled."""
     source = problem.agents.source
-    inner = source.source if isinstance(source, IID) else source
-    additive = isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1)
-    return isinstance(source, Silent) or additive or finite_law(source) is not None
+    return isinstance(source, Silent) or additive_noise(problem) is not None or finite_law(source) is not None
 
 
 def correlations(problem: Problem, lags: int = 1) -> Correlations:
@@ -58,9 +55,8 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
     nothing = np.zeros((M, lags, d)), np.zeros((M, d))
     if isinstance(source, Silent):
         return Correlations(np.zeros((M, d, d)), *nothing)
-    inner = source.source if isinstance(source, IID) else source
-    if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1):
-        return Correlations(inner.covariance if isinstance(source, IID) else long_run_of_var(inner), *nothing)
+    if (noise := additive_noise(problem)) is not None:
+        return Correlations(noise.covariance if isinstance(source, IID) else long_run_of_var(noise), *nothing)
     law = finite_law(source)
     if law is None:
         raise TypeError(

@@ -9,7 +9,7 @@ from scipy.sparse.linalg import LinearOperator, eigs
 from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ._finite import finite_law, outcomes
+from ._finite import affine_operators, finite_law
 from ._moments import AbstractLaw, Moments
 from ._rule import require_rule
 from .rounds import RoundMap, limit_error, require_stable, round_map
@@ -52,7 +52,7 @@ class IndependentLaw(AbstractLaw):
                 f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions needs {size:.2g} "
                 f"numbers, more than {LARGEST:.2g}. `theory.predict` has the expansion in the noise at any size."
             )
-        weights, (A, g) = law.weights(), outcomes(problem, law)
+        weights, (A, g) = law.weights(), affine_operators(problem, law)
         self.A, self.r = np.einsum("io,ioab->iab", weights, A), np.einsum("io,ioa->ia", weights, g)
         A, g = A - self.A[:, None], g - self.r[:, None]
         self._AA = np.einsum("io,ioab,iocd->iacbd", weights, A, A, optimize=True).reshape(M, d * d, d * d)

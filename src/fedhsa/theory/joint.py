@@ -149,7 +149,7 @@ class Joint:
             raise TypeError(f"A round of {self.name} is not an affine map of what it carries from round to round.")
 
     def check(self) -> None:
-        """Refuses methods whose rounds are not one and the same affine map."""
+        """Raises if the rounds are not one and the same affine map."""
         self._check_affine()
         if not self.alike:
             raise TypeError(
@@ -235,7 +235,7 @@ def joint_map(problem: Problem, algorithm: AbstractAlgorithm) -> JointMap:
 
 
 def check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
-    """Refuses what has no round map: operators that are not affine, and steps that change."""
+    """Raises if there is no round map: if operators are not affine or steps change."""
     if not problem.affine:
         raise TypeError(
             f"Exact laws need operators that are affine in the parameter; {type(problem.agents).__name__} is not "
@@ -245,7 +245,7 @@ def check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
 
 
 def check_schedule(algorithm: AbstractAlgorithm) -> None:
-    """Refuses steps that change, also those of an algorithm inside a wrapper."""
+    """Raises if steps change, also those of an algorithm inside a wrapper."""
 
     def changing(x: Any) -> bool:
         return isinstance(x, AbstractSchedule)

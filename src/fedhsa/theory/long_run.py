@@ -12,7 +12,7 @@ from .. import _check
 
 KERNELS = ("quadratic-spectral", "bartlett")
 LEAST_SAMPLES = 100
-"""Below this, no bandwidth can be told from the series itself."""
+"""Below this, no bandwidth can be estimated from the series."""
 LEAST_EFFECTIVE = 50.0
 """Where a series is worth fewer independent samples, the estimate says more about the kernel than about the series."""
 BANDWIDTH_CAP = 1 / 8
@@ -20,7 +20,7 @@ BANDWIDTH_CAP = 1 / 8
 QUIET_LAGS = 5
 """So many lags in a row without correlation end the search for it."""
 LAG_FACTOR = 6
-"""The bandwidth in units of the last correlated lag: so wide that its bias is small beside the standard error."""
+"""The bandwidth in units of the last correlated lag: so wide that its bias is small relative to the standard error."""
 NEWTON_STEPS = 50
 NEWTON_TOLERANCE = 1e-10
 
@@ -36,7 +36,7 @@ def long_run_covariance(
 
     **Arguments:**
 
-    - `series`: `(time, d)`; further leading axes are independent repeats, each with a covariance of its own.
+    - `series`: `(time, d)`; further leading axes are independent repeats, each with its own covariance.
     - `kernel`: `"quadratic-spectral"`, the best of those that give semi-definite results (Andrews, 1991), or
       `"bartlett"` (Newey and West, 1987).
     - `bandwidth`: $b$, in steps. Default: `choose_bandwidth(series)`.
@@ -101,7 +101,7 @@ def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-
 
 
 def effective_samples(x: np.ndarray, long_run: np.ndarray) -> float:
-    """How many independent samples would tell the mean of one series as well, in its slowest component."""
+    """How many independent samples would estimate the mean of one series as well, in its slowest component."""
     variance = x.var(-2).reshape(-1, x.shape[-1]).mean(0)
     slow = np.diagonal(long_run, axis1=-2, axis2=-1).reshape(-1, x.shape[-1]).mean(0)
     times = slow[variance > 0] / variance[variance > 0]
@@ -122,7 +122,7 @@ def warn_if_short(what: str, n: int, bandwidths: np.ndarray, effective: np.ndarr
 
 
 def check_finite(owner: str, values: np.ndarray, jacobians: np.ndarray) -> None:
-    """Refuses values `(repeats, n, d)` of an operator, or mean Jacobians, that are not finite."""
+    """Raises if values `(repeats, n, d)` of an operator, or mean Jacobians, are not finite."""
     bad = (~np.isfinite(values)).any(-1)
     if bad.any() or not np.isfinite(jacobians).all():
         what = f"operator of {owner} is not finite at {bad.sum()} of {bad.size} observations"
@@ -142,7 +142,7 @@ def lagged_means(sums: np.ndarray, mean: np.ndarray, noise: np.ndarray) -> np.nd
 
 
 def pad_lags(lagged: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Lagged products `(repeats, K + 1, d)` with unlike $K$, all up to the largest, filled with 0."""
+    """Lagged products `(repeats, K + 1, d)` with different $K$, all up to the largest, filled with 0."""
     longest = max(part.shape[1] for part in lagged)
     return [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in lagged]
 

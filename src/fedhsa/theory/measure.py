@@ -18,7 +18,7 @@ from .constants import Constants
 
 
 class Report(NamedTuple):
-    """What an agent reports beside its displacement, averaged over its local steps."""
+    """What an agent reports in addition to its displacement, averaged over its local steps."""
 
     noise: Theta
     r"""$\frac1H \sum_\ell (G_i(\theta_{i,\ell}, o_{i,\ell}) - \bar G_i(\theta_{i,\ell}))$."""
@@ -127,7 +127,7 @@ def variance(snapshot: Any) -> Any:
 
 
 class Comparison(NamedTuple):
-    """The measured bias of every round beside its bound; arrays with one entry per round."""
+    """The measured bias of every round and its bound; arrays with one entry per round."""
 
     bias: np.ndarray
     """The mean over seeds."""

@@ -76,7 +76,7 @@ def mixing_time(P: Any, eps: float = 0.25) -> Any:
     r"""The exact mixing time $\min\{t \ge 0 : d(t) \le \varepsilon\}$, by doubling and then bisection.
 
     $d$ never increases, so $2 \log_2 t$ products find it. Rounding shows beyond $10^8$ steps, and a chain that needs
-    more than $2^{34}$ is refused.
+    more than $2^{34}$ raises an error.
 
     !!! example
         >>> mixing_time([[0.9, 0.1], [0.2, 0.8]])                   # the first t with 2/3 * 0.7^t <= 1/4
@@ -132,7 +132,7 @@ class Mixing(NamedTuple):
 
 
 def of_chains(P: np.ndarray, stationary: np.ndarray, eps: float = 0.25) -> Mixing:
-    """Pairs and mixing times of valid kernels `(M, S, S)`, without refusing those that hardly mix."""
+    """Pairs and mixing times of valid kernels `(M, S, S)`, also of those that do not mix to rounding error."""
     pairs, times = [], []
     for kernel, pi in zip(P, stationary, strict=True):
         N = kernel - pi

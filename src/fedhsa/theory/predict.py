@@ -36,7 +36,7 @@ def predict(
     in the noise on Markov chains with finitely many states; elsewhere from `samples` observations of every agent.
     Nonlinear operators are linearised at the root, and what their curvature does to the mean is added.
 
-    All this for FedHSA, LocalSA, SynchronisedSA and SA. Of every other method whose rounds are affine it tells
+    All this for FedHSA, LocalSA, SynchronisedSA and SA. For every other method whose rounds are affine it gives
     stability, rate and limit of the mean, and under additive VAR(1) noise everything, unless it has a coin, its first
     round differs from the others, or it carries more than 600 numbers.
 
@@ -60,17 +60,17 @@ def predict(
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
-        A, map, parts, law = _from_knowledge(problem, algorithm, rule)
+        A, map, long_run, law = _from_knowledge(problem, algorithm, rule)
         basis = "exact" if law is not None and problem.affine else "expansion"
     else:
         estimates = estimate(problem, samples=samples, key=key)
-        A, parts = estimates.jacobians, _from_samples(problem, rule, estimates)
+        A, long_run = estimates.jacobians, _from_samples(problem, rule, estimates)
         map = RoundMap(rule.transition(A), rule.offset(A, estimates.residuals), None)
         basis, law = "samples", None
-    stable = parts is not None
-    if parts is None:
+    stable = long_run is not None
+    if long_run is None:
         nowhere, nothing = np.full(problem.dim, np.inf), np.zeros(problem.dim)
-        parts = _Parts(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
+        long_run = _LongRun(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
     return Prediction(
         basis=basis,
         stable=stable,
@@ -80,12 +80,12 @@ def predict(
         problem=problem,
         algorithm=algorithm,
         law=law,
-        **parts._asdict(),
+        **long_run._asdict(),
     )
 
 
-class _Parts(NamedTuple):
-    """The long run, in parts."""
+class _LongRun(NamedTuple):
+    """Bias, by its causes, and covariance of the error in the long run."""
 
     heterogeneity_bias: np.ndarray
     markov_bias: np.ndarray
@@ -97,7 +97,7 @@ class _Parts(NamedTuple):
 
 def _from_knowledge(
     problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule
-) -> tuple[np.ndarray, RoundMap, _Parts | None, AbstractLaw | None]:
+) -> tuple[np.ndarray, RoundMap, _LongRun | None, AbstractLaw | None]:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
@@ -109,9 +109,9 @@ def _from_knowledge(
         return A, map, _from_law(law, limit_error(map, algorithm)), law
     found = expansion(model, algorithm)
     curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
-    lasting = found.heterogeneity_bias + found.persistent_bias
-    parts = _Parts(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, lasting)
-    return A, map, parts, None
+    persistent = found.heterogeneity_bias + found.persistent_bias
+    long_run = _LongRun(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, persistent)
+    return A, map, long_run, None
 
 
 def _law(
@@ -134,31 +134,31 @@ def _law(
     return None
 
 
-def _from_law(law: AbstractLaw, heterogeneity: np.ndarray) -> _Parts | None:
+def _from_law(law: AbstractLaw, heterogeneity: np.ndarray) -> _LongRun | None:
     try:
         mean, covariance = law.stationary()
     except ValueError:  # stable in the mean, but not in the mean square
         return None
     nothing = np.zeros_like(mean)
-    return _Parts(heterogeneity, mean - heterogeneity, nothing, covariance, heterogeneity)
+    return _LongRun(heterogeneity, mean - heterogeneity, nothing, covariance, heterogeneity)
 
 
-def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> _Parts | None:
-    def parts(estimates: Estimates) -> _Parts:
+def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> _LongRun | None:
+    def from_estimates(estimates: Estimates) -> _LongRun:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
         residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
         heterogeneity, A_bar = rule.limit_error(A, residuals), A.mean(0)
         shares = (1 / problem.num_agents, 0.0)
-        markov, lasting = (bias_of(A_bar, lagged, lagged.sum(1), rule, share) for share in shares)
+        markov, persistent = (bias_of(A_bar, lagged, lagged.sum(1), rule, share) for share in shares)
         covariance = covariance_of(A_bar, estimates.long_run, rule)
-        return _Parts(heterogeneity, markov, np.zeros(problem.dim), covariance, heterogeneity + lasting)
+        return _LongRun(heterogeneity, markov, np.zeros(problem.dim), covariance, heterogeneity + persistent)
 
     def floor(estimates: Estimates) -> float:
-        found = parts(estimates)
+        found = from_estimates(estimates)
         bias = found.heterogeneity_bias + found.markov_bias
         return float(bias @ bias + np.trace(found.covariance))
 
     if not spectral_radius(rule.transition(estimates.jacobians)) < 1:
         return None
     _, low, high = estimates.interval(floor)
-    return parts(estimates)._replace(interval=(max(float(low), 0.0), float(high)))
+    return from_estimates(estimates)._replace(interval=(max(float(low), 0.0), float(high)))

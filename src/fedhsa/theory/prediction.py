@@ -19,10 +19,10 @@ from .rounds import start_error
 from .stability import largest_local_steps, largest_step
 
 FLOAT_BYTES = 8
-WALK = 2000
-"""How many rounds of an exact law are gone through to find the one that reaches a target."""
-NEVER = 1e12
-"""From so many agents on a speed-up is said to have no end."""
+MOST_FOLLOWED = 2000
+"""How many rounds of an exact law are followed to find the one that reaches a target."""
+UNLIMITED = 1e12
+"""A speed-up that lasts for so many agents counts as unlimited."""
 
 
 class Reach(NamedTuple):
@@ -121,9 +121,9 @@ class Prediction:
 
         Infinite where there is no such bias, 0 where there is no variance, NaN where it is not known.
         """
-        lasting = float(self.persistent_bias @ self.persistent_bias)
-        agents = self.problem.num_agents * self.noise_variance / lasting if 0 < lasting < math.inf else math.inf
-        return math.inf if agents >= NEVER else agents
+        persistent = float(self.persistent_bias @ self.persistent_bias)
+        agents = self.problem.num_agents * self.noise_variance / persistent if 0 < persistent < math.inf else math.inf
+        return math.inf if agents >= UNLIMITED else agents
 
     @functools.cached_property
     def cost(self) -> Cost:
@@ -168,8 +168,8 @@ class Prediction:
     def reach(self, target: float, theta: Any = None) -> Reach:
         """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
         rounds = self.rounds_to(target, theta)
-        if self.law is not None and not WALK < rounds < math.inf:
-            path = self.law.path(start_error(self.problem, theta), WALK)
+        if self.law is not None and not MOST_FOLLOWED < rounds < math.inf:
+            path = self.law.path(start_error(self.problem, theta), MOST_FOLLOWED)
             rounds = next((t for t, moments in enumerate(path) if moments.square <= target), rounds)
         return total_cost(rounds, self.cost, self.problem.num_agents)
 

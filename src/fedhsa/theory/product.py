@@ -7,7 +7,7 @@ import numpy as np
 from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ._finite import FiniteLaw, finite_law, outcomes
+from ._finite import FiniteLaw, affine_operators, finite_law
 from ._moments import AbstractLaw, Moments
 from ._rule import require_rule
 from .rounds import limit_error, require_stable, round_map
@@ -45,7 +45,7 @@ class ProductLaw(AbstractLaw):
                 f"the limit is {LARGEST:.2g}). `theory.predict` has the expansion in the noise at any size."
             )
         self.map = round_map(problem, algorithm)
-        A, g = outcomes(problem, law)
+        A, g = affine_operators(problem, law)
         kernels, starts, stationary = _kernels(law)
         self.P = functools.reduce(np.kron, kernels)
         self.start, self.stationary_law = functools.reduce(np.kron, starts), functools.reduce(np.kron, stationary)

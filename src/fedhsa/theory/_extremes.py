@@ -1,4 +1,4 @@
-"""The largest slopes and values of the agents' operators over everything they can observe, chunk by chunk."""
+"""The largest slopes and values of the agents' operators over everything that they can observe, chunk by chunk."""
 
 import itertools
 import math
@@ -14,8 +14,8 @@ from .. import tree
 from .._types import precision
 from ..problems import AbstractAgent, Problem
 from ..problems.quadratic import QuadraticAgent
-from ..sources import AbstractSource, Replay, Silent, Transition
-from ._finite import finite_law
+from ..sources import Replay, Silent, Transition
+from ._finite import chain_of, finite_law
 
 CHUNK = 2**21
 """How many numbers are computed at a time."""
@@ -23,7 +23,7 @@ NEVER = 1e-15
 """Transient states have a stationary probability of zero, up to rounding."""
 
 
-class Outcomes(NamedTuple):
+class Observations(NamedTuple):
     """What one agent can observe, as a table: one row per state, one column per next state where that is seen too."""
 
     shape: tuple[int, int]
@@ -40,49 +40,49 @@ class Extremes(NamedTuple):
     origin: np.ndarray
 
 
-def outcomes(problem: Problem) -> Outcomes | None:
-    """The observations of a problem, where they can be listed; None elsewhere."""
+def observations(problem: Problem) -> Observations | None:
+    """The observations of a problem, or None if they cannot be listed."""
     source = problem.agents.source
     law = finite_law(source)
     if law is not None:
         S, independent, pairs = law.num_states, law.independent, law.pairs
 
         def possible(agent, row, column):
-            chain = _chain(agent.source)
+            chain = chain_of(agent)
             visited = chain.stationary[row] > NEVER if independent else True
             return visited & (chain.transition[row, column] > 0 if pairs else True)
 
         if pairs:
-            return Outcomes((S, S), lambda agent, row, column: Transition(row, column), possible)
-        return Outcomes((S, 1), lambda agent, row, column: row, possible)
+            return Observations((S, S), lambda agent, row, column: Transition(row, column), possible)
+        return Observations((S, 1), lambda agent, row, column: row, possible)
     if isinstance(source, Silent):
-        return Outcomes((1, 1), lambda agent, row, column: (), _always)
+        return Observations((1, 1), lambda agent, row, column: (), _always)
     if isinstance(problem.agents, QuadraticAgent):  # additive noise leaves slopes alone: one value stands for all
-        return Outcomes((1, 1), lambda agent, row, column: jnp.zeros_like(agent.b), _always)
+        return Observations((1, 1), lambda agent, row, column: jnp.zeros_like(agent.b), _always)
     if isinstance(source, Replay):
         length = jax.tree.leaves(source.observations)[0].shape[1]
-        return Outcomes((length, 1), lambda agent, row, column: tree.take(agent.source.observations, row), _always)
+        return Observations((length, 1), lambda agent, row, column: tree.take(agent.source.observations, row), _always)
     return None
 
 
-def over(every: Outcomes, look: Callable[[Any, Any], Any]) -> Any:
-    """`look(row, column)` of all outcomes, row by row, so that what depends on one of the two is computed once."""
+def map_observations(every: Observations, function: Callable[[Any, Any], Any]) -> Any:
+    """`function(row, column)` of all observations, row by row: what depends on one of the two is computed once."""
     rows, columns = every.shape
-    return jax.vmap(lambda row: jax.vmap(lambda column: look(row, column))(jnp.arange(columns)))(jnp.arange(rows))
+    return jax.vmap(lambda row: jax.vmap(lambda column: function(row, column))(jnp.arange(columns)))(jnp.arange(rows))
 
 
-def extremes(problem: Problem, every: Outcomes) -> Extremes:
+def extremes(problem: Problem, every: Observations) -> Extremes:
     """The largest slope (exactly, unless the operator is neither affine nor gives it) and value at 0 of each agent."""
     d = problem.dim
 
     def largest(agent):
-        def look(row, column):
+        def slope_and_value(row, column):
             o, possible = every.at(agent, row, column), every.possible(agent, row, column)
             slope, value = agent.lipschitz(o), jnp.linalg.norm(agent.operator(jnp.zeros(d), o))
             known = jnp.full((), jnp.nan) if slope is None else slope
             return jnp.where(possible, known, -jnp.inf), jnp.where(possible, value, 0.0)
 
-        slopes, values = over(every, look)
+        slopes, values = map_observations(every, slope_and_value)
         return jnp.max(slopes), jnp.max(values)
 
     slopes, values = by_agents(problem, largest, size=math.prod(every.shape) * d)
@@ -100,18 +100,18 @@ def by_agents(problem: Problem, function: Callable[[AbstractAgent], Any], size: 
 def _agent_chunks(problem: Problem, function: Callable[[AbstractAgent], Any], size: int) -> Iterator[Any]:
     """The values of `function` for a few agents at a time."""
     M = problem.num_agents
-    many = max(1, min(M, CHUNK // size))
+    count = max(1, min(M, CHUNK // size))
     compiled = eqx.filter_jit(jax.vmap(function))
-    for start in range(0, M, many):
-        # The last chunk is filled up with repetitions: another shape would have to be compiled anew.
-        indices = np.minimum(np.arange(start, start + many), M - 1)
+    for start in range(0, M, count):
+        # The last chunk is filled up with repetitions: another shape would be compiled again.
+        indices = np.minimum(np.arange(start, start + count), M - 1)
         with precision():
             agents = tree.to_device(tree.take(problem.flat_agents, indices), "float64")
             values = tree.to_host(compiled(agents))
         yield jax.tree.map(lambda v, rest=M - start: v[:rest], values)
 
 
-def _affine_norms(problem: Problem, every: Outcomes) -> np.ndarray:
+def _affine_norms(problem: Problem, every: Observations) -> np.ndarray:
     """The largest spectral norm of each agent's Jacobians, which are made in chunks and never kept."""
     d, columns, count = problem.dim, every.shape[1], math.prod(every.shape)
     many = max(1, min(count, CHUNK // d**2))
@@ -120,7 +120,7 @@ def _affine_norms(problem: Problem, every: Outcomes) -> np.ndarray:
 
         def jacobians(agent, start=start):
             def jacobian(k):
-                o, possible = (look(agent, k // columns, k % columns) for look in (every.at, every.possible))
+                o, possible = (table(agent, k // columns, k % columns) for table in (every.at, every.possible))
                 return jnp.where(possible, jax.jacfwd(lambda theta: agent.operator(theta, o))(jnp.zeros(d)), 0.0)
 
             return jax.vmap(jacobian)(jnp.minimum(start + jnp.arange(many), count - 1))
@@ -145,12 +145,6 @@ def largest_norm(matrices: np.ndarray, best: float = 0.0) -> float:
             break
         best = max(best, float(np.linalg.norm(matrices[k], 2)))
     return best
-
-
-def _chain(source: AbstractSource):
-    law = finite_law(source)
-    assert law is not None
-    return law.chain
 
 
 def _always(agent, row, column):
