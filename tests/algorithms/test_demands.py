@@ -131,7 +131,7 @@ def test_a_server_state_may_be_any_pytree_with_a_theta(wrap):
 
 def test_a_server_state_without_a_theta_raises_in_a_sentence():
     class Hidden(Undemanding):
-        def init(self, theta):
+        def init(self, theta):  # pyright: ignore[reportIncompatibleMethodOverride]
             server, memory = self.method.init(theta)
             return {"theta": server.theta}, memory
 

@@ -3,27 +3,13 @@
 from . import codecs as codecs
 from . import graphs as graphs
 from . import sampling as sampling
-from .base import (
-    AbstractAlgorithm as AbstractAlgorithm,
-)
-from .base import (
-    Coded as Coded,
-)
-from .base import (
-    Cost as Cost,
-)
-from .base import (
-    Exchange as Exchange,
-)
-from .base import (
-    PerAgent as PerAgent,
-)
-from .base import (
-    Replies as Replies,
-)
-from .base import (
-    Round as Round,
-)
+from .base import AbstractAlgorithm as AbstractAlgorithm
+from .base import Coded as Coded
+from .base import Cost as Cost
+from .base import Exchange as Exchange
+from .base import PerAgent as PerAgent
+from .base import Replies as Replies
+from .base import Round as Round
 from .channel import Lossy as Lossy
 from .channel import OverTheAir as OverTheAir
 from .compression import Compressed as Compressed
@@ -58,15 +44,9 @@ from .participation import Partial as Partial
 from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
 from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA
-from .schedules import (
-    AbstractSchedule as AbstractSchedule,
-)
-from .schedules import (
-    Polynomial as Polynomial,
-)
-from .schedules import (
-    corollary_step as corollary_step,
-)
+from .schedules import AbstractSchedule as AbstractSchedule
+from .schedules import Polynomial as Polynomial
+from .schedules import corollary_step as corollary_step
 from .server import Projected as Projected
 from .server import ServerMomentum as ServerMomentum
 from .server import Weighted as Weighted

@@ -78,6 +78,7 @@ class Effect(enum.Flag):
 ON_THE_WAY = Effect.CODES_REPLIES | Effect.DELAYS_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.LOSES_REPLIES
 ON_THE_WAY |= Effect.SKIPS_AGENTS
 NOT_EXACT = ON_THE_WAY | Effect.MOVES_THETA | Effect.MIXES_THETAS
+CHANGES_A_RUN = ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED)
 
 
 class Rule(NamedTuple):
@@ -88,48 +89,41 @@ class Rule(NamedTuple):
     reason: str
 
 
-ACCUMULATES = "the server adds up changes of the agents, which is right only if each of them arrives once and as it was"
+EXACT = {
+    Demand.SHIFTS_SUM_TO_ZERO: "the agents' shifts add to zero only while every agent's own displacement counts in the "
+    "average. Use SCAFFOLD where agents are absent, FedHSA where replies are lost or changed.",
+    Demand.COMMUNICATES_BY_CHANCE: "its agents communicate only when the coin says so, and what the server adds up in "
+    "between is exact. Use LocalSA, whose replies are sent in every round.",
+    Demand.COMMUNICATES_AT_THE_END: "its agents send nothing before the end, so there is no message to lose or to "
+    "change on the way. Wrap LocalSA, whose agents communicate after every round.",
+    Demand.REPLIES_CARRY_WEIGHTS: "its replies carry counts, which are weights of the displacements sent with them. "
+    "Wrap LocalSA.",
+    Effect.WEIGHS_AGENTS: "its weights are for replies as the server gets them. Put {that} outside.",
+    Effect.MIXES_THETAS: "neighbours average whole parameters, of which a reply is only the change.",
+}
+"""What needs every reply, and the server, exactly as they are."""
+ACCUMULATING = {
+    Effect.LOSES_REPLIES | Effect.ADDS_IN_THE_AIR: "Use FedHSA or FedLin.",
+    Effect.DELAYS_REPLIES: "Use LocalSA.",
+    Effect.LEAVES_OUT_FOR_GOOD: "With a contractive codec and `feedback='error'` they do in the end.",
+    Effect.UNEQUAL_CHANCES: "Use Bernoulli or UniformSampling.",
+}
+"""What does not go around methods whose replies accumulate, and the remedy."""
+ADDS_UP = "the server adds up changes of the agents, which is right only if each arrives once and as it was made."
+MULTIPLIES = (
+    "the method multiplies the averages of several exchanges over the same agents. With unequal weights or chances "
+    "each is right on average and the product is not. Use FedHSA or FedLin with `all_answer_first=True`."
+)
+SAY_WHAT_IT_DOES = (
+    "{this} does not say what it does. Give the class `effects = Effect.NOTHING` if it changes no reply, no weight and "
+    "not the server, and else what `fedhsa.Effect` has for it."
+)
 RULES = (
-    Rule(
-        Demand.SHIFTS_SUM_TO_ZERO,
-        NOT_EXACT,
-        "the agents' shifts add to zero only while every agent's own displacement counts in the average. Use SCAFFOLD "
-        "where agents are absent, FedHSA where replies are lost or changed.",
-    ),
-    Rule(
-        Demand.COMMUNICATES_BY_CHANCE,
-        NOT_EXACT,
-        "its agents communicate only when the coin says so, and what the server adds up in between is exact. Use "
-        "LocalSA, whose replies are sent in every round.",
-    ),
-    Rule(
-        Demand.COMMUNICATES_AT_THE_END,
-        NOT_EXACT,
-        "its agents send nothing before the end, so there is no message to lose or to change on the way. Wrap LocalSA, "
-        "whose agents communicate after every round.",
-    ),
-    Rule(
-        Demand.REPLIES_CARRY_WEIGHTS,
-        NOT_EXACT,
-        "its replies carry counts, which are weights of the displacements sent with them. Wrap LocalSA.",
-    ),
+    *(Rule(inside, NOT_EXACT, reason) for inside, reason in EXACT.items()),
+    *(Rule(Demand.REPLIES_ACCUMULATE, around, f"{ADDS_UP} {remedy}") for around, remedy in ACCUMULATING.items()),
     Rule(Demand.REPLIES_CARRY_WEIGHTS, Effect.WEIGHS_AGENTS, "it weighs agents by what they have seen. Use LocalSA."),
-    Rule(
-        Demand.REPLIES_ACCUMULATE,
-        Effect.LOSES_REPLIES | Effect.ADDS_IN_THE_AIR,
-        f"{ACCUMULATES} made. Use FedHSA or FedLin.",
-    ),
-    Rule(Demand.REPLIES_ACCUMULATE, Effect.DELAYS_REPLIES, f"{ACCUMULATES} made. Use LocalSA."),
-    Rule(
-        Demand.REPLIES_ACCUMULATE,
-        Effect.LEAVES_OUT_FOR_GOOD,
-        f"{ACCUMULATES} made. With a contractive codec and `feedback='error'` they do in the end.",
-    ),
-    Rule(
-        Demand.REPLIES_ACCUMULATE,
-        Effect.UNEQUAL_CHANCES,
-        f"{ACCUMULATES} made. Use Bernoulli or UniformSampling.",
-    ),
+    Rule(Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS, MULTIPLIES),
+    Rule(Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS, MULTIPLIES),
     Rule(
         Demand.SERVER_LEARNS_FROM_THE_AVERAGE,
         Effect.KEEPS_OWN_REPLIES,
@@ -147,29 +141,6 @@ RULES = (
         Effect.DELAYS_REPLIES,
         "a round has several exchanges, and each needs the answer to the one before. Wrap a method of one exchange, "
         "like LocalSA.",
-    ),
-    *(
-        Rule(
-            inside,
-            around,
-            "the method multiplies the averages of several exchanges over the same agents. With unequal weights or "
-            "chances each is right on average and the product is not. Use FedHSA or FedLin with "
-            "`all_answer_first=True`.",
-        )
-        for inside, around in (
-            (Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS),
-            (Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS),
-        )
-    ),
-    Rule(
-        Effect.WEIGHS_AGENTS,
-        NOT_EXACT,
-        "its weights are for replies as the server gets them. Put {that} outside.",
-    ),
-    Rule(
-        Effect.MIXES_THETAS,
-        NOT_EXACT,
-        "neighbours average whole parameters, of which a reply is only the change.",
     ),
     Rule(
         ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA,
@@ -195,24 +166,15 @@ RULES = (
     ),
     Rule(
         Demand.UNDECLARED,
-        ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED),
+        CHANGES_A_RUN,
         "it does not say what it demands. Give the class `demands = Demand.NOTHING` if its replies may be lost, "
         "changed, late or weighted, and else what `fedhsa.Demand` has for it.",
     ),
     Rule(
-        Effect.UNDECLARED,
-        ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED),
-        "it does not say what it does. Give the class `effects`, what `fedhsa.Effect` has for it.",
+        Effect.UNDECLARED, CHANGES_A_RUN, "it does not say what it does. Give the class `effects`, see `fedhsa.Effect`."
     ),
-    *(
-        Rule(
-            inside,
-            Effect.UNDECLARED,
-            "{this} does not say what it does. Give the class `effects = Effect.NOTHING` if it changes no reply, no "
-            "weight and not the server, and else what `fedhsa.Effect` has for it.",
-        )
-        for inside in (~Demand.SEVERAL_EXCHANGES, ~Effect.REPORTS_ANOTHER_THETA)
-    ),
+    Rule(~Demand.SEVERAL_EXCHANGES, Effect.UNDECLARED, SAY_WHAT_IT_DOES),
+    Rule(~Effect.REPORTS_ANOTHER_THETA, Effect.UNDECLARED, SAY_WHAT_IT_DOES),
 )
 """All that does not fit together."""
 
