@@ -18,7 +18,7 @@ def spectral_radius(matrices: np.ndarray) -> Any:
 
     The recursion `x' = A x` is stable where it is below 1.
     """
-    finite = np.isfinite(matrices).all((-1, -2))
+    finite = np.asarray(np.isfinite(matrices).all((-1, -2)))
     moduli = abs(np.linalg.eigvals(np.where(finite[..., None, None], matrices, 0.0)))
     radius = np.where(finite, moduli.max(-1), np.inf)
     return radius if radius.ndim else float(radius)

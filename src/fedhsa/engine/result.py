@@ -61,12 +61,12 @@ class Result:
     """Everything recorded, by name, `(seeds, records, ...)`."""
     failed_round: np.ndarray
     """Per seed the round in which it diverged, or -1."""
-    cost: _LazyCost = _LazyCost()
-    """What one round costs an agent."""
     settings: dict[str, Any]
     """Everything that determines the numbers: algorithm, problem, key, seeds, precision, versions."""
     timings: dict[str, float]
     """Seconds spent compiling and running."""
+    cost: _LazyCost = _LazyCost()
+    """What one round costs an agent: a `Cost`, or a function that counts it when it is first asked for."""
     complete: bool = True
     """False when the run was interrupted and the curves are shorter than asked for."""
 
