@@ -19,7 +19,7 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa.
 
 
 LONG = (
-    *("fedhsa.compare.contest", "fedhsa.statistics.confidence", "fedhsa.theory.choose", "fedhsa.theory.exact"),
+    *("fedhsa.comparison.contest", "fedhsa.statistics.confidence", "fedhsa.theory.choose", "fedhsa.theory.exact"),
     *(
         "fedhsa.theory.measure",
         "fedhsa.environments.toy_text",

@@ -1,7 +1,7 @@
 """Federated stochastic approximation with Markovian data and heterogeneous agents.
 
-The names here are what one types daily. What only some programs need (`deploy`, `environments`, `plots`, `theory`) is
-loaded when it is first used.
+The names here are what one types daily. What only some programs need (`compare`, `deploy`, `environments`, `plots`,
+`theory`) is loaded when it is first used.
 """
 
 import importlib
@@ -59,13 +59,14 @@ from .algorithms import (
     graphs,
     sampling,
 )
-from .engine import Result, Snapshot, State, init, load, simulate, step
+from .engine import Result, Snapshot, State, Sweep, init, load, simulate, step, sweep
 from .problems import PROBLEMS, AbstractAgent, Problem
 from .sources import AbstractSource
 from .statistics import Confidence, confidence
 
 if TYPE_CHECKING:
-    from . import deploy, environments, plots, theory
+    from . import comparison, deploy, environments, plots, theory
+    from .comparison import compare
 
 __all__ = [
     "ALGORITHMS",
@@ -116,12 +117,15 @@ __all__ = [
     "ServerMomentum",
     "Snapshot",
     "State",
+    "Sweep",
     "SynchronisedSA",
     "Thinned",
     "Weighted",
     "__version__",
     "algorithms",
     "codecs",
+    "compare",
+    "comparison",
     "confidence",
     "corollary_step",
     "cost",
@@ -138,11 +142,14 @@ __all__ = [
     "sources",
     "statistics",
     "step",
+    "sweep",
     "theory",
 ]
 
 
 def __getattr__(name: str):
+    if name == "compare":
+        return importlib.import_module(".comparison", __name__).compare
     if name in __all__:
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

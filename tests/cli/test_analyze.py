@@ -12,7 +12,7 @@ import fedhsa
 from fedhsa import theory
 from fedhsa.cli import analyze as analyze_module
 from fedhsa.cli import effort, main
-from fedhsa.cli import sweep as sweep_module
+from fedhsa.cli import panels as sweep_module
 from fedhsa.cli.parsing import parse, read
 from fedhsa.cli.settings import AnalyzeSettings, RunSettings
 

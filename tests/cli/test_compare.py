@@ -14,7 +14,7 @@ from fedhsa import statistics
 from fedhsa.cli import main
 from fedhsa.cli.parsing import parse
 from fedhsa.cli.settings import CompareSettings
-from fedhsa.compare import contest
+from fedhsa.comparison import contest
 
 pytestmark = pytest.mark.usefixtures("unrendered")
 

@@ -1,4 +1,4 @@
-"""The command line: `fedhsa run`, `compare`, `analyze`, `reproduce`, `deploy` and `list`."""
+"""The command line: `fedhsa run`, `compare`, `sweep`, `analyze`, `reproduce`, `deploy` and `list`."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ Federated stochastic approximation with Markovian data and heterogeneous agents.
 commands:
   run        run algorithms on a problem, many seeds at once, and draw their errors
   compare    tune algorithms with equal effort, run them on fresh seeds, rank them
+  sweep      run one algorithm at many settings, and draw where its error ends
   analyze    predict stability, rate, bias and floor without running anything
   reproduce  make every figure of the paper and check its claims, on one page
   deploy     run by messages: on a real federation (Flower), on a cluster (Ray)
@@ -33,6 +34,8 @@ examples:
     fedhsa run --config examples/quadratic.toml --seeds 8
   which is best for temporal-difference learning, and by how much:
     fedhsa compare --problem td --algorithm FedHSA LocalSA SynchronisedSA
+  where its error ends at other steps and numbers of local steps:
+    fedhsa sweep --over step_size=[0.005,0.01,0.02] local_steps=[1,10]
   what they will do, and which settings reach an error of 1e-4:
     fedhsa analyze quadratic --target 1e-4
   the paper's claims, in a minute or two instead of seven:
@@ -47,7 +50,7 @@ examples:
 `fedhsa analyze` prints a page and draws a figure; `fedhsa reproduce` leaves
 results/report.html. Every command explains its settings with `--help`.
 """
-COMMANDS = ("run", "compare", "analyze", "reproduce", "deploy", "list")
+COMMANDS = ("run", "compare", "sweep", "analyze", "reproduce", "deploy", "list")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,7 +77,7 @@ def _dispatch(arguments: list[str]) -> int:
     from rich.console import Console
 
     from .._check import nearest
-    from . import analyze, compare, deploy, listing, reproduce, run
+    from . import analyze, compare, deploy, listing, reproduce, run, sweep
     from .output import FailedRunError
     from .usage import UsageError
 
@@ -85,6 +88,8 @@ def _dispatch(arguments: list[str]) -> int:
             return run.main(rest, console)
         if command == "compare":
             return compare.main(rest, console)
+        if command == "sweep":
+            return sweep.main(rest, console)
         if command == "analyze":
             return analyze.main(rest, console)
         if command == "reproduce":

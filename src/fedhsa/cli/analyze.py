@@ -13,9 +13,9 @@ from . import effort, page
 from .analysis import Analysis, analyse
 from .build import make_algorithms, make_problem, title
 from .output import writable
+from .panels import sweeps
 from .parsing import parse
 from .settings import AnalyzeSettings
-from .sweep import sweeps
 from .usage import UsageError
 from .words import sentences
 

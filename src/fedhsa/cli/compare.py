@@ -11,7 +11,7 @@ import equinox as eqx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ..compare import contest
+from ..comparison import contest
 from ..outputs import versions
 from ..problems import Problem
 from . import ranking
@@ -29,8 +29,8 @@ def main(args: Sequence[str], console: Console) -> int:
     methods = _methods(settings, problem)
     started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
     with writable(settings.folder):
-        with fits_in_memory("The comparison"), _progress(settings.progress) as tell:
-            found = contest.compare(problem, methods, _terms(settings), tell)
+        with fits_in_memory("The comparison"), _progress(settings.progress) as progress:
+            found = contest.compare(problem, methods, _terms(settings), progress)
         if found.entries:
             manifest = {
                 "command": shlex.join(["fedhsa", "compare", *args]),
@@ -79,7 +79,7 @@ def _terms(settings: CompareSettings) -> contest.Terms:
 
 
 @contextlib.contextmanager
-def _progress(wanted: bool) -> Iterator[contest.Tell]:
+def _progress(wanted: bool) -> Iterator[contest.Progress]:
     """One bar for the whole comparison, on a terminal."""
     if not (wanted and sys.stderr.isatty()):
         yield lambda what, part: None

@@ -53,8 +53,9 @@ def read(kind: type[S], path: pathlib.Path) -> S:
         if not isinstance(values["out"], str):
             raise UsageError(f"{str(path)!r}: `out` must be the name of a folder, got {values['out']!r}.")
         values["out"] = pathlib.Path(values["out"])
-    if not isinstance(values.get("option", {}), dict):
-        raise UsageError(f"{str(path)!r}: `option` must be a table, got {values['option']!r}.")
+    for name in ("option", "over"):
+        if not isinstance(values.get(name, {}), dict):
+            raise UsageError(f"{str(path)!r}: `{name}` must be a table, got {values[name]!r}.")
     try:
         return kind(**values)
     except UsageError as error:
@@ -93,8 +94,9 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     """Refuses unknown flags before tyro sees them: it would blame a missing word on the problem."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
-    if list(args).count("--option") > 1:  # the second would replace the first
-        raise UsageError("`--option` was given twice. Put all options after one: `--option FIRST=1 SECOND=2`.")
+    for flag in ("--option", "--over"):
+        if list(args).count(flag) > 1:  # the second would replace the first
+            raise UsageError(f"`{flag}` was given twice. Put everything after one: `{flag} FIRST=... SECOND=...`.")
     for word in args:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:

@@ -10,8 +10,8 @@ import numpy as np
 from rich.console import Console
 
 from .. import _files, plots, statistics
-from ..compare.contest import Contest, Entry
-from ..compare.ranking import Place, Ranking
+from ..comparison.contest import Contest, Entry
+from ..comparison.ranking import Place, Ranking
 from ..outputs import write_manifest
 from ..statistics import Estimate
 from .page import in_bytes
@@ -31,8 +31,7 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
     with _files.atomic(folder / "compare.npz") as file:
         np.savez(file, **_arrays(entries))  # pyright: ignore[reportArgumentType]
     _files.write_text(folder / "compare.csv", _csv(entries))
-    traces = {name: plots.Trace(e.error, e.exchanges, e.samples, e.bytes) for name, e in entries.items()}
-    plots.save(plots.compare(traces, title=title, target=settings.target), folder / "compare")
+    plots.save(found.plot(title=title, target=settings.target), folder / "compare")
     tried = {name: e.tuning for name, e in entries.items() if e.tuning is not None}
     if tried:
         trials = {n: ([t.step for t in tuning.trials], [t.error for t in tuning.trials]) for n, tuning in tried.items()}

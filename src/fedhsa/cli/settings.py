@@ -292,7 +292,66 @@ Ctrl-C keeps the methods that are done.
         return pathlib.Path("runs", self.problem, "compare") if self.out is None else self.out
 
 
-COMMANDS = (RunSettings, AnalyzeSettings, CompareSettings)
+@dataclasses.dataclass(frozen=True)
+class SweepSettings(AbstractSettings):
+    """All that `fedhsa sweep` can be told."""
+
+    command = "sweep"
+    description = """\
+Runs one algorithm at many settings, on the same observations.
+
+Examples:
+  fedhsa sweep --over step_size=[0.005,0.01,0.02]
+  fedhsa sweep --problem td --over step_size=[0.01,0.1] local_steps=[1,10,100]
+  fedhsa sweep --algorithm 'Averaged(FedHSA)' --over burn_in=[0,100,500]
+  fedhsa sweep --config examples/quadratic.toml --over server_step=[0.5,1.0]
+
+Every combination of the values is run. The table on the screen has the mean
+over seeds of the last error with its 95 % interval. The output folder gets
+sweep.png and .pdf (that error against the setting with the most values),
+sweep.csv (the table), sweep.npz (every seed and round) and manifest.json. In
+a TOML file the values stand in a table: [over], step_size = [0.01, 0.1].
+Ctrl-C keeps the combinations that are done.
+"""
+
+    algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
+    """One algorithm, like FedHSA or 'Averaged(FedHSA)'; `fedhsa list` shows them."""
+    over: Annotated[dict[str, Any], OPTION] = dataclasses.field(
+        default_factory=lambda: {"step_size": [0.0025, 0.005, 0.01, 0.02, 0.04]}
+    )
+    """The settings to vary and their values, like step_size=[0.01,0.1] local_steps=[1,10]. In TOML: a table [over]."""
+    rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 1000
+    """Number of rounds."""
+    seeds: int = 8
+    """Number of independent runs."""
+    every: int = 1
+    """Record the error every so many rounds."""
+    dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
+    """The precision."""
+    out: Annotated[
+        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/PROBLEM/sweep)")
+    ] = None
+    """The folder for the results."""
+
+    def _check_own(self) -> None:
+        for name in ("rounds", "seeds", "every"):
+            _check.count(name, getattr(self, name))
+        if self.rounds % self.every:
+            raise UsageError(f"`rounds` must be a multiple of `every`, got {self.rounds} and {self.every}.")
+        check_name("dtype", self.dtype, DTYPES)
+        if len(self.algorithm) != 1:
+            raise UsageError(f"`algorithm` must be one, got {', '.join(self.algorithm)}. Sweep them one by one.")
+        for name, values in self.over.items():
+            if not isinstance(values, list) or not values:
+                raise UsageError(f"`over`: {name} must have a list of values, like {name}=[0.01,0.1], got {values!r}.")
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where the results go: not where `fedhsa run` has its manifest."""
+        return pathlib.Path("runs", self.problem, "sweep") if self.out is None else self.out
+
+
+COMMANDS = (RunSettings, AnalyzeSettings, CompareSettings, SweepSettings)
 
 
 def _listed(value: Any) -> Any:

@@ -1,88 +1,80 @@
-"""Predictions at other step sizes and local steps, for the panels of the figure; fewer where they take long."""
+"""`fedhsa sweep`: one algorithm at many settings, and the table, figure and files that come out."""
 
-import dataclasses
-import math
-from collections.abc import Callable
+import csv
+import datetime
+import io
+import shlex
+import time
+import warnings
+from collections.abc import Sequence
 
 import numpy as np
+from rich.console import Console
 
-from ..theory import Prediction, predict
-from . import effort
-from .analysis import Analysis, attempt
-
-MOST_STEPS, FEWEST = 12, 3
-LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-SECONDS = {"step_size": 24.0, "local_steps": 12.0}
-"""How long each sweep may take, by estimate."""
-
-
-def sweeps(analysis: Analysis, progress: Callable[[str], None]) -> dict[str, dict[str, list[Prediction]]]:
-    """By setting, then by algorithm. A setting that would take too long is not there."""
-    found = {"local_steps": _local_steps(analysis), "step_size": _step_sizes(analysis)}
-    result: dict[str, dict[str, list[Prediction]]] = {}
-    for setting, grid in found.items():
-        if not grid:
-            continue
-        result[setting] = {}
-        for name, values in grid.items():
-            progress(f"{name} at other {setting.replace('_', ' ').removesuffix('s')}s")
-            result[setting][name] = _predictions(analysis, analysis.sound[name], setting, values)
-    return result
+from .. import _files, plots
+from ..engine import Sweep, sweep
+from ..outputs import versions, write_manifest
+from .build import make_algorithms, make_problem
+from .output import fits_in_memory, writable
+from .parsing import parse
+from .run import INTERRUPTED
+from .settings import SweepSettings
 
 
-def _predictions(analysis: Analysis, own: Prediction, setting: str, values: list[float]) -> list[Prediction]:
-    if not hasattr(own.algorithm, setting):
-        return [own]
-    others = [dataclasses.replace(own.algorithm, **{setting: value}) for value in values]  # pyright: ignore[reportArgumentType]
-    # The settings as asked are there already.
-    made = (
-        own if a == own.algorithm else attempt(lambda a=a: predict(own.problem, a, samples=analysis.settings.samples))
-        for a in others
-    )
-    return [p for p in made if isinstance(p, Prediction)]
+def main(args: Sequence[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    settings = parse(SweepSettings, args)
+    problem = make_problem(settings)
+    (algorithm,) = make_algorithms(settings, problem).values()
+    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
+    with writable(settings.folder):
+        with fits_in_memory("The sweep"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Interrupted after")
+            found = sweep(
+                problem,
+                algorithm,
+                settings.over,
+                rounds=settings.rounds,
+                seeds=settings.seeds,
+                key=settings.key,
+                every=settings.every,
+                dtype=settings.dtype,
+                progress=None if settings.progress else False,
+            )
+        if found.results:
+            manifest = {
+                "command": shlex.join(["fedhsa", "sweep", *args]),
+                "complete": found.complete,
+                "started": started.isoformat(timespec="seconds"),
+                "seconds": time.perf_counter() - began,
+                "key": settings.key,
+                "settings": settings.plain(),
+                "versions": versions(),
+                "rows": found.rows(),
+            }
+            sizes = f"$M = {problem.num_agents}$, $d = {problem.dim}$"
+            _write(settings, found, manifest, f"{settings.algorithm[0]} on {settings.problem}: {sizes}")
+    if found.results:
+        console.print(repr(found), soft_wrap=True)
+        best = ", ".join(f"{name} {value}" for name, value in found.best.items())
+        console.print(f"Best: {best}. Figure: {settings.folder / 'sweep.png'}", soft_wrap=True)
+    if not found.complete:
+        console.print(f"Interrupted: {len(found.results)} combinations were done, and written.")
+        return INTERRUPTED
+    return 0
 
 
-def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
-    """Steps up to the largest stable one, evenly spaced on a logarithmic axis."""
-    one_each = effort.total(analysis.problem, (p.algorithm for p in analysis.sound.values()))
-    points = min(MOST_STEPS, int(SECONDS["step_size"] / max(one_each, 1e-9)))
-    if points < FEWEST:
-        return {}
-    grids = {}
-    for name, p in analysis.sound.items():
-        if p.basis == "mean" or not hasattr(p.algorithm, "step_size"):
-            continue  # no floor to draw, or no step to change
-        step, largest = float(p.algorithm.step_size), p.max_step_size  # pyright: ignore[reportAttributeAccessIssue]
-        if not largest > 0:
-            continue
-        grids[name] = sorted({*_grid(step, largest, points), *([step] if step < largest else [])})
-    return grids
-
-
-def _grid(step: float, largest: float, points: int) -> list[float]:
-    """Evenly spaced on a logarithmic axis, and closer where the floor takes off."""
-    if math.isinf(largest):
-        return np.geomspace(step / 3, 30 * step, points).tolist()
-    edge = [0.75, 0.87, 0.97] if points == MOST_STEPS else [0.97]
-    low, high = min(step / 3, largest / 100), 0.55 * largest
-    return [*np.geomspace(low, high, points - len(edge)).tolist(), *(part * largest for part in edge)]
-
-
-def _local_steps(analysis: Analysis) -> dict[str, list[float]]:
-    """Few and many local steps, as far as they are stable; the dearest are left out first."""
-    if not any(hasattr(p.algorithm, "local_steps") for p in analysis.sound.values()):
-        return {}
-    left, grids = SECONDS["local_steps"], {name: set[float]() for name in analysis.sound}
-    edges = {p.max_local_steps for p in analysis.sound.values() if not p.stable} - {None, math.inf, 0}
-    for H in sorted({*LOCAL_STEPS, *(int(last) for last in edges if last)}):
-        for name, p in analysis.sound.items():
-            own = getattr(p.algorithm, "local_steps", None)
-            if own is None or p.max_local_steps is None or min(p.max_local_steps, max(10 * own, 50)) < H:
-                continue
-            left -= effort.seconds(analysis.problem, dataclasses.replace(p.algorithm, local_steps=H))  # pyright: ignore[reportCallIssue, reportArgumentType]
-            if left > 0 or own == H:
-                grids[name].add(H)
-            if p.stable:
-                grids[name].add(own)
-    enough = any(len(grid) >= FEWEST for grid in grids.values())
-    return {name: sorted(grid) for name, grid in grids.items()} if enough else {}
+def _write(settings: SweepSettings, found: Sweep, manifest: dict, title: str) -> None:
+    """Writes all files, each whole or not at all, the manifest last."""
+    folder, rows, text = settings.folder, found.rows(), io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    _files.write_text(folder / "sweep.csv", text.getvalue())
+    arrays = {name: np.array([row[name] for row in rows]) for name in found.settings[0]}
+    arrays["rounds"] = found.results[0].rounds
+    arrays["error"] = np.stack([result.records[result.quantity] for result in found.results])
+    with _files.atomic(folder / "sweep.npz") as file:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+    plots.save(found.plot(title=title), folder / "sweep")
+    write_manifest(folder, manifest)

@@ -7,3 +7,5 @@ from .simulate import simulate as simulate
 from .state import State as State
 from .state import init as init
 from .state import step as step
+from .sweep import Sweep as Sweep
+from .sweep import sweep as sweep

@@ -146,7 +146,7 @@ class Result:
         for name, values in self.records.items():
             entries = [f"{name}{list(at)}".replace(" ", "") if at else name for at in np.ndindex(values.shape[2:])]
             columns |= dict(zip(entries, values.reshape(seeds * records, -1).T, strict=True))
-        return _package("pandas").DataFrame(columns)
+        return optional_package("pandas").DataFrame(columns)
 
     def to_xarray(self) -> "xarray.Dataset":
         """A dataset over `seed` and `round`; the axes of a vector or matrix `x` are `x_0`, `x_1` and so on.
@@ -163,7 +163,7 @@ class Result:
         }
         variables["failed_round"] = (("seed",), self.failed_round)
         coordinates = {"seed": np.arange(len(self.error)), "round": self.rounds}
-        return _package("xarray").Dataset(variables, coordinates, {"algorithm": self.algorithm})
+        return optional_package("xarray").Dataset(variables, coordinates, {"algorithm": self.algorithm})
 
     def _summary(self) -> list[str]:
         """Seeds and rounds, and what went wrong, if anything did."""
@@ -260,7 +260,7 @@ def _name(algorithm: dict[str, Any]) -> str:
     return algorithm["name"] if inner is None else f"{algorithm['name']}({_name(inner)})"
 
 
-def _package(name: str) -> Any:
+def optional_package(name: str) -> Any:
     """A package that only some need."""
     try:
         return importlib.import_module(name)

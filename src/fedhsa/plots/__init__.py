@@ -9,6 +9,7 @@ from ._maps import value_map as value_map
 from ._style import COLOURS as COLOURS
 from ._style import POINTS as POINTS
 from ._style import save as save
+from ._sweep import sweep as sweep
 from ._theory import analysis as analysis
 from ._theory import decay as decay
 from ._theory import floors as floors

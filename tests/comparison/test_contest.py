@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedhsa
-from fedhsa.compare import contest
-from fedhsa.compare.contest import Terms, compare
-from fedhsa.compare.tuning import Trial, search
+from fedhsa.comparison import contest
+from fedhsa.comparison.contest import Terms, compare
+from fedhsa.comparison.tuning import Trial, search
 from fedhsa.engine import batch
 from fedhsa.engine import run as engine_run
 
@@ -180,13 +180,13 @@ def test_errors_that_are_nothing_but_rounding_are_equal(problem):
 
 
 def test_an_interrupt_leaves_the_methods_that_are_done(problem):
-    def tell(what: str, part: float) -> None:
+    def progress(what: str, part: float) -> None:
         assert 0 <= part <= 1
         if what.startswith("second"):
             raise KeyboardInterrupt
 
     methods = {"first": fed_hsa(0.01), "second": local_sa, "third": local_sa}
-    found = compare(problem, methods, TERMS, tell)
+    found = compare(problem, methods, TERMS, progress)
     assert list(found.entries) == ["first"]
     assert found.complete is False
     assert [place.name for place in found.ranking.places] == ["first"]

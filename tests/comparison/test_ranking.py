@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedhsa.compare.ranking import holm, rank
+from fedhsa.comparison.ranking import holm, rank
 
 SEEDS = 16
 

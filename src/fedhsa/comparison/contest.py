@@ -3,21 +3,25 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
-from .. import _check
+from .. import _check, plots
 from .._random import Stream, as_key, fold_in
 from .._types import Key
 from ..algorithms import AbstractAlgorithm, Cost, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
+from ..engine.sweep import with_settings
 from ..problems import Problem
 from .ranking import Ranking, rank
 from .tuning import Trial, Tuning, search, starting_step
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 POINTS = 200
 """How many points a curve is recorded at, about."""
@@ -30,7 +34,7 @@ NOTHING = 1e-24
 
 Method: TypeAlias = AbstractAlgorithm | Callable[[float], AbstractAlgorithm]
 """An algorithm as it is, or one for each step size, to be tuned."""
-Tell: TypeAlias = Callable[[str, float], None]
+Progress: TypeAlias = Callable[[str, float], None]
 """Called with what is being done and how much is done."""
 
 
@@ -90,9 +94,25 @@ class Contest(NamedTuple):
     complete: bool
     """False when interrupted: methods are missing."""
 
+    def plot(self, *, title: str | None = None, target: float | None = None) -> "Figure":
+        """The mean error of each method against exchanges, observations and bytes."""
+        traces = {name: plots.Trace(e.error, e.exchanges, e.samples, e.bytes) for name, e in self.entries.items()}
+        return plots.compare(traces, title=title, target=target)
+
+    def __repr__(self):
+        """A line for each method, the best first."""
+        places = self.ranking.places
+        lines = [(str(p.rank), p.name, f"{p.score.value:.2e} [{p.score.low:.2e}, {p.score.high:.2e}]") for p in places]
+        width = max((len(name) for _, name, _ in lines), default=0)
+        return "\n".join(f"{rank:>3}  {name:<{width}}  {score}" for rank, name, score in lines)
+
 
 def compare(
-    problem: Problem, methods: Mapping[str, Method], terms: Terms | None = None, tell: Tell = lambda what, part: None
+    problem: Problem,
+    methods: Mapping[str, Method] | Sequence[AbstractAlgorithm],
+    terms: Terms | None = None,
+    progress: Progress = lambda what, part: None,
+    **changes: Any,
 ) -> Contest:
     """Tunes each method, runs it on fresh seeds, and ranks them all; Ctrl-C leaves the methods that are done.
 
@@ -100,19 +120,21 @@ def compare(
 
     **Arguments:**
 
-    - `methods`: by name, an algorithm as it is, or a function from a step size to an algorithm, which is tuned.
-    - `terms`: what is the same for all.
-    - `tell`: called with what is being done and the part of the whole that is done.
+    - `problem`: the problem, with a root.
+    - `methods`: a list of algorithms, whose step sizes are tuned; or by name, an algorithm that is taken as it is, or a
+      function from a step size to an algorithm.
+    - `terms`: what is the same for all; single fields of it may also be given by name (`samples=500`).
+    - `progress`: called with what is being done and the part of the whole that is done.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
-        >>> methods = {method.__name__: lambda step, m=method: m(step, local_steps=5)
-        ...            for method in (fedhsa.FedHSA, fedhsa.LocalSA)}
-        >>> found = compare(problem, methods, Terms(samples=500, seeds=4, grid=4, tuning_seeds=2))
+        >>> methods = [fedhsa.FedHSA(0.1, local_steps=5), fedhsa.LocalSA(0.1, local_steps=5)]
+        >>> found = fedhsa.compare(problem, methods, samples=500, seeds=4, grid=4, tuning_seeds=2)
         >>> sorted(place.name for place in found.ranking.places), found.entries["FedHSA"].samples[-1].item()
         (['FedHSA', 'LocalSA'], 500)
     """
-    terms = terms or Terms()
+    terms = dataclasses.replace(terms or Terms(), **changes)
+    methods = methods if isinstance(methods, Mapping) else _tuned(methods)
     centre = starting_step(problem, terms.samples)
     for name, method in methods.items():
         algorithm = method if isinstance(method, AbstractAlgorithm) else method(centre)
@@ -127,10 +149,10 @@ def compare(
     try:
         for name, method in methods.items():
 
-            def tell_mine(what: str, done: float, name=name, behind=behind) -> None:
-                tell(f"{name}: {what}", (behind + done) / total)
+            def of_all(what: str, done: float, name=name, behind=behind) -> None:
+                progress(f"{name}: {what}", (behind + done) / total)
 
-            entries[name] = enter(problem, method, terms, centre, tell_mine)
+            entries[name] = enter(problem, method, terms, centre, of_all)
             behind += _work(method, terms)
     except KeyboardInterrupt:
         pass
@@ -138,18 +160,34 @@ def compare(
     return Contest(entries, ranking, len(entries) == len(methods))
 
 
+def _tuned(algorithms: Sequence[AbstractAlgorithm]) -> dict[str, Method]:
+    """By name, a function from a step size to the algorithm with that step; one without a step stays as it is."""
+    methods: dict[str, Method] = {}
+    for algorithm in algorithms:
+        if not isinstance(algorithm, AbstractAlgorithm):
+            raise TypeError(f"`methods` must be algorithms, like `FedHSA(0.1, local_steps=10)`, got {algorithm!r}.")
+        names = [type(layer).__name__ for layer in algorithm.layers]
+        plain, number = "(".join(names) + ")" * (len(names) - 1), 2
+        name = plain
+        while name in methods:
+            name, number = f"{plain} {number}", number + 1
+        has_step = any(hasattr(layer, "step_size") for layer in algorithm.layers)
+        methods[name] = (lambda step, a=algorithm: with_settings(a, {"step_size": step})) if has_step else algorithm
+    return methods
+
+
 def _work(method: Method, terms: Terms) -> int:
     """How many runs of one seed a method takes."""
     return terms.seeds + (0 if isinstance(method, AbstractAlgorithm) else terms.grid * terms.tuning_seeds)
 
 
-def enter(problem: Problem, method: Method, terms: Terms, centre: float, tell: Tell) -> Entry:
-    """Tunes one method, where there is something to tune, and runs it; tells how many runs of one seed are done."""
+def enter(problem: Problem, method: Method, terms: Terms, centre: float, progress: Progress) -> Entry:
+    """Tunes one method, where there is something to tune, and runs it; reports how many runs of one seed are done."""
     done = 0
 
     def run(algorithm: AbstractAlgorithm, seeds: int, key: int | Key, what: str) -> Entry:
         nonlocal done
-        entry = _run(problem, algorithm, terms, seeds, key, lambda part: tell(what, done + part * seeds))
+        entry = _run(problem, algorithm, terms, seeds, key, lambda part: progress(what, done + part * seeds))
         done += seeds
         return entry
 

@@ -1,0 +1,137 @@
+"""One algorithm at many settings, on the same observations, and a table of what came out."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._check import nearest
+from ..algorithms import AbstractAlgorithm
+from ..problems import Problem
+from .progress import ShowProgress, progress_bar
+from .result import Result, optional_package
+from .simulate import simulate
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Sweep:
+    """What `sweep` gives: the settings tried, and the result of each."""
+
+    settings: tuple[dict[str, Any], ...]
+    """The values of the settings that were varied, combination by combination."""
+    results: tuple[Result, ...]
+    complete: bool = True
+    """False when interrupted: combinations are missing."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Per combination its settings, the mean over seeds of the last record with its 95 % interval, and how many
+        seeds diverged."""
+        found = []
+        for settings, result in zip(self.settings, self.results, strict=True):
+            low, high = result.interval()
+            last = {result.quantity: float(result.mean()[-1]), "low": float(low[-1]), "high": float(high[-1])}
+            found.append({**settings, **last, "diverged": int((result.failed_round >= 0).sum())})
+        return found
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The settings with the least mean at the end."""
+        order = [float(result.mean()[-1]) for result in self.results]
+        ranked = [math.inf if math.isnan(value) else value for value in order]
+        return self.settings[ranked.index(min(ranked))]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """`rows` as a table of pandas."""
+        return optional_package("pandas").DataFrame(self.rows())
+
+    def plot(self, **options: Any) -> "Figure":
+        """The last mean against the setting with the most values, a line for each combination of the others."""
+        from .. import plots
+
+        return plots.sweep(self.rows(), list(self.settings[0]), self.results[0].quantity, **options)
+
+    def __repr__(self):
+        rows = self.rows()
+        lines = [list(rows[0]), *([f"{v:.3g}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(f"{w:>{n}}" for w, n in zip(line, widths, strict=True)) for line in lines)
+
+    def _repr_html_(self):
+        rows = self.rows()
+        head = "".join(f"<th>{name}</th>" for name in rows[0])
+        body = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row.values())}</tr>" for row in rows)
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def sweep(
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    over: Mapping[str, Sequence[Any]],
+    *,
+    rounds: int,
+    seeds: int = 1,
+    progress: ShowProgress = None,
+    **options: Any,
+) -> Sweep:
+    """Simulates an algorithm at every combination of some of its settings, on the same observations.
+
+    Settings that are numbers of the program, such as step sizes, compile nothing after the first; settings that change
+    the program itself, such as `local_steps`, compile one program for each value. Ctrl-C keeps what is done.
+
+    **Arguments:**
+
+    - `problem`, `rounds`, `seeds`, `progress`: as for `simulate`, which also takes the other `options`.
+    - `algorithm`: the method, with values for the settings that stay.
+    - `over`: for each setting the values to try. In a wrapped method the outermost layer that has the setting gets it.
+
+    Raises `ValueError` if the algorithm has no such setting.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> found = fedhsa.sweep(problem, fedhsa.FedHSA(0.01, local_steps=5), rounds=20, seeds=4,
+        ...                      over={"step_size": [0.01, 0.02], "local_steps": [1, 5]})
+        >>> [row["step_size"] for row in found.rows()], found.best
+        ([0.01, 0.01, 0.02, 0.02], {'step_size': 0.02, 'local_steps': 5})
+    """
+    if not over or not all(len(values) for values in over.values()):
+        raise ValueError(f"`over` must name settings and values for each, like {{'step_size': [0.1]}}, got {over!r}.")
+    combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    algorithms = [with_settings(algorithm, settings) for settings in combinations]  # before anything runs
+    results: list[Result] = []
+    with progress_bar("sweep", rounds * len(combinations), progress) as update:
+        for number, one in enumerate(algorithms):
+
+            def so_far(done: int, before: int = number * rounds) -> None:
+                update(before + done)
+
+            result = simulate(problem, one, rounds=rounds, seeds=seeds, progress=so_far, **options)
+            if not result.complete:
+                break
+            results.append(result)
+    return Sweep(tuple(combinations[: len(results)]), tuple(results), len(results) == len(combinations))
+
+
+def with_settings(algorithm: AbstractAlgorithm, settings: Mapping[str, Any]) -> AbstractAlgorithm:
+    """The algorithm with some settings replaced, each in the outermost layer that has it."""
+    for name, value in settings.items():
+        algorithm = _with_setting(algorithm, name, value, algorithm)
+    return algorithm
+
+
+def _with_setting(algorithm: AbstractAlgorithm, name: str, value: Any, whole: AbstractAlgorithm) -> AbstractAlgorithm:
+    names = [field.name for field in dataclasses.fields(algorithm) if field.init]
+    if name in names:
+        return dataclasses.replace(algorithm, **{name: value})
+    if "algorithm" not in names:
+        known = [field.name for layer in whole.layers for field in dataclasses.fields(layer)]
+        raise ValueError(
+            f"`over`: {type(algorithm).__name__} has no setting {name!r}.{nearest(name, known)} "
+            f"It has {', '.join(dict.fromkeys(known))}."
+        )
+    inner: Any = algorithm
+    return dataclasses.replace(inner, algorithm=_with_setting(inner.algorithm, name, value, whole))

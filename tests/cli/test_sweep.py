@@ -1,0 +1,45 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from fedhsa.cli import main
+
+
+def test_a_sweep_from_a_file_writes_table_figure_arrays_and_manifest(tmp_path, capsys):
+    config, out = tmp_path / "sweep.toml", tmp_path / "out"
+    config.write_text("num_agents = 2\ndim = 2\nrounds = 4\nseeds = 2\n[over]\nstep_size = [0.01, 0.02]\n")
+    assert main(["sweep", "--config", str(config), "--local-steps", "2", "--out", str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("manifest.json", "sweep.csv", "sweep.npz", "sweep.pdf", "sweep.png")
+    ]
+    problem = fh.problems.quadratic.random(2, 2)
+    expected = [fh.simulate(problem, fh.FedHSA(step, 2), rounds=4, seeds=2).error for step in (0.01, 0.02)]
+    with np.load(out / "sweep.npz") as arrays:
+        np.testing.assert_array_equal(arrays["error"], expected)
+    with open(out / "sweep.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["error"]) for row in rows] == [error[:, -1].mean() for error in expected]
+    assert json.loads((out / "manifest.json").read_text())["complete"] is True
+    printed = capsys.readouterr().out
+    assert printed.startswith("step_size")
+    assert "Best: step_size 0.0" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--over", "step_size=0.1"],
+            "step_size must have a list of values, like step_size=[0.01,0.1], got 0.1",
+        ),
+        (["--over", "speed=[1]"], "`over`: FedHSA has no setting 'speed'"),
+        (["--algorithm", "FedHSA", "LocalSA"], "`algorithm` must be one, got FedHSA, LocalSA"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_told_in_a_sentence(arguments, message, capsys, tmp_path):
+    assert main(["sweep", "--num-agents", "2", "--dim", "2", "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
