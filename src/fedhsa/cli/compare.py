@@ -79,9 +79,9 @@ def _terms(settings: CompareSettings) -> contest.Terms:
 
 
 @contextlib.contextmanager
-def _progress(wanted: bool) -> Iterator[contest.Progress]:
+def _progress(shown: bool) -> Iterator[contest.Progress]:
     """One bar for the whole comparison, on a terminal."""
-    if not (wanted and sys.stderr.isatty()):
+    if not (shown and sys.stderr.isatty()):
         yield lambda what, part: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())

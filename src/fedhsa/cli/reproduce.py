@@ -21,7 +21,7 @@ from .. import _check
 from .._check import nearest
 from ..experiments.page.report import Report, machine, versions
 from ..experiments.run import presets, store
-from ..experiments.run.runner import Finished, Status, entry, run
+from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.claims import Claim
 from .output import FailedRunError, writable
@@ -40,7 +40,7 @@ class ReproduceSettings(AbstractFlags):
 
     command = "reproduce"
     description = """\
-Makes the paper's experiments anew, with many seeds and intervals, checks its
+Reproduces the paper's experiments with many seeds and intervals, checks its
 claims by number, and writes one page.
 
 Examples:
@@ -151,17 +151,17 @@ def main(args: Sequence[str], console: Console) -> int:
     return FAILED if failures or "fail" in asked else 0
 
 
-def _choose(known: dict[str, AbstractStudy], wanted: Sequence[str]) -> dict[str, AbstractStudy]:
+def _choose(known: dict[str, AbstractStudy], patterns: Sequence[str]) -> dict[str, AbstractStudy]:
     """The experiments with these names, families or patterns."""
     chosen: set[str] = set()
-    for name in wanted:
+    for name in patterns:
         found = [n for n in known if n == name or n.startswith(f"{name.rstrip('/')}/") or fnmatch.fnmatch(n, name)]
         if not found:
             raise UsageError(
                 f"There is no experiment {name!r}.{nearest(name, known)} `fedhsa reproduce --list` shows them."
             )
         chosen.update(found)
-    return {name: experiment for name, experiment in known.items() if not wanted or name in chosen}
+    return {name: experiment for name, experiment in known.items() if not patterns or name in chosen}
 
 
 def _changed(chosen: dict[str, AbstractStudy], settings: ReproduceSettings) -> dict[str, AbstractStudy]:

@@ -45,8 +45,8 @@ def confidence(iterates: Any, *, burn_in: int = 0, batches: int | None = None, l
     $$(c - \mu)^T (S/B)^{-1} (c - \mu) \sim \frac{d (B - 1)}{B - d} F_{d, B-d}.$$
 
     The region is for the mean $\mu$ of the iterates. It is one for $\theta^\star$ only as far as the method is
-    unbiased: that of Local SA with unlike agents closes around the wrong point. Batches that are too short make it too
-    small.
+    unbiased: that of Local SA with heterogeneous agents closes around the wrong point. Batches that are too short make
+    it too small.
 
     **Arguments:**
 

@@ -90,13 +90,16 @@ class Delays(AbstractStudy):
             checks.above(f"{above} by {below}", statement, ratio)
         for other in self.max_delays:
             ratio = statistics.ratio(self.floor(outcome, f"adaptive {other}"), self.floor(outcome, "none"))
-            statement = f"Delays up to {other}: floor of the adaptive rule by that without delays, the step unchanged"
+            statement = (
+                f"Delays up to {other}: floor of the adaptive rule relative to that without delays, the step unchanged"
+            )
             checks.inside(f"adaptive, delays up to {other}", statement, ratio, 0.0, 2.0)
         for other in self.max_delays:
             if other > 1.2 * self.limit(outcome):
                 ratio = self._end(outcome, f"vanilla {other}") / outcome.facts["start"]
                 statement = (
-                    f"Delays up to {other}, beyond the stable ones: error of vanilla updates by that of the start"
+                    f"Delays up to {other}, beyond the stable ones: error of vanilla updates relative to that of the "
+                    "start"
                 )
                 checks.above(f"vanilla, delays up to {other}", statement, ratio)
 

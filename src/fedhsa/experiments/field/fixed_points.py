@@ -255,7 +255,7 @@ class FixedPoints(AbstractStudy):
         return [row for row in outcome.facts["rows"] if (row["family"], row["step"]) == (family, part)]
 
     def _coin_ratio(self, outcome: Outcome, row: dict[str, Any]) -> statistics.Estimate:
-        """Of distances: root mean square with coins by that of fixed gaps."""
+        """Of distances: root mean square with coins relative to that of fixed gaps."""
         square = statistics.mean(outcome.arrays[f"{_label(row)}/coin"])
         return statistics.Estimate(*(math.sqrt(end) / row["fixed"] for end in square))
 

@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Garnet(AbstractStudy):
-    """Local SA (FedLSA), SCAFFLSA and FedHSA where agents live in two unlike environments, or in nearly the same."""
+    """Local SA (FedLSA), SCAFFLSA and FedHSA in two different environments, or in nearly equal ones."""
 
     name: str = "field/garnet"
     title: str = "Garnet environments"
@@ -55,7 +55,7 @@ class Garnet(AbstractStudy):
     num_agents: int = 10
     many_agents: int = 100
     local_steps: tuple[int, ...] = (10, 100, 1000, 10000)
-    """Between unlike environments."""
+    """Between heterogeneous environments."""
     like_steps: tuple[int, ...] = (100, 1000)
     """Between like ones."""
     further_steps: int = 1000
@@ -123,7 +123,7 @@ class Garnet(AbstractStudy):
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
         def compare(row: dict[str, Any], above: str, below: str, low: float, high: float, words: str = "") -> None:
-            statement = f"{row['label']}: floor of {above} by that of {below}{words}"
+            statement = f"{row['label']}: floor of {above} relative to that of {below}{words}"
             name = f"{row['label']}, {above} by {below}"
             checks.inside(name, statement, floors(outcome, row["label"], above, below), low, high)
 
@@ -147,7 +147,7 @@ class Garnet(AbstractStudy):
         measured, name = own_bias(outcome, label, "LocalSA"), f"{label}, LocalSA, bias"
         checks.equals(name, statement, measured, predicted, slack=slack)
         for other in ("SCAFFLSA", "FedHSA"):
-            statement = f"{label}: squared bias of {other}, by that of Local SA"
+            statement = f"{label}: squared bias of {other} relative to that of Local SA"
             part = own_bias(outcome, label, other) / predicted
             checks.inside(f"{label}, {other}, bias", statement, part, -0.1, 0.1)
 
@@ -163,8 +163,8 @@ class Garnet(AbstractStudy):
         same = [floors(outcome, label, "LocalSA", "SCAFFLSA").value for label in like]
         times = [f"{floors(outcome, label, 'FedHSA', 'LocalSA').value:.2f} at H = {H}" for label, H in like.items()]
         return [
-            f"Between two unlike environments Local SA (FedLSA) stops at a squared bias of {', '.join(said)}, where "
-            f"theory puts it; where that is at least {LARGE:g}, SCAFFLSA's and FedHSA's are below a tenth of it.",
+            f"Between two heterogeneous environments Local SA (FedLSA) stops at a squared bias of {', '.join(said)}, "
+            f"where theory puts it; where that is at least {LARGE:g}, SCAFFLSA's and FedHSA's are below a tenth of it.",
             f"Its error floor is so many times SCAFFLSA's and FedHSA's: {'; '.join(ratios)}. FedHSA corrects a whole "
             "round by one observation of each agent, and that noise grows with the local steps: without a bias its "
             "error can be larger than Local SA's, which SCAFFLSA's is not.",

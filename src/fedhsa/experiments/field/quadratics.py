@@ -204,10 +204,10 @@ class Quadratics(AbstractStudy):
         checks.at_most("Local SA, limit", statement, worst, 1e-6)
         for K in self.local_steps:
             part = tuned["LocalSA", K, low] / tuned["LocalSA", K, high]
-            statement = f"Local SA, K = {K}, tuned: rounds at G = {low:g} by those at G = {high:g}"
+            statement = f"Local SA, K = {K}, tuned: rounds at G = {low:g} relative to those at G = {high:g}"
             checks.at_most(f"Local SA, K = {K}, slower with G", statement, part, 2 * low / high)
         part = tuned["LocalSA", few, high] / tuned["LocalSA", many, high]
-        statement = f"Local SA, G = {high:g}, tuned: rounds with K = {few} by those with K = {many}"
+        statement = f"Local SA, G = {high:g}, tuned: rounds with K = {few} relative to those with K = {many}"
         checks.at_most("Local SA, slower with K", statement, part, 0.9)
         for K in self.local_steps:
             speeds = [rounds_between(outcome.arrays[f"SCAFFOLD {K} {G:g}"]) for G in self.dissimilarities]

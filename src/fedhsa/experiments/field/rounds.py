@@ -202,7 +202,9 @@ class Rounds(AbstractStudy):
                 ):
                     ratio = self._ratio(outcome, sampling, ("few", "DisSACC"), other, R)
                     few = self._rounds_of(outcome, "few", R)
-                    statement = f"{TITLES[sampling]}, R = {R}: DisSACC's error in {few} rounds by that of {words}"
+                    statement = (
+                        f"{TITLES[sampling]}, R = {R}: DisSACC's error in {few} rounds relative to that of {words}"
+                    )
                     checks.inside(f"{sampling}, R = {R}, DisSACC by {other[1]}", statement, ratio, 0.0, SAME)
             few = min(self.rounds, key=lambda T: abs(math.log(T / self._rounds_of(outcome, "few", self.frontier))))
             batch = outcome.arrays[_label({"sampling": sampling, **_case("sweep", "DisSACC", self.frontier, few)})]
@@ -223,11 +225,11 @@ class Rounds(AbstractStudy):
             "Zhu, Mitra and Heath, DisSACC (Asilomar 2025), has no experiments: alpha up to mu / (C L^2), "
             "T = log(MR) / (mu alpha), independent samples. We take C = 1. For Markov samples it would use every "
             "tau-th sample; here it uses all.",
-            f"The problem is a finite sum of {self.instance.num_agents} unlike agents with multiplicative noise, its "
-            "components in the order of lazy chains or independent. With mu of the average and L of the worst agent, "
-            "DisSACC's logarithm has the factor (L / mu)^2, here 4. On worse-conditioned problems that many rounds "
-            "exceed sqrt(MR) and soon R, and the prescription says nothing: for the random TD problem with 8 states "
-            "and 3 features the factor is 142.",
+            f"The problem is a finite sum of {self.instance.num_agents} heterogeneous agents with multiplicative "
+            "noise, its components in the order of lazy chains or independent. With mu of the average and L of the "
+            "worst agent, DisSACC's logarithm has the factor (L / mu)^2, here 4. On worse-conditioned problems that "
+            "many rounds exceed sqrt(MR) and soon R, and the prescription says nothing: for the random TD problem with "
+            "8 states and 3 features the factor is 142.",
             "The error is the mean square of the last iterate after all samples, from a start far from the root. Steps "
             "are tuned for every method and number of rounds over the same grid of mu times the sum of all steps, "
             f"{', '.join(f'{s:g}' for s in self.sums)}, on seeds of their own. Averaging once sends one message; bytes "

@@ -174,10 +174,12 @@ class Probability(AbstractStudy):
             statement = f"kappa = {kappa:g}: best p, times sqrt(kappa)"
             checks.inside(f"kappa = {kappa:g}", statement, best, 0.5, 2.0)
         few = {method: self._fewest(outcome, method) or math.inf for method in (*NAMES, "SGD")}
-        statement = f"kappa = {self.compared:g}, all tuned: Scaffnew's exchanges by those of SCAFFOLD, or the inverse"
+        statement = (
+            f"kappa = {self.compared:g}, all tuned: Scaffnew's exchanges relative to those of SCAFFOLD, or the inverse"
+        )
         apart = max(few["Scaffnew"] / few["SCAFFLSA"], few["SCAFFLSA"] / few["Scaffnew"])
         checks.at_most("as good as SCAFFOLD", statement, apart, 1.5)
-        statement = f"kappa = {self.compared:g}, both tuned: Scaffnew's exchanges by those of SGD"
+        statement = f"kappa = {self.compared:g}, both tuned: Scaffnew's exchanges relative to those of SGD"
         checks.at_most("fewer than SGD", statement, few["Scaffnew"] / few["SGD"], 0.5)
         ends = [row["end"] for row in rows_of(outcome, method="LocalSA") if row["end"] is not None]
         statement = "The target by the least squared distance at which Local SA ends, all steps and H"

@@ -102,8 +102,8 @@ class Speedup(AbstractStudy):
             times.append(f"{statistics.ratio(of_fed, of_other).value:.2f} at H = {H}")
         return [
             f"At stationarity errors fall as 1/N: slopes on logarithmic axes, with 99.9 % intervals, are {said}.",
-            f"Between unlike environments FedHSA's error is {' and '.join(times)} times SCAFFLSA's: it corrects the "
-            "whole round by one observation of each agent.",
+            f"Between heterogeneous environments FedHSA's error is {' and '.join(times)} times SCAFFLSA's: it corrects "
+            "the whole round by one observation of each agent.",
         ]
 
     def table(self, outcome: Outcome) -> Table:

@@ -67,7 +67,7 @@ class Systems(AbstractStudy):
     unlike: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 8, {"num_states": 10, "dim": 4, "laziness": 0.5})
     )
-    """The cohort of unlike agents."""
+    """The cohort of heterogeneous agents."""
     copies: tuple[int, ...] = (1, 8)
     """How often a cohort of equal agents is there, for the slope."""
     step_size: float = 0.05
@@ -75,7 +75,7 @@ class Systems(AbstractStudy):
     samples: int = 20_000
     """Observations per agent."""
     target: float = 0.1
-    """The error to reach on unlike agents, as a part of the one at the start."""
+    """The error to reach on heterogeneous agents, as a part of the one at the start."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     claim: ClassVar[int] = 19
@@ -205,7 +205,7 @@ class Systems(AbstractStudy):
         if reached:
             never = [name for name, cost in costs.items() if cost is None]
             sentences.append(
-                f"A {1 / self.target:.3g}-th of the first error on unlike agents costs the fewest bytes with "
+                f"A {1 / self.target:.3g}-th of the first error on heterogeneous agents costs the fewest bytes with "
                 f"{reached[0][1]} ({reached[0][0]:,.0f}) and the most with {reached[-1][1]} ({reached[-1][0]:,.0f})"
                 + (f"; {_list(never)} {'does' if len(never) == 1 else 'do'} not get there." if never else ".")
             )

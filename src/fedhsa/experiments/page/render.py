@@ -8,9 +8,9 @@ from typing import Any
 from ...statistics import LEVEL
 from ..study.checks import FAIL, PASS
 from ..study.claims import CLAIMS, Claim, judge
-from .parts import chip, day, duration, heading, items, slug, table, words
+from .elements import chip, day, duration, heading, items, slug, table, words
 from .report import Report
-from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, places, section_of
+from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, row_ids, section_of
 
 TITLE = "FedHSA, reproduced"
 PAPER = (
@@ -56,7 +56,7 @@ def render(report: Report) -> str:
             "</div>\n",
             _contents(groups),
             '<div class="body">\n',
-            *(family(name, group, places(sections)) for name, group in groups.items()),
+            *(family(name, group, row_ids(sections)) for name, group in groups.items()),
             claims_table(claims, sections),
             _statistics(claims),
             _provenance(report),

@@ -8,7 +8,7 @@ from ...statistics import LEVEL
 from ..run.store import FIGURES, Entry
 from ..study.checks import Check
 from ..study.claims import Claim
-from .parts import (
+from .elements import (
     chip,
     day,
     duration,
@@ -82,18 +82,18 @@ def is_broad(section: Section) -> bool:
     return size is not None and size[0] > BROAD
 
 
-def family(name: str, group: list[Section], places: dict[str, list[str]]) -> str:
+def family(name: str, group: list[Section], row_ids: dict[str, list[str]]) -> str:
     """The experiments of one family."""
-    inner = "".join(_experiment(section, places.get(section.name, [])) for section in group)
+    inner = "".join(_experiment(section, row_ids.get(section.name, [])) for section in group)
     return f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{name}</h2>\n{inner}</section>\n'
 
 
-def _experiment(section: Section, places: list[str]) -> str:
+def _experiment(section: Section, row_ids: list[str]) -> str:
     experiment, manifest = section.entry.experiment, section.entry.manifest
     checks = items(
-        f'{chip(check.verdict)} <a href="#{place}">{words(check.name.removeprefix(section.name).lstrip(":/ "))}</a>'
+        f'{chip(check.verdict)} <a href="#{row_id}">{words(check.name.removeprefix(section.name).lstrip(":/ "))}</a>'
         f" <small>claim {check.claim}</small>"
-        for check, place in zip(section.checks, places, strict=True)
+        for check, row_id in zip(section.checks, row_ids, strict=True)
     )
     notes = items(words(note) for note in experiment.notes())
     command = manifest.get("command") or f"fedhsa reproduce {section.name}"
@@ -203,15 +203,15 @@ def _overview(sections: list[Section]) -> str:
     return table("Assumptions of the theory on each problem", ("Which", *links), rows, "overview") if rows else ""
 
 
-def places(sections: list[Section]) -> dict[str, list[str]]:
+def row_ids(sections: list[Section]) -> dict[str, list[str]]:
     """For each experiment the rows of the claims' tables that hold its checks, in order."""
     seen: dict[int, int] = {}
-    places: dict[str, list[str]] = {}
+    row_ids: dict[str, list[str]] = {}
     for section in sections:
         for check in section.checks:
             seen[check.claim] = seen.get(check.claim, 0) + 1
-            places.setdefault(section.name, []).append(_row_id(check.claim, seen[check.claim]))
-    return places
+            row_ids.setdefault(section.name, []).append(_row_id(check.claim, seen[check.claim]))
+    return row_ids
 
 
 def _row_id(claim: int, position: int) -> str:

@@ -1,4 +1,4 @@
-"""Linear speed-up on its own: one cohort of unlike agents, repeated with independent noise."""
+"""Linear speed-up on its own: one cohort of heterogeneous agents, repeated with independent noise."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -140,8 +140,8 @@ class Cohort(AbstractStudy):
         slopes = {family: self._slope(outcome, family) for family in self.families}
         said = [f"{figures.LOOKS[family].name} {s:.3f}" for family, s in slopes.items()]
         return [
-            f"A cohort of {agents[0]} unlike agents is joined by copies of itself, each agent with noise of its own: "
-            f"the average operator stays the same while M goes from {agents[0]} to {agents[-1]}, so that only "
+            f"A cohort of {agents[0]} heterogeneous agents is joined by copies of itself, each agent with noise of its "
+            f"own: the average operator stays the same while M goes from {agents[0]} to {agents[-1]}, so that only "
             "averaging acts.",
             f"The variance then falls as 1/M: its slope against M on logarithmic axes is {', '.join(said)}, with "
             "99.9 % intervals.",

@@ -108,13 +108,19 @@ class Communication(AbstractStudy):
             )
             for above in ABOVE:
                 statement = (
-                    "FedHSA's bytes by Local SA's for an error that both reach: no more than two and a half times."
+                    "FedHSA's bytes relative to Local SA's for an error that both reach: no more than two and a half "
+                    "times."
                 )
                 price = _price(outcome, family, above)
                 checks.inside(f"{family}, price at {above} x", statement, price, 0.0, 2.5)
             for label, low, high, words in (
-                (fed, 0.0, 1.0, "FedHSA gets below the geometric mean of the two predicted floors: its floor by that."),
-                (local, 1.0, math.inf, "Local SA does not: its floor by that."),
+                (
+                    fed,
+                    0.0,
+                    1.0,
+                    "FedHSA gets below the geometric mean of the two predicted floors: its floor relative to that.",
+                ),
+                (local, 1.0, math.inf, "Local SA does not: its floor relative to that."),
             ):
                 floor = traces.floor(outcome, label) / between
                 checks.inside(f"{label}, floor", words, floor, low, high)
@@ -137,7 +143,7 @@ def _per_round(outcome: Outcome, label: str) -> dict[str, float]:
 
 
 def _price(outcome: Outcome, family: str, above: float) -> Estimate:
-    """FedHSA's bytes by Local SA's until the mean error is so many times Local SA's floor; a jackknife over seeds."""
+    """FedHSA's bytes relative to Local SA's, until the mean error is so many times Local SA's floor."""
     labels = [f"{family} {method}" for method in ("FedHSA", "LocalSA")]
     errors = [outcome.arrays[f"{label}/error"] for label in labels]
     target = above * outcome.facts["curves"][labels[1]]["predicted_floor"]

@@ -109,11 +109,13 @@ class Comparison(AbstractStudy):
     def _check_noisy(self, outcome: Outcome, checks: Checks) -> None:
         curves, ratio = outcome.facts["curves"], self._ratio(outcome)
         if self.ordered:
-            checks.above("order", "Local SA's floor by FedHSA's, paired over seeds, is above 1.", ratio)
+            checks.above("order", "Local SA's floor relative to FedHSA's, paired over seeds, is above 1.", ratio)
         else:
             local, fed = (curves[name]["predicted_floor"] for name in ("LocalSA", "FedHSA"))
             low, high = (1.0, math.inf) if local > fed else (0.0, 1.0)
-            statement = f"Local SA's floor by FedHSA's is on the predicted side of 1 (prediction {local / fed:.3g})."
+            statement = (
+                f"Local SA's floor relative to FedHSA's is on the predicted side of 1 (prediction {local / fed:.3g})."
+            )
             checks.inside("order", statement, ratio, low, high)
         for label, curve in curves.items() if self.ordered else ():
             law, slack = ("exact law", 0.0) if curve["basis"] == "exact" else (EXPANSION, WITHIN)

@@ -172,7 +172,9 @@ class Sampling(AbstractStudy):
     def check(self, outcome: Outcome, checks: Checks) -> None:
         for family in self.families:
             rows = outcome.facts[family]["rows"]
-            what = f"Floor with Markov sampling by that with independent sampling, {figures.LOOKS[family].name}"
+            what = (
+                f"Floor with Markov sampling relative to that with independent sampling, {figures.LOOKS[family].name}"
+            )
             for i, row in enumerate(rows):
                 lazy, measured = f"laziness {row['laziness']:g}", self._inflation(outcome, family, i)
                 for against, theory, slack in (

@@ -89,8 +89,8 @@ class AgentSweep(AbstractStudy):
         flat = all(traces.is_flat(outcome, label) for label in curves)
         ratios = [traces.floor(outcome, label).value / curve["predicted_floor"] for label, curve in curves.items()]
         unlike = (
-            "It is not -1 because the agents are unlike: each one that joins brings noise of its own and changes the "
-            "conditioning of the average operator."
+            "It is not -1 because the agents are heterogeneous: each one that joins brings noise of its own and "
+            "changes the conditioning of the average operator."
         )
         return [
             f"The floor falls with the number of agents: slope {found:.3f} "

@@ -88,7 +88,7 @@ class OneShot(AbstractStudy):
         return ((values - values.mean(0)) ** 2).mean(-1) * len(values) / (len(values) - 1)
 
     def spread(self, outcome: Outcome, trace: float, n: int, step: float, episode: int) -> Estimate:
-        """n times the variance of n agents' average by that of one agent: 1 is the exact law."""
+        """n times the variance of n agents' average relative to that of one agent: 1 is the exact law."""
         most = self.variance(outcome, trace, n, step, episode)
         return statistics.ratio(n * most, self.variance(outcome, trace, 1, step, episode))
 
@@ -119,7 +119,7 @@ class OneShot(AbstractStudy):
             checks.inside(f"{name}, as the source", statement, gain, 0.95, 1.05)
 
     def gain(self, outcome: Outcome, trace: float) -> Estimate:
-        """In the source's setting: the squared error of the most agents by that of one, at the end."""
+        """In the source's setting: the squared error of the most agents relative to that of one, at the end."""
         many, one = (self.squares(outcome, trace, n, self.step_size)[:, -1] for n in (max(self.agents), 1))
         return statistics.ratio(many, one)
 
@@ -158,7 +158,7 @@ class OneShot(AbstractStudy):
             "L-CSS 2024, arXiv:2403.08896, and the page of its public repository: the random walk of Sutton and "
             "Barto's Example 6.2, step 0.001, 100 episodes, 1 to 8 agents, TD(0) and TD(0.5).",
             f"An episode has {LENGTH} steps on average, and is counted as {LENGTH} steps. Values start at 0.5, as in "
-            "the textbook; the source's start is not known to us.",
+            "the textbook; the source does not state its start.",
             "Agents are independent and alike, so their average has the mean of one and a variance n times smaller, "
             "exactly and at all times. Bias and variance at the larger step are predicted by an expansion in the step.",
         ]

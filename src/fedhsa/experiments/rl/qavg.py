@@ -1,4 +1,4 @@
-"""QAvg: exact Bellman steps in unlike environments, averaged now and then, with decaying and with constant steps."""
+"""QAvg: exact Bellman steps in heterogeneous environments, averaged now and then, with decaying or constant steps."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ class QAvg(AbstractStudy):
     """Without noise: where the averaged values go, how fast, and what the policy is worth that follows from them."""
 
     name: str = "rl/qavg"
-    title: str = "QAvg in unlike environments"
+    title: str = "QAvg in heterogeneous environments"
     source: str = "Figure 2 and Table 1 of Jin et al. on federated reinforcement learning"
     seeds: int = 10
     """Cohorts of random environments."""
@@ -128,7 +128,7 @@ class QAvg(AbstractStudy):
         statement = f"E = {most}: error at the end, constant steps by decaying ones"
         checks.above("constant steps stop", statement, stalled)
         corrected = float(max(self.end(outcome, "FedHSA", E).max() for E in self.local_steps)) / start
-        statement = "FedHSA with constant steps: largest error at the end, by that of the start"
+        statement = "FedHSA with constant steps: largest error at the end relative to that of the start"
         checks.at_most("FedHSA", statement, corrected, 1e-6)
         low, high = min(self.kappas), max(self.kappas)
         worth = statistics.ratio(outcome.arrays[f"cohort, {high:g}"], outcome.arrays[f"cohort, {low:g}"])

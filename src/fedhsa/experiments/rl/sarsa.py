@@ -1,4 +1,4 @@
-"""FedSARSA: control by agents in unlike environments; what more agents bring, and what no correction can take away."""
+"""FedSARSA: control in heterogeneous environments; what more agents bring, and what no correction can take away."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ class FedSARSA(AbstractStudy):
     """SARSA by several agents, whose distance from the first agent's own solution is measured, and from the common."""
 
     name: str = "rl/sarsa"
-    title: str = "FedSARSA in unlike environments"
+    title: str = "FedSARSA in heterogeneous environments"
     source: str = "The experiments of Zhang, Wang, Mitra and Anderson on FedSARSA"
     seeds: int = 8
     step_size: float = 0.01

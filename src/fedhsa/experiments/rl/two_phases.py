@@ -1,4 +1,4 @@
-"""Federated Q-learning with a constant step in unlike mazes: the error falls, bounces up and stays."""
+"""Federated Q-learning with a constant step in heterogeneous mazes: the error falls, bounces up and stays."""
 
 import dataclasses
 import math
@@ -110,10 +110,13 @@ class TwoPhases(AbstractStudy):
             statement = f"E = {most}: where the error stays, the largest step by the smallest"
             checks.above("growth with the step", statement, statistics.ratio(late(large), late(small)))
         other = self.gain(outcome, most, "SCAFFLSA")
-        statement = f"With noise, step {self.corrected_step:g}, E = {most}: where the error stays, SCAFFLSA by Local SA"
+        statement = (
+            f"With noise, step {self.corrected_step:g}, E = {most}: where the error stays, SCAFFLSA relative to Local "
+            "SA"
+        )
         checks.inside("SCAFFLSA with noise", statement, other, 0.0, 1.0)
         exact, drifting = (outcome.arrays[label(name, most, 0.0)][0, -1] for name in ("FedHSA", "LocalSA"))
-        statement = f"Without noise, E = {most}: error of FedHSA at the end, by Local SA's"
+        statement = f"Without noise, E = {most}: error of FedHSA at the end relative to Local SA's"
         checks.at_most("correction without noise", statement, float(exact / drifting), 0.02)
 
     def gain(self, outcome: Outcome, E: int, method: str = "FedHSA") -> Estimate:
@@ -156,8 +159,8 @@ class TwoPhases(AbstractStudy):
         return [
             "Wang, Yang and Su, On the convergence rates of federated Q-learning across heterogeneous environments, "
             "TMLR 2025, arXiv:2409.03897: 20 agents in random 5 x 5 mazes of their own, discount 0.99; all pairs are "
-            "updated in every step. From memory: rewards of pairs 0 or 1 with equal chances, values that start at 0.",
-            f"How the source draws mazes is not known to us: here each wall stands with a chance of {self.wall:g}, and "
+            "updated in every step. Rewards of pairs are 0 or 1 with equal chances there, and values start at 0.",
+            f"The source does not say how it draws mazes: here each wall stands with a chance of {self.wall:g}, and "
             f"with a chance of {self.slip:g} an action leads in any direction. Only {100 * self.reward:g} % of the "
             "pairs are worth 1: with half of them, nearly every state has such an action, so that all agents do best "
             "in the same way.",

@@ -286,7 +286,7 @@ def _arguments(instance: Instance) -> list[str]:
 
 
 def _fitting(name: str, value: Any, present: Any) -> Any:
-    """The value in the type of the present one, refused where it does not fit."""
+    """The value in the type of the present one; raises if it does not fit."""
     if name in LEAST:
         _check.count(name, value, least=LEAST[name])
     if isinstance(present, tuple):

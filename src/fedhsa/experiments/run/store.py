@@ -85,18 +85,18 @@ def find(experiment: AbstractStudy, out: pathlib.Path) -> Outcome | None:
     return Outcome(arrays, header["facts"])
 
 
-def parts(experiment: AbstractStudy, out: pathlib.Path) -> pathlib.Path:
+def unfinished(experiment: AbstractStudy, out: pathlib.Path) -> pathlib.Path:
     """The folder for what a running experiment has finished so far."""
-    return out / experiment.name / f"parts-{fingerprint(experiment)[:16]}"
+    return out / experiment.name / f"unfinished-{fingerprint(experiment)[:16]}"
 
 
 def keep(experiment: AbstractStudy, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> None:
-    """Writes what came out; the parts it was made of are no longer needed."""
+    """Writes what came out; the simulations it was made of are no longer needed."""
     path = out / experiment.name / "data.npz"
     header = {"kind": KIND, "fingerprint": fingerprint(experiment), "facts": plain(outcome.facts)}
     write_json(out / experiment.name / "manifest.json", manifest)  # first: the data say that all is there
     _files.write_arrays(path, outcome.arrays, header)
-    for folder in path.parent.glob("parts-*"):
+    for folder in path.parent.glob("unfinished-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -104,11 +104,11 @@ def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> E
     """Draws the figure and writes the table, unless they are there already."""
     folder = out / experiment.name
     manifest = _read_manifest(folder)
-    wanted = [fingerprint(experiment), code.digest(type(experiment).__module__)]
-    if manifest.get("drawn") != wanted or not all((folder / name).exists() for name in (*FIGURES, "data.csv")):
+    origin = [fingerprint(experiment), code.digest(type(experiment).__module__)]
+    if manifest.get("drawn") != origin or not all((folder / name).exists() for name in (*FIGURES, "data.csv")):
         save(experiment.draw(outcome), folder / "figure", suffixes=(".svg", ".png", ".pdf"))
         _files.write_text(folder / "data.csv", _csv(experiment.table(outcome)))
-        manifest |= {"drawn": wanted, "figures": list(FIGURES), "data": ["data.csv", "data.npz"]}
+        manifest |= {"drawn": origin, "figures": list(FIGURES), "data": ["data.csv", "data.npz"]}
         write_json(folder / "manifest.json", manifest)
     return Entry(experiment, outcome, manifest, folder)
 

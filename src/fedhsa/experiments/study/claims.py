@@ -39,8 +39,8 @@ CLAIMS: dict[int, tuple[str, str]] = {
     ),
     4: (
         "Linear speed-up",
-        "The floor falls with the number of agents: as predicted for unlike agents, and as one over their number when "
-        "a cohort is repeated.",
+        "The floor falls with the number of agents: as predicted for heterogeneous agents, and as one over their "
+        "number when a cohort is repeated.",
     ),
     5: (
         "Markov against independent sampling",
@@ -74,8 +74,8 @@ CLAIMS: dict[int, tuple[str, str]] = {
 FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     11: (
         "SCAFFLSA on Garnet",
-        "Between unlike environments federated TD stops at its predicted bias; with many local steps the squared bias "
-        "of SCAFFLSA and FedHSA is below a tenth of it; FedHSA pays for many of them with noise.",
+        "Between heterogeneous environments federated TD stops at its predicted bias; with many local steps the "
+        "squared bias of SCAFFLSA and FedHSA is below a tenth of it; FedHSA pays for many of them with noise.",
     ),
     12: ("SCAFFLSA's speed-up", "At stationarity SCAFFLSA's error falls as one over the number of agents."),
     13: (
@@ -135,13 +135,13 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     ),
     27: (
         "FedSARSA",
-        "More agents bring a linear speed-up, and unlike environments a distance from an agent's own solution, which "
-        "lies between the solutions themselves, so that no correction removes it.",
+        "More agents bring a linear speed-up, and heterogeneous environments a distance from an agent's own solution, "
+        "which lies between the solutions themselves, so that no correction removes it.",
     ),
     28: (
         "Two phases of federated Q-learning",
-        "With a constant step and several local ones in unlike environments the error falls, bounces up and stays, "
-        "higher with more local steps.",
+        "With a constant step and several local ones in heterogeneous environments the error falls, bounces up and "
+        "stays, higher with more local steps.",
     ),
 }
 """Those of other papers, and questions that the paper leaves open."""

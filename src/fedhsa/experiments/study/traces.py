@@ -104,7 +104,7 @@ def floor(outcome: Outcome, label: str, level: float = statistics.LEVEL) -> Esti
 
 
 def flatness(outcome: Outcome, label: str) -> Estimate:
-    """The mean over the last quarter of the rounds by that over the third quarter; 1 where the floor is flat."""
+    """The mean over the last quarter of the rounds relative to that over the third; 1 where the floor is flat."""
     flat = flat_part(outcome, label)
     middle = flat.shape[1] // 2
     return statistics.ratio(flat[:, middle:].mean(1), flat[:, :middle].mean(1))

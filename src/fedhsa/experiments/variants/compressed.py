@@ -170,7 +170,7 @@ class CompressedStudy(AbstractStudy):
             f"{self.noise_std:g}. Bytes are those that agents send; what the server sends is not coded. The price of "
             "an error is that of the best of the steps.",
             "Error feedback after Seide et al. (2014) and Mitra, Pappas and Hassani (2024, EF-TD), differences after "
-            "Mishchenko et al. (2019, DIANA) and Richtárik et al. (2021, EF21), whose forms are from memory.",
+            "Mishchenko et al. (2019, DIANA) and Richtárik et al. (2021, EF21).",
         ]
 
     def summary(self, outcome: Outcome) -> list[str]:
@@ -182,9 +182,11 @@ class CompressedStudy(AbstractStudy):
         return [
             f"Without noise the floors' slopes in the step are {slopes}; TopK without memory rests {rest:.3g} from the "
             f"root (squared) whatever the step, and with differences the root is reached (squared error {worst:.1g}).",
-            f"With noise, at step {self.middle:g}, floors by that of uncompressed FedHSA: {floors}. "
+            f"With noise, at step {self.middle:g}, floors relative to that of uncompressed FedHSA: {floors}. "
             f"{self.copies} times the agents divide the floor by: {speed}.",
-            "Bytes that agents send until an error, by those of uncompressed FedHSA: " + self._prices(outcome) + ".",
+            "Bytes that agents send until an error relative to those of uncompressed FedHSA: "
+            + self._prices(outcome)
+            + ".",
         ]
 
     def _prices(self, outcome: Outcome) -> str:
@@ -201,7 +203,7 @@ class CompressedStudy(AbstractStudy):
         return statistics.slope(self.steps, samples)
 
     def by_plain(self, outcome: Outcome, label: str, step: float) -> Estimate:
-        """The floor with noise by that of uncompressed FedHSA at the same step."""
+        """The floor with noise relative to that of uncompressed FedHSA at the same step."""
         own, plain = (second_half(outcome.arrays[f"{name}/noise {step:g}"]) for name in (label, PLAIN))
         return statistics.ratio(own, plain)
 
@@ -213,13 +215,13 @@ class CompressedStudy(AbstractStudy):
         return statistics.slope(self.steps, [coded - plain for coded, plain in floors])
 
     def speed_up(self, outcome: Outcome, label: str) -> Estimate:
-        """The floor by that with all agents repeated."""
+        """The floor relative to that with all agents repeated."""
         return statistics.ratio(
             second_half(outcome.arrays[f"{label}/noise {self.middle:g}"]), outcome.arrays[f"{label}/many"]
         )
 
     def price(self, outcome: Outcome, label: str, target: float, ways: tuple[str, ...] = ("up",)) -> Estimate | None:
-        """Bytes to an error at the best step by those of uncompressed FedHSA at its; None if it is not reached."""
+        """Bytes to an error relative to those of uncompressed FedHSA, each at its best step; None if never reached."""
         best = [self._best(outcome, name, target) for name in (label, PLAIN)]
         if None in best:
             return None
@@ -248,7 +250,7 @@ class CompressedStudy(AbstractStudy):
     def _check_silent(self, outcome: Outcome, checks: Checks) -> None:
         known = outcome.facts["laws"]
         first, last = (outcome.arrays[f"TopK/step {step:g}"].mean() for step in (self.steps[0], self.steps[-1]))
-        statement = "TopK without memory: its floor at the largest step by that at the smallest."
+        statement = "TopK without memory: its floor at the largest step relative to that at the smallest."
         checks.near("TopK, any step", statement, last / first, 1.0, tolerance=0.2)
         statement = "TopK without memory: its floor at the smallest step is that of the derived point."
         checks.near("TopK, point", statement, first, known["TopK"][0], tolerance=HIGHER_ORDERS)

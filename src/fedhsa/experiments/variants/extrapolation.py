@@ -162,7 +162,7 @@ class Extrapolation(AbstractStudy):
                 options: dict[str, Any] = {"slack": slack, "precision": 0.25}
                 checks.equals(name, statement, measured, facts["floors"][k][kind], **options)
         for kind, word, low, high in ((PLAIN, "FedHSA", 3.0, math.inf), (EXTRAPOLATED, "extrapolated", 0.0, 1.6)):
-            statement = f"Floor with M = {most} by what 1/M makes of that of one cohort: {word}"
+            statement = f"Floor with M = {most} relative to what 1/M makes of that of one cohort: {word}"
             measured = self._excess(outcome, kind)
             checks.inside(f"over 1/M, {word}", statement, measured, low, high)
         statement = f"Error of tail averages over {self.rounds} rounds with M = {most}, extrapolated by plain"
@@ -200,7 +200,9 @@ class Extrapolation(AbstractStudy):
 
     def _check_variances(self, outcome: Outcome, checks: Checks) -> None:
         for kind, expected in (("symmetric", 2 / 3), ("rotating", variance_ratio(-TURN, np.eye(2)))):
-            statement = f"Variance after extrapolation by that before, exact law at a small step, {kind} operator"
+            statement = (
+                f"Variance after extrapolation relative to that before, exact law at a small step, {kind} operator"
+            )
             measured = outcome.facts["variance"][kind]
             checks.near(f"variance, {kind}", statement, measured, expected, tolerance=0.01)
 
@@ -291,7 +293,8 @@ class Extrapolation(AbstractStudy):
 
 
 def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:
-    r"""The variance of $2\theta^{(\eta)} - \theta^{(2\eta)}$ on the same observations by that of $\theta^{(\eta)}$.
+    r"""The variance of $2\theta^{(\eta)} - \theta^{(2\eta)}$ on the same observations, relative to that of
+    $\theta^{(\eta)}$.
 
     To first order in the step, from $a \bar A X_{ab} + b X_{ab} \bar A^T = -ab\, \bar\Gamma$ for steps $a$ and $b$.
 

@@ -199,16 +199,20 @@ class OneExchange(AbstractStudy):
                 checks.equals(f"{name}, {part:g}", statement, measured, expected, precision=0.2)
         for k, part in enumerate(self.parts):
             measured, expected = self._ratio(outcome, k)
-            statement = f"Floor with one exchange by that of FedHSA at {part:g} of the largest step: the exact law"
+            statement = (
+                f"Floor with one exchange relative to that of FedHSA at {part:g} of the largest step: the exact law"
+            )
             checks.equals(f"ratio, {part:g}", statement, measured, expected, precision=0.1)
         excess = np.array(facts["small"][ONE]) / np.array(facts["small"][TWO]) - 1
         power = float(np.diff(np.log(excess))[0] / np.diff(np.log(SMALL))[0])
         statement = "Power of the step in the floors' relative difference at small steps, by the exact law"
         checks.near("power", statement, power, 2.0, tolerance=0.02)
-        statement = "Numbers sent per round with one exchange, by those of FedHSA"
+        statement = "Numbers sent per round with one exchange relative to those of FedHSA"
         share = facts["floats"][ONE] / facts["floats"][TWO]
         checks.near("bytes", statement, share, 1.0, tolerance=1e-12)
-        statement = "Exchanges until the error is twice FedHSA's floor, with one exchange by FedHSA's; exact laws"
+        statement = (
+            "Exchanges until the error is twice FedHSA's floor, with one exchange relative to FedHSA's; exact laws"
+        )
         share = self._trips(outcome, ONE) / self._trips(outcome, TWO)
         checks.near("round trips", statement, share, 0.5, tolerance=0.1)
 
@@ -223,7 +227,9 @@ class OneExchange(AbstractStudy):
             checks.equals(f"{name}, bias", statement, measured, expected, **options)
         expected = outcome.facts["bias"][ONE] / outcome.facts["bias"][TWO]
         measured = statistics.ratio(samples[ONE], samples[TWO])
-        statement = f"Squared bias with one exchange by that of FedHSA, TD with M = {M}: first order in the step"
+        statement = (
+            f"Squared bias with one exchange relative to that of FedHSA, TD with M = {M}: first order in the step"
+        )
         name, options = "bias, ratio", {"slack": FIRST_ORDER, "precision": 0.3}
         checks.equals(name, statement, measured, expected, **options)
 

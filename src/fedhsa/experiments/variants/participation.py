@@ -286,11 +286,11 @@ class Participation(AbstractStudy):
         return statistics.squared_bias(outcome.arrays[f"{WEIGHTED}/step {step:g}/mean"])
 
     def gain(self, outcome: Outcome, sigma: str) -> Estimate:
-        """The floor when everyone answers by that when only those present do."""
+        """The floor when everyone answers relative to that when only those present do."""
         return statistics.ratio(outcome.arrays[f"{ALL}/noise {sigma}"], outcome.arrays[f"{FED}/noise {sigma}"])
 
     def price(self, outcome: Outcome, sigma: str, unit: str) -> Estimate:
-        """What an error costs when everyone answers, by what it costs among those present."""
+        """What an error costs when everyone answers, relative to what it costs among those present."""
         facts = outcome.facts["price"][sigma]
         every, some = (outcome.arrays[f"price {sigma}/{label}"] for label in (ALL, FED))
 
@@ -328,7 +328,9 @@ class Participation(AbstractStudy):
             checks.at_most(f"{label}, root", statement, error, ROUNDING)
         for sigma, low, high in ((self.noise[0], 0.0, 1.0), (self.noise[-1], 1.0, np.inf)):
             said = f"{sigma:g}"
-            statement = "The floor when everyone answers by that among those present: lower where noise is small."
+            statement = (
+                "The floor when everyone answers relative to that among those present: lower where noise is small."
+            )
             checks.inside(f"gain, noise {said}", statement, self.gain(outcome, said), low, high)
             statement = "Rounds to the same error when everyone answers, in bytes of those among the present."
             law = facts["price"][said]

@@ -79,14 +79,14 @@ def run(
         else:
             waiting.append(experiment)
             if again:
-                shutil.rmtree(store.parts(experiment, folder), ignore_errors=True)
+                shutil.rmtree(store.unfinished(experiment, folder), ignore_errors=True)
     waiting.sort(key=lambda experiment: -experiment.seconds())  # so that no long one is left to run alone
     stopped, clock = threading.Event(), _Clock(waiting)
 
     def work(experiment: AbstractStudy) -> Finished:
         clock.start(experiment)
         began = time.perf_counter()
-        outcome = experiment.run(Runner(stopped.is_set, devices, store.parts(experiment, folder)))
+        outcome = experiment.run(Runner(stopped.is_set, devices, store.unfinished(experiment, folder)))
         seconds = time.perf_counter() - began
         about = {
             "name": experiment.name,
