@@ -125,7 +125,8 @@ def _object_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes
             )
     yield from _words(type(value), path, seen)
     for name in names:
-        yield from _words((name, getattr(value, name, None)), f"{path}.{name}", seen)
+        yield name.encode()
+        yield from _words(getattr(value, name, None), f"{path}.{name}", seen)
 
 
 def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
@@ -139,9 +140,11 @@ def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes
         member = member.fget if isinstance(member, property) else member
         function = getattr(member, "__wrapped__", member)
         if isinstance(function, types.FunctionType) and not _of_a_library(function):
-            yield from _words((name, function), f"{path}.{name}", seen)
+            yield name.encode()
+            yield from _words(function, f"{path}.{name}", seen)
         elif not name.startswith(("__", "_abc_")) and isinstance(member, bool | int | float | str | tuple | np.ndarray):
-            yield from _words((name, member), f"{path}.{name}", seen)
+            yield name.encode()
+            yield from _words(member, f"{path}.{name}", seen)
 
 
 def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
@@ -155,7 +158,8 @@ def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any
         yield from _words(cell.cell_contents, f"{path}: {name}", seen)
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
-            yield from _words((name, function.__globals__[name]), f"{path}: {name}", seen)
+            yield name.encode()
+            yield from _words(function.__globals__[name], f"{path}: {name}", seen)
 
 
 def _global_names(code: types.CodeType) -> set[str]:
