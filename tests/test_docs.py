@@ -1,14 +1,19 @@
-"""The pages of the documentation: their code runs, what they show is what it prints, and their links lead somewhere."""
+"""The documentation: pages run, what they show is what they print, links lead somewhere; names have examples."""
 
+import ast
 import contextlib
+import importlib
+import inspect
 import itertools
+import pkgutil
 import re
 
+import equinox as eqx
 import pytest
 from matplotlib.figure import Figure
 
 import pages
-from fedhsa import cli
+from fedhsa import cli, problems
 from fedhsa.cli import analyze, compare, deploy, reproduce, run
 from fedhsa.experiments.run import presets
 from pages import PAGES, ROOT
@@ -141,3 +146,54 @@ def test_every_path_a_page_names_exists(page):
             ("least_squares.py", "minibatch_sa.py", "clipped.py")
         ):  # what the reader is about to write
             assert any((folder / name).exists() for folder in known), f"{page.name} names {name}"
+
+
+ROOMS = (
+    "fedhsa",
+    *("fedhsa.algorithms", "fedhsa.algorithms.codecs", "fedhsa.algorithms.graphs", "fedhsa.algorithms.sampling"),
+    *("fedhsa.comparison", "fedhsa.deploy", "fedhsa.deploy.gym", "fedhsa.engine", "fedhsa.plots", "fedhsa.sources"),
+    *("fedhsa.environments", "fedhsa.environments.features", "fedhsa.environments.policies", "fedhsa.statistics"),
+    *("fedhsa.theory", "fedhsa.theory.bounds", "fedhsa.theory.exact", "fedhsa.theory.measure", "fedhsa.theory.mixing"),
+    "fedhsa.problems",
+    *(f"fedhsa.problems.{m.name}" for m in pkgutil.iter_modules(problems.__path__) if not m.name.startswith("_")),
+)
+"""Where users find what they call."""
+SHARED = {
+    *("ValueDistance", "adapt", "as_module", "draw_policy", "Function", "least_squares", "n_step"),
+    *("off_policy_process", "random_process", "value_recorders"),
+}
+"""What files of the package share and users do not call."""
+
+
+def public_names(module) -> set[str]:
+    """What a module offers: `__all__`, or what it defines and what it imports under its own name."""
+    found = set(getattr(module, "__all__", ()))
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {name.name for name in node.names if name.asname == name.name}
+    return {name for name in found if not name.startswith("_")}
+
+
+def called_by_users(value) -> bool:
+    """Functions, and classes of which users make objects; agents are made by the functions of their problem."""
+    if inspect.isclass(value):
+        abstract = inspect.isabstract(value) or value.__name__.startswith("Abstract")
+        return issubclass(value, eqx.Module) and not abstract and not issubclass(value, problems.AbstractAgent)
+    return inspect.isfunction(value)
+
+
+def test_every_public_name_has_a_docstring_and_what_users_call_has_an_example():
+    undocumented, without = [], []
+    for room in ROOMS:
+        module = importlib.import_module(room)
+        for name in sorted(public_names(module)):
+            value = getattr(module, name)
+            if getattr(value, "__module__", "").startswith("fedhsa"):
+                if not inspect.getdoc(value):
+                    undocumented.append(f"{room}.{name}")
+                elif called_by_users(value) and name not in SHARED and ">>>" not in (value.__doc__ or ""):
+                    without.append(f"{room}.{name}")
+    assert undocumented == []
+    assert without == []

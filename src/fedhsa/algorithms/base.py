@@ -71,13 +71,23 @@ class PerAgent(eqx.Module):
     """The part of a message that is another for each agent: arrays with a leading axis, one entry per agent.
 
     An agent receives its own entry instead.
+
+    !!! example
+        >>> message = PerAgent(np.array([[0.1], [0.2]]))  # 0.1 for agent 0, 0.2 for agent 1
+        >>> message.values[1]
+        array([0.2])
     """
 
     values: PyTree
 
 
 class Coded(eqx.Module):
-    """A message that travels in fewer (or more) bits than the numbers it stands for."""
+    """A message that travels in fewer (or more) bits than the numbers it stands for.
+
+    !!! example
+        >>> Coded(np.array([1.0, -1.0]), bits=2).bits  # the signs of two numbers
+        2
+    """
 
     values: PyTree
     bits: float = eqx.field(static=True)

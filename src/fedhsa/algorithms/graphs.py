@@ -36,6 +36,10 @@ def metropolis(edges: Any) -> Any:
     Symmetric, and rows and columns add up to one, on any graph. `edges` is a symmetric matrix of zeros and ones.
 
     !!! cite "Xiao, Boyd (2004)"
+
+    !!! example
+        >>> metropolis(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).round(2).tolist()  # a path of three
+        [[0.67, 0.33, 0.0], [0.33, 0.33, 0.33], [0.0, 0.33, 0.67]]
     """
     xp = jnp if isinstance(edges, jax.Array) else np
     degree = edges.sum(axis=0)

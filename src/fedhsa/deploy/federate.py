@@ -39,6 +39,13 @@ def in_memory(
     """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`.
 
     `config` is what sites are told besides the plan, as the settings of a node would.
+
+    !!! example
+        >>> import tempfile
+        >>> plan = Plan(problem="quadratic", num_agents=2, dim=2, step_size=0.1, local_steps=2)
+        >>> server = in_memory(plan, tempfile.mkdtemp())
+        >>> server.run(3).round
+        3
     """
 
     def site(numbers: Sequence[int], store: Store, run: str) -> Site:

@@ -36,6 +36,13 @@ class JaxEnvironment(AbstractSource):
     - `actions`: what the environment is told for each action, `(num_actions, ...)`, where it does not take numbers.
 
     Computations are in the precision of the run.
+
+    !!! example
+        >>> import gymnax
+        >>> cart_pole, constants = gymnax.make("CartPole-v1")
+        >>> source = JaxEnvironment(cart_pole, constants, features=lambda seen: seen, num_envs=2)
+        >>> source.num_envs
+        2
     """
 
     environment: Any = eqx.field(static=True)

@@ -14,7 +14,12 @@ from .. import _check
 
 
 def softmax(values: Any, inverse_temperature: Any = 1.0) -> Any:
-    r"""Probabilities $\propto e^{\beta q(a)}$ of the actions, from their values `(..., actions)`."""
+    r"""Probabilities $\propto e^{\beta q(a)}$ of the actions, from their values `(..., actions)`.
+
+    !!! example
+        >>> softmax(np.log(np.array([1.0, 3.0]))).tolist()
+        [0.25, 0.75]
+    """
     scaled = inverse_temperature * values
     return (jax.nn.softmax if isinstance(scaled, jax.Array) else special.softmax)(scaled, axis=-1)
 

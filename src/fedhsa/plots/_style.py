@@ -51,7 +51,16 @@ STYLE: dict[Any, Any] = {
 
 
 def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str] = (".png", ".pdf")) -> None:
-    """Writes the figure to `path` + `.png` (200 dpi), `.pdf` or `.svg`, each whole or not at all."""
+    """Writes the figure to `path` + `.png` (200 dpi), `.pdf` or `.svg`, each whole or not at all.
+
+    !!! example
+        >>> import pathlib, tempfile
+        >>> from matplotlib.figure import Figure
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> save(Figure((1, 1)), folder / "empty", suffixes=[".svg"])
+        >>> [path.name for path in folder.iterdir()]
+        ['empty.svg']
+    """
     import matplotlib
 
     # Without dates and with fixed identifiers, the same figure gives the same bytes.

@@ -59,6 +59,11 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, step_r
     """Average-reward TD of a policy in the agents' models; arguments as for `td.from_model`.
 
     Without features there is a coordinate for each state but the first, whose value counts as 0.
+
+    !!! example
+        >>> model = fedhsa.environments.make("garnet", {"num_agents": 2, "num_states": 4, "num_actions": 2})
+        >>> from_model(model).dim  # the average reward, and the values of three states relative to the first
+        4
     """
     if (model.continuing().states < 0).any():
         raise ValueError(
@@ -79,7 +84,12 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    """The processes of `td.random`, evaluated without a discount."""
+    """The processes of `td.random`, evaluated without a discount.
+
+    !!! example
+        >>> random(num_agents=2, num_states=4, dim=2).dim  # the average reward, and two more
+        3
+    """
     return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), step_ratio)
 
 

@@ -155,6 +155,14 @@ def from_environment(
     - `regularisation`: as for `TDAgent`.
     - `reference_steps`: how many steps of each environment the records have.
     - `key`: that of the records.
+
+    !!! example
+        >>> import gymnax
+        >>> cart_pole, constants = gymnax.make("CartPole-v1")
+        >>> settings = {"discount": 0.5, "num_envs": 8, "reference_steps": 2000}
+        >>> problem = from_environment(cart_pole, [constants], features=lambda seen: jnp.ones(1), **settings)
+        >>> bool(1.8 < problem.theta_star[0] < 2)  # a reward of 1 in every step, until the pole falls
+        True
     """
     given = {"features": features, "policy": policy, "discount": discount, "actions": actions}
 
@@ -195,7 +203,16 @@ def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Refer
 
 
 def record(agents: AbstractAgent, steps: int, key: SeedLike) -> Experience:
-    """So many observations of each agent, arrays `(agents, steps, copies, ...)`."""
+    """So many observations of each agent, arrays `(agents, steps, copies, ...)`.
+
+    !!! example
+        >>> import gymnax
+        >>> from fedhsa import tree
+        >>> cart_pole, constants = gymnax.make("CartPole-v1")
+        >>> source = JaxEnvironment(cart_pole, constants, features=lambda seen: seen, num_envs=2)
+        >>> record(tree.stack([TDAgent(source=source)]), 5, key=0).reward.shape
+        (1, 5, 2)
+    """
     with precision():
         keys = fold_in(as_key(key), jnp.arange(tree.leading_axis(agents)))
         return tree.to_host(_record(tree.to_device(agents, "float64"), keys, steps))

@@ -36,6 +36,12 @@ def from_arrays(inputs: Any, labels: Any, P: Any, regularisation: float = 0.1, *
     - `start`: the law of the first example, or its number. Default: stationary.
 
     The root has no closed form: it is found by Newton's method and certified by its residual.
+
+    !!! example
+        >>> inputs, labels = np.array([[[1.0], [2.0]]]), np.array([[1.0, -1.0]])
+        >>> problem = from_arrays(inputs, labels, P=np.full((1, 2, 2), 0.5))
+        >>> bool(problem.theta_star[0] < 0)  # the larger input has the label -1
+        True
     """
     sizes: dict[str, int] = {}
     inputs = _check.array("inputs", inputs, ("M", "N", "d"), sizes)

@@ -60,7 +60,12 @@ class Loop(NamedTuple):
 
 
 def features(state: Any) -> Any:
-    """The products $s_j s_k$, $j \\le k$, row by row, and a 1."""
+    """The products $s_j s_k$, $j \\le k$, row by row, and a 1.
+
+    !!! example
+        >>> features(np.array([2.0, 3.0])).tolist()
+        [4.0, 6.0, 9.0, 1.0]
+    """
     rows, columns = np.triu_indices(state.shape[-1])
     return jnp.append(state[rows] * state[columns], jnp.ones_like(state[:1]))
 

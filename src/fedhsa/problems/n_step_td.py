@@ -37,7 +37,14 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, steps: int = 4,
 def from_model(
     model: Model, policy: Any = None, features: Any = None, *, steps: int = 4, start: str = "stationary"
 ) -> Problem:
-    """n-step TD of a policy in the agents' models; arguments as for `td.from_model`."""
+    """n-step TD of a policy in the agents' models; arguments as for `td.from_model`.
+
+    !!! example
+        >>> model = fedhsa.environments.make("garnet", {"num_agents": 2, "num_states": 4, "num_actions": 2})
+        >>> one, two = (from_model(model.take([0]), steps=n).theta_star for n in (1, 2))
+        >>> bool(np.allclose(one, two))  # a table of one agent's own values, whatever the number of steps
+        True
+    """
     _check.count("steps", steps)
     process = _processes.from_model(model, policy, features, start=start)
     return n_step(process, np.ones_like(process.chain.stationary), steps)
@@ -53,7 +60,13 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    """The processes of `td.random`, evaluated by n-step TD."""
+    """The processes of `td.random`, evaluated by n-step TD.
+
+    !!! example
+        >>> problem = random(num_agents=2, num_states=4, dim=2, steps=3)
+        >>> problem.num_agents, problem.dim
+        (2, 2)
+    """
     _check.count("steps", steps)
     process = td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key)
     return n_step(process, np.ones_like(process.chain.stationary), steps)

@@ -46,7 +46,13 @@ def from_arrays(
 def from_model(
     model: Model, policy: Any = None, features: Any = None, *, trace_decay: float = 0.5, start: str = "stationary"
 ) -> Problem:
-    r"""TD($\lambda$) of a policy in the agents' models; arguments as for `td.from_model`."""
+    r"""TD($\lambda$) of a policy in the agents' models; arguments as for `td.from_model`.
+
+    !!! example
+        >>> model = fedhsa.environments.make("garnet", {"num_agents": 1, "num_states": 4, "num_actions": 2})
+        >>> bool(np.allclose(from_model(model, trace_decay=0.9).theta_star, model.values()[0]))
+        True
+    """
     return _problem(_processes.from_model(model, policy, features, start=start), trace_decay)
 
 
@@ -60,7 +66,13 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""The processes of `td.random`, evaluated by TD($\lambda$)."""
+    r"""The processes of `td.random`, evaluated by TD($\lambda$).
+
+    !!! example
+        >>> problem = random(num_agents=2, num_states=4, dim=2, trace_decay=0.9)
+        >>> problem.num_agents, problem.dim
+        (2, 2)
+    """
     return _problem(td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key), trace_decay)
 
 

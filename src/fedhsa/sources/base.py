@@ -54,7 +54,13 @@ class AbstractSource(eqx.Module):
 
 
 class Silent(AbstractSource):
-    """A source that says nothing: the observations of agents without noise."""
+    """A source that says nothing: the observations of agents without noise.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2).noiseless()
+        >>> type(problem.agents.source).__name__
+        'Silent'
+    """
 
     def init(self, key, /):
         return ()

@@ -18,6 +18,13 @@ class Generative(AbstractSource):
     **Arguments:**
 
     - `laws`: the law of the next state, `(N, S)`, one row for each pair.
+
+    !!! example
+        >>> laws = np.array([[1.0, 0.0], [0.5, 0.5]])  # the first pair stays, the second goes anywhere
+        >>> source = fedhsa.tree.to_device(Generative(laws), "float32")
+        >>> _, seen = source.step(jax.random.key(0), source.init(jax.random.key(1)))
+        >>> seen.shape, int(seen[0])
+        ((2,), 0)
     """
 
     laws: np.ndarray
@@ -73,6 +80,11 @@ class Decisions(AbstractControlled):
     - `start`: the law of the first state, `(S,)`; the first action is any.
 
     Both may carry a leading axis, one entry per agent.
+
+    !!! example
+        >>> moves = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])  # in each of two states: stay, or go
+        >>> Decisions(moves, start=np.array([1.0, 0.0])).transitions.shape
+        (2, 2, 2)
     """
 
     transitions: np.ndarray

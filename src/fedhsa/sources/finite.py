@@ -84,7 +84,14 @@ class Transition(NamedTuple):
 
 
 class Transitions(AbstractSource):
-    """A finite chain observed in pairs: the observation at time $t$ is $(s_t, s_{t+1})$."""
+    """A finite chain observed in pairs: the observation at time $t$ is $(s_t, s_{t+1})$.
+
+    !!! example
+        >>> source = Transitions(FiniteChain([[0.0, 1.0], [0.5, 0.5]], start=0))
+        >>> _, seen = source.step(jax.random.key(0), source.init(jax.random.key(1)))
+        >>> int(seen.state), int(seen.next_state)
+        (0, 1)
+    """
 
     chain: FiniteChain
 

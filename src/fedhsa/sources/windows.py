@@ -19,6 +19,13 @@ class Windows(AbstractSource):
 
     - `chain`: the chain.
     - `steps`: $n$.
+
+    !!! example
+        >>> chain = FiniteChain([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], start=0)
+        >>> source = fedhsa.tree.to_device(Windows(chain, steps=2), "float32")
+        >>> _, seen = source.step(jax.random.key(0), source.init(jax.random.key(1)))
+        >>> seen.tolist()
+        [0, 1, 2]
     """
 
     chain: FiniteChain
@@ -71,6 +78,14 @@ class Traces(AbstractSource):
     - `chain`: the chain.
     - `features`: $\phi$, `(S, d)`.
     - `decay`: $\lambda \gamma$, `(S,)`.
+
+    !!! example
+        >>> chain = FiniteChain([[0.0, 1.0], [0.5, 0.5]], start=0)
+        >>> source = Traces(chain, features=np.eye(2), decay=np.array([0.5, 0.5]))
+        >>> state, first = source.step(jax.random.key(0), source.init(jax.random.key(1)))
+        >>> state, second = source.step(jax.random.key(0), state)
+        >>> second.trace.tolist()  # at state 1, after state 0
+        [0.5, 1.0]
     """
 
     chain: FiniteChain

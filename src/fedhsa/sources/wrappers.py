@@ -10,7 +10,13 @@ from .base import AbstractSource
 
 
 class IID(AbstractSource):
-    """Independent observations from the stationary law of `source`: the paper's warm-up setting."""
+    """Independent observations from the stationary law of `source`: the paper's warm-up setting.
+
+    !!! example
+        >>> problem = fedhsa.problems.finite_sum.random(num_agents=2, num_components=3, dim=1)
+        >>> type(problem.iid().agents.source).__name__
+        'IID'
+    """
 
     source: AbstractSource
 

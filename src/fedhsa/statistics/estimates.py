@@ -119,7 +119,13 @@ def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
 
 
 def squared_bias_samples(means: np.ndarray) -> np.ndarray:
-    """One number per seed whose mean is the squared bias and whose spread is, to first order, that of its estimate."""
+    """One number per seed whose mean is the squared bias and whose spread is, to first order, that of its estimate.
+
+    !!! example
+        >>> errors = np.random.default_rng(0).normal(loc=[3.0, 4.0], size=(1000, 2))  # mean errors of 1000 seeds
+        >>> squared_bias_samples(errors).mean().round(0)
+        np.float64(25.0)
+    """
     m = means.mean(0)
     return squared_bias(means).value + 2 * (means - m) @ m
 
@@ -210,7 +216,12 @@ def growth(error: np.ndarray) -> float:
 
 
 def crossing(error: np.ndarray, target: float) -> float:
-    """When the error passes the target, between rounds on a logarithmic scale; infinite where it never does."""
+    """When the error passes the target, between rounds on a logarithmic scale; infinite where it never does.
+
+    !!! example
+        >>> crossing(np.array([1.0, 0.1, 0.01]), 0.1), crossing(np.array([1.0, 0.5]), 0.1)
+        (1.0, inf)
+    """
     reached = np.flatnonzero(error <= target)
     if not len(reached) or not reached[0]:
         return 0.0 if len(reached) else math.inf

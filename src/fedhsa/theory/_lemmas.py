@@ -23,6 +23,11 @@ def paper_mu(mu: float) -> float:
 def operator_size(*, distance: Any, L: float, sigma: float, constant: float = 4.0):
     r"""$|G_i(\theta, o) - \bar G_i(\theta)| \le O(L) (|\theta - \theta^\star| + \sigma)$, for `distance` $|\theta -
     \theta^\star|$. $|G_i|$ and $|\bar G_i|$ alone are half of it.
+
+    !!! example
+        >>> found = operator_size(distance=1.0, L=2.0, sigma=0.5)
+        >>> f"{found:.3g}"
+        '12'
     """
     return constant * L * (distance + sigma)
 
@@ -34,6 +39,11 @@ def mixing_bias(*, distance: Any, tau: Any, L: float, sigma: float, rho: float, 
       \le O(L \rho^\tau) (|\theta - \theta^\star| + \sigma)$$
 
     The paper's $O$ swallows $c_i$, which is no universal constant: pass `c`, the largest $c_i$, for a bound that holds.
+
+    !!! example
+        >>> found = mixing_bias(distance=1.0, tau=3, L=1.0, sigma=1.0, rho=0.5)
+        >>> f"{found:.3g}"
+        '1'
     """
     return constant * c * L * rho ** np.asarray(tau) * (distance + sigma)
 
@@ -43,6 +53,10 @@ def drift(*, error: Any, H: int, eta: float, L: float, sigma: float, constant: f
 
     $$|\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2
       \le O(\eta^2 L^2 H^2) (|\bar\theta^{(t)} - \theta^\star|^2 + \sigma^2)$$
+
+    !!! example
+        >>> f"{drift(error=1.0, H=10, eta=0.01, L=1.0, sigma=1.0, constant=4.0):.2f}"
+        '0.08'
     """
     return constant * (eta * L * H) ** 2 * (error + sigma**2)
 
@@ -66,6 +80,11 @@ def variance_reduction(
       (\text{drift} + \text{error}) + O(L^2 \alpha^6 \sigma^2) + O\Bigl(\frac{L^2 \alpha^2 \sigma^2}{MH(1-\rho)}\Bigr)$$
 
     As in `mixing_bias` the last term needs `c`.
+
+    !!! example
+        >>> found = variance_reduction(error=1.0, drift=0.0, M=10, H=10, eta=0.001, L=1.0, sigma=1.0, rho=0.5)
+        >>> f"{found:.3g}"
+        '0.0196'
     """
     alpha = H * eta
     noise = alpha**6 + c * alpha**2 / (M * H * (1 - rho))
@@ -88,6 +107,11 @@ def one_step_iid(
 
     $$(1 - \alpha\mu + O(\alpha^2 L^2))\,\text{error} + O\Bigl(\frac{\alpha^2 L^2 \sigma^2}{MH}\Bigr)
       + O\Bigl(\frac{\alpha L^2}{\mu} + \alpha^2 L^2\Bigr) \text{drift}$$
+
+    !!! example
+        >>> found = one_step_iid(error=1.0, drift=0.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0)
+        >>> f"{found:.3g}"
+        '0.998'
     """
     alpha, mu = H * eta, paper_mu(mu)
     hidden = (alpha * L) ** 2 * (error + sigma**2 / (M * H)) + (alpha * L**2 / mu + (alpha * L) ** 2) * drift
@@ -113,6 +137,11 @@ def one_step_markov(
 
     $$(1 - \alpha\mu + O(L^2 \alpha^2))\,\text{error} + O\Bigl(L^2 \alpha^2 + \frac{L^2 \alpha}{\mu}\Bigr) \text{drift}
       + O(L^2 \alpha^6 \sigma^2) + O\Bigl(\frac{L^2 \alpha^2 \sigma^2}{MH(1-\rho)}\Bigr) + T_{bias}$$
+
+    !!! example
+        >>> found = one_step_markov(error=1, drift=0, bias=0, M=10, H=10, eta=0.001, L=1, mu=1, sigma=1, rho=0.5)
+        >>> f"{found:.3g}"
+        '1.01'
     """
     alpha, mu = H * eta, paper_mu(mu)
     noise = alpha**6 + c * alpha**2 / (M * H * (1 - rho))
@@ -138,6 +167,11 @@ def parameter_change(
       + O\Bigl(\bar\tau^2 L^4 \alpha^4 + \frac{\bar\tau^2 L^2 \alpha^2}{MH(1-\rho)}\Bigr) \sigma^2$$
 
     The lemma names its constant $\bar C$ where it is introduced and $\tilde C$ where it is used; they are one.
+
+    !!! example
+        >>> found = parameter_change(error=1.0, M=10, H=10, eta=0.001, L=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
+        >>> f"{found:.3g}"
+        '0.000408'
     """
     alpha = H * eta
     noise = (alpha * L) ** 4 + (alpha * L) ** 2 / (M * H * (1 - rho))
@@ -165,6 +199,11 @@ def markov_bias(
 
     The statement has $\tau$ in its last term where the proof has $\bar\tau$; the proof's is used. `measure` gives
     $T_{bias}$ itself.
+
+    !!! example
+        >>> found = markov_bias(error=1.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
+        >>> f"{found:.3g}"
+        '0.00521'
     """
     alpha, mu = H * eta, paper_mu(mu)
     cubic = L**4 * alpha**3 / mu
@@ -191,6 +230,11 @@ def one_step(
       + O\Bigl(\frac{\bar\tau \alpha^2 L^2}{MH(1-\rho)} + \frac{\alpha^3 L^4}\mu\Bigr) \sigma^2$$
 
     Its proof uses $\alpha \le \bar\tau \mu / L^2$, which the theorem's $\alpha \le \mu / (C' \bar\tau L^2)$ implies.
+
+    !!! example
+        >>> found = one_step(error=1.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
+        >>> f"{found:.3g}"
+        '0.995'
     """
     alpha, mu = H * eta, paper_mu(mu)
     noise = tau_bar * (alpha * L) ** 2 / (M * H * (1 - rho)) + alpha**3 * L**4 / mu

@@ -57,7 +57,12 @@ def theorem_1(
 
 
 def theorem_1_step(*, H: int, L: float, mu: float, C: float = 1.0) -> float:
-    r"""The largest step of Theorem 1, $\eta = \mu / (2 C L^2 H)$; $C$ is calibrated, the proof's is above 84."""
+    r"""The largest step of Theorem 1, $\eta = \mu / (2 C L^2 H)$; $C$ is calibrated, the proof's is above 84.
+
+    !!! example
+        >>> theorem_1_step(H=10, L=2.0, mu=1.0)
+        0.0125
+    """
     return paper_mu(mu) / (2 * C * L**2 * H)
 
 
@@ -93,7 +98,12 @@ def theorem_2(
 
 
 def theorem_2_step(*, H: int, L: float, mu: float, tau_bar: float, C: float = 1.0) -> float:
-    r"""The largest step of Theorem 2, $\eta = \mu / (C' \bar\tau L^2 H)$; $\bar\tau = \tau(\alpha^2)$ depends on it."""
+    r"""The largest step of Theorem 2, $\eta = \mu / (C' \bar\tau L^2 H)$; $\bar\tau = \tau(\alpha^2)$ depends on it.
+
+    !!! example
+        >>> theorem_2_step(H=10, L=2.0, mu=1.0, tau_bar=5.0)
+        0.005
+    """
     return paper_mu(mu) / (C * tau_bar * L**2 * H)
 
 
@@ -116,6 +126,13 @@ def corollary_1(
 
     The logarithms behind the tilde are $\log^2(MHT)$: put into Theorem 2, the step makes its $\alpha^2$ term
     $16 \log^2(MHT) L^4 / (\mu^4 T^2)$, hence also the default 16.
+
+    !!! example
+        >>> few, many = (
+        ...     corollary_1(T=10_000, d_0=1, M=M, H=10, L=1, mu=1, sigma=1, rho=0.5, tau_bar=5) for M in (1, 10)
+        ... )
+        >>> bool(few > 5 * many)  # ten times but for the logarithms
+        True
     """
     mu, total = paper_mu(mu), M * H * np.asarray(T)
     return constant * np.log(total) ** 2 * (d_0 + tau_bar * L**2 * sigma**2 / (mu**2 * (1 - rho))) / total
@@ -127,6 +144,10 @@ def corollary_1_rounds(
     r"""The rounds that Corollary 1 asks for, $\frac{L^2}{\mu^2} \max\{4 C' \bar\tau \log(MHT), MH(1-\rho)/\bar\tau\}$.
 
     They depend on the rounds themselves, through the logarithm and $\bar\tau$.
+
+    !!! example
+        >>> corollary_1_rounds(T=10_000, M=10, H=10, L=1.0, mu=1.0, rho=0.5, tau_bar=5.0) < 10_000
+        True
     """
     mu = paper_mu(mu)
     return L**2 / mu**2 * max(4 * C * tau_bar * math.log(M * H * T), M * H * (1 - rho) / tau_bar)

@@ -88,5 +88,12 @@ def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds:
 
 
 def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
-    """The limit of `mean_square_error`, by solving the stationary equations."""
+    """The limit of `mean_square_error`, by solving the stationary equations.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> local, corrected = (floor(problem, kind(0.1, local_steps=5)) for kind in (fedhsa.LocalSA, fedhsa.FedHSA))
+        >>> corrected < local
+        True
+    """
     return law(problem, algorithm).stationary().square

@@ -97,6 +97,12 @@ def first_order_covariance(problem: Problem, algorithm: AbstractAlgorithm) -> np
 
     The constant of the linear speed-up: it holds the *average* of the agents' long-run covariances, not that of the
     slowest chain, which answers the paper's second open question.
+
+    !!! example
+        >>> problem = fedhsa.problems.finite_sum.random(num_agents=3, num_components=4, dim=2, laziness=0.5)
+        >>> X = first_order_covariance(problem, fedhsa.FedHSA(0.001, local_steps=5))
+        >>> X.shape, bool(np.allclose(X, X.T))
+        ((2, 2), True)
     """
     A, _ = problem.affine_parts()
     return covariance_of(A.mean(0), correlations(problem).long_run, require_rule(algorithm))
@@ -110,6 +116,12 @@ def first_order_bias(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarr
       + \frac{\alpha_g}{M H} \sum_{\ell<H} \sum_{k>\ell} c_{i,k} \Bigr\}.$$
 
     The first part comes from an agent's own local steps and stays at any $M$; the second from earlier rounds.
+
+    !!! example
+        >>> problem = fedhsa.problems.finite_sum.random(num_agents=3, num_components=4, dim=2, laziness=0.5)
+        >>> small, large = (first_order_bias(problem, fedhsa.FedHSA(eta, local_steps=5)) for eta in (0.001, 0.002))
+        >>> bool(np.allclose(large, 2 * small))  # proportional to the step
+        True
     """
     rule = require_rule(algorithm)
     A, _ = problem.affine_parts()

@@ -112,17 +112,44 @@ class Measured(AbstractAlgorithm):
 
 
 def bias(snapshot: Any) -> Any:
-    r"""Of one run, what $T_{bias}$ is the mean of: $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$."""
+    r"""Of one run, what $T_{bias}$ is the mean of: $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
+        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
+        >>> record = {"bias": bias, "drift": drift, "variance": variance}
+        >>> run = fedhsa.simulate(problem, method, rounds=3, record=record)
+        >>> run.records["bias"].shape
+        (1, 4)
+    """
     return jnp.sum((snapshot.server.start - snapshot.theta_star) * snapshot.server.push)
 
 
 def drift(snapshot: Any) -> Any:
-    r"""The drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$."""
+    r"""The drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
+        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
+        >>> record = {"bias": bias, "drift": drift, "variance": variance}
+        >>> run = fedhsa.simulate(problem, method, rounds=3, record=record)
+        >>> run.records["drift"].shape
+        (1, 4)
+    """
     return snapshot.server.drift
 
 
 def variance(snapshot: Any) -> Any:
-    r"""Of one run, what the variance reduction lemma bounds the mean of: $|\text{push}|^2 / 2$."""
+    r"""Of one run, what the variance reduction lemma bounds the mean of: $|\text{push}|^2 / 2$.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
+        >>> method = Measured(fedhsa.FedHSA(0.05, local_steps=2))
+        >>> record = {"bias": bias, "drift": drift, "variance": variance}
+        >>> run = fedhsa.simulate(problem, method, rounds=3, record=record)
+        >>> run.records["variance"].shape
+        (1, 4)
+    """
     return jnp.sum(snapshot.server.push**2) / 2
 
 

@@ -132,7 +132,13 @@ class Mixing(NamedTuple):
 
 
 def of_chains(P: np.ndarray, stationary: np.ndarray, eps: float = 0.25) -> Mixing:
-    """Pairs and mixing times of valid kernels `(M, S, S)`, also of those that do not mix to rounding error."""
+    """Pairs and mixing times of valid kernels `(M, S, S)`, also of those that hardly mix.
+
+    !!! example
+        >>> P = np.array([[[0.9, 0.1], [0.1, 0.9]]])
+        >>> of_chains(P, np.array([[0.5, 0.5]])).times.tolist()
+        [4.0]
+    """
     pairs, times = [], []
     for kernel, pi in zip(P, stationary, strict=True):
         N = kernel - pi

@@ -32,6 +32,11 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
     $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \eta S_i (\bar A - A_i)] - I)$ and $c = 0$; for Local SA
     $\Phi = I + \alpha_g (\frac1M \sum_i F_i^H - I)$ and $c = \alpha_g \eta \frac1M \sum_i S_i \bar G_i(\theta^\star)$,
     with $F_i = I + \eta A_i$ and $S_i = \sum_{k<H} F_i^k$.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.from_arrays(A=[[[1.0]], [[3.0]]], b=[[1.0], [1.0]])
+        >>> round_map(problem, fedhsa.LocalSA(0.1, local_steps=1)).transition.round(3).tolist()  # 1 - 0.1 * 2
+        [[0.8]]
     """
     joint = Joint(problem, algorithm)
     if joint.carries_more:
@@ -62,6 +67,13 @@ def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
     r"""Where the method goes without noise: $\theta^\star + C (I - \Phi)^{-1} c$ with its joint map.
 
     For methods with a coin, where their mean goes.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> bool(np.allclose(limit(problem, fedhsa.FedHSA(0.1, local_steps=5)), problem.theta_star))
+        True
+        >>> bool(np.allclose(limit(problem, fedhsa.LocalSA(0.1, local_steps=5)), problem.theta_star))
+        False
     """
     joint = Joint(problem, algorithm)
     require_stable(radius_of(joint), joint.name)
