@@ -2,10 +2,12 @@
 
 import pathlib
 import shutil
+import threading
 
 import pytest
 
-from fedhsa.experiments.run import code, presets, store
+from fedhsa.experiments.run import code, presets, reproduce, store
+from fedhsa.experiments.study.base import Outcome
 
 
 @pytest.fixture
@@ -52,3 +54,16 @@ def test_no_study_imports_another():
     modules = {type(study).__module__ for study in presets.studies().values()}
     for module in modules:
         assert code.closure(module) & modules == {module}
+
+
+def test_code_is_parsed_by_one_thread_alone_when_several_studies_run_at_once(tmp_path, monkeypatch):
+    """In Python 3.11 two threads that parse at the same time raise a SystemError now and then."""
+    threads, parse = set(), code.ast.parse
+    for cached in (code.digest, code._needed, code._named):
+        cached.cache_clear()
+    monkeypatch.setattr(code.ast, "parse", lambda text: threads.add(threading.current_thread()) or parse(text))
+    studies = [presets.studies()[name] for name in ("proposition", "drift")]
+    for study in studies:
+        monkeypatch.setattr(type(study), "run", lambda self, runner: Outcome({}, {}))
+    assert all(finished.error is None for finished in reproduce.run(studies, tmp_path))
+    assert threads == {threading.main_thread()}

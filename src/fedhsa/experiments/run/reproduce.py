@@ -72,21 +72,23 @@ def run(
         ([None], [0.0])
     """
     folder.mkdir(parents=True, exist_ok=True)
-    waiting = []
+    waiting, unfinished = [], {}
     for experiment in experiments:
         if not again and store.find(experiment, folder) is not None:
             yield Finished(experiment, 0.0, None)
         else:
             waiting.append(experiment)
+            # Named here and not by the workers: Python 3.11 cannot parse code in several threads at once.
+            unfinished[experiment.name] = store.unfinished(experiment, folder)
             if again:
-                shutil.rmtree(store.unfinished(experiment, folder), ignore_errors=True)
+                shutil.rmtree(unfinished[experiment.name], ignore_errors=True)
     waiting.sort(key=lambda experiment: -experiment.seconds())  # so that no long one is left to run alone
     stopped, clock = threading.Event(), _Clock(waiting)
 
     def work(experiment: AbstractStudy) -> Finished:
         clock.start(experiment)
         began = time.perf_counter()
-        outcome = experiment.run(Runner(stopped.is_set, devices, store.unfinished(experiment, folder)))
+        outcome = experiment.run(Runner(stopped.is_set, devices, unfinished[experiment.name]))
         seconds = time.perf_counter() - began
         about = {
             "name": experiment.name,
