@@ -16,8 +16,8 @@ from ..problems import AbstractAgent
 from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, split
 
 
-class Parts(NamedTuple):
-    """How a driver carries out the three parts of an exchange."""
+class Driver(NamedTuple):
+    """How the three parts of an exchange are carried out."""
 
     send: Callable[[Exchange, Any], PyTree]
     """`(exchange, server) -> message`."""
@@ -27,12 +27,12 @@ class Parts(NamedTuple):
     """`(exchange, server, replies) -> server`."""
 
 
-def play(algorithm: AbstractAlgorithm, parts: Parts, server: Any, memory: PyTree) -> tuple[Any, PyTree]:
+def play(algorithm: AbstractAlgorithm, driver: Driver, server: Any, memory: PyTree) -> tuple[Any, PyTree]:
     """The server and the agents' memories after one round."""
     for exchange in algorithm.exchanges:
-        message = parts.send(exchange, server)
-        replies, memory = parts.local(exchange, message, memory)
-        server = parts.aggregate(exchange, server, replies)
+        message = driver.send(exchange, server)
+        replies, memory = driver.local(exchange, message, memory)
+        server = driver.aggregate(exchange, server, replies)
     return server, memory
 
 
@@ -44,8 +44,8 @@ def start(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> tuple[
 
 def one_seed(
     agents: AbstractAgent, block: Block, shared: Round, agent_keys: Key, over_agents: Callable = jax.vmap
-) -> Parts:
-    """The parts of a round for one seed.
+) -> Driver:
+    """The driver of a round for one seed.
 
     **Arguments:**
 
@@ -69,4 +69,4 @@ def one_seed(
     def aggregate(exchange, server, replies):
         return exchange.aggregate(server, Replies(replies), shared)
 
-    return Parts(send, local, aggregate)
+    return Driver(send, local, aggregate)

@@ -106,14 +106,14 @@ def _trace(
         key = jax.random.key(0)
         _, block = agent.source.draw(jnp.broadcast_to(key, algorithm.block_length), agent.source.init(key))
         shared = Round(jnp.zeros((), int), key, num_agents=num_agents)
-        parts = one_seed(agent, block, shared, key, first_agent)
+        driver = one_seed(agent, block, shared, key, first_agent)
 
         def send(exchange, server):
-            message = parts.send(exchange, server)
+            message = driver.send(exchange, server)
             messages.append(shapes(message))
             return message
 
-        return play(algorithm, parts._replace(send=send), *algorithm.init(theta))[0]
+        return play(algorithm, driver._replace(send=send), *algorithm.init(theta))[0]
 
     with jax.disable_jit(False):
         program = jax.make_jaxpr(one_round)(theta)

@@ -14,7 +14,7 @@ from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Exchange, Replies, Round
 from ..algorithms.base import checked_init, split
-from ..algorithms.play import Parts, play
+from ..algorithms.play import Driver, play
 from ..problems import AbstractAgent
 from .record import is_float, take_snapshot
 
@@ -140,12 +140,12 @@ def run_round(
     # The chain moves on once per round; until then every exchange sees the same block.
     source, block = draw(agents, algorithm, keys, carry.source, index)
     M = tree.leading_axis(agents)
-    parts = Parts(
+    driver = Driver(
         send=lambda e, server: send(e, keys, server, index, M),
         local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, jnp.arange(M), M, group),
         aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(replies), index, M),
     )
-    server, memory = play(algorithm, parts, carry.server, carry.memory)
+    server, memory = play(algorithm, driver, carry.server, carry.memory)
     return Carry(server, memory, source, carry.failed)
 
 

@@ -12,7 +12,7 @@ from .. import tree
 from .._random import fold_in
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Round
-from ..algorithms.play import Parts, one_seed, play, start
+from ..algorithms.play import Driver, one_seed, play, start
 from ..problems import AbstractAgent
 from .record import is_float, take_snapshot
 
@@ -56,8 +56,8 @@ def run_one_by_one(
             place = f"round {t}, seed {seed}"
             source, block = _one_by_one(draw, f"observations of {place}")(agents, source_keys, source)
             shared = Round(jnp.asarray(t), fold_in(server_key, t), num_agents=num_agents)
-            parts = _with_places(agents, block, shared, fold_in(own_keys, t), place)
-            server, memory = play(algorithm, parts, server, memory)
+            driver = _with_locations(agents, block, shared, fold_in(own_keys, t), place)
+            server, memory = play(algorithm, driver, server, memory)
             if failed < 0 and not float(jnp.sum(server.theta**2)) <= bound**2:
                 failed = t + 1
             if (t + 1) % every == 0:
@@ -65,8 +65,8 @@ def run_one_by_one(
     return tree.stack(history), np.asarray(server.theta), failed
 
 
-def _with_places(agents: Any, block: Any, shared: Round, keys: Key, place: str) -> Parts:
-    """The parts of a round for one seed, with errors that say in which of them they happened."""
+def _with_locations(agents: Any, block: Any, shared: Round, keys: Key, place: str) -> Driver:
+    """The driver of one seed, with errors that say in which part of the round they happened."""
 
     def send(exchange, server):
         with _where(f"server, send of exchange {exchange.name!r}, {place}"):
@@ -82,7 +82,7 @@ def _with_places(agents: Any, block: Any, shared: Round, keys: Key, place: str) 
         with _where(f"server, aggregate of exchange {exchange.name!r}, {place}"):
             return one_seed(agents, block, shared, keys).aggregate(exchange, server, replies)
 
-    return Parts(send, local, aggregate)
+    return Driver(send, local, aggregate)
 
 
 def _one_by_one(function: Callable, place: str) -> Callable:

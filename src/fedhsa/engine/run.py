@@ -63,7 +63,7 @@ class Run:
         self.timings = {"compile": 0.0, "run": 0.0}
         self._debugged: list[tuple] = []
 
-    def prepare(self, chunk: int | None, restored: tuple | None = None) -> None:
+    def begin(self, chunk: int | None, restored: tuple | None = None) -> None:
         """Starts all chains, or takes up a checkpoint."""
         header, leaves, records = restored or ({}, [], {})
         num_agents = tree.leading_axis(self.agents)

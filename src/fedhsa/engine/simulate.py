@@ -119,7 +119,7 @@ def simulate(
                 raise ValueError(
                     f"`rounds` must be at least {restored[0]['round']}, where the checkpoint stands, got {rounds}."
                 )
-        run.prepare(chunk, restored)
+        run.begin(chunk, restored)
         complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)
         return run.result(settings, price, complete)
 

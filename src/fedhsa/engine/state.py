@@ -96,8 +96,8 @@ def step(problem: Problem, algorithm: AbstractAlgorithm, state: State) -> State:
 
     source, block = jax.vmap(draw)(agents, keys.source, state.source)
     shared = Round(state.round, fold_in(keys.server, state.round), num_agents=problem.num_agents)
-    parts = one_seed(agents, block, shared, fold_in(keys.agent, state.round))
-    server, memory = play(adapted, parts, state.server, state.memory)
+    driver = one_seed(agents, block, shared, fold_in(keys.agent, state.round))
+    server, memory = play(adapted, driver, state.server, state.memory)
     return State(server, memory, source, keys, state.round + 1)
 
 
