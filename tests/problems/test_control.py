@@ -138,7 +138,7 @@ def test_with_episodes_too_every_pair_counts_once():
 
 def test_pairs_that_nobody_takes_are_named():
     never = np.tile([0.5, 0.5, 0.0], (S, 1))
-    with pytest.raises(ValueError, match="but nobody ever takes action 2 in state 0"):
+    with pytest.raises(ValueError, match="but no agent ever takes action 2 in state 0"):
         q_learning.from_model(make_model(), never)
 
 
@@ -148,7 +148,7 @@ def test_importance_averaging_is_for_tables():
         fh.simulate(problem, fh.ImportanceAveraging(0.1, 3), rounds=1)
 
 
-def test_chains_that_cannot_be_drawn_from_refuse_independent_observations():
+def test_chains_that_cannot_be_drawn_from_have_no_independent_observations():
     with pytest.raises(ValueError, match="`iid`: Decisions cannot draw from its stationary law"):
         sarsa.from_model(make_model(), FEATURES).iid()
 

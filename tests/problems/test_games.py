@@ -222,7 +222,7 @@ ONE = np.ones((1, 1, 1))
         (lambda: games.random_saddle(2, 1), r"`dim` must be at least 2, got 1. One entry minimises"),
     ],
 )
-def test_bad_games_are_refused_with_a_remedy(make, message):
+def test_bad_games_are_raise_with_a_remedy(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -235,6 +235,6 @@ EYE = np.eye(2)
         (lambda: lqr.random(2, 2, state_std=0.0), r"`state_std` must be greater than 0.0"),
     ],
 )
-def test_bad_systems_are_refused_with_a_remedy(make, message):
+def test_bad_systems_are_raise_with_a_remedy(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -202,7 +202,7 @@ def test_a_user_problem_takes_ten_lines():
         (lambda: fh.Problem([], like=None), r"Give `like`, an example of the parameter"),
     ],
 )
-def test_bad_problems_are_refused_with_a_remedy(make, message):
+def test_bad_problems_are_raise_with_a_remedy(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

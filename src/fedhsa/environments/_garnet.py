@@ -9,7 +9,7 @@ from ..sources.finite import check_kernel, closed_classes
 from .model import Model
 
 ATTEMPTS = 1000
-"""How many environments are drawn before there is held to be none that mixes."""
+"""How many environments are drawn before giving up."""
 
 
 def garnet(
@@ -30,7 +30,7 @@ def garnet(
     The rewards of the states, $R \sim U[0, 1]$, are the same for all actions. Agent $i$ lives in environment $i$ modulo
     `kernels`; where that number is odd, the rewards change sign. `kernels=2, reward_perturbation=0.0` are the
     environments of the SCAFFLSA paper's heterogeneous setting, `kernels=1` those of its homogeneous one. An environment
-    is drawn again where the policy that takes all actions alike does not mix, or does not visit all states.
+    is drawn again if its chain under the uniform policy does not mix, or does not visit all states.
 
     **Arguments:**
 

@@ -10,7 +10,7 @@ class Experience(NamedTuple):
     """
 
     features: Any
-    r"""$\phi(s)$, `(copies, k)`. Zero where the environment only started anew: nothing is learned from that."""
+    r"""$\phi(s)$, `(copies, k)`. Zero where the environment was only reset: nothing is learned from that."""
     action: Any
     """$a$, `(copies,)`."""
     reward: Any

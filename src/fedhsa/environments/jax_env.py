@@ -21,8 +21,8 @@ from .policies import Uniform
 class JaxEnvironment(AbstractSource):
     r"""An environment with gymnax's interface under a fixed policy, as a Markov chain of `Experience`.
 
-    The chain's state is what the copies' environments keep, what they show, and the actions chosen there. Episodes
-    follow each other without end. Where one ends by its time limit, `next_features` are those of its last state.
+    The chain's state is the states, observations and chosen actions of all copies. A new episode begins where one has
+    ended; if that was by its time limit, `next_features` are those of its last state.
 
     **Arguments:**
 
@@ -30,10 +30,10 @@ class JaxEnvironment(AbstractSource):
       where a time limit is not a terminal state).
     - `params`: its constants.
     - `features`: a function of the observation.
-    - `policy`: a function of the observation, which gives the probabilities of the actions. Default: all alike.
+    - `policy`: a function of the observation, which gives the probabilities of the actions. Default: uniform.
     - `discount`: $\gamma$.
     - `num_envs`: how many copies step together.
-    - `actions`: what the environment is told for each action, `(num_actions, ...)`, where it does not take numbers.
+    - `actions`: what is passed to the environment for each action, `(num_actions, ...)`. Default: the action's number.
 
     Computations are in the precision of the run.
 
@@ -82,13 +82,12 @@ class JaxEnvironment(AbstractSource):
         return state, tree.take(block, 0)
 
     def draw(self, keys, state, /):
-        # What depends on no state is made at once for all steps: random numbers, and where episodes may begin anew.
-        folded = fold_in(
-            keys[:, None], jnp.arange(3 * self.num_envs)[None]
-        )  # in one piece: hashes take long to compile
-        move, anew, chance = (folded[:, part * self.num_envs : (part + 1) * self.num_envs] for part in range(3))
+        # What depends on no state is made at once for all steps: random numbers, and the starts of new episodes.
+        # In one piece, since hashes take long to compile.
+        folded = fold_in(keys[:, None], jnp.arange(3 * self.num_envs)[None])
+        move, reset, chance = (folded[:, part * self.num_envs : (part + 1) * self.num_envs] for part in range(3))
         with _lenient():
-            starts = jax.vmap(lambda keys: self._reset(keys))(anew)
+            starts = jax.vmap(lambda keys: self._reset(keys))(reset)
             state, (seen, action, reward, terminated, last, next_action) = jax.lax.scan(
                 lambda state, given: self._move(state, given), state, (move, starts, _uniform(chance))
             )
@@ -97,7 +96,7 @@ class JaxEnvironment(AbstractSource):
             return state, Experience(features(seen), action, reward, discount, features(last), next_action)
 
     def _move(self, state, given):
-        """One step of all copies, from the beginning of an episode where the one before has ended."""
+        """One step of all copies; a new episode begins where one has ended."""
         (inner, seen, action), (keys, (start, seen_at_start), uniform) = state, given
         told = action if self.actions is None else jnp.asarray(self.actions)[action]
         last, after, reward, terminated, _ = jax.vmap(self.environment.step_env, (0, 0, 0, None))(
@@ -106,11 +105,11 @@ class JaxEnvironment(AbstractSource):
         done = terminated | jax.vmap(self.environment.is_truncated, (0, None))(after, self.params)
         next_action = self._choose(uniform[..., 0], last)
 
-        def begin_anew(new, old):
+        def begin_again(new, old):
             ended = done.reshape(-1, *[1] * (new.ndim - 1))
             return jnp.where(ended, new, old.astype(new.dtype))  # some environments change precision as they go
 
-        inner, now = jax.tree.map(begin_anew, (start, seen_at_start), (after, last))
+        inner, now = jax.tree.map(begin_again, (start, seen_at_start), (after, last))
         now_action = jnp.where(done, self._choose(uniform[..., 1], now), next_action)
         step = seen, action, reward.astype(float), terminated, last.astype(seen.dtype), next_action
         return (inner, now, now_action), step
@@ -132,7 +131,7 @@ class JaxEnvironment(AbstractSource):
         number = getattr(self.environment.action_space(self.params), "n", None)
         if number is None:
             raise ValueError(
-                "`actions` must list what the environment is told, since its actions are not numbered: for Pendulum "
+                "`actions` must list what the environment takes, since its actions are not numbered: for Pendulum "
                 "`actions=[[-2.0], [0.0], [2.0]]`."
             )
         return int(number)

@@ -18,7 +18,7 @@ CELLS = {"S": "start", "G": "goal", "H": "hole", "C": "cliff", "E": "end", ".": 
 
 
 class Chain(NamedTuple):
-    """A model under a policy: a chain that never ends, since a new episode begins where one has ended."""
+    """A model under a policy, as a chain in which a new episode begins where one has ended."""
 
     transition: np.ndarray
     """`(M, N, N)`, over states or over pairs of state and action, the action running faster."""
@@ -33,7 +33,7 @@ class Chain(NamedTuple):
 
 
 class ContinuingModel(NamedTuple):
-    """A model in which no episode is the last."""
+    """A model as a continuing task, in which no episode is the last."""
 
     transitions: np.ndarray
     """`(M, S, A, S)`."""
@@ -54,7 +54,8 @@ class Model(eqx.Module):
       episode are not used.
     - `rewards`: on an action, `(M, S, A)`, or on a transition, `(M, S, A, S)`.
     - `discount`: $\gamma$ in [0, 1], one number or `(M,)`; 1 only where every episode ends.
-    - `start`: where episodes begin: a state, or a law `(S,)` or `(M, S)`. Default: all states that end nothing alike.
+    - `start`: where episodes begin: a state, or a law `(S,)` or `(M, S)`. Default: uniform over the states that end
+      no episode.
     - `ends`: states that end an episode, `(S,)` or `(M, S)`, true or false. Default: none.
     - `grid`: rows and columns, where the states are the cells of a grid, for pictures.
     - `actions`: names of the actions. Those in `ARROWS` are moves on the grid.
@@ -124,7 +125,7 @@ class Model(eqx.Module):
 
     @property
     def decision_states(self) -> np.ndarray:
-        """The states in which some agent can come to take an action, from where its episodes begin."""
+        """The states in which some agent takes an action, reachable from where its episodes begin."""
         leads = self.transitions.any(2) & ~self.ends[..., None]
         reached = self.start > 0
         while (more := reached | (reached[..., None] & leads).any(1)).sum() > reached.sum():
@@ -151,11 +152,11 @@ class Model(eqx.Module):
         return Model(self.transitions.mean(0)[None], self.action_rewards().mean(0)[None], *same)
 
     def uniform(self) -> np.ndarray:
-        """The policy that takes all actions alike, `(M, S, A)`."""
+        """The uniform policy, `(M, S, A)`."""
         return np.full(self.transitions.shape[:3], 1 / self.num_actions)
 
     def policy(self, policy: Any = None) -> np.ndarray:
-        """A policy as `(M, S, A)`: from one for all agents `(S, A)`, from actions `(S,)`; by default all alike."""
+        """A policy as `(M, S, A)`: from one for all agents `(S, A)`, or from actions `(S,)`; by default uniform."""
         if policy is None:
             return self.uniform()
         S, A = self.num_states, self.num_actions
@@ -195,7 +196,7 @@ class Model(eqx.Module):
             policy = np.where(better[..., None], np.eye(self.num_actions)[Q.argmax(-1)], policy)
 
     def greedy(self, Q: Any) -> np.ndarray:
-        """The policy `(M, S, A)` that takes the best actions of a table `(S, A)` or `(M, S, A)`; ties alike."""
+        """The policy `(M, S, A)` that takes the best actions of a table `(S, A)` or `(M, S, A)`; ties share evenly."""
         Q = _per_agent("Q", np.asarray(Q, dtype=np.float64), self.transitions.shape[:3])
         slack = GREEDY_TOLERANCE * (1 + abs(Q).max())
         best = Q + slack >= Q.max(-1, keepdims=True)
@@ -206,10 +207,10 @@ class Model(eqx.Module):
         return (self.start * self.values(policy)).sum(-1)
 
     def continuing(self) -> ContinuingModel:
-        """The model without an end: a new episode begins where one has ended.
+        """The model as a continuing task: a new episode begins where one has ended.
 
-        The state that ends an episode stands for the first of the next where all begin alike, so that no step is lost;
-        otherwise one step, whatever the action, leads from it to where the next begins.
+        If all episodes begin in the same state, the state that ends one stands for the first of the next, so that no
+        step is lost; otherwise one step, whatever the action, leads from it to the start of the next.
         """
         rows, certain = np.arange(self.num_agents)[:, None], (self.start == 1).any(-1, keepdims=True)
         first = np.where(certain, self.start.argmax(-1)[:, None], -1)
@@ -221,7 +222,7 @@ class Model(eqx.Module):
         return ContinuingModel(P, np.where(idle, 0.0, rewards[rows, own]), discount, states)
 
     def chain(self, policy: Any = None, *, pairs: bool = False) -> Chain:
-        """What an agent that follows the policy goes through, over states or over pairs of state and action."""
+        """The chain of an agent that follows the policy, over states or over pairs of state and action."""
         policy, (P, R, discount, states) = self.policy(policy), self.continuing()
         M, S, A = policy.shape
         own = np.take_along_axis(policy, np.where(states < 0, 0, states)[..., None], axis=1)
@@ -248,7 +249,7 @@ class Model(eqx.Module):
 
 
 def _per_agent(name: str, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A value for each agent, or one for all of them, as an array of its own with the agents first."""
+    """A value for each agent, or one for all of them, as a new array with the agents first."""
     if value.shape not in (shape, shape[1:], (1, *shape[1:])):
         raise ValueError(f"`{name}` must have shape {shape[1:]}, or {shape} for each agent, got {value.shape}.")
     return np.broadcast_to(value, shape).copy()

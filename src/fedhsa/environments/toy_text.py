@@ -11,7 +11,7 @@ from .model import ARROWS, DOWN, LEFT, RIGHT, UP, Model
 from .worlds import per_agent, vary
 
 ATTEMPTS = 1000
-"""How many mixtures of two maps are drawn before there is held to be none with a way to the goal."""
+"""How many mixtures of two maps are drawn, looking for one with a way to the goal, before giving up."""
 SLIPPERY = 2 / 3
 """How often a slippery floor of Gymnasium's moves an agent sideways."""
 LAYOUTS = ("4x4", "8x8", "random", "own")
@@ -34,13 +34,13 @@ def frozen_lake(
 
     **Arguments:**
 
-    - `layout`: Gymnasium's `"4x4"` or `"8x8"`, `"random"` for one random map, or `"own"` for a map of each agent's own.
+    - `layout`: Gymnasium's `"4x4"` or `"8x8"`, `"random"` for one random map, or `"own"` for one per agent.
     - `slipperiness`: the chance to move sideways instead of ahead; Gymnasium's ice has 2/3.
     - `slip_spread`: agents' slipperiness is uniform up to `heterogeneity * slip_spread` away from the common one.
-    - `reward_spread`: every reward of the game has, for every agent, a factor of its own, uniform up to
+    - `reward_spread`: each agent multiplies each reward of the game by a factor, uniform up to
       `heterogeneity * reward_spread` away from 1.
     - `size`, `frozen`: rows and columns of random maps, and the chance that a cell is frozen.
-    - `heterogeneity`: 0 makes all agents equal. Of an agent's own map so large a part is its own, the rest common.
+    - `heterogeneity`: 0 makes all agents equal. The part of an agent's own map that is its own; the rest is common.
 
     !!! example
         >>> model = frozen_lake(num_agents=2, heterogeneity=0.0)
@@ -77,8 +77,8 @@ def cliff_walking(
 ) -> Model:
     r"""Gymnasium's CliffWalking, with a wind: along a cliff to the goal, back to the start for those who fall.
 
-    The cells of the cliff are states that nobody is ever in. Where a move of the agent and a fall both end at the
-    start, the reward of that transition is their mean.
+    The cells of the cliff are states that are never entered. Where a move and a fall both lead to the start, the reward
+    of that transition is their mean.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Worlds made of numbers alone: random processes, and the small examples that papers and textbooks return to."""
+"""Random decision processes, and the small examples of papers and textbooks."""
 
 from collections.abc import Callable
 
@@ -169,7 +169,13 @@ def two_state(
 
 
 def one_action_each(model: Model) -> np.ndarray:
-    """The policy `(M, S, A)` in which agent `i` always takes action `i` modulo the number of actions."""
+    """The policy `(M, S, A)` in which agent `i` always takes action `i` modulo the number of actions.
+
+    !!! example
+        >>> one_action_each(two_state(num_agents=2, num_actions=3))[:, 0]
+        array([[1., 0., 0.],
+               [0., 1., 0.]])
+    """
     taken = np.eye(model.num_actions)[np.arange(model.num_agents) % model.num_actions]
     return np.repeat(taken[:, None], model.num_states, axis=1)
 
@@ -248,7 +254,7 @@ def per_agent(
 
 
 def _grid_moves(rows: int, columns: int, actions: tuple[str, ...]) -> np.ndarray:
-    """Sure moves on a grid `(S, A, S)`; who would leave it stays."""
+    """Certain moves on a grid `(S, A, S)`; a move that would leave it has no effect."""
     place = np.stack(np.divmod(np.arange(rows * columns), columns), axis=-1)
     moves = np.array([MOVES[action] for action in actions])
     row, column = np.moveaxis((place[:, None] + moves).clip(0, (rows - 1, columns - 1)), -1, 0)

@@ -1,4 +1,4 @@
-"""Problems: agents with unlike operators, each family with `from_arrays(...)` and `random(...)`."""
+"""Problems: heterogeneous agents, each family with `from_arrays(...)` and `random(...)`."""
 
 from . import average_reward_td as average_reward_td
 from . import evaluation as evaluation

@@ -43,7 +43,7 @@ def _stack(agents: list[Any], kind: type) -> Any:
         difference = _difference(agents[0], agent)
         if difference:
             raise ValueError(
-                f"`agents` must be alike but for the numbers in their arrays: {difference}, for agents 0 and {i}. "
+                f"`agents` may differ only in the numbers of their arrays: {difference}, for agents 0 and {i}. "
                 "Heterogeneous agents are of one class and hold what differs in arrays of one shape."
             )
     return tree.stack(agents)
@@ -75,7 +75,7 @@ def _difference(first: Any, other: Any, name: str = "") -> str | None:
 def check_operator(agents: Any, like: PyTree, o: Any = None) -> None:
     """Raises if an agent's operator, or its mean, is not shaped like the parameter; only traces, compiles nothing.
 
-    The observation is the source's, or `o` for agents that observe something else.
+    The observation is the source's, or `o` for agents that observe something else and whose mean is not known.
     """
 
     def shape(leaf: Any, leading: int = 0) -> jax.ShapeDtypeStruct:
@@ -88,6 +88,8 @@ def check_operator(agents: Any, like: PyTree, o: Any = None) -> None:
         agent, theta = jax.tree.map(lambda leaf: shape(leaf, 1), agents), jax.tree.map(shape, like)
         key = jax.eval_shape(lambda: jax.random.key(0))
         _check_value(type(agents), "operator(theta, o)", jax.eval_shape(evaluate, agent, theta, key), theta)
+        if o is not None:
+            return
         try:
             mean = jax.eval_shape(lambda agent, theta: agent.mean_operator(theta), agent, theta)
         except UnknownLawError:

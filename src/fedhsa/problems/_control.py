@@ -1,4 +1,4 @@
-"""What methods of control share: features of pairs of state and action, and what a policy earns."""
+"""What methods of control share: features of pairs of state and action, and the returns of a policy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from ..environments.policies import softmax
 
 
 def action_features(model: Model, features: Any = None) -> np.ndarray:
-    """Features of pairs, `(M, S, A, d)`: given for all agents alike or for each, or a coordinate for each pair.
+    """Features of pairs, `(M, S, A, d)`: the same for all agents, one table for each, or a coordinate for each pair.
 
     Where no action counts, between two episodes, they are zero; a state that stands for another has its features.
     """
@@ -33,10 +33,10 @@ def action_features(model: Model, features: Any = None) -> np.ndarray:
 
 
 def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
-    """Which coordinate is the 1 in features that are otherwise 0, `(M, S, A)`; None where some are not of that kind.
+    """Which coordinate is the 1 in features that are otherwise 0, `(M, S, A)`; None if some are not of that kind.
 
-    A table's values are looked up there, which costs a step as much as it has actions, not times the coordinates. Where
-    no action counts the place is past the end.
+    Values of a table are looked up there, which is faster than a product with features. Where no action counts, the
+    coordinate is past the end.
     """
     ones = features == 1
     if not ((features == 0) | ones).all() or (ones.sum(-1) > 1).any():

@@ -11,7 +11,7 @@ from .values import value_recorders
 
 
 class AbstractEvaluator(AbstractAgent):
-    """An agent that evaluates: its chain's true values are known, and so is how far off it is."""
+    """An agent that evaluates a policy whose true values are known, so that value errors can be recorded."""
 
     source: AbstractSource
     rewards: np.ndarray
@@ -61,5 +61,5 @@ def projected(process: Process, E: np.ndarray, e: np.ndarray) -> tuple[np.ndarra
 
 
 def evaluator_fields(process: Process, A: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
-    """What evaluators are made of, after their source."""
+    """The fields of an evaluator after its source."""
     return process.rewards, process.features, process.discount, A, b, process.target_values, process.model_states

@@ -33,7 +33,7 @@ def make_pairs(
     else:
         rows = rows[np.argsort(instants[rows], kind="stable")]
         at = _positions(name, rows, instants[rows], deepest, missing)
-    if missing == "refuse":
+    if missing == "raise":
         for column, known in values.items():
             if np.isnan(known[rows]).any():
                 row = rows[np.isnan(known[rows]).argmax()]
@@ -76,7 +76,7 @@ def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, mis
             f"`time`: the times of agent {name!r} are not regular: after row {rows[worst]} {ratio[worst]:.3g} usual "
             "steps pass. To take rows one after the other whenever they come, sort the table and leave `time` out."
         )
-    if missing == "refuse" and (whole > 1).any():
+    if missing == "raise" and (whole > 1).any():
         first = (whole > 1).argmax()
         raise ValueError(
             f"`time`: agent {name!r} has {(whole > 1).sum()} gaps, the first after row {rows[first]}, where "
@@ -86,7 +86,7 @@ def _positions(name: str, rows: np.ndarray, times: np.ndarray, deepest: int, mis
     return np.concatenate([[0], np.cumsum(np.minimum(whole, deepest + 1))]).astype(np.int64)
 
 
-def cut_alike(names: list[str], trains: list[Pairs], batch: int) -> Pairs:
+def cut_to_shortest(names: list[str], trains: list[Pairs], batch: int) -> Pairs:
     """The latest pairs of every agent, as many as the shortest record has in whole batches."""
     lengths = [len(pairs.target) for pairs in trains]
     kept = min(lengths) // batch * batch

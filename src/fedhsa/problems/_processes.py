@@ -1,4 +1,4 @@
-"""What policy evaluation is about: chains with rewards, discounts and features, given or read off a model."""
+"""Markov reward processes with features, from arrays or from a model under a policy."""
 
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Process(NamedTuple):
         return np.linalg.solve(identity - self.discounted_transitions, self.mean_rewards[..., None])[..., 0]
 
     def average_values(self) -> np.ndarray:
-        r"""$\frac1M \sum_i V_i$ wherever the agents are, `(M, S)`: 0 counts where an agent's episode ends."""
+        r"""$\frac1M \sum_i V_i$ in each agent's states, `(M, S)`: 0 counts where an agent's episode ends."""
         values = self.values()
         if self.model_states is None:
             return np.broadcast_to(values.mean(0), values.shape)
@@ -64,7 +64,7 @@ class Process(NamedTuple):
 
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, start: Any = None) -> Process:
-    """Checked processes, whose agents together tell all features apart."""
+    """Checked processes, whose features have full rank on the states that the agents together visit."""
     sizes: dict[str, int] = {}
     P = _check.array("P", P, ("M", "S", "S"), sizes)
     R = _check.array("R", R, ("M", "S") if np.ndim(R) == 2 else ("M", "S", "S"), sizes)
@@ -84,9 +84,9 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, start: Any = None)
 def from_model(
     model: Model, policy: Any = None, features: Any = None, *, pairs: bool | None = None, start: str = "stationary"
 ) -> Process:
-    """The processes that agents go through who follow a policy in their models.
+    """The processes of agents that follow a policy in their models.
 
-    Over states where rewards depend on nothing else, over pairs of state and action otherwise, or as `pairs` says.
+    Over states if rewards depend on nothing else, over pairs of state and action otherwise, or as `pairs` says.
     """
     _check.choice("start", start, STARTS)
     if pairs is None:
@@ -102,13 +102,13 @@ def from_model(
 
 
 def values_in(chain: Chain, values: np.ndarray) -> np.ndarray:
-    """Values of states `(M, S)` wherever a model's chain is, `(M, N)`; 0 between two episodes."""
+    """Values of states `(M, S)` along a model's chain, `(M, N)`; 0 between two episodes."""
     own = np.take_along_axis(values, np.where(chain.states < 0, 0, chain.states), axis=1)
     return np.where(chain.states < 0, 0.0, own)
 
 
 def state_features(model: Model, features: Any = None) -> np.ndarray:
-    """Features of states, `(M, S, d)`: given for all agents alike or for each, or a coordinate for each state."""
+    """Features of states, `(M, S, d)`: the same for all agents, one table for each, or a coordinate for each state."""
     shape = (model.num_agents, model.num_states)
     features = np.eye(model.num_states)[:, model.decision_states] if features is None else features
     features = _check.array("features", features, ("S", "d") if np.ndim(features) == 2 else ("M", "S", "d"))

@@ -20,7 +20,7 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""The policy that takes all actions alike, evaluated in the agents' versions of an environment.
+    r"""The uniform policy, evaluated in the agents' versions of an environment.
 
     **Arguments:**
 

@@ -142,11 +142,11 @@ def from_environment(
     reference_steps: int = 50_000,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Evaluation of one policy in environments with unlike physics, written in JAX.
+    r"""Evaluation of one policy in environments written in JAX whose physical constants differ.
 
     The root is that of least-squares TD on a record of every agent, and certified on a second one: what is left of the
-    operator there must be below 5 % of what it is at zero. It is as exact as the records are long: errors below the
-    residual's square mean nothing.
+    operator there must be below 5 % of what it is at zero. It is as exact as the records are long: errors below
+    the squared residual mean nothing.
 
     **Arguments:**
 
@@ -185,7 +185,7 @@ def from_environment(
 
 
 def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Reference:
-    """The root of the average operator on a record of so many observations of each agent, tried on a second record.
+    """The root of the average operator on a record of `steps` observations of each agent, checked on a second record.
 
     For TD this is least-squares TD (LSTD). Chains forget their start in the first tenth of the first record, which is
     left out; of the second, the first half is, so that it shows if a tenth was too short.
@@ -203,7 +203,7 @@ def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Refer
 
 
 def record(agents: AbstractAgent, steps: int, key: SeedLike) -> Experience:
-    """So many observations of each agent, arrays `(agents, steps, copies, ...)`.
+    """The first `steps` observations of each agent, arrays `(agents, steps, copies, ...)`.
 
     !!! example
         >>> import gymnax

@@ -35,7 +35,7 @@ def from_arrays(A: Any, b: Any, P: Any, *, start: Any = None) -> Problem:
     **Arguments:**
 
     - `A`, `b`: $A_{ij}$ `(M, N, d, d)` and $b_{ij}$ `(M, N, d)`.
-    - `P`: kernels over the components, `(M, N, N)`, doubly stochastic so that all components count alike.
+    - `P`: kernels over the components, `(M, N, N)`, doubly stochastic so that all components count equally.
     - `start`: the law of the first component, or its number. Default: uniform.
 
     !!! example

@@ -222,7 +222,7 @@ def _shifted(J: np.ndarray, min_eigenvalue: float) -> np.ndarray:
 
 
 def _check_player(k: int, own: np.ndarray, average: np.ndarray) -> None:
-    """Refuses a player whose own block is no second derivative, or whose average cost has no minimum."""
+    """Raises if a player's own block is not symmetric, or if its average cost has no minimum."""
     uneven = abs(own - np.swapaxes(own, -1, -2)).max((-1, -2))
     if (uneven > SYMMETRY_TOLERANCE * (1 + abs(own).max())).any():
         agent, state = np.argwhere(uneven > SYMMETRY_TOLERANCE * (1 + abs(own).max()))[0]

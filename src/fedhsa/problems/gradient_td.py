@@ -108,7 +108,7 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""A random policy evaluated by agents that follow random ones of their own, in versions of an environment.
+    r"""A random policy evaluated by agents with other random behaviours, in their versions of an environment.
 
     **Arguments:**
 

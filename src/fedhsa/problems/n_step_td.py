@@ -1,4 +1,4 @@
-"""Policy evaluation by n-step TD with linear features: more rewards, less trust in the present values."""
+"""Policy evaluation by n-step TD with linear features: more rewards, less bootstrapping."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Policy evaluation off policy: agents follow behaviours of their own and learn the values of another policy."""
+"""Policy evaluation off policy: agents follow their own behaviours and learn the values of another policy."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def from_model(
     steps: int = 1,
     start: str = "stationary",
 ) -> Problem:
-    r"""TD with importance ratios: the values of `policy` from what agents see who follow their behaviours.
+    r"""TD with importance ratios: the values of `policy` from what agents observe under their behaviours.
 
     With function approximation the average operator need not be stable; the problem warns where it is not, and
     `gradient_td` is for that.
@@ -66,7 +66,7 @@ def from_model(
 
     - `model`: the agents' decision processes.
     - `policy`: the target: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state.
-    - `behaviour`: what the agents do, likewise; positive where the target is. Default: all actions alike.
+    - `behaviour`: what the agents do, likewise; positive where the target is. Default: uniform.
     - `features`: of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state in which one can act.
     - `steps`: $n$, how many rewards are looked at before the present values stand for the rest.
     - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
@@ -133,7 +133,7 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""A random policy evaluated by agents that follow random ones of their own, in versions of an environment.
+    r"""A random policy evaluated by agents with other random behaviours, in their versions of an environment.
 
     **Arguments:**
 

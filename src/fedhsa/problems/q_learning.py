@@ -114,10 +114,10 @@ def from_model(
 
     - `model`: the agents' decision processes.
     - `behaviour`: chances of actions, `(S, A)` or `(M, S, A)`. Together the agents take all actions in all states.
-      Default: all alike.
+      Default: uniform.
     - `features`: of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
     - `synchronous`: whether an agent sees a transition of every pair in every step, from a simulator, instead of its
-      own trajectory. Then all pairs count alike, and there is no behaviour. Without noise this is QAvg.
+      own trajectory. Then all pairs count equally, and there is no behaviour. Without noise this is QAvg.
     - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
 
     A run can record `returns`, of the greedy policy in each agent's environment, and `mean_return`.
@@ -155,7 +155,7 @@ def from_model(
 
 
 class Conditions(NamedTuple):
-    """What is known of a Q-learning problem's stability."""
+    """Whether a Q-learning problem is known to be stable."""
 
     root: float
     """The largest real part of an eigenvalue of the average operator's Jacobian at the root: below 0, it is stable."""
@@ -168,14 +168,14 @@ class Conditions(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the condition held wherever it was looked at."""
+        """Whether the condition held at all parameters tried."""
         return self.margin > 0 > self.root
 
 
 def conditions(problem: Problem, tries: int = 200, key: int = 0) -> Conditions:
-    """Looks whether Q-learning is stable at the root, and whether a sufficient condition holds elsewhere.
+    """Checks whether Q-learning is stable at the root, and whether a sufficient condition for convergence holds.
 
-    The condition is over infinitely many parameters; it is looked at in the root and in random directions from zero.
+    The condition is about all parameters; it is checked at the root and in random directions from zero.
 
     !!! example
         >>> stay, move = np.eye(2), np.eye(2)[::-1]
@@ -214,7 +214,7 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    """Q-learning in the agents' versions of an environment, in which they take all actions alike.
+    """Q-learning in the agents' versions of an environment, in which they follow the uniform policy.
 
     **Arguments:**
 
@@ -237,8 +237,8 @@ def _check_visits(visits: np.ndarray, features: np.ndarray) -> None:
     if not seen.all():
         _, state, action, _ = np.argwhere(features[..., [int(np.argmin(seen))]] != 0)[0]
         raise ValueError(
-            f"`behaviour` must lead some agent to every pair that has a value, but nobody ever takes action {action} "
-            f"in state {state}. Let somebody, or give features without it."
+            f"`behaviour` must lead some agent to every pair that has a value, but no agent ever takes action {action} "
+            f"in state {state}. Change `behaviour`, or give features without that pair."
         )
 
 

@@ -12,12 +12,12 @@ from scipy.special import expit
 
 from .. import _check, tree
 from ..sources import AbstractSource, Replay
-from ._pairs import Pairs, cut_alike, make_pairs
+from ._pairs import Pairs, cut_to_shortest, make_pairs
 from ._tables import Table
 from .base import AbstractAgent, Problem
 
 KINDS = ("linear", "logistic")
-MISSING = ("refuse", "skip")
+MISSING = ("raise", "skip")
 
 Lags: TypeAlias = int | Sequence[int] | Mapping[str, int | Sequence[int]]
 Scales: TypeAlias = Mapping[str, tuple[float, float]]
@@ -69,7 +69,7 @@ class Streams:
     kind: str
     target: str
     scales: dict[str, tuple[float, float]]
-    """Centre and scale of each column: what `standardise` takes, to treat other tables alike."""
+    """Centre and scale of each column: what `standardise` takes, to scale other tables in the same way."""
     train: Pairs
     """`(M, T, d)`, `(M, T)` and `(M, T)`, scaled, in the order in which they are replayed."""
     test: tuple[Pairs, ...]
@@ -101,7 +101,7 @@ class Streams:
     def losses(self, theta: Any) -> tuple[np.ndarray, ...]:
         """The loss of each test pair, for each agent: squared errors in the unit of the table, or logarithmic ones.
 
-        In their order, since the errors of neighbouring hours are alike: intervals must be made of blocks of them.
+        In the order of time. Errors of neighbouring pairs are correlated: make intervals from blocks of them.
         """
         if self.kind == "logistic":
             margins = (p.target * (p.inputs @ t) for p, t in zip(self.test, self._coefficients(theta), strict=True))
@@ -136,13 +136,13 @@ def from_dataframe(
     kind: str = "linear",
     test_share: float = 0.2,
     standardise: bool | Scales = True,
-    missing: str = "refuse",
+    missing: str = "raise",
     regularisation: float = 0.0,
     batch: int = 1,
 ) -> Streams:
     r"""Makes agents of the groups of a table, which predict a column from its past, replayed in order.
 
-    The groups' records may be unlike in length. Training records are cut at their beginning to the length of the
+    The groups' records may differ in length. Training records are cut at their beginning to the length of the
     shortest: then all agents pass over their records equally often, each counts as much as the others, and the root is
     the fit to all these pairs in one place. A run that is longer than the record begins again at its start.
 
@@ -164,7 +164,7 @@ def from_dataframe(
       A mapping `{"column": (centre, scale)}` takes numbers agreed on beforehand, as those must who cannot see each
       other's data. Nothing is scaled by each agent's own mean and spread: the constant and the coefficients of other
       columns would then mean something else for every agent, and what they agree on nothing.
-    - `missing`: `"refuse"` stops at missing values and at gaps in `time`; `"skip"` leaves out the pairs that need what
+    - `missing`: `"raise"` stops at missing values and at gaps in `time`; `"skip"` leaves out the pairs that need what
       is missing, and no others.
     - `regularisation`: $\lambda$; it acts on the scaled coefficients, also on the constant.
     - `batch`: how many pairs, one after the other, make one observation. 24 makes days of hours.
@@ -186,15 +186,15 @@ def from_dataframe(
     if test_share >= 1:
         raise ValueError(f"`test_share` must be below 1, got {test_share}: something must be left to learn from.")
     B = _check.count("batch", batch)
-    wanted = _wanted(lags, target)
+    lagged = _lags_by_column(lags, target)
     table = Table(df)
     values = {target: table.numbers("target", target)}
-    values |= {name: table.numbers("lags", name) for name in wanted}
+    values |= {name: table.numbers("lags", name) for name in lagged}
     values |= {name: table.numbers("inputs", name) for name in _known(inputs, target)}
     if kind == "logistic":
         values[target] = _signs(target, values[target])
     instants = None if time is None else table.instants(time)
-    design = [(name, k) for name in wanted for k in wanted[name]] + [(name, 0) for name in inputs]
+    design = [(name, k) for name in lagged for k in lagged[name]] + [(name, 0) for name in inputs]
 
     names, trains, tests = [], [], []
     for name, rows in table.groups(agent).items():
@@ -211,7 +211,7 @@ def from_dataframe(
         names.append(name)
         trains.append(Pairs(*(part[: count - held_out] for part in pairs)))
         tests.append(Pairs(*(part[count - held_out :] for part in pairs)))
-    train = cut_alike(names, trains, B)
+    train = cut_to_shortest(names, trains, B)
     fixed = {target} if kind == "logistic" else set()
     scales = _scales(standardise, train, target, design, fixed)
     train, *tests = (_scaled(pairs, scales, target, design) for pairs in (train, *tests))
@@ -235,7 +235,7 @@ def _known(inputs: Any, target: str) -> list[str]:
     return list(inputs)
 
 
-def _wanted(lags: Any, target: str) -> dict[str, list[int]]:
+def _lags_by_column(lags: Any, target: str) -> dict[str, list[int]]:
     """The lags of each column."""
     each = lags if isinstance(lags, Mapping) else {target: lags}
     found = {}

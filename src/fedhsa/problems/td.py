@@ -40,7 +40,7 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = No
 
     - `P`: transition kernels, `(M, S, S)`.
     - `R`: rewards, `(M, S)` on leaving a state, or `(M, S, S)` on a transition.
-    - `features`: $\Phi_i$, `(M, S, d)`; the agents together visit states that tell all of them apart.
+    - `features`: $\Phi_i$, `(M, S, d)`; of full column rank on the states that the agents together visit.
     - `discount`: $\gamma_i$ in [0, 1), `(M,)` or one number; or `(M, S)`, by the state entered: 0 ends an episode.
     - `start`: the law of the first state, `(S,)` or `(M, S)`, or a state. Default: stationary.
 
@@ -61,7 +61,7 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, start:
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `policy`: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state. Default: all alike.
+    - `policy`: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state. Default: uniform.
     - `features`: of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state in which one can act.
     - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
 

@@ -77,11 +77,11 @@ def random(
 
 
 def _problem(process: Process, trace_decay: float) -> Problem:
-    r"""The mean in each state is $(I - \lambda P \Gamma)^{-1} (E \theta + e)$, what a visit is blamed for."""
+    r"""The mean in each state is $(I - \lambda P \Gamma)^{-1} (E \theta + e)$, the errors that follow a visit."""
     _check.number("trace_decay", trace_decay, least=0.0, most=1.0)
     E, e = process.errors()
-    blame = np.eye(E.shape[1]) - trace_decay * process.discounted_transitions
-    A, b = projected(process, np.linalg.solve(blame, E), np.linalg.solve(blame, e[..., None])[..., 0])
+    ahead = np.eye(E.shape[1]) - trace_decay * process.discounted_transitions
+    A, b = projected(process, np.linalg.solve(ahead, E), np.linalg.solve(ahead, e[..., None])[..., 0])
     by_state = np.broadcast_to(process.discount.reshape(len(E), -1), E.shape[:2])
     source = Traces(process.chain, process.features, trace_decay * by_state)
     return evaluation_problem(TDLambdaAgent(source, *evaluator_fields(process, A, b)))

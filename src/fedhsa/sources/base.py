@@ -19,6 +19,16 @@ class AbstractSource(eqx.Module):
     Random numbers are keyed by position: `init` gets the key of position 0 and makes the start of the chain,
     `step` gets the key of position $t + 1$ and leads from the state at $t$ to the state at $t + 1$, giving the
     observation $o_t$ on the way. So any stretch of a trajectory can be made again from its keys and its first state.
+
+    !!! example
+        >>> class Drift(AbstractSource):                       # a state that moves on by a normal number
+        ...     def init(self, key):
+        ...         return jax.numpy.zeros(())
+        ...     def step(self, key, state):
+        ...         return state + jax.random.normal(key), state
+        >>> _, block = Drift().draw(jax.random.split(jax.random.key(1), 5), 0.0)
+        >>> block.shape
+        (5,)
     """
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ from .finite import alias_draw, alias_table, key_bits
 
 
 class Generative(AbstractSource):
-    """A simulator asked about everything: the observation is a next state for every pair of state and action.
+    """A simulator: the observation is a next state for every pair of state and action.
 
     **Arguments:**
 
@@ -50,17 +50,17 @@ class Generative(AbstractSource):
 
 
 class PendingSteps(NamedTuple):
-    """What a chain needs to be stepped later: where it begins, and the random bits of its steps."""
+    """Steps that the agent will take: the state before them, and their random bits."""
 
     start: PyTree
     bits: UInt32[Array, "length 2"]
 
 
 class AbstractControlled(AbstractSource):
-    """A chain whose law depends on the parameter, so that nobody can step it in advance.
+    """A chain whose law depends on the parameter, so that it cannot be stepped in advance.
 
-    Its block holds the random bits of the steps, and the steps themselves are the agent's (`observe`), taken when an
-    algorithm asks for an operator. `init` gives the state at position 0, which stays in the block's `start`.
+    Its block holds the random bits of the steps (`PendingSteps`); the agent takes them, by `observe`, when an algorithm
+    evaluates its operator. `init` gives the state at position 0, which is the block's `start`.
     """
 
     def step(self, key, state, /):
@@ -72,12 +72,12 @@ class AbstractControlled(AbstractSource):
 
 
 class Decisions(AbstractControlled):
-    """A decision process whose actions somebody else takes; the state is a pair of state and action.
+    """A decision process whose actions the agent chooses; the state is a pair of state and action.
 
     **Arguments:**
 
     - `transitions`: $P(s' \\mid s, a)$, `(S, A, S)`.
-    - `start`: the law of the first state, `(S,)`; the first action is any.
+    - `start`: the law of the first state, `(S,)`; the first action is uniform.
 
     Both may carry a leading axis, one entry per agent.
 

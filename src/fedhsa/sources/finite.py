@@ -19,8 +19,7 @@ CHUNK = 2**21
 class FiniteChain(AbstractSource):
     r"""A chain on the states $0, \dots, S - 1$; the observation is the state.
 
-    Each step costs two random words and two table look-ups, however many states there are
-    (the alias method of Walker, 1977).
+    A step costs two random words and two table look-ups, however many states there are (the alias method of Walker).
 
     **Arguments:**
 
@@ -118,7 +117,7 @@ class Transitions(AbstractSource):
 
 
 def check_kernel(P: np.ndarray) -> None:
-    """Refuses kernels `(agents, S, S)` that are not stochastic, or not ergodic on one closed class."""
+    """Raises if kernels `(agents, S, S)` are not stochastic, or not ergodic on one closed class."""
     if (P < 0).any():
         agent, row, column = np.argwhere(P < 0)[0]
         raise ValueError(

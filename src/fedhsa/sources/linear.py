@@ -81,7 +81,7 @@ class LinearGaussian(AbstractSource):
 
 
 def _factor(covariance: np.ndarray) -> np.ndarray:
-    """$L$ with $L L^T$ the covariance, which may be singular, so that Cholesky would refuse it."""
+    """$L$ with $L L^T$ the covariance, which may be singular, for which Cholesky would fail."""
     values, vectors = np.linalg.eigh(covariance)
     return vectors * np.sqrt(values.clip(min=0))[:, None, :]
 

@@ -52,7 +52,7 @@ class VAR1(AbstractSource):
         check_stable("Q", Q, "Noise must forget.")
         d = Q.shape[-1]
         covariance = np.stack([solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)])
-        # Clip rounding: a noiseless agent has covariance zero, which Cholesky would refuse.
+        # Clip rounding: a noiseless agent has covariance zero, for which Cholesky would fail.
         values, vectors = np.linalg.eigh(covariance)
         factor = vectors * np.sqrt(values.clip(min=0))[:, None, :]
         unbatch = (lambda x: x) if batched else (lambda x: x[0])

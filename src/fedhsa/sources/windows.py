@@ -1,4 +1,4 @@
-"""What a finite chain has done lately: windows of consecutive states, and traces that fade."""
+"""The recent past of a finite chain: windows of consecutive states, and eligibility traces."""
 
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ class Traces(AbstractSource):
 
     $$z_t = \lambda \gamma(s_t)\, z_{t-1} + \phi(s_t)$$
 
-    where $\gamma(s)$ is the discount on entering $s$. The trace begins with nothing before the first state.
+    where $\gamma(s)$ is the discount on entering $s$. Before the first state the trace is zero.
 
     **Arguments:**
 

@@ -1,4 +1,4 @@
-"""Sources made of other data: i.i.d. draws from a source's stationary law, and replay of what was recorded."""
+"""Sources made from others: i.i.d. draws from a stationary law, and replay of recorded observations."""
 
 import equinox as eqx
 import jax
