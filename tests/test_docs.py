@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import pages
 from fedhsa import cli, problems
-from fedhsa.cli import analyze, compare, deploy, reproduce, run
+from fedhsa.cli import analyze, compare, deploy, reproduce, run, sweep
 from fedhsa.experiments.run import presets
 from pages import PAGES, ROOT
 
@@ -118,7 +118,7 @@ def test_every_command_on_a_page_is_understood(page, monkeypatch):
 
         return stop
 
-    for module, name in itertools.product((analyze, compare, deploy, reproduce, run), ("parse", "parse_flags")):
+    for module, name in itertools.product((analyze, compare, deploy, reproduce, run, sweep), ("parse", "parse_flags")):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, until_understood(getattr(module, name)))
     monkeypatch.chdir(ROOT)
