@@ -55,6 +55,15 @@ def test_every_file_begins_by_saying_what_it_is_for():
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_importing_the_package_leaves_jax_alone():
-    code = "import jax; before = jax.config.values.copy(); import fedhsa; assert jax.config.values == before"
+def test_importing_the_package_leaves_jax_alone_and_loads_nothing_that_is_needed_later():
+    code = """
+import jax, sys
+before = jax.config.values.copy()
+import fedhsa
+assert jax.config.values == before
+later = "matplotlib rich tyro optimistix gymnasium pandas scipy.sparse scipy.linalg scipy.special scipy.stats"
+later += " fedhsa.cli fedhsa.comparison fedhsa.deploy fedhsa.experiments fedhsa.outputs fedhsa.plots fedhsa.theory"
+loaded = set(later.split()) & set(sys.modules)
+assert not loaded, loaded
+"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import datetime
 import io
 import json
 import pathlib
@@ -52,6 +53,21 @@ def write(
     plots.save(figure, folder / "curves")
     algorithms = {name: _summary(result, shown, predictions.get(name)) for name, result in results.items()}
     write_manifest(folder, {**manifest, "algorithms": algorithms})
+
+
+def manifest_head(
+    command: str, complete: bool, started: datetime.datetime, key: int, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What every manifest begins with: what was typed, when, how long it took, and with which versions."""
+    return {
+        "command": command,
+        "complete": complete,
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": (datetime.datetime.now(datetime.UTC) - started).total_seconds(),
+        "key": key,
+        "settings": settings,
+        "versions": versions(),
+    }
 
 
 def write_manifest(folder: pathlib.Path, manifest: Mapping[str, Any]) -> None:

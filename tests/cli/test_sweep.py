@@ -1,5 +1,7 @@
 import csv
 import json
+import pathlib
+import warnings
 
 import numpy as np
 import pytest
@@ -36,10 +38,27 @@ def test_a_sweep_from_a_file_writes_table_figure_arrays_and_manifest(tmp_path, c
             "step_size must have a list of values, like step_size=[0.01,0.1], got 0.1",
         ),
         (["--over", "speed=[1]"], "`over`: FedHSA has no setting 'speed'"),
+        (["--over", "step_size"], "`over` must be NAME=VALUE, like `step_size=[0.01,0.1]`, got 'step_size'"),
+        (["--over", "step_size=[1]", "step_size=[2]"], "`over` has two values for step_size"),
         (["--algorithm", "FedHSA", "LocalSA"], "`algorithm` must be one, got FedHSA, LocalSA"),
+        (["--config", "examples/quadratic.toml"], "`algorithm` must be one, got FedHSA, LocalSA"),
+        (["--target", "1"], "fedhsa sweep does not know the argument '--target'"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_told_in_a_sentence(arguments, message, capsys, tmp_path):
+def test_a_sweep_that_cannot_be_is_told_in_a_sentence(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(pathlib.Path(__file__).parents[2])
     assert main(["sweep", "--num-agents", "2", "--dim", "2", "--out", str(tmp_path / "out"), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_takes_one_algorithm_of_a_file_several_local_steps_and_says_that_all_diverged(capsys, tmp_path):
+    config = tmp_path / "two.toml"
+    config.write_text('algorithm = ["FedHSA", "LocalSA"]\nnum_agents = 2\ndim = 2\nrounds = 60\nseeds = 1\n')
+    common = ["sweep", "--config", str(config), "--algorithm", "FedLin(1000.0)", "--out", str(tmp_path / "out")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main([*common, "--over", "local_steps=[[1,2],[2,2]]"]) == 0
+    assert "some seeds diverged: try smaller steps" in capsys.readouterr().out
+    with np.load(tmp_path / "out" / "sweep.npz") as arrays:
+        assert arrays["local_steps"].tolist() == ["(1, 2)", "(2, 2)"]

@@ -1,5 +1,6 @@
 """The command line: `fedhsa run`, `compare`, `sweep`, `analyze`, `reproduce`, `deploy` and `list`."""
 
+import importlib
 import os
 import sys
 import warnings
@@ -50,7 +51,8 @@ examples:
 `fedhsa analyze` prints a page and draws a figure; `fedhsa reproduce` leaves
 results/report.html. Every command explains its settings with `--help`.
 """
-COMMANDS = ("run", "compare", "sweep", "analyze", "reproduce", "deploy", "list")
+COMMANDS = {name: name for name in ("run", "compare", "sweep", "analyze", "reproduce", "deploy")} | {"list": "listing"}
+"""The commands and the modules that run them; only the one that is asked for is loaded."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,28 +79,15 @@ def _dispatch(arguments: list[str]) -> int:
     from rich.console import Console
 
     from .._check import nearest
-    from . import analyze, compare, deploy, listing, reproduce, run, sweep
-    from .output import FailedRunError
-    from .usage import UsageError
+    from .errors import FailedRunError, UsageError
 
     command, *rest = arguments
     console = Console(markup=False, highlight=False, emoji=False)
     try:
-        if command == "run":
-            return run.main(rest, console)
-        if command == "compare":
-            return compare.main(rest, console)
-        if command == "sweep":
-            return sweep.main(rest, console)
-        if command == "analyze":
-            return analyze.main(rest, console)
-        if command == "reproduce":
-            return reproduce.main(rest, console)
-        if command == "deploy":
-            return deploy.main(rest, console)
-        if command == "list":
-            return listing.main(rest, console)
-        raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{nearest(command, COMMANDS)}")
+        if command not in COMMANDS:
+            near = nearest(command, COMMANDS)
+            raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
+        return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
     except (FailedRunError, ImportError) as error:  # a package that only some commands need

@@ -12,11 +12,11 @@ from .. import plots
 from . import effort, page
 from .analysis import Analysis, analyse
 from .build import make_algorithms, make_problem, title
+from .errors import UsageError
 from .output import writable
 from .panels import sweeps
 from .parsing import parse
 from .settings import AnalyzeSettings
-from .usage import UsageError
 from .words import sentences
 
 FIGURE = "analyze"

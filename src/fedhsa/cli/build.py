@@ -4,8 +4,8 @@ from typing import Any
 
 from ..algorithms import AbstractAlgorithm, adapt, parse
 from ..problems import Problem, make
+from .errors import UsageError
 from .settings import AbstractSettings
-from .usage import UsageError
 
 FLAGS = {"num_agents": "num_agents", "dim": "dim", "heterogeneity": "heterogeneity", "key": "problem_key"}
 """The arguments of a problem that have a flag of their own, and its name."""

@@ -8,9 +8,8 @@ import warnings
 
 from .. import _files
 from ..engine import Result, load
-from .output import FailedRunError
+from .errors import FailedRunError, UsageError
 from .settings import RunSettings
-from .usage import UsageError
 
 
 class Checkpoints:

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Sequence
 
 import equinox as eqx
@@ -12,13 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ..comparison import contest
-from ..outputs import versions
+from ..outputs import manifest_head
 from ..problems import Problem
 from . import ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
-from .output import fits_in_memory, writable
+from .output import INTERRUPTED, fits_in_memory, writable
 from .parsing import parse
-from .run import INTERRUPTED
 from .settings import CompareSettings
 
 
@@ -27,20 +25,13 @@ def main(args: Sequence[str], console: Console) -> int:
     settings = parse(CompareSettings, args)
     problem = make_problem(settings)
     methods = _methods(settings, problem)
-    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
+    started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
         with fits_in_memory("The comparison"), _progress(settings.progress) as progress:
             found = contest.compare(problem, methods, _terms(settings), progress)
         if found.entries:
-            manifest = {
-                "command": shlex.join(["fedhsa", "compare", *args]),
-                "complete": found.complete,
-                "started": started.isoformat(timespec="seconds"),
-                "seconds": time.perf_counter() - began,
-                "key": settings.key,
-                "settings": settings.plain(),
-                "versions": versions(),
-            }
+            command = shlex.join(["fedhsa", "compare", *args])
+            manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
             ranking.write(settings, found, manifest, title(settings, problem))
     if found.entries:
         ranking.show(console, settings, found)

@@ -27,9 +27,9 @@ from .deploy_settings import (
     RaySettings,
     StatusSettings,
 )
-from .output import FailedRunError, writable
+from .errors import FailedRunError, UsageError
+from .output import INTERRUPTED, writable
 from .parsing import parse, parse_flags
-from .usage import UsageError
 
 HELP = """\
 usage: fedhsa deploy COMMAND [OPTIONS]
@@ -47,7 +47,6 @@ commands:
 Every command explains its settings with `--help`. docs/deploy.md leads from a
 laptop to three machines and to your own data.
 """
-INTERRUPTED = 130
 
 
 def main(args: Sequence[str], console: Console) -> int:
@@ -135,7 +134,6 @@ def _demo(args: list[str], console: Console) -> int:
 
 def _flower(args: list[str], console: Console) -> int:
     settings = parse(FlowerSettings, args)
-    settings.check_way()
     if settings.write is not None:
         app = _write(settings.write, settings, settings.folder, settings.state, args)
         _print(console, f"Flower app: {app}")

@@ -10,8 +10,9 @@ from .. import _check
 from .._types import DTYPES
 from ..deploy import Missing, Plan, Privacy
 from ..deploy.privacy import SETTINGS
-from .settings import AbstractFlags, AbstractSettings
-from .usage import UsageError, check_name, check_number
+from .errors import UsageError
+from .settings import AbstractFlags, AbstractSettings, out_folder
+from .usage import check_name, check_number
 
 _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
@@ -57,8 +58,6 @@ class AbstractDeploySettings(AbstractSettings):
     """Go on from the checkpoint in the output folder."""
 
     def _check_own(self) -> None:
-        if len(self.algorithm) != 1 or len(self.step_size) != 1:
-            raise UsageError("`algorithm` and `step_size` must be one each: a federation runs one algorithm at a time.")
         _check.count("rounds", self.rounds)
         check_name("dtype", self.dtype, DTYPES)
         if self.patience is not None:
@@ -71,6 +70,10 @@ class AbstractDeploySettings(AbstractSettings):
         Privacy.from_config(self.config_of_sites())
         self.policy()
         self.plan()
+
+    def check_complete(self) -> None:
+        if len(self.algorithm) != 1 or len(self.step_size) != 1:
+            raise UsageError("`algorithm` and `step_size` must be one each: a federation runs one algorithm at a time.")
 
     def config_of_sites(self) -> dict[str, Any]:
         """What sites are told besides the plan, unless they have settings of their own."""
@@ -122,9 +125,7 @@ Examples:
 
     faults: Annotated[float, tyro.conf.arg(metavar="0..1")] = 0.0
     """The probability that a message is lost, late, repeated or garbled, or its site killed over it."""
-    out: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/memory)")
-    ] = None
+    out: Annotated[pathlib.Path | None, out_folder("runs/deploy/memory")] = None
     """The folder for the results."""
 
     def _check_own(self) -> None:
@@ -155,9 +156,7 @@ output folder: on a cluster that must be a folder that all machines share.
     """local: start Ray for this run; auto or HOST:PORT: use a running cluster."""
     actors: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
     """Over how many processes the agents are shared out."""
-    out: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/ray)")
-    ] = None
+    out: Annotated[pathlib.Path | None, out_folder("runs/deploy/ray")] = None
     """The folder for the results."""
 
     def _check_own(self) -> None:
@@ -195,9 +194,7 @@ Examples:
     """Without encryption and keys."""
     verbose: bool = False
     """Show all that Flower says."""
-    out: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/demo)")
-    ] = None
+    out: Annotated[pathlib.Path | None, out_folder("runs/deploy/demo")] = None
     """The folder for the results."""
 
 
@@ -240,16 +237,14 @@ below the folder in which the SuperLink was started, unless it is absolute.
     """The folder on each node's machine for what its agent must not forget."""
     verbose: bool = False
     """Show all that Flower says."""
-    out: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/deploy/flower)")
-    ] = None
+    out: Annotated[pathlib.Path | None, out_folder("runs/deploy/flower")] = None
     """The folder for the results."""
 
     def _is_here(self, data: str) -> bool:
         return self.simulate and super()._is_here(data)
 
-    def check_way(self) -> None:
-        """Refuses to guess what to do with the app, which defaults alone do not say, and flags that say nothing."""
+    def check_complete(self) -> None:
+        super().check_complete()
         ways = [self.write is not None, self.simulate, self.superlink is not None]
         if sum(ways) != 1:
             raise UsageError(

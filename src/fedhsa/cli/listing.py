@@ -12,7 +12,7 @@ from .._check import nearest
 from ..algorithms import ALGORITHMS, WRAPPERS
 from ..environments import ENVIRONMENTS
 from ..problems import PROBLEMS
-from .usage import UsageError
+from .errors import UsageError
 
 KINDS = ("problems", "algorithms", "wrappers", "environments")
 """What can be listed."""

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from ..engine import Result
 from ..outputs import final, quantity, status
+from .errors import FailedRunError
 
-
-class FailedRunError(Exception):
-    """Something outside the command line failed: a folder, a file, the memory."""
+INTERRUPTED = 130
+"""The exit code of a program stopped by Ctrl-C."""
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def writable(folder: pathlib.Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             for new in made:
-                new.rmdir()  # refuses a folder with something in it
+                new.rmdir()  # fails for a folder with something in it
 
 
 @contextlib.contextmanager

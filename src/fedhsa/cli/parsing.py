@@ -15,8 +15,8 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from .._check import nearest
+from .errors import UsageError
 from .settings import COMMANDS, AbstractFlags, AbstractSettings
-from .usage import UsageError
 
 S = TypeVar("S", bound=AbstractSettings)
 F = TypeVar("F", bound=AbstractFlags)
@@ -24,12 +24,13 @@ F = TypeVar("F", bound=AbstractFlags)
 
 def parse(kind: type[S], args: Sequence[str]) -> S:
     """The settings of a command line: flags over the file that `--config` names over the defaults."""
-    flags = parse_flags(kind, args, kind())
-    if flags.config is None:
-        return flags
-    file = read(kind, flags.config)
-    settings = parse_flags(kind, args, file)
-    return dataclasses.replace(settings, option={**file.option, **settings.option})
+    settings = parse_flags(kind, args, kind())
+    if settings.config is not None:
+        file = read(kind, settings.config)
+        settings = parse_flags(kind, args, file)
+        settings = dataclasses.replace(settings, option={**file.option, **settings.option})
+    settings.check_complete()
+    return settings
 
 
 def read(kind: type[S], path: pathlib.Path) -> S:

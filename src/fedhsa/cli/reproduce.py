@@ -24,12 +24,12 @@ from ..experiments.run import presets, store
 from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.claims import Claim
-from .output import FailedRunError, writable
+from .errors import FailedRunError, UsageError
+from .output import INTERRUPTED, writable
 from .parsing import parse_flags
 from .settings import AbstractFlags
-from .usage import OPTION, UsageError, check_name
+from .usage import check_name, named_values
 
-INTERRUPTED = 130
 FAILED = 1
 DEVICES = ("cpu", "gpu", "tpu")
 
@@ -75,7 +75,7 @@ continues. The exit code is 1 when a claim fails.
         None
     )
     """Rounds of the figures' experiments."""
-    option: Annotated[dict[str, Any], OPTION] = dataclasses.field(default_factory=dict)
+    option: Annotated[dict[str, Any], named_values("option", "num_agents=5")] = dataclasses.field(default_factory=dict)
     """Any other setting of the experiments or of their problems, like step_size=0.002 (see `--list`)."""
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")] = pathlib.Path("results")
     """The folder for the page and the experiments."""

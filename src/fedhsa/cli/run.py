@@ -2,24 +2,21 @@
 
 import datetime
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
-from ..outputs import FILES, read_manifest, versions, write
+from ..outputs import FILES, manifest_head, read_manifest, write
 from ..problems import Problem
 from . import forecast
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
-from .output import FailedRunError, fits_in_memory, show, writable
+from .errors import FailedRunError
+from .output import INTERRUPTED, fits_in_memory, show, writable
 from .parsing import parse
 from .settings import RunSettings
-
-INTERRUPTED = 130
-"""The exit code of a program stopped by Ctrl-C."""
 
 
 def main(args: Sequence[str], console: Console) -> int:
@@ -33,7 +30,7 @@ def main(args: Sequence[str], console: Console) -> int:
     coming = forecast.Forecast(problem, algorithms)
     for sentence in coming.announce(settings):
         console.print(sentence, soft_wrap=True)
-    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
+    started = datetime.datetime.now(datetime.UTC)
     command = shlex.join(["fedhsa", "run", *args])
     with writable(settings.folder):
         checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
@@ -42,15 +39,7 @@ def main(args: Sequence[str], console: Console) -> int:
         results = _simulate(problem, algorithms, settings, checkpoints)
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
-            manifest = {
-                "command": command,
-                "complete": complete,
-                "started": started.isoformat(timespec="seconds"),
-                "seconds": time.perf_counter() - began,
-                "key": settings.key,
-                "settings": settings.plain(),
-                "versions": versions(),
-            }
+            manifest = manifest_head(command, complete, started, settings.key, settings.plain())
             predictions = coming.predictions()
             theory, label = forecast.curves(predictions, results)
             write(

@@ -11,12 +11,18 @@ from .. import _check
 from .._types import DTYPES
 from ..algorithms import ALGORITHMS, WRAPPERS
 from ..problems import PROBLEMS
-from .usage import OPTION, UsageError, check_name, check_number
+from .errors import UsageError
+from .usage import check_name, check_number, named_values
 
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
 """What methods whose rounds are not alike are compared by."""
 _PROBLEMS_OWN = "(default: the problem's own)"
+
+
+def out_folder(default: str) -> Any:
+    """The flag for the output folder, with the one that is used without it."""
+    return tyro.conf.arg(metavar="DIR", help_behavior_hint=f"(default: {default})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +39,8 @@ class AbstractSettings(AbstractFlags):
 
     steps_optional: ClassVar[bool] = False
     """Whether the command finds step sizes by itself."""
+    subfolder: ClassVar[str] = ""
+    """Where in runs/PROBLEM the results go, so that no command overwrites those of another."""
 
     problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "quadratic"
     """The family of problems; `fedhsa list` shows them."""
@@ -46,7 +54,7 @@ class AbstractSettings(AbstractFlags):
     """From 0, equal agents, to 1, independent draws."""
     problem_key: int = 0
     """Which random problem."""
-    option: Annotated[dict[str, Any], OPTION] = dataclasses.field(default_factory=dict)
+    option: Annotated[dict[str, Any], named_values("option", "noise_std=0.2")] = dataclasses.field(default_factory=dict)
     """Other arguments of the problem, like noise_std=0.2 (see `fedhsa list`). In TOML: a table [option]."""
     noiseless: bool = False
     """Give every agent its mean operator."""
@@ -58,13 +66,9 @@ class AbstractSettings(AbstractFlags):
     """Local steps per round, for algorithms that have them."""
     server_step: Annotated[float, tyro.conf.arg(metavar="ALPHA")] = 1.0
     """The server's step, for algorithms that have one."""
-    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
-    """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
     key: int = 0
     """Which random observations."""
-    out: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/PROBLEM)")] = (
-        None
-    )
+    out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM")] = None
     """The folder for the results."""
     config: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE.toml", help_behavior_hint="")] = None
     """A file with settings."""
@@ -80,7 +84,7 @@ class AbstractSettings(AbstractFlags):
 
     @abc.abstractmethod
     def _check_own(self) -> None:
-        """Refuses what is wrong with the settings of one command."""
+        """Raises if the settings of this one command are wrong."""
 
     def _check_common(self) -> None:
         if not self.algorithm:
@@ -96,34 +100,28 @@ class AbstractSettings(AbstractFlags):
                 _check.count(name, getattr(self, name))
         for name in ("problem_key", "key"):
             _check.count(name, getattr(self, name), least=0)
-        targets = () if self.target is None else (self.target,)
-        for name, values in (
-            ("step_size", self.step_size),
-            ("server_step", (self.server_step,)),
-            ("target", targets),
-        ):
-            for value in values:
-                check_number(name, value)
-                _check.number(name, value, above=0.0)
+        positive = [("server_step", self.server_step), *(("step_size", size) for size in self.step_size)]
+        if (target := getattr(self, "target", None)) is not None:
+            positive.append(("target", target))
+        for name, value in positive:
+            check_number(name, value)
+            _check.number(name, value, above=0.0)
         if self.heterogeneity is not None:
             check_number("heterogeneity", self.heterogeneity)
-        if not self.steps_optional or self.step_size:
-            self._check_steps()
+        several = f"one for each of the {len(self.algorithm)} algorithms, got {len(self.step_size)}"
+        if (self.step_size or not self.steps_optional) and len(self.step_size) not in (1, len(self.algorithm)):
+            raise UsageError(f"`step_size` must be one number, or {several}.")
         for field in dataclasses.fields(self):
             if field.type is bool and not isinstance(getattr(self, field.name), bool):
                 raise UsageError(f"`{field.name}` must be true or false, got {getattr(self, field.name)!r}.")
 
-    def _check_steps(self) -> None:
-        if len(self.step_size) not in (1, len(self.algorithm)):
-            raise UsageError(
-                f"`step_size` must be one number, or one for each of the {len(self.algorithm)} algorithms, "
-                f"got {len(self.step_size)}."
-            )
+    def check_complete(self) -> None:
+        """Raises if the command cannot run; called only once flags, file and defaults have been put together."""
 
     @property
     def folder(self) -> pathlib.Path:
         """Where the results go."""
-        return pathlib.Path("runs", self.problem) if self.out is None else self.out
+        return pathlib.Path("runs", self.problem, self.subfolder) if self.out is None else self.out
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON values."""
@@ -132,7 +130,28 @@ class AbstractSettings(AbstractFlags):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings(AbstractSettings):
+class AbstractSimulationSettings(AbstractSettings):
+    """What the commands that simulate a given number of rounds can be told."""
+
+    rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 1000
+    """Number of rounds."""
+    seeds: int = 8
+    """Number of independent runs."""
+    every: int = 1
+    """Record the error every so many rounds."""
+    dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
+    """The precision."""
+
+    def _check_own(self) -> None:
+        for name in ("rounds", "seeds", "every"):
+            _check.count(name, getattr(self, name))
+        if self.rounds % self.every:
+            raise UsageError(f"`rounds` must be a multiple of `every`, got {self.rounds} and {self.every}.")
+        check_name("dtype", self.dtype, DTYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings(AbstractSimulationSettings):
     """All that `fedhsa run` can be told."""
 
     command = "run"
@@ -155,25 +174,12 @@ What will diverge, or cannot reach the target, is said before it runs, where
 theory can tell within a second or two.
 """
 
-    rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 1000
-    """Number of rounds."""
-    seeds: int = 8
-    """Number of independent runs."""
-    every: int = 1
-    """Record the error every so many rounds."""
-    dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
-    """The precision."""
+    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
+    """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
     checkpoint: bool = False
     """Save the state to the output folder now and then."""
     resume: bool = False
     """Continue the same run from its checkpoints after a kill or Ctrl-C, and keep saving them."""
-
-    def _check_own(self) -> None:
-        for name in ("rounds", "seeds", "every"):
-            _check.count(name, getattr(self, name))
-        if self.rounds % self.every:
-            raise UsageError(f"`rounds` must be a multiple of `every`, got {self.rounds} and {self.every}.")
-        check_name("dtype", self.dtype, DTYPES)
 
     def numbers(self) -> dict[str, Any]:
         """The settings that determine the numbers: two runs that agree in them give the same curves."""
@@ -206,6 +212,8 @@ A TOML file for `fedhsa run` serves here too.
 
     problem: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PROBLEM")] = "quadratic"
     """The family of problems; `fedhsa list` shows them."""
+    target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
+    """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
     objective: Annotated[str, tyro.conf.arg(metavar="|".join(OBJECTIVES))] = OBJECTIVES[0]
     """With a target: what to spend least of."""
     samples: int = 20_000
@@ -226,6 +234,7 @@ class CompareSettings(AbstractSettings):
 
     command = "compare"
     steps_optional = True
+    subfolder = "compare"
     description = """\
 Compares algorithms on equal terms: each is tuned, then run on fresh seeds.
 
@@ -276,9 +285,7 @@ Ctrl-C keeps the methods that are done.
     """With a target: what to spend least of."""
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
     """A squared error to reach: the methods are tuned and ranked by what it takes."""
-    out: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/PROBLEM/compare)")
-    ] = None
+    out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/compare")] = None
     """The folder for the results."""
 
     def _check_own(self) -> None:
@@ -286,17 +293,13 @@ Ctrl-C keeps the methods that are done.
         for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
             _check.count(name, getattr(self, name), least=least)
 
-    @property
-    def folder(self) -> pathlib.Path:
-        """Where the results go: not where `fedhsa run` has its manifest."""
-        return pathlib.Path("runs", self.problem, "compare") if self.out is None else self.out
-
 
 @dataclasses.dataclass(frozen=True)
-class SweepSettings(AbstractSettings):
+class SweepSettings(AbstractSimulationSettings):
     """All that `fedhsa sweep` can be told."""
 
     command = "sweep"
+    subfolder = "sweep"
     description = """\
 Runs one algorithm at many settings, on the same observations.
 
@@ -304,7 +307,7 @@ Examples:
   fedhsa sweep --over step_size=[0.005,0.01,0.02]
   fedhsa sweep --problem td --over step_size=[0.01,0.1] local_steps=[1,10,100]
   fedhsa sweep --algorithm 'Averaged(FedHSA)' --over burn_in=[0,100,500]
-  fedhsa sweep --config examples/quadratic.toml --over server_step=[0.5,1.0]
+  fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
 
 Every combination of the values is run. The table on the screen has the mean
 over seeds of the last error with its 95 % interval. The output folder gets
@@ -316,39 +319,23 @@ Ctrl-C keeps the combinations that are done.
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
     """One algorithm, like FedHSA or 'Averaged(FedHSA)'; `fedhsa list` shows them."""
-    over: Annotated[dict[str, Any], OPTION] = dataclasses.field(
+    over: Annotated[dict[str, Any], named_values("over", "step_size=[0.01,0.1]")] = dataclasses.field(
         default_factory=lambda: {"step_size": [0.0025, 0.005, 0.01, 0.02, 0.04]}
     )
     """The settings to vary and their values, like step_size=[0.01,0.1] local_steps=[1,10]. In TOML: a table [over]."""
-    rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 1000
-    """Number of rounds."""
-    seeds: int = 8
-    """Number of independent runs."""
-    every: int = 1
-    """Record the error every so many rounds."""
-    dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
-    """The precision."""
-    out: Annotated[
-        pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: runs/PROBLEM/sweep)")
-    ] = None
+    out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/sweep")] = None
     """The folder for the results."""
 
     def _check_own(self) -> None:
-        for name in ("rounds", "seeds", "every"):
-            _check.count(name, getattr(self, name))
-        if self.rounds % self.every:
-            raise UsageError(f"`rounds` must be a multiple of `every`, got {self.rounds} and {self.every}.")
-        check_name("dtype", self.dtype, DTYPES)
-        if len(self.algorithm) != 1:
-            raise UsageError(f"`algorithm` must be one, got {', '.join(self.algorithm)}. Sweep them one by one.")
+        super()._check_own()
         for name, values in self.over.items():
             if not isinstance(values, list) or not values:
                 raise UsageError(f"`over`: {name} must have a list of values, like {name}=[0.01,0.1], got {values!r}.")
 
-    @property
-    def folder(self) -> pathlib.Path:
-        """Where the results go: not where `fedhsa run` has its manifest."""
-        return pathlib.Path("runs", self.problem, "sweep") if self.out is None else self.out
+    def check_complete(self) -> None:
+        if len(self.algorithm) != 1:
+            names = ", ".join(self.algorithm)
+            raise UsageError(f"`algorithm` must be one, got {names}. Name the one to sweep with `--algorithm`.")
 
 
 COMMANDS = (RunSettings, AnalyzeSettings, CompareSettings, SweepSettings)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..deploy import Store
 from ..deploy.journal import FILE, read
-from .output import FailedRunError
+from .errors import FailedRunError
 
 RUNS = pathlib.Path("runs", "deploy")
 

@@ -3,21 +3,21 @@
 import csv
 import datetime
 import io
+import math
 import shlex
-import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from .. import _files, plots
 from ..engine import Sweep, sweep
-from ..outputs import versions, write_manifest
+from ..outputs import manifest_head, write_manifest
 from .build import make_algorithms, make_problem
-from .output import fits_in_memory, writable
+from .output import INTERRUPTED, fits_in_memory, writable
 from .parsing import parse
-from .run import INTERRUPTED
 from .settings import SweepSettings
 
 
@@ -26,14 +26,17 @@ def main(args: Sequence[str], console: Console) -> int:
     settings = parse(SweepSettings, args)
     problem = make_problem(settings)
     (algorithm,) = make_algorithms(settings, problem).values()
-    started, began = datetime.datetime.now(datetime.UTC), time.perf_counter()
+    # Algorithms take several numbers for one setting, such as the local steps of each agent, as a tuple.
+    over = {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in settings.over.items()}
+    combinations = math.prod(map(len, over.values()))
+    started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
         with fits_in_memory("The sweep"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Interrupted after")
             found = sweep(
                 problem,
                 algorithm,
-                settings.over,
+                over,
                 rounds=settings.rounds,
                 seeds=settings.seeds,
                 key=settings.key,
@@ -42,39 +45,43 @@ def main(args: Sequence[str], console: Console) -> int:
                 progress=None if settings.progress else False,
             )
         if found.results:
-            manifest = {
-                "command": shlex.join(["fedhsa", "sweep", *args]),
-                "complete": found.complete,
-                "started": started.isoformat(timespec="seconds"),
-                "seconds": time.perf_counter() - began,
-                "key": settings.key,
-                "settings": settings.plain(),
-                "versions": versions(),
-                "rows": found.rows(),
-            }
+            command = shlex.join(["fedhsa", "sweep", *args])
+            manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
             sizes = f"$M = {problem.num_agents}$, $d = {problem.dim}$"
             _write(settings, found, manifest, f"{settings.algorithm[0]} on {settings.problem}: {sizes}")
     if found.results:
         console.print(repr(found), soft_wrap=True)
-        best = ", ".join(f"{name} {value}" for name, value in found.best.items())
-        console.print(f"Best: {best}. Figure: {settings.folder / 'sweep.png'}", soft_wrap=True)
+        console.print(f"{_best(found)} Figure: {settings.folder / 'sweep.png'}", soft_wrap=True)
     if not found.complete:
-        console.print(f"Interrupted: {len(found.results)} combinations were done, and written.")
+        done = f"{len(found.results)} of {combinations} combinations were done, and written"
+        console.print(f"Interrupted: {done if found.results else 'nothing was written'}.")
         return INTERRUPTED
     return 0
 
 
-def _write(settings: SweepSettings, found: Sweep, manifest: dict, title: str) -> None:
+def _best(found: Sweep) -> str:
+    if all((result.failed_round >= 0).any() for result in found.results):
+        return "With each of these settings some seeds diverged: try smaller steps."
+    return f"Best: {', '.join(f'{name} {value}' for name, value in found.best.items())}."
+
+
+def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], title: str) -> None:
     """Writes all files, each whole or not at all, the manifest last."""
     folder, rows, text = settings.folder, found.rows(), io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     _files.write_text(folder / "sweep.csv", text.getvalue())
-    arrays = {name: np.array([row[name] for row in rows]) for name in found.settings[0]}
+    quantity = found.results[0].quantity
+    arrays = {name: np.array([_scalar(row[name]) for row in rows]) for name in found.settings[0]}
     arrays["rounds"] = found.results[0].rounds
-    arrays["error"] = np.stack([result.records[result.quantity] for result in found.results])
+    arrays[quantity] = np.stack([result.records[quantity] for result in found.results])
     with _files.atomic(folder / "sweep.npz") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     plots.save(found.plot(title=title), folder / "sweep")
-    write_manifest(folder, manifest)
+    write_manifest(folder, {**manifest, "rows": rows})
+
+
+def _scalar(value: Any) -> Any:
+    """A value that an array holds whatever the others are: several numbers become text."""
+    return value if isinstance(value, int | float | str) else str(value)

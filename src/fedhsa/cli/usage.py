@@ -1,4 +1,4 @@
-"""What the user typed: the error that refuses it, suggestions, and options of the form NAME=VALUE."""
+"""What the user typed: checks of names and numbers, and flags of the form NAME=VALUE."""
 
 import contextlib
 import tomllib
@@ -8,30 +8,27 @@ from typing import Any
 from tyro.constructors import PrimitiveConstructorSpec
 
 from .._check import nearest
-
-
-class UsageError(Exception):
-    """What the user typed cannot be used; the message says why and what to type instead."""
+from .errors import UsageError
 
 
 def check_name(argument: str, value: Any, known: Iterable[str]) -> None:
-    """Refuses an unknown name, suggesting the nearest known one."""
+    """Raises if the name is not known, suggesting the nearest that is."""
     if value not in tuple(known):
         raise UsageError(f"`{argument}` must be one of {', '.join(known)}, got {value!r}.{nearest(value, known)}")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuses what is not a number, such as the text that stood in its place."""
+    """Raises if the value is not a number, such as a text that was given instead of one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"`{name}` must be a number, got {value!r}.")
 
 
-def parse_option(text: str) -> tuple[str, Any]:
+def parse_option(text: str, flag: str = "option", example: str = "noise_std=0.2") -> tuple[str, Any]:
     """Splits `NAME=VALUE`; the value is a TOML literal (0.5, true, [1, 10], "text") or a bare word."""
     name, equals, value = text.partition("=")
     name, value = name.strip().replace("-", "_"), value.strip()
     if not (name and equals and value):
-        raise UsageError(f"`option` must be NAME=VALUE, like `noise_std=0.2`, got {text!r}.")
+        raise UsageError(f"`{flag}` must be NAME=VALUE, like `{example}`, got {text!r}.")
     with contextlib.suppress(tomllib.TOMLDecodeError):
         parsed = tomllib.loads(f"value = {value}")
         if parsed.keys() == {"value"}:
@@ -41,11 +38,20 @@ def parse_option(text: str) -> tuple[str, Any]:
     return name, value
 
 
-OPTION = PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="NAME=VALUE ...",
-    instance_from_str=lambda texts: dict(map(parse_option, texts)),
-    is_instance=lambda value: isinstance(value, dict),
-    str_from_instance=lambda value: [f"{name}={v}" for name, v in value.items()],
-)
-"""How tyro reads options."""
+def named_values(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, Any]]:
+    """How tyro reads a flag that is followed by any number of NAME=VALUE."""
+
+    def parse(texts: list[str]) -> dict[str, Any]:
+        pairs = [parse_option(text, flag, example) for text in texts]
+        for name, _ in pairs:
+            if sum(name == other for other, _ in pairs) > 1:
+                raise UsageError(f"`{flag}` has two values for {name}. Keep one of them.")
+        return dict(pairs)
+
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=VALUE ...",
+        instance_from_str=parse,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [f"{name}={v}" for name, v in value.items()],
+    )

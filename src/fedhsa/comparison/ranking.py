@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+import scipy
 
 from .. import statistics
 from ..statistics import Estimate
@@ -105,8 +105,8 @@ def _test(above: np.ndarray, below: np.ndarray) -> tuple[Estimate, float]:
     """The ratio of the means, and the p-value of their equality."""
     ratio, freedom = statistics.ratio(above, below, LEVEL), len(above) - 1
     half_width = np.log(ratio.high / ratio.value)
-    standard_error = max(half_width / stdtrit(freedom, (1 + LEVEL) / 2), ROUNDING)
-    return ratio, float(2 * stdtr(freedom, -abs(np.log(ratio.value)) / standard_error))
+    standard_error = max(half_width / scipy.special.stdtrit(freedom, (1 + LEVEL) / 2), ROUNDING)
+    return ratio, float(2 * scipy.special.stdtr(freedom, -abs(np.log(ratio.value)) / standard_error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -42,15 +42,7 @@ def carry_out(
 
 
 def _write(plan: Plan, folder: pathlib.Path, found: Result, began: datetime.datetime, command: str) -> None:
-    manifest = {
-        "command": command,
-        "complete": found.complete,
-        "started": began.isoformat(timespec="seconds"),
-        "seconds": found.timings["run"],
-        "key": plan.key,
-        "settings": dataclasses.asdict(plan),
-        "versions": outputs.versions(),
-    }
+    manifest = outputs.manifest_head(command, found.complete, began, plan.key, dataclasses.asdict(plan))
     outputs.write(folder, {plan.algorithm: found}, manifest, title=plan.title)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from .. import _check
 from ..algorithms import AbstractAlgorithm, Lossy
@@ -166,4 +166,4 @@ def _epsilon(total: float, delta: float) -> float:
 def _unpredictable(shape: tuple[int, ...]) -> np.ndarray:
     """Standard normals from the system's own source of secrets: what was seen of them says nothing of the others."""
     words = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64).reshape(shape)
-    return special.ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    return scipy.special.ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)

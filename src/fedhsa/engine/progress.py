@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 ShowProgress: TypeAlias = bool | Callable[[int], None] | None
 """A bar or none, a function of one's own, or by default a bar on a terminal."""
 
@@ -25,6 +22,9 @@ def progress_bar(label: str, total: int, show: ShowProgress) -> Iterator[Callabl
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda done: None
         return
+    from rich.console import Console  # here, since few runs show a bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task(label, total=total)

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special
+import scipy
 
 from .. import _check
 
@@ -21,7 +21,7 @@ def softmax(values: Any, inverse_temperature: Any = 1.0) -> Any:
         [0.25, 0.75]
     """
     scaled = inverse_temperature * values
-    return (jax.nn.softmax if isinstance(scaled, jax.Array) else special.softmax)(scaled, axis=-1)
+    return (jax.nn.softmax if isinstance(scaled, jax.Array) else scipy.special.softmax)(scaled, axis=-1)
 
 
 class Uniform(eqx.Module):

@@ -54,7 +54,8 @@ def sweep(
                 np.array([row[part] for row in group], dtype=float) for part in (quantity, "low", "high")
             )
             shown = np.isfinite(mean) & (mean > 0)
-            spread = [np.where(np.isfinite(end), np.abs(end - mean), 0.0) for end in (low, high)]
+            with np.errstate(invalid="ignore"):  # infinite where seeds diverged
+                spread = [np.where(np.isfinite(end), np.abs(end - mean), 0.0) for end in (low, high)]
             errors = [np.minimum(part, 0.999 * mean)[shown] if i == 0 else part[shown] for i, part in enumerate(spread)]
             ax.errorbar(
                 at[shown], mean[shown], yerr=errors, fmt="o-", ms=3, capsize=2, color=palette[label], label=label

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import solve_discrete_are
+import scipy
 
 from .. import _check
 from .._generate import blend
@@ -106,7 +106,7 @@ def regulate(F: Any, B: Any, state_cost: Any, input_cost: Any, gain: Any = None)
     Q = _check.array("state_cost", state_cost, ("n", "n"), sizes)
     R = _check.array("input_cost", input_cost, ("m", "m"), sizes)
     if gain is None:
-        X = solve_discrete_are(F, B, Q, R)
+        X = scipy.linalg.solve_discrete_are(F, B, Q, R)
         gain = np.linalg.solve(R + B.T @ X @ B, B.T @ X @ F)
     K = _check.array("gain", gain, ("m", "n"), sizes)
     return Loop(F - B @ K, Q + K.T @ R @ K)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import expit
+import scipy
 
 from .. import _check, tree
 from ..sources import AbstractSource, Replay
@@ -94,7 +94,7 @@ class Streams:
         each = self._coefficients(theta)
         values = (pairs.inputs @ own for pairs, own in zip(self.test, each, strict=True))
         if self.kind == "logistic":
-            return tuple(expit(value) for value in values)
+            return tuple(scipy.special.expit(value) for value in values)
         centre, scale = self.scales[self.target]
         return tuple(centre + scale * value for value in values)
 

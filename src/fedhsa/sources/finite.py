@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Int, Shaped, UInt32
-from scipy.sparse import csgraph, csr_array
 
 from .. import _check
 from .base import AbstractSource
@@ -160,14 +160,14 @@ def stationary_law(P: np.ndarray) -> np.ndarray:
 
 def closed_classes(P: np.ndarray) -> list[np.ndarray]:
     """The sets of states that a kernel `(S, S)` never leaves again; states in none of them are transient."""
-    count, label = csgraph.connected_components(csr_array(P > 0), connection="strong")
+    count, label = scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(P > 0), connection="strong")
     leaves = {label[i] for i, j in np.argwhere(P > 0) if label[i] != label[j]}
     return [np.flatnonzero(label == c) for c in range(count) if c not in leaves]
 
 
 def _period(P: np.ndarray) -> int:
     """The period of an irreducible kernel: the gcd of `level(i) + 1 - level(j)` over its edges."""
-    level = csgraph.shortest_path(csr_array(P > 0), unweighted=True, indices=0).astype(int)
+    level = scipy.sparse.csgraph.shortest_path(scipy.sparse.csr_array(P > 0), unweighted=True, indices=0).astype(int)
     i, j = np.nonzero(P)
     return int(np.gcd.reduce(level[i] + 1 - level[j]))
 

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import solve_discrete_lyapunov
+import scipy
 
 from .. import _check
 from .._linear import check_stable
@@ -49,7 +49,7 @@ class LinearGaussian(AbstractSource):
         F, W = (F, W) if batched else (F[None], W[None])
         check_stable("transition", F, "A plant needs feedback that holds it, a channel must forget.")
         _check_covariance(W)
-        covariance = np.stack([solve_discrete_lyapunov(f, w) for f, w in zip(F, W, strict=True)])
+        covariance = np.stack([scipy.linalg.solve_discrete_lyapunov(f, w) for f, w in zip(F, W, strict=True)])
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition, self.noise, self.covariance = unbatch(F), unbatch(W), unbatch(covariance)
         self._noise_factor, self._factor = unbatch(_factor(W)), unbatch(_factor(covariance))

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import solve_discrete_lyapunov
+import scipy
 
 from .. import _check
 from .._linear import check_stable
@@ -51,7 +51,9 @@ class VAR1(AbstractSource):
             ) from None
         check_stable("Q", Q, "Noise must forget.")
         d = Q.shape[-1]
-        covariance = np.stack([solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)])
+        covariance = np.stack(
+            [scipy.linalg.solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)]
+        )
         # Clip rounding: a noiseless agent has covariance zero, for which Cholesky would fail.
         values, vectors = np.linalg.eigh(covariance)
         factor = vectors * np.sqrt(values.clip(min=0))[:, None, :]

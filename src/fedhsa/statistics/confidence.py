@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from scipy.special import fdtri, stdtrit
+import scipy
 
 from .. import _check
 
@@ -84,8 +84,8 @@ def confidence(iterates: Any, *, burn_in: int = 0, batches: int | None = None, l
     centre = means.mean(axis=-2)
     away = means - centre[..., None, :]
     covariance = np.swapaxes(away, -1, -2) @ away / (B - 1) / B
-    half = stdtrit(B - 1, (1 + level) / 2) * np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    radius = np.sqrt(d * (B - 1) / (B - d) * fdtri(d, B - d, level))
+    half = scipy.special.stdtrit(B - 1, (1 + level) / 2) * np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
+    radius = np.sqrt(d * (B - 1) / (B - d) * scipy.special.fdtri(d, B - d, level))
     return Confidence(centre, covariance, centre - half, centre + half, float(radius), level, B)
 
 

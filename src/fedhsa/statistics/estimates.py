@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 LEVEL = 0.999
 """Of the intervals that decide claims: so high that some seventy of them can be expected to hold together."""
@@ -114,7 +114,7 @@ def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
     K, m = len(means), means.mean(0)
     S = np.atleast_2d(np.cov(means.T)) / K
     value = float(m @ m - np.trace(S))
-    half = float(stdtrit(K - 1, (1 + level) / 2) * np.sqrt(4 * m @ S @ m + 2 * np.trace(S @ S)))
+    half = float(scipy.special.stdtrit(K - 1, (1 + level) / 2) * np.sqrt(4 * m @ S @ m + 2 * np.trace(S @ S)))
     return Estimate(value, value - half, value + half)
 
 
@@ -243,4 +243,4 @@ def _logarithmic(value: float, influence: np.ndarray, level: float) -> Estimate:
 
 def _half_width(influence: np.ndarray, level: float) -> Any:
     seeds = len(influence)
-    return stdtrit(seeds - 1, (1 + level) / 2) * influence.std(0, ddof=1) / np.sqrt(seeds)
+    return scipy.special.stdtrit(seeds - 1, (1 + level) / 2) * influence.std(0, ddof=1) / np.sqrt(seeds)
