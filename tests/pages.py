@@ -195,22 +195,22 @@ def renew(page: pathlib.Path, blocks: list[Block]) -> bool:
     """Writes what was printed into a page, block by block where they differ; whether it changed anything."""
     lines = page.read_text().splitlines()
     for block in reversed([block for block in blocks if differs(block)]):
+        printed = block.printed or ""
         begin, end = block.line + 1, block.line + 1 + len(block.text.splitlines())
         if block.language == "python":
-            lines[end + 1 : end + 1] = ["", "```text", *block.printed.splitlines(), "```"]
+            lines[end + 1 : end + 1] = ["", "```text", *printed.splitlines(), "```"]
         else:
-            lines[begin:end] = _shortened(block.text, block.printed)
+            lines[begin:end] = _shortened(block.text, printed)
     before, after = page.read_text(), "\n".join(lines) + "\n"
     page.write_text(after)
     return after != before
 
 
 def _shortened(shown: str, printed: str) -> list[str]:
-    """What was printed, cut as the page had it: each line shown becomes the printed one most like it."""
-    if "..." not in shown:
-        return printed.splitlines()
-    lines = printed.splitlines()
-    return [
-        line if "..." in line else (difflib.get_close_matches(line, lines, 1) or [line])[0]
-        for line in shown.splitlines()
-    ]
+    """What was printed, cut as the page had it: each line shown becomes the next printed one that is like it."""
+    left, found = printed.splitlines(), []
+    for line in shown.splitlines() if "..." in shown else ():
+        near = [] if "..." in line else difflib.get_close_matches(line, left, 1)
+        found += near or [line]
+        left = left[left.index(near[0]) + 1 :] if near else left
+    return found or left

@@ -104,6 +104,10 @@ def test_a_page_that_is_out_of_date_is_noticed_and_renewed(tmp_path, monkeypatch
     assert pages.renew(page, blocks)
     assert page.read_text() == f"{code}\n```text\none\n2\n```\n\n{code}\n```text\none\n2\n```\n\nEnd.\n"
     assert pages.stale(page, pages.run(page, tmp_path)) == []
+    code = "```python\nprint('alpha 1', 'beta 2', 'gamma 3', sep='\\n')\n```\n"
+    page.write_text(f"{code}\n```text\n...\nbeta 9\n...\n```\n")
+    assert pages.renew(page, pages.run(page, tmp_path))
+    assert page.read_text() == f"{code}\n```text\n...\nbeta 2\n...\n```\n"  # what is left out stays out
 
 
 class Understood(BaseException):

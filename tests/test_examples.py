@@ -18,6 +18,14 @@ from fedhsa.deploy.plan import load_function
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
+def on_page(page: str, printed: str) -> None:
+    """Every interval in the tables of a page is one that the script has printed."""
+    shown = re.findall(r"-?[\d.]+ ± [\d.]+", (EXAMPLES.parent / "docs" / page).read_text())
+    said = set(re.findall(r"-?[\d.]+ ± [\d.]+", printed.replace("+-", "±")))
+    assert shown
+    assert [interval for interval in shown if interval not in said] == []
+
+
 def own_problem(printed: str, folder: pathlib.Path) -> None:
     """Local SA drifts, FedHSA does not: it ends several times nearer to the root; and there is a figure of it."""
     lines = [line.split() for line in printed.splitlines() if " error " in line]
@@ -97,6 +105,7 @@ def cart_poles(printed: str, folder: pathlib.Path) -> None:
 
 def grid_worlds(printed: str, folder: pathlib.Path) -> None:
     """Local SA is off by its predicted bias and FedHSA is not; its average is nearer, its single rounds are not."""
+    on_page("tutorial-grid-worlds.md", printed)
     lines = [line.replace(",", "").split() for line in printed.splitlines()]
     biases = {words[0]: (float(words[7]), float(words[9]), float(words[11])) for words in lines if words[1] == "bias"}
     for predicted, measured, half in biases.values():
