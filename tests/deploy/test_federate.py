@@ -26,7 +26,9 @@ def both(problem, algorithm, **options):
 
 def check(found, expected, tolerance=1e-12):
     assert found.status.tolist() == expected.status.tolist() == ["ok"]
-    np.testing.assert_allclose(found.theta, expected.theta, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        fh.tree.ravel(found.theta), fh.tree.ravel(expected.theta), rtol=tolerance, atol=tolerance
+    )
     np.testing.assert_allclose(found.error, expected.error, rtol=tolerance, atol=tolerance)
     assert found.cost == expected.cost
 

@@ -119,7 +119,7 @@ def test_physics_with_what_follows_from_it_and_names_that_are_wrong():
 
 def test_actions_that_are_not_numbered_must_be_listed():
     env, constants = gymnax.make("Pendulum-v1")
-    with pytest.raises(ValueError, match="`actions` must list what the environment is told"):
+    with pytest.raises(ValueError, match="`actions` must list what the environment takes"):
         JaxEnvironment(env, constants, features=identity)
 
 

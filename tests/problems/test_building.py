@@ -162,7 +162,7 @@ class Line(fh.AbstractAgent):
         return {"b": self.level - theta["b"], "w": -2 * theta["w"] + theta["b"] + self.level * jnp.astype(o, float)}
 
     def recorders(self):
-        return {"twice": lambda: lambda snapshot: 2 * snapshot.theta}
+        return {"twice": lambda: lambda snapshot: 2 * snapshot.theta["w"]}
 
 
 def test_noiseless_problems_keep_the_parameters_structure_and_what_can_be_recorded():
@@ -172,7 +172,7 @@ def test_noiseless_problems_keep_the_parameters_structure_and_what_can_be_record
     np.testing.assert_array_equal(quiet.unravel(theta)["w"], [2.0, 3.0])
     np.testing.assert_allclose(quiet.mean_operator(theta), [0.0, -2.5, -4.5])
     result = fh.simulate(quiet, fh.LocalSA(0.1, 2), rounds=1, record=["twice"])
-    np.testing.assert_allclose(result.records["twice"][0, -1], 2 * result.theta[0])
+    np.testing.assert_allclose(result.records["twice"][0, -1], 2 * result.theta["w"][0])
     run = fh.simulate(td.random(2, 4, 2).noiseless(), fh.LocalSA(0.1, 2), rounds=1, record=["value_error"])
     assert np.isfinite(run.records["value_error"]).all()
 

@@ -325,7 +325,7 @@ def test_wrong_arguments_are_named():
         estimate(problem, replications=1)
     with pytest.raises(ValueError, match=r"`lags` must be at most 99, got 100"):
         estimate(problem, samples=100, lags=100)
-    with pytest.raises(ValueError, match=r"`theta` must have shape \(4,\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"`theta` must be shaped like the parameter, \(4,\)"):
         estimate(problem, theta=np.zeros(3))
     with pytest.raises(ValueError, match=r"record has 500 observations per agent, too few for 8 pieces of 100"):
         estimate(problem.replay(recorded))

@@ -9,15 +9,25 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import Theta, precision
 from ..problems import AbstractAgent, Problem
-from ..sources import AbstractSource, Silent
+from ..sources import AbstractSource
 from .base import AbstractAlgorithm, Coded, Cost, Round, split
 from .play import one_seed, play
+
+
+class _Numbers(AbstractSource):
+    """Observations of which only the shape matters: that of the most common ones, the states of a finite chain."""
+
+    def init(self, key, /):
+        return ()
+
+    def step(self, key, state, /):
+        return (), jnp.zeros((), int)
 
 
 class _StandIn(AbstractAgent):
     """An agent of which only the shapes matter."""
 
-    source: AbstractSource
+    source: AbstractSource = _Numbers()
 
     def operator(self, theta, o, /):
         return theta
@@ -55,7 +65,7 @@ def exchange_shapes(
     Without an `agent` a stand-in answers, which serves all methods that evaluate nothing but operators.
     """
     try:
-        return _trace(algorithm, theta, num_agents, _StandIn(Silent()) if agent is None else agent)[0]
+        return _trace(algorithm, theta, num_agents, _StandIn() if agent is None else agent)[0]
     except AttributeError as error:
         raise TypeError(
             f"What {type(algorithm).__name__} sends cannot be found from its settings, since it uses more of an agent "
@@ -74,7 +84,7 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
     algorithm.check(problem)
     with precision():
         # Chains that depend on the parameter are not stepped here; what an operator's value is changes no cost.
-        agent = _StandIn(Silent()) if problem.controlled else tree.take(problem.flat_agents, 0)
+        agent = _StandIn() if problem.controlled else tree.take(problem.flat_agents, 0)
         agent, settings = tree.to_device((agent, algorithm), "float64")
         counted = _CountedAgent(agent.source, agent)
         travelled, program = _trace(settings, jnp.zeros(problem.dim), problem.num_agents, counted)

@@ -1,17 +1,17 @@
 """`federate`: the run that `simulate` makes with one seed, by messages between a server and sites."""
 
 import contextlib
-import hashlib
+import dataclasses
 import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from .. import _check, tree
+from .._describe import digest
 from .._types import SeedLike
 from ..algorithms import AbstractAlgorithm, adapt, cost
 from ..engine import Result
@@ -120,10 +120,7 @@ def federate(
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
     start = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
     agents = problem.flat_agents
-    example, digest = tree.take(agents, 0), hashlib.sha256()
-    for leaf in jax.tree.leaves(problem):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    task = Task(adapted, problem.num_agents, start, key, dtype, example, digest.hexdigest())
+    task = Task(adapted, problem.num_agents, start, key, dtype, tree.take(agents, 0), digest(problem, "problem"))
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:
@@ -131,4 +128,5 @@ def federate(
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
         server = _server(task, site, sites, pathlib.Path(place), faults, sync=folder is not None, **kept)
-        return conduct(server, rounds, cost(problem, algorithm), resume)
+        found = conduct(server, rounds, cost(problem, algorithm), resume)
+    return dataclasses.replace(found, theta=problem.unravel(found.theta))
