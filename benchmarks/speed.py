@@ -138,7 +138,7 @@ def measure(case: Case, settings: Settings) -> list[dict]:
     rounds = [plan_rounds(contender, case, settings) for contender in contenders]
     times: list[list[float]] = [[] for _ in contenders]
     for repetition in range(settings.repetitions):
-        # Another step size each time: `simulate` must not compile anew, and nothing can be remembered.
+        # Another step size each time: `simulate` must not compile again, and nothing can be remembered.
         step_size = case.step_size * (1 - 0.01 * (repetition + 1))
         for contender, count, mine in zip(contenders, rounds, times, strict=True):
             steps = count * contender.seeds * case.problem.num_agents * H

@@ -1,4 +1,4 @@
-"""Cart poles with unlike gravity and pole lengths, live in Gymnasium: agents for `fedhsa deploy`, and a look at them.
+"""Cart poles with different gravity and pole lengths, live in Gymnasium: agents for `fedhsa deploy`.
 
     fedhsa deploy memory --agent examples/cart_poles.py:build --dim 16 --step-size 0.2 --rounds 200
     fedhsa deploy demo --agent examples/cart_poles.py:build --dim 16 --step-size 0.2 --rounds 3

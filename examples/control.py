@@ -1,4 +1,4 @@
-"""Control in unlike environments: Q-learning and SARSA by FedHSA, Local SA and importance averaging, judged by returns.
+"""Control in heterogeneous environments: FedHSA, Local SA and importance averaging, judged by their returns.
 
 Five agents walk along a cliff, each in a wind of its own, and learn one table of action values together. What counts is
 what the policy earns that follows from it, in each agent's environment. The correction of FedHSA is for the drift of
@@ -85,7 +85,7 @@ def lakes() -> None:
     model = make("frozen-lake", {"num_agents": 5, "layout": "own", "slipperiness": 1 / 3})
     problem = q_learning.from_model(model, synchronous=True)
     own, common = (model.returns(model.greedy(Q)).mean() for Q in (model.optimal(), table(model, problem.theta_star)))
-    print(f"Q-learning on unlike lakes, all pairs in every step; own best {own:.3f}, root {common:.3f}:")
+    print(f"Q-learning on heterogeneous lakes, all pairs in every step; own best {own:.3f}, root {common:.3f}:")
     for local_steps in 5, 20:
         for method in fh.FedHSA(STEP, local_steps), fh.LocalSA(STEP, local_steps):
             name = f"{type(method).__name__}, {local_steps} local steps"

@@ -81,7 +81,7 @@ def moments(taps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_problem(coherence: float) -> fh.Problem:
-    """Receivers in unlike places; `coherence` is how many symbols a tap remembers."""
+    """Receivers in different places; `coherence` is how many symbols a tap remembers."""
     rng = np.random.default_rng(0)
     taps = np.array([0.5, 1.0, 0.4]) * rng.uniform(0.2, 1.8, size=(RECEIVERS, TAPS))
     R, r = (np.stack(part) for part in zip(*map(moments, taps), strict=True))

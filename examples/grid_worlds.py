@@ -1,4 +1,4 @@
-"""Policy evaluation across unlike grid worlds: six lakes, each with its own holes and ice, and one policy for all.
+"""Policy evaluation across heterogeneous grid worlds: six lakes, each with its own holes and ice.
 
 FedHSA and Local SA learn one value function together. The maps show what every agent's world is worth, what was
 learned, and where it is off; the curves show that Local SA's error is the bias that theory predicts.

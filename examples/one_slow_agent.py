@@ -2,7 +2,7 @@
 
 The paper's bounds grow with the mixing time of the slowest chain, and it asks whether they can be refined. Here 19
 agents draw independently and the last one's chain grows slower and slower. Theory says that the floor follows the
-*mean* of the agents' long-run covariances; simulation agrees, and the bound's factor is drawn beside them.
+*mean* of the agents' long-run covariances; simulation agrees, and the bound's factor is drawn next to them.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""A problem of one's own: clinics fit one line for their long waiting times together, without sharing a patient.
+"""Your own problem: clinics fit one line for their long waiting times together, without sharing a patient.
 
 Each clinic sees its patients in the order of a Markov chain, and alone would find another line. The operator is not
 affine: it is the gradient of asymmetric squares, which finds expectiles (smooth relatives of quantiles).

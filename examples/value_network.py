@@ -1,4 +1,4 @@
-"""Value networks: robots on unlike rings train one small network by TD, and nothing promises that it works.
+"""Value networks: robots on heterogeneous rings train one small network by TD, and nothing promises that it works.
 
 The operator is the semi-gradient (r + discount V(s') - V(s)) grad V(s) of an Equinox MLP, and the parameter is the
 network's arrays, a pytree. This is the paper's third open question: the operator is not monotone, has many roots (the

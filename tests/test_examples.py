@@ -120,6 +120,7 @@ def grid_worlds(printed: str, folder: pathlib.Path) -> None:
 
 def control(printed: str, folder: pathlib.Path) -> None:
     """Short rounds make no difference along cliffs, long ones harm FedHSA; without noise it alone has the root."""
+    on_page("tutorial-control.md", printed)
     q_learning, _ = printed.split("SARSA")
     rows = re.findall(r"  (\w+), (\d+) local steps(?:, (exact|sampled)|) +(-?[\d.]+)", q_learning)
     found = {(name, int(steps), kind): float(value) for name, steps, kind, value in rows}

@@ -1,6 +1,6 @@
 """Writes the three files in `data`: hourly temperatures of three made-up rooms, which follow their past differently.
 
-Run `python examples/private_series/make_data.py` to make them anew, to the same bytes.
+Run `python examples/private_series/make_data.py` to make them again, to the same bytes.
 """
 
 import pathlib
