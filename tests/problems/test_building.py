@@ -133,6 +133,9 @@ def test_a_problem_without_a_root_has_everything_but_the_root():
     np.testing.assert_allclose(problem.local_roots, [[1.0, 2.0]] * 2)
     np.testing.assert_allclose(problem.jacobians(np.zeros(2)), -np.eye(2)[None].repeat(2, axis=0))
     np.testing.assert_allclose(problem.take([1], theta_star="solve").mean_operator(np.ones(2)), [0.0, 1.0])
+    result = fh.simulate(problem, fh.LocalSA(0.1, 2), rounds=1)
+    assert np.isnan(result.error).all()
+    assert result.records["operator_norm"][0, 0] == pytest.approx(np.sqrt(5))
     for needs_one in (lambda p: p.root, fh.theory.constants, lambda p: fh.theory.predict(p, fh.LocalSA(0.1, 2))):
         with pytest.raises(ValueError, match=r"This problem has no root \(`theta_star=None`\)"):
             needs_one(problem)
@@ -204,5 +207,6 @@ def test_the_mean_operator_of_a_record_whose_law_is_unknown_raises():
             return o - theta
 
     problem = fh.Problem(Mean(Walk(np.ones(2))), theta_star=0.0).replay(np.zeros((2, 3)))
+    assert not problem.has_mean_operator
     with pytest.raises(TypeError, match=r"Walk has no exact stationary expectation"):
         problem.mean_operator(np.zeros(1))

@@ -75,7 +75,7 @@ def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
         record = {name: name for name in record}
     found = {name: _recorder(name, chosen, problem) for name, chosen in record.items()}
     if problem.theta_star is None:
-        return found if _without_mean(problem) else {"operator_norm": operator_norm, **found}
+        return {"operator_norm": operator_norm, **found} if problem.has_mean_operator else found
     return {"error": error, **found}
 
 
@@ -100,15 +100,6 @@ def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Callable:
         return _SameCode(chosen)
     except IndescribableError:  # it is compiled again when it is given again
         return chosen
-
-
-def _without_mean(problem: Problem) -> bool:
-    """Whether the mean operators are not known exactly."""
-    try:
-        jax.eval_shape(problem.agents.mean_operator, problem.like)
-    except TypeError:
-        return True
-    return False
 
 
 def take_snapshot(

@@ -36,7 +36,7 @@ def simulate(
     seeds: int = 1,
     key: SeedLike = 0,
     theta: Any = None,
-    record: Record = ("error",),
+    record: Record = (),
     every: int = 1,
     dtype: str = "float64",
     checkpoint: str | os.PathLike | None = None,

@@ -78,23 +78,29 @@ def check_operator(agents: Any, like: PyTree, o: Any = None) -> None:
     The observation is the source's, or `o` for agents that observe something else and whose mean is not known.
     """
 
-    def shape(leaf: Any, leading: int = 0) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(np.shape(leaf)[leading:], leaf.dtype)
-
     def evaluate(agent: Any, theta: PyTree, key: Any) -> Any:
         return agent.operator(theta, _observation(agent, theta, key) if o is None else jax.tree.map(jnp.asarray, o))
 
     with precision():
-        agent, theta = jax.tree.map(lambda leaf: shape(leaf, 1), agents), jax.tree.map(shape, like)
         key = jax.eval_shape(lambda: jax.random.key(0))
-        _check_value(type(agents), "operator(theta, o)", jax.eval_shape(evaluate, agent, theta, key), theta)
-        if o is not None:
-            return
+        value = jax.eval_shape(evaluate, _shapes(agents, 1), _shapes(like), key)
+        _check_value(type(agents), "operator(theta, o)", value, like)
+        mean = mean_shapes(agents, like) if o is None else None
+        if mean is not None:
+            _check_value(type(agents), "mean_operator(theta)", mean, like)
+
+
+def mean_shapes(agents: Any, like: PyTree) -> PyTree | None:
+    """The shapes of an agent's mean operator; None if it is not known exactly."""
+    with precision():
         try:
-            mean = jax.eval_shape(lambda agent, theta: agent.mean_operator(theta), agent, theta)
+            return jax.eval_shape(lambda agent, theta: agent.mean_operator(theta), _shapes(agents, 1), _shapes(like))
         except UnknownLawError:
-            return
-        _check_value(type(agents), "mean_operator(theta)", mean, theta)
+            return None
+
+
+def _shapes(values: PyTree, leading: int = 0) -> PyTree:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[leading:], leaf.dtype), values)
 
 
 def _observation(agent: Any, theta: PyTree, key: Any) -> Any:

@@ -247,6 +247,11 @@ class Problem(eqx.Module):
         return isinstance(self.agents.source, AbstractControlled)
 
     @property
+    def has_mean_operator(self) -> bool:
+        """Whether the mean operators are known exactly."""
+        return _agents.mean_shapes(self.agents, self.like) is not None
+
+    @property
     def affine(self) -> bool:
         """Whether every operator is affine in the parameter."""
         return type(self.agents).affine
