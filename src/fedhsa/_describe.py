@@ -14,6 +14,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -26,7 +27,7 @@ def plain_settings(setting: Any) -> Any:
     if isinstance(setting, eqx.Module):
         fields = {f.name: plain_settings(getattr(setting, f.name)) for f in dataclasses.fields(setting)}
         return {"name": type(setting).__name__, **fields}
-    if isinstance(setting, jax.Array) and jax.dtypes.issubdtype(setting.dtype, jax.dtypes.prng_key):
+    if isinstance(setting, jax.Array) and jnp.issubdtype(setting.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(setting)).tolist()
     if isinstance(setting, np.ndarray | np.generic | jax.Array):
         return np.asarray(setting).tolist()
@@ -65,7 +66,7 @@ def _words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
 
 
 def _array_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value)
     if array.dtype == object:

@@ -83,7 +83,7 @@ def ravel_like(name: str, theta: PyTree, like: PyTree) -> Any:
             )
         leaves = [theta]
     flat = ravel(leaves)
-    return flat if isinstance(flat, jax.core.Tracer) else _check.array(name, flat, (length,))
+    return flat if _check.traced(flat) else _check.array(name, flat, (length,))
 
 
 def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:

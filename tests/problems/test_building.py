@@ -66,7 +66,7 @@ def test_an_operator_on_a_chain_that_depends_on_the_parameter_is_checked_too():
             return jnp.zeros(3)
 
     class Heating(fh.problems.AbstractControlledAgent):
-        source: Room
+        source: fh.AbstractSource
         goal: np.ndarray
 
         def observe(self, theta, state, bits, /):

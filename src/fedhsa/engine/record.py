@@ -94,10 +94,8 @@ def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Callable:
         return known[chosen]()
     if not callable(chosen):
         raise TypeError(f"`record`: {name!r} must be the name of a recorder or a function, got {chosen!r}.")
-    if isinstance(chosen, eqx.Module):
-        return chosen
     try:
-        return _SameCode(chosen)
+        return chosen if isinstance(chosen, eqx.Module) else _SameCode(chosen)  # a module's arrays are traced
     except IndescribableError:  # it is compiled again when it is given again
         return chosen
 

@@ -26,7 +26,7 @@ VOID = {"meta", "img", "wbr", "link"}
 class Fake(AbstractStudy):
     """Draws a line and checks what it is told to."""
 
-    claim: int = 3
+    claim: int = 3  # pyright: ignore[reportIncompatibleVariableOverride]
     good: bool = True
 
     def seconds(self):
