@@ -62,15 +62,14 @@ def make_robots(rng: np.random.Generator) -> tuple[Robot, np.ndarray]:
 def make_problem(robots: Robot) -> fh.Problem:
     """The robots, and in the place of a root where a long run without noise ends."""
     start = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), START)
-    problem = fh.Problem(robots, theta_star=start)
+    problem = fh.Problem(robots, like=start, theta_star=None)
     quiet = fh.simulate(problem.noiseless(), fh.SynchronisedSA(0.1), rounds=10_000, theta=start, every=10_000)
-    return fh.Problem(robots, like=start, theta_star=problem.unravel(quiet.theta[0]))
+    return fh.Problem(robots, like=start, theta_star=tree.take(quiet.theta, 0))
 
 
 def values(theta):
-    """The network's values of all states, for flat parameters."""
-    network = tree.unravel_like(START)(theta)
-    return jax.vmap(value_of, (None, 0))(network, jnp.asarray(INPUTS, theta.dtype))
+    """The network's values of all states."""
+    return jax.vmap(value_of, (None, 0))(theta, jnp.asarray(INPUTS, jax.tree.leaves(theta)[0].dtype))
 
 
 def distance_to(target: np.ndarray) -> Callable:
@@ -88,7 +87,7 @@ def main() -> None:
     robots, true = make_robots(np.random.default_rng(0))
     problem, goal = make_problem(robots), true.mean(0)
     with jax.enable_x64(True):
-        reference = np.asarray(values(jnp.asarray(problem.theta_star)))
+        reference = np.asarray(values(jax.tree.map(jnp.asarray, problem.unravel(problem.theta_star))))
     stillness = np.linalg.norm(problem.mean_operator(problem.theta_star))
     print(f"V_ref: operator {stillness:.0e}, to the mean value {np.sqrt(np.mean((reference - goal) ** 2)):.3f}")
     options = {"rounds": ROUNDS, "theta": problem.like, "every": ROUNDS // 10}
@@ -113,7 +112,7 @@ def draw(results: dict[str, fh.Result], others: dict[str, np.ndarray]) -> Figure
         ax.plot(line, style, label=name)
     for name, result in results.items():
         with jax.enable_x64(True):
-            runs = np.asarray(jax.vmap(values)(jnp.asarray(result.theta)))
+            runs = np.asarray(jax.vmap(values)(jax.tree.map(jnp.asarray, result.theta)))
         mean, half = runs.mean(0), spread(runs)
         ax.plot(mean, color=plots.COLOURS[name], label=name)
         ax.fill_between(np.arange(STATES), mean - half, mean + half, color=plots.COLOURS[name], alpha=0.2, linewidth=0)
