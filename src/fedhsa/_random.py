@@ -77,7 +77,7 @@ def fold_in(key: Key, data: Any) -> Key:
     data = int(data) if isinstance(data, Stream) else data
     words, data = jax.random.key_data(key), jnp.asarray(data).astype(jnp.uint32)
     key_0, key_1, data = jnp.broadcast_arrays(words[..., 0], words[..., 1], data)
-    first, second = _threefry(key_0, key_1, jnp.zeros_like(data), data)
+    first, second = _hash(key_0, key_1, jnp.zeros_like(data), data)
     if jax.config.read("jax_enable_x64"):  # as one 64-bit word, or XLA would compute the hash once for each half
         packed = first.astype(jnp.uint64) | (second.astype(jnp.uint64) << 32)
         folded = jax.lax.bitcast_convert_type(packed, jnp.uint32)
@@ -100,7 +100,7 @@ def complex_normal(key: Key, count: int, dtype: Any) -> Complex[Array, " count"]
     """
     words = jax.random.key_data(key)
     counter = jnp.arange(count, dtype=jnp.uint32)
-    first, second = _threefry(words[0], words[1], jnp.ones_like(counter), counter)
+    first, second = _hash(words[0], words[1], jnp.ones_like(counter), counter)
     radius = jnp.sqrt(-2 * jnp.log((first.astype(dtype) + 0.5) * 2.0**-32))
     # A direction in the first quadrant from 30 bits, and a sign from each of the other two.
     cosine, sine = _quarter_turn((second >> 2).astype(dtype) * 2.0**-30)
@@ -108,6 +108,7 @@ def complex_normal(key: Key, count: int, dtype: Any) -> Complex[Array, " count"]
     return jax.lax.complex(jnp.where(second & 1 == 0, real, -real), jnp.where(second & 2 == 0, imaginary, -imaginary))
 
 
+@jax.jit
 def _quarter_turn(part: Array) -> tuple[Array, Array]:
     """Cosine and sine of the given part of a right angle, by their power series.
 
@@ -138,3 +139,7 @@ def _threefry(key_0, key_1, x_0, x_1) -> tuple[UInt32[Array, "*batch"], UInt32[A
         x_0 = x_0 + schedule[(block + 1) % 3]
         x_1 = x_1 + schedule[(block + 2) % 3] + np.uint32(block + 1)
     return x_0, x_1
+
+
+_hash = jax.jit(_threefry)
+"""Traced once for each shape: its hundred operations, wherever it is called, would take longer than all the rest."""
