@@ -20,12 +20,12 @@ class DiagonalAgent(AbstractAgent):
 
 def small(place):
     """An agent with 10 parameters."""
-    return _diagonal(place.number, 10)
+    return _diagonal(context.number, 10)
 
 
 def large(place):
     """An agent with 10,000 parameters."""
-    return _diagonal(place.number, 10_000)
+    return _diagonal(context.number, 10_000)
 
 
 def _diagonal(number: int, dim: int) -> DiagonalAgent:

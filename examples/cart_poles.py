@@ -33,9 +33,9 @@ def physics(number: int, num_agents: int) -> dict[str, float]:
     return {"gravity": 4.0 + 20.0 * part, "length": 0.2 + 0.8 * part}
 
 
-def build(place: deploy.Place) -> deploy.Live:
+def build(context: deploy.AgentContext) -> deploy.Live:
     """The agent of this place, and the environment it observes."""
-    own = physics(place.number, place.num_agents)
+    own = physics(context.number, context.num_agents)
     stream = GymStream("CartPole-v1", features=FEATURES, policy=policy, discount=DISCOUNT, num_envs=8, physics=own)
     return deploy.Live(TDAgent(), stream)
 

@@ -28,7 +28,7 @@ ODD = (
     "",
     "x",
     "reply",
-    "refusal",
+    "rejection",
     "\ud800",
     "\x00",
     "../../etc",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedhsa._types import precision
-from fedhsa.deploy import Place, Plan, in_memory
+from fedhsa.deploy import AgentContext, Plan, in_memory
 from fedhsa.deploy.plan import load_function
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
@@ -216,7 +216,7 @@ def test_a_private_series_has_as_its_root_what_numpy_fits_to_its_file(series):
     pairs = runpy.run_path(str(SERIES / "pooled.py"))["pairs"]
     for number in range(3):
         path = SERIES / "data" / f"{number}.csv"
-        agent = build(Place(number, 3, {"data": str(path)}))
+        agent = build(AgentContext(number, 3, {"data": str(path)}))
         own = np.linalg.lstsq(*pairs(path), rcond=None)[0]
         with precision("float64"):
             assert np.abs(agent.mean_operator(own)).max() < 1e-12
@@ -244,12 +244,12 @@ def test_a_bad_file_of_a_private_series_is_refused_in_words(series, tmp_path, te
     if text is not None:
         path.write_text(text)
     with pytest.raises(ValueError, match=says):
-        series[0](Place(0, 3, {"data": str(path)}))
+        series[0](AgentContext(0, 3, {"data": str(path)}))
 
 
 def test_a_private_series_without_a_file_says_how_to_name_one(series):
     with pytest.raises(ValueError, match="--data PATH"):
-        series[0](Place(0, 3, {"data": ""}))
+        series[0](AgentContext(0, 3, {"data": ""}))
 
 
 def test_the_files_of_the_private_series_are_those_that_the_script_writes(tmp_path):
@@ -298,7 +298,7 @@ def test_a_counter_has_as_its_root_what_numpy_fits_to_its_file(counters, monkeyp
     whole = whole[len(whole) % 168 :]  # whole weeks, the latest
     inputs = np.array([[1.0, *(at[when - k] for k in before)] for when in whole])
     own = np.linalg.lstsq(inputs, np.array([at[when] for when in whole]), rcond=None)[0]
-    agent = load_function(f"{COUNTERS / 'site.py'}:build")(Place(0, 4, {"data": str(path)}))
+    agent = load_function(f"{COUNTERS / 'site.py'}:build")(AgentContext(0, 4, {"data": str(path)}))
     with precision("float64"):
         assert np.abs(agent.mean_operator(own)).max() < 1e-12
 

@@ -1,6 +1,6 @@
 """One counter of pedestrians in a federation: it reads its own file, and learns to forecast together with the others.
 
-`fedhsa deploy` calls `build` on every node, with the name of the node's own file in `place.config["data"]`.
+`fedhsa deploy` calls `build` on every node, with the name of the node's own file in `context.config["data"]`.
 """
 
 import pathlib
@@ -8,7 +8,7 @@ import pathlib
 import pandas as pd
 
 import fedhsa as fh
-from fedhsa.deploy import Place
+from fedhsa.deploy import AgentContext
 from fedhsa.problems import streams
 
 WEEK = 168
@@ -26,6 +26,6 @@ def read(name: str | None) -> streams.Streams:
     return streams.from_dataframe(pd.read_csv(path), agent=None, target="Count", time="Date_Time", **AGREED)
 
 
-def build(place: Place) -> fh.AbstractAgent:
+def build(context: AgentContext) -> fh.AbstractAgent:
     """The agent of this node; raises a `ValueError` that says what is wrong with its file."""
-    return read(place.config.get("data")).agent()
+    return read(context.config.get("data")).agent()

@@ -2,7 +2,7 @@
 
 The next value is predicted from the last three and a constant. All sites share the four coefficients: those with the
 least squared error on average over the sites, each counting as much as the others however long its record.
-`fedhsa deploy` calls `build` on every node, with the name of the node's own file in `place.config["data"]`.
+`fedhsa deploy` calls `build` on every node, with the name of the node's own file in `context.config["data"]`.
 """
 
 import csv
@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 import fedhsa as fh
-from fedhsa.deploy import Place
+from fedhsa.deploy import AgentContext
 
 LAGS, DAY = 3, 24
 CENTRE, SCALE = 20.0, 5.0
@@ -30,9 +30,9 @@ class Predictor(fh.AbstractAgent):
         return inputs.T @ (target - inputs @ theta) / DAY
 
 
-def build(place: Place) -> fh.AbstractAgent:
+def build(context: AgentContext) -> fh.AbstractAgent:
     """The agent of this node; raises a `ValueError` that says what is wrong with its file."""
-    name = place.config.get("data")
+    name = context.config.get("data")
     if not name:
         raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
     return Predictor(fh.sources.Replay(days(read(pathlib.Path(name).expanduser())), wrap=True))

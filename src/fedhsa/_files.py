@@ -15,7 +15,7 @@ import numpy as np
 def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]]:
     """Opens a binary file that appears under `path` only when the block ends without an error.
 
-    What is `private` is for the eyes of its owner alone.
+    With `private`, only its owner can read it.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]
 
 
 def write_quickly(path: pathlib.Path, data: bytes) -> None:
-    """Writes a file that only one process at a time writes, so that `open_quickly` finds it or the one before, whole.
+    """Writes a file such that `open_quickly` finds it or the one before, complete; for one process at a time.
 
     It is private. It survives the end of this process, however violent, but not a loss of power. Nothing is renamed
     to a name that exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times
@@ -62,11 +62,11 @@ def open_quickly(path: pathlib.Path) -> IO[bytes]:
     for name in (path, f"{path}~"):
         with contextlib.suppress(FileNotFoundError):
             return open(name, "rb")
-    return open(path, "rb")  # between the two looks it may have come
+    return open(path, "rb")  # it may have appeared between the two attempts
 
 
 def check_writable(name: str, path: str | os.PathLike) -> None:
-    """Refuses a file that could not be written later, before the work whose result it should hold."""
+    """Raises if a file could not be written later, before the work whose result it is meant to hold."""
     folder = pathlib.Path(path).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def write_arrays(path: str | os.PathLike, arrays: dict[str, np.ndarray], header:
 
 
 def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Reads what `write_arrays` wrote, refusing a file that is truncated or of another kind."""
+    """Reads what `write_arrays` wrote; raises if the file is truncated or of another kind."""
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.")
     try:

@@ -1,4 +1,4 @@
-"""Values as JSON has them."""
+"""Values in the types that JSON has."""
 
 import math
 from collections.abc import Mapping

@@ -151,7 +151,7 @@ def test_td_is_predicted_with_its_states_and_slowest_agent(said):
     assert f"agent {slowest}" in page
 
 
-def test_what_theory_refuses_is_a_sentence_in_its_place(said, document, monkeypatch):
+def test_what_theory_rejects_is_a_sentence_in_its_place(said, document, monkeypatch):
     monkeypatch.setattr(theory, "predict", refuse)
     monkeypatch.setattr(theory, "constants", refuse)
     page = said("quadratic", *QUIET)
@@ -179,7 +179,7 @@ def test_what_theory_refuses_is_a_sentence_in_its_place(said, document, monkeypa
         (["--option", "dim=3"], "`option` dim has a flag of its own"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
+def test_bad_input_is_rejected_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
     out = tmp_path / "out"
     assert main(["analyze", *arguments, *SMALL, "--out", str(out)]) == 2
     captured = capsys.readouterr()

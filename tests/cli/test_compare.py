@@ -166,7 +166,7 @@ def test_with_a_target_methods_are_ranked_by_what_it_takes(tmp_path, capsys, mon
         (["--rounds", "5"], "does not know the argument '--rounds'"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
+def test_bad_input_is_rejected_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
     out = tmp_path / "out"
     assert main(["compare", *SMALL, "--out", str(out), *arguments]) == 2
     (message,) = capsys.readouterr().err.splitlines()

@@ -25,7 +25,7 @@ def memory(folder: pathlib.Path, *more: str) -> int:
     return main(["deploy", "memory", *SMALL, "--out", str(folder), *more])
 
 
-def refusal(capsys, *arguments: str) -> str:
+def rejection(capsys, *arguments: str) -> str:
     """The one line that a wrong command prints."""
     assert main(["deploy", *arguments]) == 2
     captured = capsys.readouterr()
@@ -38,7 +38,7 @@ def test_a_run_in_memory_leaves_the_numbers_of_the_engine_and_the_files_of_a_run
     assert memory(tmp_path, "--rounds", "4", "--faults", "0.3") == 0
     said = capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} >= {*FILES, "log.jsonl", "server.state"}
-    expected = fedhsa.simulate(PLAN.whole, PLAN.method, rounds=4)
+    expected = fedhsa.simulate(PLAN.built_problem, PLAN.method, rounds=4)
     with np.load(tmp_path / "curves.npz") as arrays:
         np.testing.assert_allclose(arrays["FedHSA/theta"], expected.theta, rtol=1e-12)
         np.testing.assert_allclose(arrays["FedHSA/error"], expected.error, rtol=1e-9)
@@ -60,7 +60,7 @@ def test_a_run_goes_on_where_it_ended_and_status_tells_how_it_stands(tmp_path, c
     assert (found["state"], found["round"], found["rounds"], found["resumed"]) == ("finished", 4, 4, 1)
     assert found["transport"] == "memory"
     assert found["bytes_up"] > 0
-    expected = fedhsa.simulate(PLAN.whole, PLAN.method, rounds=4)
+    expected = fedhsa.simulate(PLAN.built_problem, PLAN.method, rounds=4)
     assert found["error"] == pytest.approx(expected.error[0, -1], rel=1e-9)
     assert main(["deploy", "status", str(tmp_path)]) == 0
     assert "finished" in capsys.readouterr().out
@@ -143,8 +143,8 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
         (["ray", "--actors", "0"], "`actors` must be at least 1"),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_one_sentence(arguments, words, capsys):
-    assert words in refusal(capsys, *arguments)
+def test_what_cannot_be_run_is_rejected_with_one_sentence(arguments, words, capsys):
+    assert words in rejection(capsys, *arguments)
 
 
 @pytest.mark.parametrize("command", [[], ["demo"], ["memory"], ["ray"], ["flower"], ["keys"], ["status"]])

@@ -136,7 +136,7 @@ def test_what_could_only_be_sampled_is_not_predicted():
     assert forecast.Forecast(recorded, {"FedHSA": fedhsa.FedHSA(0.01, local_steps=4)}).predictions() == {}
 
 
-def test_what_theory_refuses_does_not_stop_a_run():
+def test_what_theory_rejects_does_not_stop_a_run():
     problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
     schedule = fedhsa.FedHSA(fedhsa.Polynomial(0.1, offset=5.0), local_steps=4)
     found = forecast.Forecast(problem, {"changing": schedule, "constant": fedhsa.FedHSA(0.1, local_steps=4)})

@@ -55,7 +55,7 @@ def test_list_shows_every_experiment_with_its_settings(capsys):
         (["--onyl", "td"], "Did you mean '--only'?"),
     ],
 )
-def test_what_cannot_be_understood_is_refused_with_a_remedy(args, message, capsys, tmp_path):
+def test_what_cannot_be_understood_is_rejected_with_a_remedy(args, message, capsys, tmp_path):
     assert reproduce(*args, out=tmp_path) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

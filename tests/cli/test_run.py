@@ -186,7 +186,7 @@ def test_every_problem_runs(tmp_path, problem):
         np.testing.assert_array_equal(np.ptp(arrays["LocalSA/error"], axis=0), 0.0)
 
 
-def test_a_method_that_a_controlled_chain_refuses_is_told_in_one_sentence(tmp_path, capsys):
+def test_a_method_that_a_controlled_chain_rejects_is_told_in_one_sentence(tmp_path, capsys):
     small = ["--num-agents", "2", "--option", "num_states=3", "num_actions=2", "--out", str(tmp_path)]
     for command in (["run"], ["deploy", "memory"]):
         assert main([*command, "--problem", "sarsa", "--algorithm", "MomentumSA(beta=0.5)", *small]) == 2
@@ -277,7 +277,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["spare"], "does not know the argument 'spare'"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
+def test_bad_input_is_rejected_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
     out = tmp_path / "out"
     assert main(["run", *SMALL, "--out", str(out), *arguments]) == 2
     message = sentence(capsys)
@@ -302,7 +302,7 @@ def test_bad_input_is_refused_in_one_sentence_and_leaves_nothing_behind(tmp_path
         ("out = 3", "`out` must be the name of a folder, got 3"),
     ],
 )
-def test_a_bad_file_is_refused_in_one_sentence(tmp_path, capsys, text, words):
+def test_a_bad_file_is_rejected_in_one_sentence(tmp_path, capsys, text, words):
     config = tmp_path / "run.toml"
     config.write_text(text)
     assert main(["run", "--config", str(config)]) == 2
@@ -311,7 +311,7 @@ def test_a_bad_file_is_refused_in_one_sentence(tmp_path, capsys, text, words):
     assert "run.toml" in message
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path, capsys):
+def test_a_file_that_is_not_text_is_rejected(tmp_path, capsys):
     config = tmp_path / "run.toml"
     config.write_bytes(b"\xff\xfe\x00")
     assert main(["run", "--config", str(config)]) == 2
@@ -411,13 +411,13 @@ def stopped(tmp_path, monkeypatch, capsys) -> list[str]:
     return arguments
 
 
-def test_checkpoints_of_another_run_are_refused(stopped, capsys):
+def test_checkpoints_of_another_run_are_rejected(stopped, capsys):
     assert main([*stopped, "--resume", "--seeds", "4"]) == 2
     assert "belong to another run, with `seeds` 3 instead of 4" in sentence(capsys)
 
 
 @pytest.mark.parametrize("name", ["LocalSA.npz", "FedHSA.result.npz", "settings.json"])
-def test_a_broken_checkpoint_is_refused_and_left_alone(stopped, tmp_path, capsys, name):
+def test_a_broken_checkpoint_is_rejected_and_left_alone(stopped, tmp_path, capsys, name):
     broken = tmp_path / "checkpoints" / name
     broken.write_bytes(b"half a file")
     assert main([*stopped, "--resume"]) == 1
@@ -486,7 +486,7 @@ def test_the_version_is_that_of_the_package(capsys):
 
 
 @pytest.mark.parametrize("arguments", [["rnu"], ["list", "all"]])
-def test_unknown_commands_are_refused(capsys, arguments):
+def test_unknown_commands_are_rejected(capsys, arguments):
     assert main(arguments) == 2
     assert arguments[-1] in sentence(capsys)
 

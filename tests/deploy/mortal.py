@@ -7,18 +7,18 @@ import signal
 import numpy as np
 
 from fedhsa import tree
-from fedhsa.deploy import AbstractStream, Live, Place, Site
+from fedhsa.deploy import AbstractStream, AgentContext, Live, Site
 from fedhsa.problems import quadratic
 
 
-def build(place: Place):
+def build(context: AgentContext):
     """An agent whose process dies in the ways that `config["deaths"]` lists as (agent, phase, count)."""
-    needed = place.config.get("needs")
-    if needed and place.number in place.config["needing"] and not pathlib.Path(needed).exists():
+    needed = context.config.get("needs")
+    if needed and context.number in context.config["needing"] and not pathlib.Path(needed).exists():
         raise FileNotFoundError("the data are not there")
-    if "deaths" in place.config:
-        _make_mortal(place.config["deaths"], pathlib.Path(place.config["graves"]))
-    return agent(place.number)
+    if "deaths" in context.config:
+        _make_mortal(context.config["deaths"], pathlib.Path(context.config["graves"]))
+    return agent(context.number)
 
 
 def agent(number: int):
@@ -26,9 +26,9 @@ def agent(number: int):
     return tree.take(quadratic.random(num_agents=5, dim=3, key=2).flat_agents, number)
 
 
-def live(place: Place):
+def live(context: AgentContext):
     """An agent that observes a stream which counts."""
-    return Live(agent(place.number), Counting(place.number))
+    return Live(agent(context.number), Counting(context.number))
 
 
 class Counting(AbstractStream):

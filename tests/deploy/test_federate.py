@@ -101,7 +101,7 @@ def test_a_jax_key_and_the_number_it_was_made_from_give_the_same_run():
     assert number.tobytes() == key.tobytes()
 
 
-def test_a_record_that_is_too_short_is_refused_before_the_first_round():
+def test_a_record_that_is_too_short_is_rejected_before_the_first_round():
     problem = CASES["quadratic"]().problem.replay(np.zeros((3, 10, 4)))
     with pytest.raises(ValueError, match="asks for 12 observations of each agent, but the source has 10"):
         federate(problem, fh.FedHSA(0.1, 3), rounds=4)
@@ -130,6 +130,18 @@ def test_an_interrupted_run_gives_what_there_is_and_goes_on(tmp_path):
     assert (part.complete, part.error.shape) == (False, (1, 3))
     whole = federate(problem, algorithm, rounds=4, folder=tmp_path, resume=True)
     check(whole, fh.simulate(problem, algorithm, rounds=4))
+
+
+def test_the_norm_of_the_operator_is_recorded_by_what_an_exchange_declares_and_not_by_its_name():
+    class Renamed(fh.FedHSA):
+        @property
+        def exchanges(self):
+            operator, delta = super().exchanges
+            return operator._replace(name="g"), delta
+
+    problem = fh.problems.quadratic.random(2, 2)
+    norms = [federate(problem, kind(0.1, 2), rounds=2).records["operator_norm"] for kind in (fh.FedHSA, Renamed)]
+    np.testing.assert_array_equal(*norms)
 
 
 def test_the_result_can_be_saved_and_read(tmp_path):

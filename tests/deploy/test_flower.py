@@ -34,7 +34,7 @@ def events(folder: pathlib.Path, name: str) -> list[dict]:
 
 
 def close_to_engine(folder: pathlib.Path, plan: Plan, rounds: int) -> None:
-    expected = fedhsa.simulate(plan.whole, plan.method, rounds=rounds).theta
+    expected = fedhsa.simulate(plan.built_problem, plan.method, rounds=rounds).theta
     np.testing.assert_allclose(theta(folder, plan), expected, rtol=0, atol=1e-12)
 
 
@@ -52,7 +52,7 @@ def test_five_rounds_on_three_nodes_are_those_of_the_engine(nodes, tmp_path, alg
     assert nodes.run(app) == 0
     close_to_engine(tmp_path / "out", plan, 5)
     assert [event["agents"] for event in events(tmp_path / "out", "round")] == [3] * 5
-    assert not events(tmp_path / "out", "refused")
+    assert not events(tmp_path / "out", "rejected")
 
 
 def test_a_node_killed_in_the_middle_changes_nothing(nodes, tmp_path):

@@ -227,7 +227,7 @@ def test_a_failure_leaves_no_half_made_keys(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["", "https://example.org", "example.org:8000", "a b", "x'; rm"])
-def test_what_is_not_a_host_is_refused(tmp_path, host):
+def test_what_is_not_a_host_is_rejected(tmp_path, host):
     with pytest.raises(ValueError, match="`hosts` must be host names or IP addresses"):
         keys.make_keys(tmp_path / "federation", 1, [host])
 

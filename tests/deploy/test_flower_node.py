@@ -36,20 +36,20 @@ def test_an_error_in_the_users_code_is_told_by_its_type_alone(tmp_path):
     plan = Plan(agent=f"{source}:build", num_agents=2, dim=2)
     reply = answer_here(hello(plan.task, "run1"), settings(tmp_path, plan))
     said = unpack(reply).header
-    assert (said["kind"], said["code"], said["first"]) == ("refusal", "failed", 1)
+    assert (said["kind"], said["code"], said["first"]) == ("rejection", "failed", 1)
     assert said["reason"].startswith("ValueError")
     assert b"SECRET" not in reply
 
 
 @pytest.mark.parametrize("data", [b"", b"fedhsa/1", b"nonsense", hello(PLAN.task, "run1").replace(b"run1", b"../x")])
-def test_what_is_no_message_of_a_run_is_refused_and_makes_no_folder(data, tmp_path):
-    assert unpack(answer_here(data, settings(tmp_path))).header["kind"] == "refusal"
+def test_what_is_no_message_of_a_run_is_rejected_and_makes_no_folder(data, tmp_path):
+    assert unpack(answer_here(data, settings(tmp_path))).header["kind"] == "rejection"
     assert not (tmp_path / "state").exists()
 
 
 def test_a_node_of_another_number_of_nodes_does_not_take_part(tmp_path):
     said = unpack(answer_here(hello(PLAN.task, "run1"), settings(tmp_path, **{"num-partitions": 3}))).header
-    assert (said["kind"], said["code"]) == ("refusal", "failed")
+    assert (said["kind"], said["code"]) == ("rejection", "failed")
 
 
 def test_the_users_file_does_not_take_the_place_of_a_module_of_the_same_name(tmp_path):

@@ -11,11 +11,11 @@ from federation import kill_at
 from fedhsa import tree
 from fedhsa._types import precision
 from fedhsa.deploy import (
+    AgentContext,
     Faults,
     Killed,
     Live,
     MemoryTransport,
-    Place,
     Plan,
     Server,
     Site,
@@ -224,7 +224,7 @@ def test_live_control_acts_on_the_parameter_with_which_the_round_began():
         stream.draw(np.random.default_rng(0), 5)
 
 
-def test_an_algorithm_that_does_not_send_the_parameter_is_refused_for_live_control(tmp_path):
+def test_an_algorithm_that_does_not_send_the_parameter_is_rejected_for_live_control(tmp_path):
     with pytest.raises(ValueError, match="the messages of OneShotAveraging do not begin"):
         federated(tmp_path, control=True, method=fh.OneShotAveraging(0.1, 4), dim=32)
 
@@ -280,7 +280,7 @@ EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "cart_poles.py"
 
 def test_the_example_builds_live_agents_with_unlike_physics():
     build = load_function(f"{EXAMPLE}:build")
-    made = [build(Place(number, 3, {})) for number in range(3)]
+    made = [build(AgentContext(number, 3, {})) for number in range(3)]
     assert all(isinstance(one, Live) for one in made)
     assert len({one.stream.copies.inner[0].length for one in made}) == 3
 

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 import fedhsa
 from fedhsa.cli import main
-from fedhsa.deploy import FederationError, Plan, Privacy, Refused, Schema, Store, in_memory
+from fedhsa.deploy import FederationError, Plan, Privacy, RejectedError, Schema, Store, in_memory
 from fedhsa.deploy.privacy import Account, epsilon
 
 pytest.importorskip("dp_accounting")
@@ -52,7 +52,7 @@ def test_noise_is_new_every_time_and_does_not_come_from_the_runs_key():
     assert not np.isin(first, second).any()
 
 
-def test_replies_with_a_part_that_could_have_no_noise_are_refused():
+def test_replies_with_a_part_that_could_have_no_noise_are_rejected():
     with pytest.raises(ValueError, match="also sends 'age', which is int64"):
         Privacy(1.0, 1.0).check(fedhsa.LocalSA(0.1, 2), Schema({"g": np.zeros(2), "age": np.zeros((), np.int64)}))
 
@@ -64,12 +64,12 @@ def test_methods_that_need_their_replies_as_they_are_do_not_go_with_noise(algori
         plan.site([0], Store(tmp_path / "run" / "0.state"), "run1", {"clip": 1.0, "noise": 1.0})
 
 
-def test_an_account_counts_all_runs_and_refuses_what_would_cost_too_much(tmp_path):
+def test_an_account_counts_all_runs_and_rejects_what_would_cost_too_much(tmp_path):
     limit = closed_form({4.0: 3}, 1e-5)
     account = Account(Store(tmp_path / "account"), Privacy(1.0, 4.0, epsilon=limit * 1.001), [0])
     for _ in range(3):
         account.charge()
-    with pytest.raises(Refused, match="is spent"):
+    with pytest.raises(RejectedError, match="is spent"):
         account.charge()
     later = Account(Store(tmp_path / "account"), Privacy(1.0, 8.0, epsilon=100.0), [0, 1])  # another run and sharding
     later.charge()
@@ -113,6 +113,6 @@ def test_the_command_says_what_noise_was_worth_and_the_run_is_another(tmp_path, 
 
 
 @pytest.mark.parametrize("given", [["--clip", "1"], ["--noise", "1"], ["--clip", "1", "--noise", "-1"]])
-def test_noise_without_a_clip_and_what_is_not_positive_is_refused(given, capsys):
+def test_noise_without_a_clip_and_what_is_not_positive_is_rejected(given, capsys):
     assert main(["deploy", "memory", *given]) == 2
     assert "noise" in capsys.readouterr().err

@@ -185,7 +185,7 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
         ({"address": "auto"}, "`address='auto'` needs `folder`"),
     ],
 )
-def test_impossible_settings_are_refused_before_ray_starts(options, match, monkeypatch):
+def test_impossible_settings_are_rejected_before_ray_starts(options, match, monkeypatch):
     monkeypatch.setattr(on_ray, "import_ray", lambda: pytest.fail("Ray was imported"))
     with pytest.raises(ValueError, match=match):
         federate_on_ray(PLAN, **{"rounds": 1} | options)
@@ -241,7 +241,7 @@ def run(plan: Plan, rounds: int, folder: pathlib.Path, **options) -> fedhsa.Resu
 def test_ray_gives_what_simulate_gives(algorithm, ray, tmp_path):
     plan = Plan(problem="quadratic", num_agents=7, dim=3, algorithm=algorithm, step_size=0.05, local_steps=5, key=3)
     found = run(plan, 6, tmp_path)
-    expected = fedhsa.simulate(plan.whole, plan.method, rounds=6, key=3)
+    expected = fedhsa.simulate(plan.built_problem, plan.method, rounds=6, key=3)
     np.testing.assert_allclose(found.theta, expected.theta, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.error, expected.error, rtol=1e-9)
     assert found.settings["deploy"]["transport"] == "ray"

@@ -8,8 +8,8 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.algorithms import PerAgent
-from fedhsa.deploy import Refused, Schema, Task
-from fedhsa.deploy.schema import is_finite, of_some
+from fedhsa.deploy import RejectedError, Schema, Task
+from fedhsa.deploy.schema import for_agents, is_finite
 
 
 class Pair(NamedTuple):
@@ -47,17 +47,17 @@ def test_parts_that_would_share_a_name_get_numbers():
         ("theta", np.array([0, 0, -np.inf]), "non-finite", "'theta' has numbers that are not finite"),
     ],
 )
-def test_arrays_that_are_not_exactly_those_are_refused(name, array, code, words):
+def test_arrays_that_are_not_exactly_those_are_rejected(name, array, code, words):
     schema = Schema(VALUES)
     arrays = schema.split(VALUES) | {name: array}
-    with pytest.raises(Refused, match=words) as refused:
+    with pytest.raises(RejectedError, match=words) as rejected:
         schema.join({n: a for n, a in arrays.items() if a is not None})
-    assert refused.value.code == code
+    assert rejected.value.code == code
 
 
 def test_only_what_is_an_agents_own_is_cut_down():
     message = {"all": np.arange(3.0), "own": PerAgent(np.arange(6.0).reshape(3, 2))}
-    cut = of_some(message, np.array([1, 2]))
+    cut = for_agents(message, np.array([1, 2]))
     assert cut["all"].tolist() == [0, 1, 2]
     assert cut["own"].values.tolist() == [[2, 3], [4, 5]]
 

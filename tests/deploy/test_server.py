@@ -1,4 +1,4 @@
-"""The server's side: who takes part, what is refused, and how a run ends, stops and goes on."""
+"""The server's side: who takes part, what is rejected, and how a run ends, stops and goes on."""
 
 import functools
 import itertools
@@ -12,9 +12,9 @@ import fedhsa as fh
 from cases import CASES
 from federation import ALGORITHMS, Federation, Scripted, kill_at, scripted, theta
 from fedhsa import tree
-from fedhsa.deploy import Faults, FederationError, Killed, Missing, Refused, Server, Task
+from fedhsa.deploy import Faults, FederationError, Killed, Missing, RejectedError, Server, Task
 from fedhsa.deploy import journal as journals
-from fedhsa.deploy.server import _AgainError, _DivergedError
+from fedhsa.deploy.server import _DivergedError, _RestartRoundError
 from fedhsa.deploy.store import BusyError
 from fedhsa.deploy.wire import pack, unpack
 from fuzz import changed, mangle
@@ -140,7 +140,7 @@ def test_the_loops_notice_a_memory_that_was_not_taken_back():
     assert abs(right - scaffold(G, listed, task.theta, counted, counted)).max() > 1e-3  # nor a chain that did not move
 
 
-def test_a_method_that_needs_everyone_is_refused_with_its_reason(tmp_path):
+def test_a_method_that_needs_everyone_is_rejected_with_its_reason(tmp_path):
     with pytest.raises(ValueError, match=r"'skip' with SCAFFLSA, whose rounds need all agents.*add to zero.*'wait'"):
         Federation(tmp_path, "SCAFFLSA").server(missing=SKIP)
 
@@ -281,10 +281,10 @@ def test_a_site_with_other_settings_is_told_apart_from_one_that_is_absent(tmp_pa
     server.transport.start = lambda site: (other if site == 2 else federation).site(site, "test")
     with pytest.raises(FederationError, match="agent 2 did not answer"):
         server.run(1)
-    assert "its settings differ from the server's" in federation.named("refused")[0]["why"]
+    assert "its settings differ from the server's" in federation.named("rejected")[0]["why"]
 
 
-# What is refused
+# What is rejected
 
 
 def first_replies(server):
@@ -332,7 +332,7 @@ def again(reply, arrays):
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_reply_is_refused_and_the_run_goes_on(wrong, tmp_path):
+def test_a_reply_is_rejected_and_the_run_goes_on(wrong, tmp_path):
     code, spoil = WRONG[wrong]
     federation = Federation(tmp_path, "LocalSA")
     server = federation.server()
@@ -348,9 +348,9 @@ def test_a_reply_is_refused_and_the_run_goes_on(wrong, tmp_path):
 
     server.transport.exchange = meddle
     progress = server.run(2)
-    (refused,) = federation.named("refused")
-    assert (refused["code"], refused["round"]) == (code, 1)
-    assert refused["why"]
+    (rejected,) = federation.named("rejected")
+    assert (rejected["code"], rejected["round"]) == (code, 1)
+    assert rejected["why"]
     assert theta(progress).tobytes() == theta(Federation(tmp_path / "whole", "LocalSA").server().run(2)).tobytes()
 
 
@@ -374,8 +374,13 @@ def check_replies(folder, count, seed):
     for _ in range(count):
         data = mangle(valid, chance)
         try:
-            site, values = server._open(data, 0, 0)
-        except (Refused, _AgainError, _DivergedError, FederationError):  # the last three are said by who was asked
+            site, values = server._read_reply(data, 0, 0)
+        except (
+            RejectedError,
+            _RestartRoundError,
+            _DivergedError,
+            FederationError,
+        ):  # the last three are said by who was asked
             continue
         taken += 1
         assert np.isfinite(values).all()
@@ -383,13 +388,13 @@ def check_replies(folder, count, seed):
     return taken
 
 
-def test_mangled_replies_are_refused_and_never_fail(tmp_path):
+def test_mangled_replies_are_rejected_and_never_fail(tmp_path):
     """1,000 inputs made from all messages of an exchange."""
     check_replies(tmp_path, 1_000, 0)
 
 
 @pytest.mark.slow
-def test_very_many_mangled_replies_are_refused(tmp_path):
+def test_very_many_mangled_replies_are_rejected(tmp_path):
     """100,000 inputs."""
     check_replies(tmp_path, 100_000, 1)
 
@@ -461,7 +466,7 @@ def test_the_same_server_can_be_asked_for_more_rounds(tmp_path):
     assert theta(server.run(3)).tobytes() == theta(Federation(tmp_path / "whole").server().run(3)).tobytes()
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+def test_a_checkpoint_of_another_run_is_rejected(tmp_path):
     Federation(tmp_path).server().run(1)
     other = Federation(tmp_path, "LocalSA").server()
     with pytest.raises(ValueError, match="belongs to another run: its algorithm"):
@@ -482,20 +487,20 @@ def test_a_new_run_in_the_same_folder_sets_the_old_one_aside(tmp_path):
     assert [event["run"] for event in journals.read(tmp_path) if "run" in event] == ["second"]
 
 
-def test_a_second_server_in_the_same_folder_is_refused(tmp_path):
+def test_a_second_server_in_the_same_folder_is_rejected(tmp_path):
     federation = Federation(tmp_path)
-    server, refusals = federation.server(), []
+    server, rejections = federation.server(), []
 
     def start_another(name):
         second = federation.server()
         second.resume()
         with pytest.raises(BusyError, match="Another process is at work in"):
             second.run(2)
-        refusals.append(name)
+        rejections.append(name)
 
     server.phase = start_another
     assert server.run(1).round == 1
-    assert len(refusals) == 6
+    assert len(rejections) == 6
     assert not [event for event in federation.events if event["event"] == "resumed"]
 
 
@@ -568,7 +573,7 @@ def test_the_name_of_a_run_leads_out_of_no_folder(run, tmp_path):
 
 
 @pytest.mark.parametrize("sites", [[[0], [1]], [[0, 2], [1]], [[0, 1, 2], []], [[0, 1, 2, 3]]])
-def test_sites_that_are_not_all_agents_in_order_are_refused(sites, tmp_path):
+def test_sites_that_are_not_all_agents_in_order_are_rejected(sites, tmp_path):
     with pytest.raises(ValueError, match="`sites` must list the agents 0 to 2 in order"):
         Federation(tmp_path, sites=sites).server()
 

@@ -55,7 +55,7 @@ def asked(tmp_path):
 
 def word(reply):
     header = unpack(reply).header
-    return header["kind"] if header["kind"] != "refusal" else header["code"]
+    return header["kind"] if header["kind"] != "rejection" else header["code"]
 
 
 WRONG = {
@@ -86,17 +86,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_message_is_refused_and_nothing_is_kept_of_it(wrong, asked, tmp_path, caplog):
+def test_a_message_is_rejected_and_nothing_is_kept_of_it(wrong, asked, tmp_path, caplog):
     caplog.set_level("WARNING", "fedhsa.site")
     site, messages = asked
     code, spoil = WRONG[wrong]
     assert word(site.answer(spoil(messages[0]))) == code
     assert not (tmp_path / "sites" / "test" / "0.state").exists()
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"refused a message ({code})"]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"rejected a message ({code})"]
     assert word(site.answer(messages[0])) == "reply"
 
 
-def test_messages_out_of_order_are_refused_and_repeated_ones_answered_as_before(asked):
+def test_messages_out_of_order_are_rejected_and_repeated_ones_answered_as_before(asked):
     site, (first, second, third, fourth) = asked
     assert word(site.answer(second)) == "missed"
     replies = [site.answer(first), site.answer(second)]
@@ -146,7 +146,7 @@ def test_a_damaged_state_is_not_taken_for_none(asked):
 
 
 @pytest.mark.parametrize(("numbers", "agents"), [([], 0), ([3], 1), ([-1], 1), ([0, 1], 1), ([0], 2)])
-def test_agents_that_are_not_the_numbers_are_refused(numbers, agents, tmp_path):
+def test_agents_that_are_not_the_numbers_are_rejected(numbers, agents, tmp_path):
     federation = Federation(tmp_path)
     some = fh.tree.take(federation.problem.flat_agents, slice(0, max(agents, 1)))
     with pytest.raises(ValueError, match=r"`numbers` must say|`agents` must be as many"):

@@ -69,7 +69,7 @@ def test_a_state_is_the_old_or_the_new_one_wherever_a_write_ends(sync, tmp_path,
     pytest.fail("more calls than were tried")
 
 
-def test_a_file_that_is_no_state_is_refused_with_its_name(tmp_path):
+def test_a_file_that_is_no_state_is_rejected_with_its_name(tmp_path):
     path = tmp_path / "a.state"
     Store(path, sync=False).save({"round": 1}, {"x": np.zeros(100)})
     path.write_bytes(path.read_bytes()[:-50])
@@ -90,7 +90,7 @@ def test_a_change_by_another_process_is_seen_also_within_the_same_moment(tmp_pat
     assert other.changed
 
 
-def test_two_at_once_wait_for_each_other_or_are_refused(tmp_path):
+def test_two_at_once_wait_for_each_other_or_are_rejected(tmp_path):
     one, two = Store(tmp_path / "a.state"), Store(tmp_path / "a.state")
     order = []
     with one.alone():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedhsa.deploy.wire import DTYPES, HEADER_BYTES, Refused, pack, unpack
+from fedhsa.deploy.wire import DTYPES, HEADER_BYTES, RejectedError, pack, unpack
 from fuzz import changed, mangle, parts, seal
 
 VALID = [
@@ -84,51 +84,51 @@ def test_a_header_that_could_not_be_read_again_is_not_written():
         (changed(VALID[0], arrays=[["a", "bool", [34]]]), "malformed", "truth values"),
     ],
 )
-def test_everything_else_is_refused_with_its_reason(data, code, words):
-    with pytest.raises(Refused, match=words) as refused:
+def test_everything_else_is_rejected_with_its_reason(data, code, words):
+    with pytest.raises(RejectedError, match=words) as rejected:
         unpack(data)
-    assert refused.value.code == code
+    assert rejected.value.code == code
 
 
-def test_more_bytes_than_expected_are_refused():
+def test_more_bytes_than_expected_are_rejected():
     assert unpack(VALID[0], 34).arrays["theta"].shape == (4,)
-    with pytest.raises(Refused, match="34 bytes of arrays are more than the 33") as refused:
+    with pytest.raises(RejectedError, match="34 bytes of arrays are more than the 33") as rejected:
         unpack(VALID[0], 33)
-    assert refused.value.code == "oversized"
-    with pytest.raises(Refused, match="bytes are more than") as refused:  # not even looked at
+    assert rejected.value.code == "oversized"
+    with pytest.raises(RejectedError, match="bytes are more than") as rejected:  # not even looked at
         unpack(VALID[0][:8] + bytes(HEADER_BYTES + 1000), 100)
-    assert refused.value.code == "oversized"
+    assert rejected.value.code == "oversized"
 
 
 def test_a_reason_is_short_whatever_was_sent():
     data = changed(VALID[0], arrays=[["x" * 100_000, "float64", [9]]])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RejectedError) as rejected:
         unpack(data)
-    assert len(refused.value.reason) <= 300
+    assert len(rejected.value.reason) <= 300
 
 
 def check_decoder(count: int, seed: int) -> int:
-    """How many of so many mangled messages were refused; anything but `Refused` is an error."""
-    chance, refused = random.Random(seed), 0
+    """How many of so many mangled messages were rejected; anything but `RejectedError` is an error."""
+    chance, rejected = random.Random(seed), 0
     for _ in range(count):
         data = mangle(VALID, chance)
         try:
             packet = unpack(data, 10_000)
-        except Refused:
-            refused += 1
+        except RejectedError:
+            rejected += 1
             continue
         assert isinstance(packet.header, dict)
         assert sum(array.nbytes for array in packet.arrays.values()) <= len(data)
-    return refused
+    return rejected
 
 
-def test_the_decoder_refuses_mangled_messages_and_never_fails():
+def test_the_decoder_rejects_mangled_messages_and_never_fails():
     """3,000 inputs: noise, cut, flipped, resealed, odd words, shapes of petabytes, JSON 20,000 deep."""
     assert check_decoder(3_000, 0) > 1_500
 
 
 @pytest.mark.slow
-def test_the_decoder_refuses_very_many_mangled_messages():
+def test_the_decoder_rejects_very_many_mangled_messages():
     """200,000 inputs."""
     assert check_decoder(200_000, 1) > 100_000
 
@@ -141,7 +141,7 @@ def test_the_decoder_takes_no_more_memory_than_messages_are_long():
         for data in inputs:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(RejectedError):
                 unpack(data, 10_000)
             assert tracemalloc.get_traced_memory()[1] - before < 100_000 + 60 * len(data)
     finally:
@@ -150,9 +150,9 @@ def test_the_decoder_takes_no_more_memory_than_messages_are_long():
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda b: seal(b, b""))))
-def test_noise_is_refused(data):
+def test_noise_is_rejected(data):
     try:
         header, values = unpack(data)
-    except Refused:
+    except RejectedError:
         return
     assert parts(data)[0] == header | {"arrays": [[n, v.dtype.name, list(v.shape)] for n, v in values.items()]}

@@ -121,6 +121,8 @@ class Exchange(NamedTuple):
     """`(message, memory, agent, block, round) -> (reply, memory)`, for one agent."""
     aggregate: Callable[[Any, Replies, Round], Any]
     """`(server, replies, round) -> server`."""
+    replies_are_operators: bool = False
+    """Whether a reply is the agent's operator at the parameter, whose average a server may record the norm of."""
 
 
 class AbstractAlgorithm(eqx.Module):

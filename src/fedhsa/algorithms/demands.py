@@ -193,14 +193,21 @@ ORDER = "Compressed, Delayed, OverTheAir, Lossy, Partial"
 def check(wrapper: Any) -> None:
     """Raises if the wrapper cannot go around what it wraps, and says why."""
     this = type(wrapper).__name__
-    for layer in wrapper.algorithm.layers:
+    for qualifier, that, reason in objections(wrapper.algorithm, wrapper.effects, wrapper.stage, this):
+        raise TypeError(f"{this}{qualifier} cannot wrap {that}: {reason}")
+
+
+def objections(algorithm: Any, effects: Effect, stage: Any, this: str) -> Iterator[tuple[str, str, str]]:
+    """Why something with these effects, here called `this`, cannot happen to an algorithm at this stage.
+
+    Each objection tells under which settings, the name of the layer that objects, and the reason.
+    """
+    for layer in algorithm.layers:
         that = type(layer).__name__
-        for effect, reason in _conflicts(layer, wrapper.effects):
-            raise TypeError(
-                f"{this}{QUALIFIED.get(effect, '')} cannot wrap {that}: {reason.format(this=this, that=that)}"
-            )
-        if wrapper.stage is not None and layer.stage is not None and layer.stage >= wrapper.stage:
-            raise TypeError(f"{this} cannot wrap {that}: from the inside out the order is {ORDER}, each once.")
+        for effect, reason in _conflicts(layer, effects):
+            yield QUALIFIED.get(effect, ""), that, reason.format(this=this, that=that)
+        if stage is not None and layer.stage is not None and layer.stage >= stage:
+            yield "", that, f"from the inside out the order is {ORDER}, each once."
 
 
 def _conflicts(layer: Any, effects: Effect) -> Iterator[tuple[Effect, str]]:

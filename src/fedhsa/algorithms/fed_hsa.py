@@ -60,7 +60,7 @@ class FedHSA(AbstractServerStep):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, anchor, average_operator),
+            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True),
             Exchange("delta", send_operator, self._local_steps, self._move),
         )
 

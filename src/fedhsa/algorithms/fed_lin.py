@@ -73,7 +73,7 @@ class FedLin(AbstractAlgorithm):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, anchor, average_operator),
+            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True),
             Exchange("delta", send_operator, self._local_steps, move),
         )
 
@@ -179,7 +179,7 @@ class SSLocalSGD(AbstractRefreshing):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, self._anchor, self._average_operator),
+            Exchange("operator", send_theta, self._anchor, self._average_operator, replies_are_operators=True),
             Exchange("delta", send_operator, self._local_steps, move),
         )
 

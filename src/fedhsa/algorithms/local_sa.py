@@ -72,7 +72,7 @@ class AbstractOneStep(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("operator", send_theta, self._operator, self._step),)
+        return (Exchange("operator", send_theta, self._operator, self._step, replies_are_operators=True),)
 
     def _operator(self, theta, memory, agent, block, round):
         return agent.operator(theta, tree.take(block, 0)), memory

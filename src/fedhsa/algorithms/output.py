@@ -220,7 +220,7 @@ class RichardsonRomberg(AbstractWrapper):
             )(self.factors, server.inner, _apart(replies.values, copies))
             return Report(jnp.tensordot(self._coefficients(), inner.theta, axes=1), inner)
 
-        return Exchange(self.algorithm.exchanges[number].name, send, local, aggregate)
+        return self.algorithm.exchanges[number]._replace(send=send, local=local, aggregate=aggregate)
 
     def _coefficients(self):
         f = jnp.asarray(self.factors)

@@ -22,14 +22,14 @@ from .settings import AnalyzeSettings
 LONGEST_CHOICE = 90.0
 """Seconds that the search for settings may take, by estimate."""
 PER_WAY = 25
-"""Predictions that it makes for each method and number of local steps."""
+"""How many predictions the search makes for each method and number of local steps."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """All of it. A text in the place of a result says why there is none."""
+    """All results of an analysis. Where there is none, a text says why."""
 
     settings: AnalyzeSettings
     problem: Problem
@@ -42,8 +42,8 @@ class Analysis:
     """The settings that reach the target, or None without one."""
 
     @property
-    def sound(self) -> dict[str, Prediction]:
-        """The predictions there are."""
+    def available(self) -> dict[str, Prediction]:
+        """The predictions that could be made."""
         return {name: p for name, p in self.predictions.items() if isinstance(p, Prediction)}
 
     @property
@@ -93,11 +93,11 @@ def analyse(
     settings: AnalyzeSettings,
     problem: Problem,
     algorithms: Mapping[str, AbstractAlgorithm],
-    progress: Callable[[str], None] = lambda said: None,
+    progress: Callable[[str], None] = lambda what: None,
 ) -> Analysis:
-    """Computes everything but the figure; `progress` hears what is being computed."""
+    """Computes everything but the figure; `progress` is called with what is being computed."""
     progress("constants and assumptions")
-    constants = attempt(lambda: theory.constants(problem, key=settings.key))
+    constants = result_or_reason(lambda: theory.constants(problem, key=settings.key))
     conditions: dict[str, tuple[Line, ...]] = {}
     assumptions: tuple[Line, ...] = ()
     if not isinstance(constants, str):
@@ -107,21 +107,21 @@ def analyse(
     predictions = {}
     for name, algorithm in algorithms.items():
         progress(f"prediction of {name}")
-        predictions[name] = attempt(lambda a=algorithm: _predict(settings, problem, a))
+        predictions[name] = result_or_reason(lambda a=algorithm: _predict(settings, problem, a))
     choice = None
     if settings.target is not None:
         progress(f"settings that reach {settings.target:g}")
-        choice = attempt(lambda: _choose(settings, problem, algorithms))
+        choice = result_or_reason(lambda: _choose(settings, problem, algorithms))
     return Analysis(settings, problem, constants, assumptions, conditions, predictions, choice)
 
 
-def attempt(compute: Callable[[], T]) -> T | str:
-    """The result, or the sentence with which theory refuses."""
+def result_or_reason(compute: Callable[[], T]) -> T | str:
+    """The result, or the sentence in which theory says why there is none."""
     try:
-        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow, and may
+        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow
             return compute()
-    except (TypeError, ValueError) as refusal:
-        return str(refusal)
+    except (TypeError, ValueError) as error:
+        return str(error)
 
 
 def arguments(algorithm: AbstractAlgorithm) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def arguments(algorithm: AbstractAlgorithm) -> dict[str, Any]:
 
 
 def run_command(analysis: Analysis, choice: Choice) -> list[str]:
-    """What to type to run a proposal."""
+    """The command that runs a proposal, word by word."""
     settings, chosen = analysis.settings, arguments(choice.algorithm)
     words = ["fedhsa", "run", "--problem", settings.problem]
     for name in ("num_agents", "dim", "heterogeneity", "problem_key"):

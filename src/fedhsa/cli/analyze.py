@@ -21,7 +21,7 @@ from .words import sentences
 
 FIGURE = "analyze"
 LONG = 90.0
-"""From so many seconds on, by estimate, the user is told what to expect."""
+"""Seconds; the user is warned if an analysis is estimated to take longer."""
 
 
 def main(args: Sequence[str], console: Console) -> int:
@@ -45,12 +45,12 @@ def main(args: Sequence[str], console: Console) -> int:
             stack.enter_context(writable(settings.folder))
         progress = stack.enter_context(_status(settings.progress))
         analysis = analyse(settings, problem, algorithms, progress)
-        drawn = bool(analysis.sound) and settings.plot
+        drawn = bool(analysis.available) and settings.plot
         absent = _draw(analysis, progress) if drawn else None
     figure = settings.folder / f"{FIGURE}.png" if drawn else None
     if settings.json:
-        said = {"sentences": sentences(analysis), "figure": None if figure is None else str(figure)}
-        print(json.dumps(analysis.to_dict() | said, indent=2, allow_nan=False))
+        words = {"sentences": sentences(analysis), "figure": None if figure is None else str(figure)}
+        print(json.dumps(analysis.to_dict() | words, indent=2, allow_nan=False))
         return 0
     page.show(console, analysis)
     if absent:
@@ -61,12 +61,12 @@ def main(args: Sequence[str], console: Console) -> int:
 
 
 def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
-    """Writes the figure; says which panels were left out."""
+    """Writes the figure; gives a sentence on the panels that were left out, or None."""
     found = sweeps(analysis, progress)
     progress("figure")
-    missing = [words for words in ("local_steps", "step_size") if words not in found]
+    missing = [setting for setting in ("local_steps", "step_size") if setting not in found]
     figure = plots.analysis(
-        analysis.sound,
+        analysis.available,
         found,
         target=analysis.settings.target,
         title=title(analysis.settings, analysis.problem),
@@ -81,9 +81,9 @@ def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
 
 @contextlib.contextmanager
 def _status(show: bool) -> Iterator[Callable[[str], None]]:
-    """Gives a function that shows on stderr what is being computed; silent where nobody watches."""
+    """Gives a function that shows on stderr what is being computed; silent where stderr is not a terminal."""
     if not (show and sys.stderr.isatty()):
-        yield lambda said: None
+        yield lambda what: None
         return
     with Console(stderr=True).status("...") as status:
-        yield lambda said: status.update(f"{said} ...")
+        yield lambda what: status.update(f"{what} ...")

@@ -38,7 +38,7 @@ def make_algorithm(settings: AbstractSettings, problem: Problem, text: str, step
     shared = {"local_steps": settings.local_steps, "server_step": settings.server_step}
     try:
         algorithm = parse(text, problem, step_size=step_size, **shared)
-        adapt(algorithm, problem)  # refuses what does not fit
+        adapt(algorithm, problem)  # raises if it does not fit
     except (TypeError, ValueError) as error:  # a wrapper that does not fit, an argument that is missing
         raise UsageError(str(error)) from error
     return algorithm

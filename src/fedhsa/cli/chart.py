@@ -1,4 +1,4 @@
-"""A curve on the terminal, for a first look."""
+"""A curve drawn on the terminal."""
 
 import numpy as np
 

@@ -21,7 +21,7 @@ class Checkpoints:
         self.names = settings.algorithm
 
     def start(self, resume: bool) -> None:
-        """Takes up the checkpoints that are there, or starts afresh."""
+        """Continues from the checkpoints that are there, or starts over."""
         label = self.folder / "settings.json"
         if resume and label.exists():
             self._check(label)

@@ -37,12 +37,12 @@ usage: fedhsa deploy COMMAND [OPTIONS]
 Runs an algorithm by messages between a server and agents that keep their data.
 
 commands:
-  demo    a real Flower federation on this machine, for a look: two minutes
-  memory  everything in one process, with faults if you like: seconds
+  demo    a real Flower federation on this machine, to try: two minutes
+  memory  everything in one process, optionally with faults: seconds
   ray     agents shared out over the processes of a cluster: thousands of rounds
   flower  write or run a Flower app for your own federation
   keys    make the certificates and keys of a federation
-  status  how a run stands, while it runs or afterwards
+  status  how far a run is, while it runs or afterwards
 
 Every command explains its settings with `--help`. docs/deploy.md leads from a
 laptop to three machines and to your own data.
@@ -84,7 +84,7 @@ def _memory(args: list[str], console: Console) -> int:
             folder,
             missing=settings.policy(),
             faults=faults,
-            watch=_teller(console),
+            watch=_event_printer(console),
             config=settings.config_of_sites(),
         )
         result = carry_out(plan, server, settings.rounds, folder, settings.resume, _command(settings, args))
@@ -108,7 +108,7 @@ def _ray(args: list[str], console: Console) -> int:
             missing=settings.policy(),
             folder=folder,
             resume=settings.resume,
-            watch=_teller(console),
+            watch=_event_printer(console),
             config=settings.config_of_sites(),
             command=_command(settings, args),
         )
@@ -126,7 +126,7 @@ def _demo(args: list[str], console: Console) -> int:
         _print(console, f"Starting a SuperLink and {plan.num_agents} SuperNodes on this machine, {how} ...")
         with Network(plan.num_agents, insecure=settings.insecure, logs=folder / "logs") as network:
             console.print("All are online. Flower starts a process for every message: a round takes a while.")
-            code = network.run(app, on_line=_flower_teller(console, settings.verbose))
+            code = network.run(app, on_line=_line_printer(console, settings.verbose))
     console.print("The SuperLink and the SuperNodes are stopped.")
     _print_privacy(console, settings)
     return _finish_flower(console, folder, code)
@@ -141,18 +141,18 @@ def _flower(args: list[str], console: Console) -> int:
         return 0
     from ..deploy.flower.network import run_on, simulate
 
-    tell = _flower_teller(console, settings.verbose)
+    on_line = _line_printer(console, settings.verbose)
     with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
         if settings.simulate:
             folder = settings.folder.absolute()
             with writable(folder):
                 app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
-                code = simulate(app, settings.plan().num_agents, on_line=tell)
+                code = simulate(app, settings.plan().num_agents, on_line=on_line)
                 _print_privacy(console, settings)
                 return _finish_flower(console, folder, code)
         app = _write(pathlib.Path(home, "app"), settings, settings.folder, settings.state, args)
         certificates = None if settings.insecure else settings.root_certificates
-        code = run_on(str(settings.superlink), app, on_line=tell, root_certificates=certificates)
+        code = run_on(str(settings.superlink), app, on_line=on_line, root_certificates=certificates)
     if code:
         raise FailedRunError("The run did not complete; `--verbose` shows all that Flower says.")
     _print(console, f"The results are on the SuperLink's machine, in {settings.folder}.")
@@ -200,24 +200,24 @@ def _command(settings: AbstractDeploySettings, args: Sequence[str]) -> str:
     return shlex.join(["fedhsa", *settings.command.split(), *args])
 
 
-def _teller(console: Console) -> Callable[[dict[str, Any]], None]:
-    def tell(event: dict[str, Any]) -> None:
+def _event_printer(console: Console) -> Callable[[dict[str, Any]], None]:
+    def show(event: dict[str, Any]) -> None:
         if words := sentence(event):
             _print(console, words)
 
-    return tell
+    return show
 
 
-def _flower_teller(console: Console, verbose: bool) -> Callable[[str], None]:
-    """Shows the server's own lines, or all."""
+def _line_printer(console: Console, verbose: bool) -> Callable[[str], None]:
+    """Prints the lines of our server, or with `verbose` all that Flower writes."""
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         if line.startswith(PREFIX):
             _print(console, line.removeprefix(PREFIX))
         elif verbose:
             _print(console, line)
 
-    return tell
+    return show
 
 
 def _finish(console: Console, settings: AbstractDeploySettings, result: Result) -> int:
@@ -227,13 +227,13 @@ def _finish(console: Console, settings: AbstractDeploySettings, result: Result) 
     _print(console, f"Figure: {folder / 'curves.png'}")
     _print_privacy(console, settings)
     if not result.complete:
-        console.print("Interrupted: what there is was written. Go on with the same command and `--resume`.")
+        console.print("Interrupted: what is done was written. Continue with the same command and `--resume`.")
         return INTERRUPTED
     return 0
 
 
 def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
-    """Says what noise was worth, by the accounts that the sites of this folder keep."""
+    """Prints how much privacy was spent, by the accounts that the sites of this folder keep."""
     privacy = deploy.Privacy.from_config(settings.config_of_sites())
     if privacy is None:
         return
@@ -255,6 +255,6 @@ def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:
     if code or not manifest.get("complete"):
         raise FailedRunError(
             f"The run did not complete. What happened is in {folder / 'log.jsonl'}, what Flower says in "
-            f"{folder / 'logs'}; go on with `--resume`."
+            f"{folder / 'logs'}; continue it with `--resume`."
         )
     return 0

@@ -17,14 +17,14 @@ from .usage import check_name, check_number
 _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
 curves.csv, curves.npz, manifest.json), log.jsonl (what happened, one JSON
-object per line) and server.state (the checkpoint; --resume goes on from it).
-`fedhsa deploy status` tells how a run stands, also while it runs.
+object per line) and server.state (the checkpoint; --resume continues from it).
+`fedhsa deploy status` shows how far a run is, also while it runs.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class AbstractDeploySettings(AbstractSettings):
-    """What all runs by messages can be told."""
+    """The settings that all runs by messages have."""
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
     """The algorithm, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
@@ -33,17 +33,17 @@ class AbstractDeploySettings(AbstractSettings):
     agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None
     """Instead of a problem: a function (also MODULE:FUNCTION) that builds a node's agent from its own data."""
     data: Annotated[str, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = ""
-    """What this function is told as `data`, for instance a file; {number} stands for the agent's number."""
+    """What this function gets as `data`, for instance a file; {number} stands for the agent's number."""
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 20
     """Number of rounds, in all."""
     dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
     """The precision."""
     missing: Annotated[str, tyro.conf.arg(metavar="wait|skip|fail")] = "wait"
-    """When an agent does not answer: wait for it, go on without it in this round, or stop."""
+    """When an agent does not answer: wait for it, leave it out of this round, or stop."""
     patience: Annotated[
         float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="(default: 600 to wait, else 60)")
     ] = None
-    """How long an exchange may take before an agent is missing."""
+    """How long an exchange may take before an agent counts as missing."""
     at_least: int = 1
     """With skip: how many agents a round needs."""
     clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
@@ -51,11 +51,11 @@ class AbstractDeploySettings(AbstractSettings):
     noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
     """Add Gaussian noise to every reply, with this many times twice the clip as its standard deviation."""
     epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
-    """With noise: answer no more once more privacy than this would be spent."""
+    """With noise: stop answering before more privacy than this is spent."""
     delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
     resume: bool = False
-    """Go on from the checkpoint in the output folder."""
+    """Continue from the checkpoint in the output folder."""
 
     def _check_own(self) -> None:
         _check.count("rounds", self.rounds)
@@ -76,13 +76,13 @@ class AbstractDeploySettings(AbstractSettings):
             raise UsageError("`algorithm` and `step_size` must be one each: a federation runs one algorithm at a time.")
 
     def config_of_sites(self) -> dict[str, Any]:
-        """What sites are told besides the plan, unless they have settings of their own."""
+        """The settings that sites get besides the plan, unless they have their own."""
         noise = {name: getattr(self, name) for name in SETTINGS}
         data = str(pathlib.Path(self.data).absolute()) if self.data and self._is_here(self.data) else self.data
         return {"data": data, **{name: value for name, value in noise.items() if value is not None}}
 
     def _is_here(self, data: str) -> bool:
-        """Whether data are a file of this machine, which processes find from wherever they are by its whole name."""
+        """Whether data are a file of this machine, which other processes then get with its absolute path."""
         return pathlib.Path(data.replace("{number}", "0")).exists()
 
     def policy(self) -> Missing:
@@ -108,12 +108,12 @@ class AbstractDeploySettings(AbstractSettings):
 
 @dataclasses.dataclass(frozen=True)
 class MemorySettings(AbstractDeploySettings):
-    """All that `fedhsa deploy memory` can be told."""
+    """The settings of `fedhsa deploy memory`."""
 
     command = "deploy memory"
     description = f"""\
 Runs a federation inside this process: the same server, sites and messages as
-on a network, to see what they do, and what happens when something goes wrong.
+on a network, to see what they do, and what happens when something fails.
 
 Examples:
   fedhsa deploy memory
@@ -136,18 +136,18 @@ Examples:
 
 @dataclasses.dataclass(frozen=True)
 class RaySettings(AbstractDeploySettings):
-    """All that `fedhsa deploy ray` can be told."""
+    """The settings of `fedhsa deploy ray`."""
 
     command = "deploy ray"
     description = f"""\
-Runs on Ray: agents are shared out over actors, long-lived processes that may
+Runs on Ray: agents are divided among actors, long-lived processes that may
 be on other machines of a trusted cluster. Rounds take milliseconds.
 
 Examples:
   fedhsa deploy ray --num-agents 1000 --actors 4
   fedhsa deploy ray --address auto --out /shared/run     (a running cluster)
 
-An actor that dies is started again, and goes on from what it has saved in the
+An actor that dies is started again, and continues from what it has saved in the
 output folder: on a cluster that must be a folder that all machines share.
 
 {_FILES}"""
@@ -155,7 +155,7 @@ output folder: on a cluster that must be a folder that all machines share.
     address: str = "local"
     """local: start Ray for this run; auto or HOST:PORT: use a running cluster."""
     actors: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
-    """Over how many processes the agents are shared out."""
+    """How many processes share the agents."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/ray")] = None
     """The folder for the results."""
 
@@ -167,12 +167,12 @@ output folder: on a cluster that must be a folder that all machines share.
 
 @dataclasses.dataclass(frozen=True)
 class DemoSettings(AbstractDeploySettings):
-    """All that `fedhsa deploy demo` can be told."""
+    """The settings of `fedhsa deploy demo`."""
 
     command = "deploy demo"
     description = f"""\
 Runs a real Flower federation on this machine: a SuperLink and one SuperNode
-per agent, encrypted and with keys, started for this run and gone after it.
+per agent, encrypted and with keys, started for this run and removed after it.
 Nothing outside this machine is contacted. A round takes about 15 seconds:
 Flower starts a new process for every message.
 
@@ -193,14 +193,14 @@ Examples:
     insecure: bool = False
     """Without encryption and keys."""
     verbose: bool = False
-    """Show all that Flower says."""
+    """Show all that Flower prints."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/demo")] = None
     """The folder for the results."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FlowerSettings(AbstractDeploySettings):
-    """All that `fedhsa deploy flower` can be told."""
+    """The settings of `fedhsa deploy flower`."""
 
     command = "deploy flower"
     description = f"""\
@@ -234,9 +234,9 @@ below the folder in which the SuperLink was started, unless it is absolute.
     insecure: bool = False
     """Talk to the SuperLink without encryption."""
     state: str = "~/.fedhsa/sites"
-    """The folder on each node's machine for what its agent must not forget."""
+    """The folder on each node's machine for the state of its agent."""
     verbose: bool = False
-    """Show all that Flower says."""
+    """Show all that Flower prints."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/flower")] = None
     """The folder for the results."""
 
@@ -265,7 +265,7 @@ below the folder in which the SuperLink was started, unless it is absolute.
 
 @dataclasses.dataclass(frozen=True)
 class KeysSettings(AbstractFlags):
-    """All that `fedhsa deploy keys` can be told."""
+    """The settings of `fedhsa deploy keys`."""
 
     command = "deploy keys"
     description = """\
@@ -291,11 +291,11 @@ Examples:
 
 @dataclasses.dataclass(frozen=True)
 class StatusSettings(AbstractFlags):
-    """All that `fedhsa deploy status` can be told."""
+    """The settings of `fedhsa deploy status`."""
 
     command = "deploy status"
     description = """\
-Tells how a run stands, while it runs or afterwards, from its output folder.
+Shows how far a run is, while it runs or afterwards, from its output folder.
 
 Examples:
   fedhsa deploy status

@@ -9,12 +9,10 @@ from ..theory.independent import LARGEST
 
 START, PER_UNIT = 0.02, 3e-9
 """Seconds, fitted to two cores: what a prediction takes at least, and per multiplication."""
-
-
 PER_TRIAL = 2e-7
 """Seconds per agent and cubed dimension of the search for stable settings, which tries a hundred of them."""
 SWEEPS = 100
-"""How often the exact law of independent sampling goes through a round until its moments are still."""
+"""How often the exact law of independent sampling goes through a round until its moments no longer change."""
 
 
 def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:

@@ -1,4 +1,4 @@
-"""What theory says before and beside a run: warnings, rounds to a target, and the predicted curves."""
+"""What theory says before and during a run: warnings, rounds to a target, and the predicted curves."""
 
 import concurrent.futures
 import math
@@ -61,7 +61,7 @@ class Forecast:
 
 def _predict(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction | None:
     try:
-        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow, and may
+        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow
             return predict(problem, algorithm)
     except (TypeError, ValueError):  # theory has nothing to say: the run goes on without it
         return None
@@ -75,10 +75,10 @@ def _has_quick_law(problem: Problem) -> bool:
 
 def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[str]:
     """Warns of what will diverge or miss the target; gives sentences on how long the rest will take."""
-    said = []
+    sentences = []
     for name, prediction in predictions.items():
         if not prediction.stable:
-            warnings.warn(explained(name, prediction), stacklevel=2)
+            warnings.warn(explain_divergence(name, prediction), stacklevel=2)
         elif settings.target is not None:
             rounds = prediction.reach(settings.target).rounds
             if math.isinf(rounds):
@@ -90,18 +90,18 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
                     stacklevel=2,
                 )
             elif prediction.basis == "mean":
-                said.append(f"The mean of {name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
+                sentences.append(f"The mean of {name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
             else:
-                said.append(f"{name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
+                sentences.append(f"{name} should reach {settings.target:g} after {rounds:,.0f} rounds.")
     if settings.target is not None and not predictions:
-        said.append(
+        sentences.append(
             "Whether the target can be reached is not known, or takes long to predict: `fedhsa analyze` says which."
         )
-    return said
+    return sentences
 
 
 def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians: np.ndarray) -> str:
-    """That a method with this spectral radius diverges, and what to change."""
+    """A sentence: that a method with this spectral radius diverges, and what to change."""
     rule, H = local_rule(algorithm), algorithm.block_length
     if rule is None:
         return f"{name} will diverge with these settings: its spectral radius is {growth:.4g}. Use a smaller step."
@@ -119,13 +119,13 @@ def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians
     return f"{name} will diverge at {at}: its spectral radius is {growth:.4g}. Use a step below {largest:.3g}{fewer}."
 
 
-def explained(name: str, prediction: Prediction) -> str:
-    """`divergence` of a prediction."""
+def explain_divergence(name: str, prediction: Prediction) -> str:
+    """The same sentence for a prediction."""
     return divergence(name, prediction.algorithm, prediction.spectral_radius, prediction.jacobians)
 
 
 def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
-    """That a method stops above the target, and what to change."""
+    """A sentence: that a method stops above the target, and what to change."""
     if prediction.basis == "mean":
         bias = float(prediction.heterogeneity_bias @ prediction.heterogeneity_bias)
         return f"{name} cannot reach `target` {target:g} with these settings: its mean alone stops at {bias:.3g}."

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def writable(folder: pathlib.Path) -> Iterator[None]:
-    """Makes the folder and proves that it can be written to; takes it away if nothing was put there."""
+    """Makes the folder and proves that it can be written to; removes it if nothing was written."""
     made = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ def _predictions(console: Console, analysis: Analysis) -> None:
     for name, p in analysis.predictions.items():
         if isinstance(p, str):
             console.print(f"{name}: {p}")
-    found = analysis.sound
+    found = analysis.available
     if not found:
         return
     table = _table("", *found, justify="right")

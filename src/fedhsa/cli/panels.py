@@ -8,7 +8,7 @@ import numpy as np
 
 from ..theory import Prediction, predict
 from . import effort
-from .analysis import Analysis, attempt
+from .analysis import Analysis, result_or_reason
 
 MOST_STEPS, FEWEST = 12, 3
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -26,7 +26,7 @@ def sweeps(analysis: Analysis, progress: Callable[[str], None]) -> dict[str, dic
         result[setting] = {}
         for name, values in grid.items():
             progress(f"{name} at other {setting.replace('_', ' ').removesuffix('s')}s")
-            result[setting][name] = _predictions(analysis, analysis.sound[name], setting, values)
+            result[setting][name] = _predictions(analysis, analysis.available[name], setting, values)
     return result
 
 
@@ -36,7 +36,9 @@ def _predictions(analysis: Analysis, own: Prediction, setting: str, values: list
     others = [dataclasses.replace(own.algorithm, **{setting: value}) for value in values]  # pyright: ignore[reportArgumentType]
     # The settings as asked are there already.
     made = (
-        own if a == own.algorithm else attempt(lambda a=a: predict(own.problem, a, samples=analysis.settings.samples))
+        own
+        if a == own.algorithm
+        else result_or_reason(lambda a=a: predict(own.problem, a, samples=analysis.settings.samples))
         for a in others
     )
     return [p for p in made if isinstance(p, Prediction)]
@@ -44,12 +46,12 @@ def _predictions(analysis: Analysis, own: Prediction, setting: str, values: list
 
 def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
     """Steps up to the largest stable one, evenly spaced on a logarithmic axis."""
-    one_each = effort.total(analysis.problem, (p.algorithm for p in analysis.sound.values()))
+    one_each = effort.total(analysis.problem, (p.algorithm for p in analysis.available.values()))
     points = min(MOST_STEPS, int(SECONDS["step_size"] / max(one_each, 1e-9)))
     if points < FEWEST:
         return {}
     grids = {}
-    for name, p in analysis.sound.items():
+    for name, p in analysis.available.items():
         if p.basis == "mean" or not hasattr(p.algorithm, "step_size"):
             continue  # no floor to draw, or no step to change
         step, largest = float(p.algorithm.step_size), p.max_step_size  # pyright: ignore[reportAttributeAccessIssue]
@@ -70,12 +72,12 @@ def _grid(step: float, largest: float, points: int) -> list[float]:
 
 def _local_steps(analysis: Analysis) -> dict[str, list[float]]:
     """Few and many local steps, as far as they are stable; the dearest are left out first."""
-    if not any(hasattr(p.algorithm, "local_steps") for p in analysis.sound.values()):
+    if not any(hasattr(p.algorithm, "local_steps") for p in analysis.available.values()):
         return {}
-    left, grids = SECONDS["local_steps"], {name: set[float]() for name in analysis.sound}
-    edges = {p.max_local_steps for p in analysis.sound.values() if not p.stable} - {None, math.inf, 0}
+    left, grids = SECONDS["local_steps"], {name: set[float]() for name in analysis.available}
+    edges = {p.max_local_steps for p in analysis.available.values() if not p.stable} - {None, math.inf, 0}
     for H in sorted({*LOCAL_STEPS, *(int(last) for last in edges if last)}):
-        for name, p in analysis.sound.items():
+        for name, p in analysis.available.items():
             own = getattr(p.algorithm, "local_steps", None)
             if own is None or p.max_local_steps is None or min(p.max_local_steps, max(10 * own, 50)) < H:
                 continue

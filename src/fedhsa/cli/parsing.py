@@ -92,7 +92,7 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F) -> F:
 
 
 def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
-    """Refuses unknown flags before tyro sees them: it would blame a missing word on the problem."""
+    """Raises if a flag is unknown, before tyro sees it: its message would be about the problem instead."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
     for flag in ("--option", "--over"):
@@ -111,7 +111,7 @@ def _unknown(kind: type[AbstractFlags], word: str) -> UsageError:
 
 
 def _registry() -> ConstructorRegistry:
-    """What is not a number stays text, for the settings to refuse in the same words as that of a file."""
+    """Keeps what is not a number as text, so that settings reject it in the same words as that of a file."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule

@@ -36,7 +36,7 @@ DEVICES = ("cpu", "gpu", "tpu")
 
 @dataclasses.dataclass(frozen=True)
 class ReproduceSettings(AbstractFlags):
-    """All that `fedhsa reproduce` can be told."""
+    """The settings of `fedhsa reproduce`."""
 
     command = "reproduce"
     description = """\

@@ -27,8 +27,8 @@ def main(args: Sequence[str], console: Console) -> int:
         return 0
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
-    coming = forecast.Forecast(problem, algorithms)
-    for sentence in coming.announce(settings):
+    predicted = forecast.Forecast(problem, algorithms)
+    for sentence in predicted.announce(settings):
         console.print(sentence, soft_wrap=True)
     started = datetime.datetime.now(datetime.UTC)
     command = shlex.join(["fedhsa", "run", *args])
@@ -40,7 +40,7 @@ def main(args: Sequence[str], console: Console) -> int:
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
             manifest = manifest_head(command, complete, started, settings.key, settings.plain())
-            predictions = coming.predictions()
+            predictions = predicted.predictions()
             theory, label = forecast.curves(predictions, results)
             write(
                 settings.folder,
@@ -56,7 +56,7 @@ def main(args: Sequence[str], console: Console) -> int:
     _report(console, settings, results)
     if not complete:
         again = "" if checkpoints is None else f" Continue with `{command}{'' if settings.resume else ' --resume'}`."
-        written = "what there is was written" if results else "nothing was written"
+        written = "what is done was written" if results else "nothing was written"
         console.print(f"Interrupted: {written}.{again}", soft_wrap=True)
         return INTERRUPTED
     return 0

@@ -16,7 +16,7 @@ from .usage import check_name, check_number, named_values
 
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
-"""What methods whose rounds are not alike are compared by."""
+"""What methods with different rounds can be compared by."""
 _PROBLEMS_OWN = "(default: the problem's own)"
 
 
@@ -27,7 +27,7 @@ def out_folder(default: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractFlags(abc.ABC):
-    """What a command can be told: every field is a flag."""
+    """The settings of a command: every field is a flag."""
 
     command: ClassVar[str]
     description: ClassVar[str]
@@ -35,7 +35,7 @@ class AbstractFlags(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class AbstractSettings(AbstractFlags):
-    """A problem and algorithms: what the commands that compute on a problem can be told."""
+    """A problem and algorithms: the settings of the commands that compute on a problem."""
 
     steps_optional: ClassVar[bool] = False
     """Whether the command finds step sizes by itself."""
@@ -131,7 +131,7 @@ class AbstractSettings(AbstractFlags):
 
 @dataclasses.dataclass(frozen=True)
 class AbstractSimulationSettings(AbstractSettings):
-    """What the commands that simulate a given number of rounds can be told."""
+    """The settings of the commands that simulate a given number of rounds."""
 
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 1000
     """Number of rounds."""
@@ -152,7 +152,7 @@ class AbstractSimulationSettings(AbstractSettings):
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(AbstractSimulationSettings):
-    """All that `fedhsa run` can be told."""
+    """The settings of `fedhsa run`."""
 
     command = "run"
     description = """\
@@ -170,8 +170,8 @@ and 95 % interval per round, and theory's prediction), curves.npz (every seed)
 and manifest.json (settings, versions, timings, status). A TOML file holds the
 same settings as the flags (num_agents = 20); flags win over the file.
 
-What will diverge, or cannot reach the target, is said before it runs, where
-theory can tell within a second or two.
+Before it runs, a warning names what will diverge or cannot reach the target,
+where theory can tell within a second or two.
 """
 
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
@@ -189,7 +189,7 @@ theory can tell within a second or two.
 
 @dataclasses.dataclass(frozen=True)
 class AnalyzeSettings(AbstractSettings):
-    """All that `fedhsa analyze` can be told."""
+    """The settings of `fedhsa analyze`."""
 
     command = "analyze"
     description = """\
@@ -230,7 +230,7 @@ A TOML file for `fedhsa run` serves here too.
 
 @dataclasses.dataclass(frozen=True)
 class CompareSettings(AbstractSettings):
-    """All that `fedhsa compare` can be told."""
+    """The settings of `fedhsa compare`."""
 
     command = "compare"
     steps_optional = True
@@ -296,7 +296,7 @@ Ctrl-C keeps the methods that are done.
 
 @dataclasses.dataclass(frozen=True)
 class SweepSettings(AbstractSimulationSettings):
-    """All that `fedhsa sweep` can be told."""
+    """The settings of `fedhsa sweep`."""
 
     command = "sweep"
     subfolder = "sweep"

@@ -1,4 +1,4 @@
-"""`fedhsa deploy status`: how a run stands, from its log and its checkpoint."""
+"""`fedhsa deploy status`: how far a run is, from its log and its checkpoint."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ RUNS = pathlib.Path("runs", "deploy")
 
 
 def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
-    """Prints how the run in `folder` stands; without one, the run that changed last."""
+    """Prints how far the run in `folder` is; without a folder, the run that changed last."""
     found = summarise(_latest() if folder is None else folder)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -28,7 +28,7 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
 
 
 def summarise(folder: pathlib.Path) -> dict[str, Any]:
-    """How the run stands, as plain values."""
+    """How far the run is, as plain values."""
     try:
         events = list(read(folder))
     except FileNotFoundError:
@@ -36,7 +36,7 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
     begun = [event for event in events if event["event"] in ("started", "resumed")]
     rounds = [event for event in events if event["event"] == "round"]
     if not begun:
-        raise FailedRunError(f"The log in {str(folder)!r} does not say that a run began.")
+        raise FailedRunError(f"The log in {str(folder)!r} has no entry that a run began.")
     last, latest = rounds[-1] if rounds else begun[-1], events[-1]
     running = Store(folder / "server.state").busy
     ended = latest["event"] if latest["event"] in ("finished", "failed", "interrupted", "diverged") else "killed"
@@ -60,7 +60,7 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         "bytes_down": sum(event["bytes_down"] for event in rounds),
         "bytes_up": sum(event["bytes_up"] for event in rounds),
         "resumed": sum(event["event"] == "resumed" for event in events),
-        "refused_messages": sum(event["event"] == "refused" for event in events),
+        "rejected_messages": sum(event["event"] == "rejected" for event in events),
         "started": begun[0]["time"],
         "last_event": latest["time"],
     }

@@ -9,15 +9,15 @@ from .analysis import Analysis
 
 def sentences(analysis: Analysis) -> list[str]:
     """What the numbers mean, in plain words."""
-    said = []
-    for name, p in analysis.sound.items():
+    lines = []
+    for name, p in analysis.available.items():
         if not p.stable:
-            said.append(forecast.explained(name, p))
+            lines.append(forecast.explain_divergence(name, p))
             continue
-        said += [_stability(name, p), *_stopping(name, p)]
+        lines += [_stability(name, p), *_stopping(name, p)]
         if analysis.settings.target is not None:
-            said.append(_reaching(name, p, analysis.settings.target))
-    return said
+            lines.append(_reaching(name, p, analysis.settings.target))
+    return lines
 
 
 def _stability(name: str, p: Prediction) -> str:
@@ -43,25 +43,25 @@ def _stopping(name: str, p: Prediction) -> list[str]:
         return [f"{name} goes all the way to the root: there is neither noise nor bias."]
     bias = float(p.bias @ p.bias) / p.floor
     if bias > 0.5:
-        parts = {"heterogeneity": p.heterogeneity_bias, "Markov": p.markov_bias, "curvature": p.curvature_bias}
-        cause = max(parts, key=lambda kind: float(parts[kind] @ parts[kind]))
-        mostly = "" if float(parts[cause] @ parts[cause]) > 0.8 * bias * p.floor else "bias, most of it "
+        biases = {"heterogeneity": p.heterogeneity_bias, "Markov": p.markov_bias, "curvature": p.curvature_bias}
+        cause = max(biases, key=lambda kind: float(biases[kind] @ biases[kind]))
+        mostly = "" if float(biases[cause] @ biases[cause]) > 0.8 * bias * p.floor else "bias, most of it "
         why = f"{percent(bias)} of that is {mostly}{cause} bias. A smaller step or fewer local steps reduce it."
     else:
         why = f"{percent(1 - bias)} of that is noise, which a smaller step or more agents reduce."
-    said = [f"{name} will not get below {p.floor:.2g} with these settings: {why}"]
+    lines = [f"{name} will not get below {p.floor:.2g} with these settings: {why}"]
     agents, M = p.saturation_agents, p.problem.num_agents
     if negligible(p.noise_variance, p):
-        said.append(f"{name}: there is no noise that more agents could average out.")
+        lines.append(f"{name}: there is no noise that more agents could average out.")
     elif math.isinf(agents):
-        said.append(f"{name}: every further agent helps, the floor goes like 1/M.")
+        lines.append(f"{name}: every further agent helps, the floor goes like 1/M.")
     elif agents > 100 * M:
-        said.append(f"{name}: further agents help, up to about {rough(agents)}.")
+        lines.append(f"{name}: further agents help, up to about {rough(agents)}.")
     elif agents < M:
-        said.append(f"{name}: more agents will not help: from about {rough(agents)} on, bias is what is left.")
+        lines.append(f"{name}: more agents will not help: from about {rough(agents)} on, bias is what is left.")
     else:
-        said.append(f"{name}: more than about {rough(agents)} agents will not help at this step: what is left is bias.")
-    return said
+        lines.append(f"{name}: more than about {rough(agents)} agents will not help at this step: the rest is bias.")
+    return lines
 
 
 def _reaching(name: str, p: Prediction, target: float) -> str:

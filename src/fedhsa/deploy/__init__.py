@@ -12,7 +12,7 @@ from .memory import Faults as Faults
 from .memory import Killed as Killed
 from .memory import MemoryTransport as MemoryTransport
 from .missing import Missing as Missing
-from .plan import Place as Place
+from .plan import AgentContext as AgentContext
 from .plan import Plan as Plan
 from .privacy import Privacy as Privacy
 from .schema import Schema as Schema
@@ -25,4 +25,4 @@ from .stream import AbstractStream as AbstractStream
 from .stream import Live as Live
 from .task import Task as Task
 from .transport import AbstractTransport as AbstractTransport
-from .wire import Refused as Refused
+from .wire import RejectedError as RejectedError

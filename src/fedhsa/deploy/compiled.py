@@ -1,4 +1,4 @@
-"""Compiled functions of which most arguments never change: these are taken apart once, not in every call."""
+"""Compiled functions most of whose arguments never change: these are flattened once, not in every call."""
 
 import functools
 from collections.abc import Callable

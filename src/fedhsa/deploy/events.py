@@ -1,22 +1,22 @@
-"""Events of a run in words, one line each, for whoever watches."""
+"""Events of a run in words, one line each, for the terminal."""
 
 from typing import Any
 
 PREFIX = "fedhsa: "
-"""Begins every line of a server on Flower that is for the user; the others are Flower's own."""
+"""How each line begins that a server on Flower prints for the user; all other lines are Flower's own."""
 
 
 def sentence(event: dict[str, Any]) -> str | None:
-    """What happened, for a terminal; None for what only the log needs."""
+    """What happened, in one line; None for events that only the log needs."""
     match event["event"]:
         case "started":
             return f"Run {event['run']}: {event['agents']} agents, {event['rounds']} rounds, {_value(event)}"
         case "resumed":
-            return f"Run {event['run']} goes on after round {event['round']} of {event['rounds']}, {_value(event)}"
+            return f"Run {event['run']} continues after round {event['round']} of {event['rounds']}, {_value(event)}"
         case "round":
             return _round(event)
-        case "refused":
-            return f"Refused a message ({event['code']}): {event['why']}"
+        case "rejected":
+            return f"RejectedError a message ({event['code']}): {event['why']}"
         case "missing":
             why = "; ".join(sorted(set(event["why"].values())))
             return f"No answer from {_agents(event['agents'])}" + (f": {why}" if why else "")
@@ -37,7 +37,7 @@ def _round(event: dict[str, Any]) -> str:
     words.append(f"{event['seconds']:.3g} s")
     words.append(f"{_bytes(event['bytes_down'])} down, {_bytes(event['bytes_up'])} up")
     if event["attempts"] > 1:
-        words.append(f"begun {event['attempts']} times")
+        words.append(f"{event['attempts']} attempts")
     return ", ".join(words)
 
 

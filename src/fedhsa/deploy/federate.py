@@ -38,7 +38,7 @@ def in_memory(
 ) -> Server:
     """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`.
 
-    `config` is what sites are told besides the plan, as the settings of a node would.
+    `config` is what sites get besides the plan, like the settings of a node.
 
     !!! example
         >>> import tempfile
@@ -65,7 +65,7 @@ def _server(
     sync: bool,
     **more: Any,
 ) -> Server:
-    """A server with its sites beside it, which are made when they are first asked and keep their states in `home`."""
+    """A server with its sites in this process, which are made when first asked and keep their states in `home`."""
 
     def begin(site: int) -> Site:
         store = Store(home / "sites" / server.run_id / f"{site}.state", sync)
@@ -92,17 +92,17 @@ def federate(
 ) -> Result:
     """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
 
-    The numbers are those of `simulate` with one seed. It is the way to see what a federation does, and what happens
-    when something dies; for speed use `simulate`.
+    The numbers are those of `simulate` with one seed. It shows what a federation does, and what happens
+    when a process dies; for speed use `simulate`.
 
     **Arguments:**
 
     - `rounds`, `key`, `theta`, `dtype`: as for `simulate`.
-    - `sites`: the numbers of each site's agents. Default: every agent is a site of its own.
+    - `sites`: the numbers of each site's agents. Default: one site for each agent.
     - `missing`: what to do about agents that do not answer.
     - `folder`: where server and sites keep their states and the server its log. Default: a temporary one.
     - `resume`: continue the run in `folder`; it may ask for more rounds.
-    - `faults`: what goes wrong on the way.
+    - `faults`: what goes wrong with messages and sites. Default: nothing.
     - `watch`: called with every event.
 
     !!! example
@@ -121,12 +121,12 @@ def federate(
     start = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
     agents = problem.flat_agents
     task = Task(adapted, problem.num_agents, start, key, dtype, tree.take(agents, 0), digest(problem, "problem"))
-    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as home:
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:
             return Site(task, tree.take(agents, np.asarray(numbers)), numbers, store, run)
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
-        server = _server(task, site, sites, pathlib.Path(place), faults, sync=folder is not None, **kept)
+        server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)
         found = conduct(server, rounds, cost(problem, algorithm), resume)
     return dataclasses.replace(found, theta=problem.unravel(found.theta))

@@ -1,4 +1,4 @@
-"""Live environments of Gymnasium as streams: copies that step together, with physics of their own."""
+"""Live environments of Gymnasium as streams: copies that step together, each agent with its own physics."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ class GymStream(AbstractStream):
     - `physics`: constants of the environment by name, like `{"gravity": 12.0, "length": 0.7}` for a cart pole; what
       the environment computes from them when it is made (the moment of the pole) is computed again.
     - `options`: what else the environment is made with, like `{"max_episode_steps": 200}`.
-    - `actions`: what the environment is told for each action, `(num_actions, ...)`, where it does not take numbers.
+    - `actions`: what the environment gets for each action, `(num_actions, ...)`, where it does not take numbers.
     - `mode`: `"sync"`, or `"vector_entry_point"` for environments that are written for many copies (`CartPole-v1`),
       which is faster for many. In the latter, a copy whose episode has ended does nothing for one step.
 
@@ -148,7 +148,7 @@ class _Copies:
         _check.choice("mode", mode, MODES)
         self.envs = _make(environment, num_envs, options, mode)
         self.inner = [env.unwrapped for env in getattr(self.envs, "envs", [self.envs])]
-        self.waiting = np.zeros(num_envs, dtype=bool)  # for the step in which an episode begins anew
+        self.waiting = np.zeros(num_envs, dtype=bool)  # for the step in which a new episode begins
         self.native = mode != "sync"
         if self.envs.observation_space.shape is None:
             raise ValueError(f"`environment` must show arrays or numbers, got {self.envs.single_observation_space}.")
@@ -180,8 +180,8 @@ class _Copies:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
         """Where the copies are then, rewards, terminal states, where their step has led, and which episodes ended."""
-        told = action.astype(np.int64) if self.actions is None else self.actions[action]
-        after, reward, terminated, truncated, info = self.envs.step(told)
+        chosen = action.astype(np.int64) if self.actions is None else self.actions[action]
+        after, reward, terminated, truncated, info = self.envs.step(chosen)
         after, done = np.asarray(after), terminated | truncated
         last = after
         if self.native:  # the next episode begins with the next step, which leads nowhere
@@ -202,7 +202,7 @@ class _Copies:
         return saved | ({"env/elapsed": np.array(elapsed)} if elapsed else {})
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        self.reset(0)  # or Gymnasium would refuse to step
+        self.reset(0)  # Gymnasium steps only after a reset
         if self.native:
             for name in self.state_names:
                 setattr(self.inner[0], name, np.array(saved[f"env/{name}"]))
@@ -257,7 +257,7 @@ def returns(
 
 def _make(environment: Any, num_envs: int, options: Mapping[str, Any], mode: str) -> Any:
     try:
-        import gymnasium  # here, for whoever does not use it need not have it
+        import gymnasium  # here, since it is optional
     except ImportError as error:
         raise ImportError('`GymStream` needs Gymnasium: pip install "fedhsa[gym]"') from error
     same_step = gymnasium.vector.AutoresetMode.SAME_STEP
@@ -281,7 +281,7 @@ def _count_actions(space: Any, actions: np.ndarray | None) -> int:
         return len(actions)
     if not hasattr(space, "n"):
         raise ValueError(
-            f"`actions` must list what the environment is told, since its actions are {space}: for Pendulum "
+            f"`actions` must list what the environment gets, since its actions are {space}: for Pendulum "
             "`actions=[[-2.0], [0.0], [2.0]]`."
         )
     return int(space.n)
@@ -289,12 +289,12 @@ def _count_actions(space: Any, actions: np.ndarray | None) -> int:
 
 def _choose(chances: Any, copies: _Copies, generator: np.random.Generator) -> np.ndarray:
     """An action for each copy, with these probabilities."""
-    chances, wanted = np.asarray(chances, dtype=np.float64), (copies.num_envs, copies.num_actions)
-    if chances.shape not in (wanted, wanted[1:]):
-        raise ValueError(f"`policy` must give probabilities {wanted}, got shape {chances.shape}.")
+    chances, shape = np.asarray(chances, dtype=np.float64), (copies.num_envs, copies.num_actions)
+    if chances.shape not in (shape, shape[1:]):
+        raise ValueError(f"`policy` must give probabilities of shape {shape}, got {chances.shape}.")
     if not (np.isfinite(chances).all() and (chances >= 0).all() and np.allclose(chances.sum(-1), 1.0)):
         raise ValueError(f"`policy` must give probabilities, which add up to 1, got {chances}.")
-    reached = np.broadcast_to(np.cumsum(chances, axis=-1), wanted)
+    reached = np.broadcast_to(np.cumsum(chances, axis=-1), shape)
     return (generator.random(copies.num_envs)[:, None] > reached[:, :-1]).sum(-1).astype(np.int32)
 
 

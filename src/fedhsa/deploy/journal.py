@@ -1,4 +1,4 @@
-"""What happens in a run, as it happens: a log in JSON lines, and what can be read from it afterwards."""
+"""The log of a run: events as JSON lines, written as they happen and read afterwards."""
 
 import contextlib
 import datetime
@@ -14,11 +14,11 @@ FILE = "log.jsonl"
 
 
 class Journal:
-    """Writes events to a file, and tells them to whoever watches.
+    """Writes events to a file, and passes them to a function.
 
     **Arguments:**
 
-    - `folder`: where `log.jsonl` is, or None for none.
+    - `folder`: where `log.jsonl` is, or None to write no log.
     - `watch`: called with every event, a dictionary with `event` and `time`.
     """
 
@@ -27,7 +27,7 @@ class Journal:
         self.watch = watch
 
     def __call__(self, event: str, **facts: Any) -> None:
-        """Notes that something has happened."""
+        """Logs an event."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         entry = {"time": now, "event": event, **plain(facts)}
         if self.path is not None:

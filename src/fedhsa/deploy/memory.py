@@ -1,4 +1,4 @@
-"""Sites in the same process: for learning, for tests, and for everything that can go wrong on the way."""
+"""Sites in the same process, and faults of messages and sites to test with."""
 
 import dataclasses
 import random
@@ -21,14 +21,14 @@ FAULTS = (
     "kill computed",
     "kill saved",
 )
-"""What can happen to one message: to be lost, repeated, late, changed; its site killed at some point of its answer.
+"""What can happen to one message: it is lost, repeated, late or changed, or its site is killed while it answers.
 
-A late request or repeat comes with the messages of a later exchange, before or after them.
+A late request or repeat arrives with the messages of a later exchange, before or after them.
 """
 
 
 class Killed(BaseException):
-    """The process of a site or a server has come to its end, here and now."""
+    """Stands for the sudden end of the process of a site or a server."""
 
 
 @dataclasses.dataclass
@@ -37,11 +37,11 @@ class Faults:
 
     **Arguments:**
 
-    - `probability`: that anything happens to a message.
-    - `kinds`: of what, each as likely as the others.
-    - `seed`: which random faults.
-    - `schedule`: instead of chance, a list of faults or None, one for each message in turn; afterwards all is well.
-    - `reorder`: whether replies come in any order.
+    - `probability`: the probability that something happens to a message.
+    - `kinds`: what can happen, each with the same probability.
+    - `seed`: the seed of the random faults.
+    - `schedule`: instead of chance, a list of faults or None, one for each message in turn; afterwards nothing fails.
+    - `reorder`: whether replies arrive in random order.
     """
 
     probability: float = 0.2
@@ -53,11 +53,11 @@ class Faults:
     def __post_init__(self):
         for kind in (*self.kinds, *(kind for kind in self.schedule or () if kind is not None)):
             if kind not in FAULTS:
-                raise ValueError(f"`kinds` knows {', '.join(FAULTS)}, got {kind!r}.")
+                raise ValueError(f"`kinds` must be among {', '.join(FAULTS)}, got {kind!r}.")
         self._random = random.Random(self.seed)
         self._left = None if self.schedule is None else list(self.schedule)
         self.happened: list[str] = []
-        """What did happen."""
+        """The faults so far."""
 
     def next(self) -> str | None:
         """What happens to the next message."""
@@ -70,7 +70,7 @@ class Faults:
         return kind
 
     def shuffle(self, replies: list[bytes]) -> None:
-        """Brings replies out of order."""
+        """Changes the order of the replies."""
         if self.reorder:
             self._random.shuffle(replies)
 
@@ -80,10 +80,10 @@ class Faults:
 
     def garble(self, data: bytes) -> bytes:
         """The message with one byte changed, or cut off."""
-        place = self._random.randrange(len(data))
+        position = self._random.randrange(len(data))
         if self._random.random() < 0.5:
-            return data[:place]
-        return data[:place] + bytes([data[place] ^ (1 + self._random.randrange(255))]) + data[place + 1 :]
+            return data[:position]
+        return data[:position] + bytes([data[position] ^ (1 + self._random.randrange(255))]) + data[position + 1 :]
 
 
 class MemoryTransport(AbstractTransport):
@@ -91,7 +91,7 @@ class MemoryTransport(AbstractTransport):
 
     **Arguments:**
 
-    - `start`: makes a site from what it has saved, as a process does when it starts.
+    - `start`: makes a site, which continues from what it has saved.
     - `num_sites`: how many there are.
     - `faults`: what goes wrong. Default: nothing.
     """
@@ -102,7 +102,7 @@ class MemoryTransport(AbstractTransport):
         self.start, self.faults = start, faults or Faults(schedule=[], reorder=False)
         self.sites: dict[int, Site] = {}
         self.absent: set[int] = set()
-        """Sites that nobody reaches, until they are taken out of this set."""
+        """Sites that cannot be reached, until they are removed from this set."""
         self.num_sites = num_sites
         self._late: list[bytes] = []
         self._held: list[tuple[int, bytes]] = []

@@ -3,8 +3,9 @@
 import dataclasses
 
 from .. import _check
-from ..algorithms import AbstractAlgorithm, Partial
-from ..algorithms.sampling import Bernoulli
+from .._random import Stream
+from ..algorithms import AbstractAlgorithm, Effect
+from ..algorithms.demands import objections
 
 ACTIONS = ("wait", "skip", "fail")
 PATIENCE = {"wait": 600.0, "skip": 60.0, "fail": 60.0}
@@ -15,8 +16,8 @@ class Missing:
     """What the server does when an agent does not answer.
 
     - `wait`: asks again, for up to `patience` seconds, then stops; the run can be resumed. The result is that of a run
-      in which nobody was ever missing.
-    - `skip`: after `patience` seconds begins the round again without the agent, which takes part again in the first
+      in which every agent answered at once.
+    - `skip`: after `patience` seconds restarts the round without the agent, which takes part again in the first
       round after it is back. The averages are over those present, as in `Partial`.
     - `fail`: stops after `patience` seconds, or at once when an agent says that it cannot answer.
 
@@ -48,15 +49,12 @@ class Missing:
         return float(self.patience or 0.0)
 
     def check(self, algorithm: AbstractAlgorithm, num_agents: int | None = None) -> None:
-        """Refuses to skip agents of a method that needs them all, and to need more agents than there are."""
+        """Raises if agents would be skipped that the method needs, or if a round needs more agents than there are."""
         if self.action != "skip":
             return
         if num_agents is not None and self.at_least > num_agents:
             raise ValueError(f"`at_least` must be at most {num_agents}, the number of agents, got {self.at_least}.")
-        try:
-            Partial(algorithm, Bernoulli(0.5))
-        except TypeError as error:
+        for _, layer, reason in objections(algorithm, Effect.SKIPS_AGENTS, Stream.PARTICIPATION, "skip"):
             raise ValueError(
-                f"`missing` cannot be 'skip' with {type(algorithm).__name__}, whose rounds need all agents: "
-                f"{error} Use 'wait' or 'fail'."
-            ) from error
+                f"`missing` cannot be 'skip' with {layer}, whose rounds need all agents: {reason} Use 'wait' or 'fail'."
+            )

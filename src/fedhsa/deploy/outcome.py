@@ -22,12 +22,12 @@ from .server import FederationError, Server
 def carry_out(
     plan: Plan, server: Server, rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
 ) -> Result:
-    """Runs the server, and writes the files of a run to `folder`, also for as much of it as there is."""
+    """Runs the server, and writes the files of a run to `folder`, also if it stops early."""
     if resume and (server.store is None or server.store.load() is None):
         warnings.warn(f"No checkpoint in {str(folder)!r}: starting at round 0.", stacklevel=2)
         resume = False
     if not resume and server.store is not None:
-        with server.store.alone(wait=False):  # not while another server writes them; it sets its own files aside
+        with server.store.alone(wait=False):  # not while another server writes them
             for name in outputs.FILES:
                 (folder / name).unlink(missing_ok=True)
     began = datetime.datetime.now(datetime.UTC)
@@ -47,7 +47,7 @@ def _write(plan: Plan, folder: pathlib.Path, found: Result, began: datetime.date
 
 
 def conduct(server: Server, rounds: int, cost: Cost, resume: bool = False) -> Result:
-    """Runs the server, from its checkpoint if `resume` says so; Ctrl-C gives what there is."""
+    """Runs the server, from its checkpoint if `resume` says so; Ctrl-C gives the rounds that are done."""
     if resume:
         server.resume()
     began, complete = time.perf_counter(), True

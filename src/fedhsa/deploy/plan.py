@@ -25,18 +25,18 @@ from .stream import AbstractStream, Live, split_live
 from .task import Task
 
 
-class Place(NamedTuple):
-    """What a user's function is told to build its agent from."""
+class AgentContext(NamedTuple):
+    """What a user's function gets to build its agent from."""
 
     number: int
     """Which agent it is, from 0."""
     num_agents: int
     config: Mapping[str, Any]
-    """What was said on this node: a file with data, for instance. Nothing of it leaves the node."""
+    """Settings of this node, for instance a file with data. Nothing of it leaves the node."""
 
 
-class _Anyone(AbstractAgent):
-    """Agents of which nothing is known here."""
+class _UnknownAgent(AbstractAgent):
+    """A stand-in for agents that only their sites know."""
 
     source: Any
     nothing: np.ndarray
@@ -58,10 +58,10 @@ class Plan:
     **Arguments:**
 
     - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem.
-    - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes a `Place` and returns an agent
-      (or a `Live` one). Then `num_agents` and `dim` are needed.
+    - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes an `AgentContext` and returns an
+      agent (or a `Live` one). Then `num_agents` and `dim` are needed.
     - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
-    - `step_size`, `local_steps`, `server_step`: for whatever the text leaves open.
+    - `step_size`, `local_steps`, `server_step`: used where the text does not give them.
     - `key`, `dtype`: as for `simulate`.
 
     !!! example
@@ -96,7 +96,7 @@ class Plan:
                 )
             if self.dim is None:
                 raise ValueError(
-                    "`agent` needs `dim`, the number of parameters: the server knows no more of the agents."
+                    "`agent` needs `dim`, the number of parameters: the server knows nothing else of the agents."
                 )
 
     def to_json(self) -> str:
@@ -113,11 +113,11 @@ class Plan:
         return dataclasses.replace(self, **changes)
 
     @functools.cached_property
-    def whole(self) -> Problem:
-        """The problem; of a user's agents, which are elsewhere, only the sizes are right."""
+    def built_problem(self) -> Problem:
+        """The problem. Of a user's agents, which only their sites know, it has the sizes alone."""
         if self.agent is not None:
             zeros = np.zeros(self.dim or 0)
-            return Problem(_Anyone(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=None)
+            return Problem(_UnknownAgent(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=None)
         given = {"num_agents": self.num_agents, "dim": self.dim, "heterogeneity": self.heterogeneity}
         given |= {"key": self.problem_key or None}
         arguments = {name: value for name, value in given.items() if value is not None} | self.option
@@ -126,36 +126,36 @@ class Plan:
     @property
     def theta_star(self) -> np.ndarray | None:
         """The root, where it is known."""
-        return self.whole.theta_star
+        return self.built_problem.theta_star
 
     @functools.cached_property
     def method(self) -> AbstractAlgorithm:
         """The algorithm."""
         defaults = {"step_size": self.step_size, "local_steps": self.local_steps, "server_step": self.server_step}
-        algorithm = parse(self.algorithm, self.whole, **defaults)
-        adapt(algorithm, self.whole)  # raises if it does not fit
+        algorithm = parse(self.algorithm, self.built_problem, **defaults)
+        adapt(algorithm, self.built_problem)  # raises if it does not fit
         return algorithm
 
     @property
     def title(self) -> str:
         """The problem and its sizes, for figures."""
         name = self.problem if self.agent is None else "private agents"
-        return f"{name}: $M = {self.num_agents}$, $d = {self.whole.dim}$, $H = {self.method.block_length}$"
+        return f"{name}: $M = {self.num_agents}$, $d = {self.built_problem.dim}$, $H = {self.method.block_length}$"
 
     @functools.cached_property
     def cost(self) -> Cost:
         """What a round costs an agent."""
-        return cost(self.whole, self.method)
+        return cost(self.built_problem, self.method)
 
     @functools.cached_property
     def task(self) -> Task:
         """What server and sites must agree on."""
-        example = None if self.agent is not None else tree.take(self.whole.flat_agents, 0)
-        adapted, theta = adapt(self.method, self.whole), np.zeros(self.whole.dim)
-        return Task(adapted, self.num_agents, theta, self.key, self.dtype, example, self._of())
+        example = None if self.agent is not None else tree.take(self.built_problem.flat_agents, 0)
+        adapted, theta = adapt(self.method, self.built_problem), np.zeros(self.built_problem.dim)
+        return Task(adapted, self.num_agents, theta, self.key, self.dtype, example, self._agents_as_text())
 
-    def _of(self) -> str:
-        """What the agents are of. A function of the user's by its name: its file is elsewhere on every node."""
+    def _agents_as_text(self) -> str:
+        """Which agents these are, as text. A user's function goes by its name, since its path differs between nodes."""
         if self.agent is not None:
             return self.agent.rpartition(":")[2]
         names = ("problem", "heterogeneity", "problem_key", "option", "noiseless", "iid")
@@ -165,7 +165,7 @@ class Plan:
         """The site of these agents."""
         agents, streams = self._agents(numbers, config or {})
         privacy = Privacy.from_config(config or {})
-        # Beside the folders of the runs, for the account is that of all of them.
+        # Next to the folders of the runs: one account for all of them.
         path = store.path.parent.parent / "privacy.account"
         account = None if privacy is None else Account(Store(path), privacy, numbers)
         return Site(self.task, agents, numbers, store, run, streams, account)
@@ -174,9 +174,9 @@ class Plan:
         self, numbers: Sequence[int], config: Mapping[str, Any]
     ) -> tuple[AbstractAgent, list[AbstractStream] | None]:
         if self.agent is None:
-            return tree.take(self.whole.flat_agents, np.asarray(numbers)), None
+            return tree.take(self.built_problem.flat_agents, np.asarray(numbers)), None
         build = load_function(self.agent)
-        made = [build(Place(number, self.num_agents, _filled(config, number))) for number in numbers]
+        made = [build(AgentContext(number, self.num_agents, _with_agent_number(config, number))) for number in numbers]
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
                 raise TypeError(f"`agent`: {self.agent} must return an `AbstractAgent` or a `Live`, got {agent!r}.")
@@ -191,8 +191,8 @@ class Plan:
         return stacked, streams
 
 
-def _filled(config: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The settings with the agent's number in the name of its data."""
+def _with_agent_number(config: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The settings with the agent's number filled into the name of its data."""
     data = config.get("data")
     return {**config, "data": data.replace("{number}", str(number))} if isinstance(data, str) else dict(config)
 
@@ -205,14 +205,14 @@ def load_function(path: str) -> Any:
         return getattr(module, function)
     except (ImportError, AttributeError, FileNotFoundError) as error:
         raise ValueError(
-            f"`agent`: cannot find {path!r} ({error}). The module must be importable on every node, the file be there."
+            f"`agent`: cannot find {path!r} ({error}). The module must be importable, or the file exist, on every node."
         ) from error
 
 
 def _load_file(path: pathlib.Path) -> types.ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"no file {str(path)!r}")
-    name = f"fedhsa_agent_{path.stem}"  # not its own: it may be that of a module of Python's, like `site`
+    name = f"fedhsa_agent_{path.stem}"  # a file may be called like one of Python's modules, such as `site`
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot load {str(path)!r}")

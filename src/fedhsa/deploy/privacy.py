@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise on what leaves a node, and the account of what they are worth."""
+"""Clipping and Gaussian noise on what leaves a node, and the account of the privacy that is spent."""
 
 import dataclasses
 import functools
@@ -11,10 +11,12 @@ import numpy as np
 import scipy
 
 from .. import _check
-from ..algorithms import AbstractAlgorithm, Lossy
+from .._random import Stream
+from ..algorithms import AbstractAlgorithm, Effect
+from ..algorithms.demands import objections
 from .schema import Schema
 from .store import Store
-from .wire import Refused
+from .wire import RejectedError
 
 SETTINGS = ("clip", "noise", "epsilon", "delta")
 LEAST_NOISE = 0.1
@@ -31,8 +33,8 @@ class Privacy:
 
     Whatever the agent's data, two such replies without noise differ by at most $2 C$, so each is a Gaussian mechanism
     with noise multiplier $z$, for *all* data of the agent: the node need not trust the server (local differential
-    privacy). Replies of all exchanges compose. The node counts what it has sent, in all runs, and also what was sent
-    twice because a round was begun again; it answers no more once `epsilon` would be exceeded.
+    privacy). Replies of all exchanges compose. The node counts what it has sent, in all runs, including what was sent
+    twice because a round was restarted; it stops answering before `epsilon` is exceeded.
 
     The noise does not come from the run's key, which everyone knows, so that runs with it are not repeatable. It is
     made in floating point: in theory its lowest bits say more than real numbers would.
@@ -41,7 +43,7 @@ class Privacy:
 
     - `clip`: $C$.
     - `noise`: $z$, the standard deviation in units of $2 C$.
-    - `epsilon`: how much privacy may be spent in all. Default: any amount; it is counted all the same.
+    - `epsilon`: how much privacy may be spent in total. Default: any amount; it is counted all the same.
     - `delta`: the probability with which `epsilon` may not hold.
 
     !!! example
@@ -74,11 +76,10 @@ class Privacy:
         return cls(**given)
 
     def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:
-        """Refuses methods that need their replies as they are, and replies of which a part would have no noise."""
-        try:
-            Lossy(algorithm, 0.5)  # to which the same methods object, for the same reasons
-        except TypeError as error:
-            raise ValueError(f"`noise` does not go with {type(algorithm).__name__}: {error}") from error
+        """Raises if the method needs its replies as they are, or if column of a reply would have no noise."""
+        # Noise changes replies as much as a loss does.
+        for _, layer, reason in objections(algorithm, Effect.LOSES_REPLIES, Stream.LOSS, "noise"):
+            raise ValueError(f"`noise` does not go with {layer}: {reason}")
         for leaf in replies.leaves:
             if not leaf.dtype.startswith("float"):
                 raise ValueError(
@@ -91,14 +92,15 @@ class Privacy:
         agents = len(next(iter(arrays.values())))
         flat = np.concatenate([a.reshape(agents, -1).astype(np.float64) for a in arrays.values()], axis=1)
         norms = np.linalg.norm(flat, axis=1, keepdims=True)
-        # That a reply is not finite would say something of the data: nothing is said instead.
+        # That a reply is not finite would reveal something about the data: zero is sent instead.
         flat = np.where(np.isfinite(norms), flat, 0.0)
         flat *= np.minimum(1.0, self.clip / np.maximum(np.where(np.isfinite(norms), norms, 1.0), 1e-300))
-        flat += 2 * self.clip * self.noise * _unpredictable(flat.shape)
+        flat += 2 * self.clip * self.noise * _secret_normals(flat.shape)
         ends = np.cumsum([a[0].size for a in arrays.values()])[:-1]
-        parts = np.split(flat, ends, axis=1)
+        columns = np.split(flat, ends, axis=1)
         return {
-            name: part.reshape(a.shape).astype(a.dtype) for (name, a), part in zip(arrays.items(), parts, strict=True)
+            name: column.reshape(a.shape).astype(a.dtype)
+            for (name, a), column in zip(arrays.items(), columns, strict=True)
         }
 
     def spent(self, releases: int) -> float:
@@ -107,7 +109,7 @@ class Privacy:
 
 
 class Account:
-    """What agents have sent with noise, in all runs: written down before it is sent.
+    """Counts what agents have sent with noise, in all runs; written to disk before it is sent.
 
     **Arguments:**
 
@@ -127,7 +129,7 @@ class Account:
         return {agent: {float(noise): count for noise, count in counts.items()} for agent, counts in found.items()}
 
     def charge(self) -> None:
-        """Counts one more reply of each agent; refuses all if one of them would cost more than is left."""
+        """Counts one more reply of each agent; raises if one of them would cost more than is left."""
         privacy = self.privacy
         with self.store.alone():
             sent = self.sent
@@ -135,7 +137,7 @@ class Account:
                 counts = sent.setdefault(number, {})
                 counts[privacy.noise] = counts.get(privacy.noise, 0) + 1
                 if privacy.epsilon is not None and epsilon(counts, privacy.delta) > privacy.epsilon:
-                    raise Refused("exhausted", "the privacy that may be spent there is spent")
+                    raise RejectedError("exhausted", "the privacy that may be spent there is spent")
             self.store.save({"kind": "account", "sent": sent}, {})
 
 
@@ -158,12 +160,12 @@ def _epsilon(total: float, delta: float) -> float:
         from dp_accounting import get_epsilon_gaussian
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "Counting what noise is worth needs dp-accounting. Install it with `pip install 'fedhsa[privacy]'`."
+            "Accounting for privacy needs dp-accounting. Install it with `pip install 'fedhsa[privacy]'`."
         ) from error
     return float(get_epsilon_gaussian(total**-0.5, delta))
 
 
-def _unpredictable(shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normals from the system's own source of secrets: what was seen of them says nothing of the others."""
+def _secret_normals(shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normals from the system's source of secrets: those that were seen reveal nothing about the others."""
     words = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64).reshape(shape)
     return scipy.special.ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)

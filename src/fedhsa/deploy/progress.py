@@ -1,4 +1,4 @@
-"""How far a run has come: what the next round needs, and what is kept of each round before it."""
+"""How far a run is: what the next round needs, and the records of the rounds before it."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 
 
 class Record(NamedTuple):
-    """What is kept of each round; entry 0 is before the first."""
+    """The record of one round; entry 0 is before the first."""
 
     error: float
     operator_norm: float
@@ -19,7 +19,7 @@ class Record(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """All that a checkpoint holds: a run is continued from it as if it had not ended."""
+    """All that a checkpoint holds, so that a resumed run gives the same numbers."""
 
     round: int
     server: PyTree
@@ -29,7 +29,7 @@ class Progress(NamedTuple):
     failed_round: int
 
 
-class Table:
+class RecordTable:
     """Records as one array, for a checkpoint after every round: only what is new is converted."""
 
     def __init__(self):

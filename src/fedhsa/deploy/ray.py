@@ -1,4 +1,4 @@
-"""A run on Ray: the agents in long-lived processes, on this machine or on a cluster that one trusts."""
+"""A run on Ray: the agents in long-lived processes, on this machine or on a trusted cluster."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ AGAIN = 2.0
 
 
 class SiteActor:
-    """A site in a process of Ray's; when the process is killed, Ray starts another, which goes on from what was saved.
+    """A site in a process of Ray's; if that is killed, Ray starts another, which continues from what was saved.
 
     **Arguments:**
 
@@ -206,7 +206,7 @@ def federate_on_ray(
     """Runs a plan with its agents sharded over actors of Ray.
 
     The numbers are those of `simulate` with one seed. Killing actors does not change them: Ray starts them again, and
-    they go on from what they have saved in `folder`.
+    they continue from what they have saved in `folder`.
 
     **Arguments:**
 
@@ -221,7 +221,7 @@ def federate_on_ray(
       be on a file system that all nodes share. Default: a temporary one.
     - `resume`: continue the run in `folder`; it may ask for more rounds.
     - `watch`: called with every event.
-    - `config`: what the plan's `agent` function is told, JSON values.
+    - `config`: JSON values that the plan's `agent` function gets.
     - `command`: what the manifest in `folder` says was typed.
     """
     _check.count("rounds", rounds)
@@ -234,20 +234,20 @@ def federate_on_ray(
     if resume and kept is not None:
         actors = _actors_before(kept, actors)
     with (
-        tempfile.TemporaryDirectory(prefix="fedhsa-") if kept is None else contextlib.nullcontext(kept) as place,
+        tempfile.TemporaryDirectory(prefix="fedhsa-") if kept is None else contextlib.nullcontext(kept) as home,
         private_ray(actors or min(plan.num_agents, count_cores())) if address == "local" else cluster(address) as cores,
     ):
         actors = actors or min(plan.num_agents, max(1, int(cores)))
         shards = [numbers.tolist() for numbers in np.array_split(np.arange(plan.num_agents), actors)]
         share = min(1.0, int(1e4 * cores / actors) / 1e4) if num_cpus is None else num_cpus
-        sites = pathlib.Path(place) / "sites"
+        sites = pathlib.Path(home) / "sites"
 
         def start(site: int) -> Any:
-            home = sites / server.run_id
-            home.mkdir(parents=True, exist_ok=True)
+            states = sites / server.run_id
+            states.mkdir(parents=True, exist_ok=True)
             # What can be imported here can be imported there, on the same machine.
             path = [entry for entry in sys.path if entry] if address == "local" else []
-            return start_actor(plan, shards[site], home / f"{site}.state", server.run_id, share, config, path)
+            return start_actor(plan, shards[site], states / f"{site}.state", server.run_id, share, config, path)
 
         policy = Missing() if missing is None else missing
         transport = RayTransport(start, actors, all_needed=policy.action != "skip")

@@ -1,4 +1,4 @@
-"""Ray itself: one of our own that leaves nothing behind, or a cluster that is joined and left as it was."""
+"""Ray itself: a private one that leaves nothing behind, or a cluster that is joined and left as it was."""
 
 import contextlib
 import importlib
@@ -17,7 +17,7 @@ LONGEST_FOLDER = 40
 
 
 def import_ray() -> Any:
-    """Ray, or what to do to have it."""
+    """Imports Ray; where it is missing, the error says how to install it."""
     # Ray asks for these when it is imported: not to report usage, and what it would else warn of.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -54,7 +54,7 @@ def cluster(address: str) -> Iterator[float]:
 
 @contextlib.contextmanager
 def private_ray(cores: int) -> Iterator[float]:
-    """A Ray of our own, of which nothing is left afterwards: no process and no file."""
+    """A private Ray that leaves nothing behind: no process and no file."""
     ray = import_ray()
     if ray.is_initialized():
         raise ValueError("`address`: this process uses a Ray already. Say 'auto' to use it, or `ray.shutdown()` first.")
@@ -116,7 +116,7 @@ def _processes(home: str) -> list[Any]:
 
 
 def _end(processes: list[Any]) -> None:
-    """Waits a moment for processes to end, then makes them."""
+    """Waits a moment for processes to end, then kills them."""
     for seconds in (1.0, 5.0):
         deadline = time.monotonic() + seconds
         while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
@@ -172,7 +172,7 @@ def _end_by_exception() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Within, signals are not heard: whoever cleans up is on the way out already."""
+    """Within, signals are ignored: the process is ending already."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

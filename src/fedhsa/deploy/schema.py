@@ -1,4 +1,4 @@
-"""What a message may look like: the names, shapes and types of its arrays, told from the algorithm."""
+"""What a message may look like: the names, shapes and types of its arrays, derived from the algorithm."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from .. import tree
 from ..algorithms.base import PerAgent
-from .wire import Refused, dtype_name
+from .wire import RejectedError, dtype_name
 
 
 class Leaf(NamedTuple):
@@ -21,7 +21,7 @@ class Leaf(NamedTuple):
 
 
 class Schema:
-    """A pytree of arrays as named arrays and back; refuses arrays that are not exactly those.
+    """A pytree of arrays as named arrays and back; raises if arrays are not exactly those.
 
     !!! example
         >>> schema = Schema({"theta": np.zeros(3), "age": np.zeros((), int)})
@@ -29,7 +29,7 @@ class Schema:
         ['age', 'theta']
         >>> schema.join({"age": np.zeros((), int)})
         Traceback (most recent call last):
-        fedhsa.deploy.wire.Refused: the arrays are ['age'], expected ['age', 'theta']
+        fedhsa.deploy.wire.RejectedError: the arrays are ['age'], expected ['age', 'theta']
     """
 
     def __init__(self, shapes: PyTree):
@@ -53,24 +53,24 @@ class Schema:
         return {leaf.name: np.asarray(array) for leaf, array in zip(self.leaves, arrays, strict=True)}
 
     def join(self, arrays: dict[str, np.ndarray]) -> PyTree:
-        """The pytree of these arrays, once they are found to be what was expected, and finite."""
+        """The pytree of these arrays; raises if they are not those of the schema, or not finite."""
         names = [leaf.name for leaf in self.leaves]
         if sorted(arrays) != sorted(names):
-            raise Refused("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(names)}")
+            raise RejectedError("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(names)}")
         for leaf in self.leaves:
             array = arrays[leaf.name]
             if array.shape != leaf.shape or dtype_name(array) != leaf.dtype:
-                raise Refused(
+                raise RejectedError(
                     "malformed",
                     f"{leaf.name!r} is {array.dtype.name} of shape {array.shape}, expected {leaf.dtype} {leaf.shape}",
                 )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise Refused("non-finite", f"{leaf.name!r} has numbers that are not finite")
+                raise RejectedError("non-finite", f"{leaf.name!r} has numbers that are not finite")
         return self.structure.unflatten([arrays[name] for name in names])
 
 
-def of_some(message: PyTree, rows: Any) -> PyTree:
-    """The message to some of the agents: what is each agent's own is cut down to theirs."""
+def for_agents(message: PyTree, rows: Any) -> PyTree:
+    """The message to some of the agents: of what differs between agents, only their entries."""
 
     def cut(leaf: Any) -> Any:
         return PerAgent(tree.take(leaf.values, rows)) if isinstance(leaf, PerAgent) else leaf
@@ -79,7 +79,7 @@ def of_some(message: PyTree, rows: Any) -> PyTree:
 
 
 def is_finite(values: PyTree) -> bool:
-    """Whether all numbers are."""
+    """Whether all numbers are finite."""
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values) if np.asarray(leaf).dtype.kind == "f")
 
 

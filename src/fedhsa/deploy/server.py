@@ -24,42 +24,42 @@ from ..engine.run import DIVERGED
 from .compiled import Compiled
 from .journal import FILE, Journal
 from .missing import Missing
-from .progress import Progress, Record, Table
-from .schema import Schema, is_finite, of_some
+from .progress import Progress, Record, RecordTable
+from .schema import Schema, for_agents, is_finite
 from .site import HELLO
-from .store import Store, check_run, set_aside
+from .store import Store, check_run_name, set_aside
 from .task import Task
 from .transport import AbstractTransport
-from .wire import REASON, Packet, Refused, pack, unpack
+from .wire import REASON, Packet, RejectedError, pack, unpack
 
 BOOT = 2**36
-"""Attempts are numbered from a multiple of this: each start of the server has numbers of its own."""
+"""Each start of the server numbers its attempts from the next multiple of this, so that no number occurs twice."""
 
 
 class FederationError(RuntimeError):
-    """The run cannot go on; what was done until the last finished round is kept."""
+    """The run cannot continue; everything up to the last finished round is kept."""
 
 
-class _AbsentError(Exception):
+class _AbsentSitesError(Exception):
     def __init__(self, sites: set[int]):
         self.sites = sites
 
 
-class _AgainError(Exception):
-    """The round must be begun again: a site has missed part of it."""
+class _RestartRoundError(Exception):
+    """The round must be restarted: a site has missed part of it."""
 
     def __init__(self, site: int):
         self.site = site
 
 
 class _DivergedError(Exception):
-    """What a site or the server would send is not finite, and would not be if it were asked again."""
+    """What a site or the server would send is not finite, and asking again would not change that."""
 
 
-_HOPELESS = ("exhausted", "lost")
-"""Refusals that no waiting changes."""
+_PERMANENT = ("exhausted", "lost")
+"""Codes of rejections that waiting does not change."""
 _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
-"""Seconds between questions to sites that do not answer or refuse: twice as long each time."""
+"""Seconds between requests to sites that do not answer or reject them: twice as long each time."""
 
 
 class Server:
@@ -67,14 +67,14 @@ class Server:
 
     **Arguments:**
 
-    - `task`: what was agreed on.
+    - `task`: what server and sites have agreed on.
     - `transport`: how to reach the sites.
     - `sites`: the numbers of each site's agents; together all agents, in order.
     - `missing`: what to do about agents that do not answer.
     - `folder`: for the checkpoint and the log, or None to keep neither.
     - `theta_star`: the root, where it is known, to record the error.
     - `watch`: called with every event of the log.
-    - `run`: what the run is called. Default: a name by chance.
+    - `run`: the name of the run. Default: a random one.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Server:
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) for i in range(len(self.schemas[0]))]
-        self.run_id = check_run(run or uuid.uuid4().hex[:12])
+        self.run_id = check_run_name(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
         self.store = None if home is None else Store(home / "server.state")
         self.journal = Journal(home, watch)
@@ -113,21 +113,21 @@ class Server:
         self.attempt, self.boots, self._own = BOOT, 1, False
         self._reasons: dict[int, str] = {}
         self._tokens: dict[int, str] = {}
-        self._hopeless: set[int] = set()
-        self._shortage: float | None = None
-        self._table = Table()
+        self._permanent: set[int] = set()
+        self._short_since: float | None = None
+        self._table = RecordTable()
         self._bound = DIVERGED * (
             1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
         )
         with precision(task.dtype):
-            server = _begin(task.settings, jnp.asarray(task.theta, task.dtype))
+            server = _initial_server(task.settings, jnp.asarray(task.theta, task.dtype))
         self._server_schema = Schema(server)
         self.progress = Progress(0, server, np.full(len(self.sites), -1), [], -1)
         first = Record(self._error(server), float("nan"), 0, 0.0, 0, 0, 0)
         self.progress.records.append(first)
 
     def resume(self) -> None:
-        """Takes up the checkpoint of an earlier process."""
+        """Continues from the checkpoint of an earlier process."""
         packet = None if self.store is None else self.store.load()
         if packet is None:
             raise FileNotFoundError("There is no checkpoint to resume from: start the run without `resume`.")
@@ -149,10 +149,10 @@ class Server:
             header["round"],
             self._server_schema.structure.unflatten(leaves),
             arrays["counted"],
-            Table.read(arrays["records"]),
+            RecordTable.read(arrays["records"]),
             header["failed_round"],
         )
-        self._table = Table()
+        self._table = RecordTable()
 
     def run(self, rounds: int) -> Progress:
         """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
@@ -201,7 +201,7 @@ class Server:
             moved, cohort, norm = self._round(t)
         except _DivergedError:
             spent = (0, time.perf_counter() - began, self._down, self._up, self.attempt - first)
-            self._fail(Record(float("inf"), float("inf"), *spent))
+            self._record_divergence(Record(float("inf"), float("inf"), *spent))
             return
         counted = counted.copy()
         counted[sorted(cohort)] = t
@@ -210,7 +210,7 @@ class Server:
         seconds = time.perf_counter() - began
         record = Record(self._error(moved), norm, agents, seconds, self._down, self._up, self.attempt - first)
         if not np.linalg.norm(_flat(moved.theta)) <= self._bound:
-            self._fail(record._replace(error=float("inf"), operator_norm=float("inf")))
+            self._record_divergence(record._replace(error=float("inf"), operator_norm=float("inf")))
             return
         self.progress = Progress(t + 1, moved, counted, [*records, record], -1)
         self.phase("aggregated")
@@ -219,26 +219,26 @@ class Server:
         absent = [int(n) for site in range(len(self.sites)) if site not in cohort for n in self.sites[site]]
         self.journal("round", round=t + 1, rounds=rounds, **record._asdict(), absent=absent)
 
-    def _fail(self, record: Record) -> None:
-        """The end of a run that has diverged; the parameter is the last that had not."""
+    def _record_divergence(self, record: Record) -> None:
+        """Ends a run that has diverged; the parameter stays the last one before."""
         t, _, _, records, _ = self.progress
         self.progress = self.progress._replace(round=t + 1, records=[*records, record], failed_round=t + 1)
         self._checkpoint()
 
     def _round(self, t: int) -> tuple[PyTree, set[int], float | None]:
         """The server after round `t`, who took part, and the norm of the averaged operators where there are any."""
-        self._shortage = None
+        self._short_since = None
         cohort, trouble_since = self._cohort(), None
         while True:
             self.attempt += 1
             try:
-                return self._try(t, cohort)
-            except _AgainError as again:
+                return self._attempt_round(t, cohort)
+            except _RestartRoundError as again:
                 trouble_since = trouble_since or time.monotonic()
                 if time.monotonic() - trouble_since < self.missing.seconds:
                     continue
                 absent, trouble_since = {again.site}, None
-            except _AbsentError as error:
+            except _AbsentSitesError as error:
                 absent = error.sites
             names = sorted(int(n) for site in absent for n in self.sites[site])
             reasons = {site: self._reasons.get(site) or self.transport.trouble(site) for site in absent}
@@ -247,7 +247,7 @@ class Server:
                 raise FederationError(self._explain(t, names, reasons))
             cohort = self._cohort(cohort - absent)
 
-    def _try(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float | None]:
+    def _attempt_round(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float | None]:
         server, norm = self.progress.server, None
         for number, exchange in enumerate(self.task.algorithm.exchanges):
             index = np.asarray(t)
@@ -262,21 +262,21 @@ class Server:
             self.phase("collected")
             replies = self._stack(number, answers)
             server = self._aggregates[number](server, replies, index)
-            if number == 0 and exchange.name == "operator" and self._are_vectors(replies):
+            if number == 0 and exchange.replies_are_operators and self._are_vectors(replies):
                 norm = float(np.linalg.norm(_flat(_mean(replies))))
         return server, cohort, norm
 
-    def _cohort(self, some: set[int] | None = None) -> set[int]:
-        """Who takes part in a round: all, or with `skip` those who can be reached."""
+    def _cohort(self, candidates: set[int] | None = None) -> set[int]:
+        """The sites that take part in a round: all, or with `skip` those that can be reached."""
         if self.missing.action != "skip":
             return set(range(len(self.sites)))
-        cohort = self.transport.present() if some is None else some
+        cohort = self.transport.present() if candidates is None else candidates
         while (there := sum(len(self.sites[site]) for site in cohort)) < self.missing.at_least:
             needed = f"{there} agents can be reached, the round needs {self.missing.at_least} (`at_least`)"
-            if self._shortage is None:
-                self._shortage = time.monotonic()
+            if self._short_since is None:
+                self._short_since = time.monotonic()
                 self.journal("waiting", round=self.progress.round + 1, why=needed)
-            if time.monotonic() > self._shortage + self.missing.seconds:
+            if time.monotonic() > self._short_since + self.missing.seconds:
                 raise FederationError(f"{needed}. Start more of them, then resume.")
             time.sleep(min(max(self.transport.pause, 0.05), self.missing.seconds))
             cohort = self.transport.present()
@@ -295,37 +295,37 @@ class Server:
             "counted": int(self.progress.counted[site]),
             "first": int(self.sites[site][0]),
             "agents": len(self.sites[site]),
-            # Only who was asked knows it: no site can answer for another.
+            # Only the site that was asked knows it, so that no site can answer for another.
             "token": self._tokens.setdefault(site, secrets.token_hex(8)),
         }
-        return pack(header, schema.split(of_some(message, self.sites[site])))
+        return pack(header, schema.split(for_agents(message, self.sites[site])))
 
     def _collect(self, t: int, number: int, requests: dict[int, bytes]) -> dict[int, PyTree]:
-        """The replies of all sites asked, asking again those that do not answer until patience ends."""
+        """The replies of all sites asked; those that do not answer are asked again until patience ends."""
         replies: dict[int, PyTree] = {}
-        waiting, self._reasons, self._hopeless = set(requests), {}, set()
+        waiting, self._reasons, self._permanent = set(requests), {}, set()
         deadline, pause = time.monotonic() + self.missing.seconds, _PAUSE
         while waiting:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise _AbsentError(waiting)
+                raise _AbsentSitesError(waiting)
             messages = {site: requests[site] for site in sorted(waiting)}
             self._down += sum(map(len, messages.values()))
             for data in self.transport.exchange(messages, left):
                 self._up += len(data)
                 try:
-                    site, values = self._open(data, t, number)
-                except Refused as refused:
-                    self.journal("refused", round=t + 1, code=refused.code, why=refused.reason, bytes=len(data))
+                    site, values = self._read_reply(data, t, number)
+                except RejectedError as rejected:
+                    self.journal("rejected", round=t + 1, code=rejected.code, why=rejected.reason, bytes=len(data))
                     continue
                 if site in waiting:
                     replies[site] = values
                     waiting.discard(site)
                 if not waiting:
                     break
-            given_up = self._hopeless if self.missing.action == "wait" else self._reasons.keys()
+            given_up = self._permanent if self.missing.action == "wait" else self._reasons.keys()
             if waiting & given_up:
-                raise _AbsentError(waiting & given_up)
+                raise _AbsentSitesError(waiting & given_up)
             if waiting == messages.keys():
                 time.sleep(min(max(self.transport.pause, pause), max(0.0, deadline - time.monotonic())))
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -333,28 +333,28 @@ class Server:
                 pause = _PAUSE
         return replies
 
-    def _open(self, data: bytes, t: int, number: int) -> tuple[int, PyTree]:
-        """The site and its reply to this exchange; refuses everything else."""
+    def _read_reply(self, data: bytes, t: int, number: int) -> tuple[int, PyTree]:
+        """The site and its reply to this exchange; raises if the message is anything else."""
         packet = unpack(data, self._limits[number])
         header = packet.header
         first, agents = header.get("first"), header.get("agents")
         site = self.site_of.get(first) if type(first) is int else None
         if site is None or type(agents) is not int or agents != len(self.sites[site]):
-            raise Refused("foreign", "no site of this run has the agents that it speaks for")
+            raise RejectedError("foreign", "no site of this run has the agents that it names")
         if (header.get("run"), header.get("task")) != (self.run_id, self.task.digest):
-            raise Refused("foreign", f"site {site} speaks of another run, or its settings differ from the server's")
+            raise RejectedError("foreign", f"site {site} names another run, or its settings differ from the server's")
         asked = [header.get(name) for name in ("round", "attempt", "exchange")]
         if asked != [t, self.attempt, number] or not all(type(value) is int for value in asked):
-            raise Refused("stale", f"site {site} speaks of another exchange than that of round {t + 1}")
+            raise RejectedError("stale", f"site {site} names another exchange than that of round {t + 1}")
         if site not in self._tokens or header.get("token") != self._tokens[site]:
-            raise Refused("foreign", f"site {site} was not asked this")
-        if header.get("kind") == "refusal":
-            return self._refused(site, packet)
+            raise RejectedError("foreign", f"site {site} was not asked this")
+        if header.get("kind") == "rejection":
+            return self._rejected(site, packet)
         if header.get("kind") != "reply":
-            raise Refused("malformed", f"site {site} says neither yes nor no")
+            raise RejectedError("malformed", f"the message of site {site} is neither a reply nor a rejection")
         return site, self.schemas[site][number][2].join(packet.arrays)
 
-    def _refused(self, site: int, packet: Packet) -> tuple[int, PyTree]:
+    def _rejected(self, site: int, packet: Packet) -> tuple[int, PyTree]:
         code, reason = (
             value[:REASON] if isinstance(value, str) else "no reason given"
             for value in (packet.header.get("code"), packet.header.get("reason"))
@@ -362,17 +362,17 @@ class Server:
         self._reasons[site] = reason
         if code in ("missed", "conflict"):
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
-            raise _AgainError(site)
+            raise _RestartRoundError(site)
         if code == "diverged":
             raise _DivergedError
         if code == "stale":
             raise FederationError(
-                f"Site {site} is further than this server's checkpoint ({reason}): was an old one restored? Use the "
+                f"Site {site} is ahead of this server's checkpoint ({reason}): was an old one restored? Use the "
                 "latest, or start a new run."
             )
-        if code in _HOPELESS:
-            self._hopeless.add(site)
-        raise Refused(code, f"site {site}: {reason}")
+        if code in _PERMANENT:
+            self._permanent.add(site)
+        raise RejectedError(code, f"site {site}: {reason}")
 
     def _stack(self, number: int, answers: dict[int, PyTree]) -> Replies:
         """All replies in the order of the agents; agents that were not asked have weight 0."""
@@ -387,7 +387,7 @@ class Server:
             schema = schemas[number][2]
             nothing = [np.zeros(leaf.shape, leaf.dtype) for leaf in schema.leaves]
             filled.append(schema.structure.unflatten(nothing) if answer is None else answer)
-        return Replies(jax.tree.map(lambda *parts: np.concatenate(parts), *filled), weights)
+        return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
     def _explain(self, t: int, names: list[int], reasons: dict[int, str | None]) -> str:
         who = f"agent {names[0]}" if len(names) == 1 else f"agents {', '.join(map(str, names[:10]))}"
@@ -396,11 +396,11 @@ class Server:
         what = f"did not answer within {self.missing.seconds:g} s" if silent else "cannot answer"
         return (
             f"Round {t + 1} stopped: {who} {what} ({why}). The run is kept up to round {t}: resume it when the agents "
-            "are back, or let it go on without them with 'skip'."
+            "are back, or run it without them with 'skip'."
         )
 
     def _are_vectors(self, replies: Replies) -> bool:
-        """Whether the replies are one parameter-sized vector of each agent, so that their mean has a meaning."""
+        """Whether the replies are one vector of the size of the parameter from each agent."""
         shapes = [leaf.shape for leaf in jax.tree.leaves(replies.values)]
         return shapes == [(self.task.num_agents, len(self.task.theta))]
 
@@ -411,7 +411,7 @@ class Server:
         return float(away @ away)
 
     def _movement(self, before: PyTree, after: PyTree) -> float:
-        """How far the parameter moved per step: the size of the operators, where they are not sent themselves."""
+        """How far the parameter moved per step: the size of the operators, where agents do not send them."""
         *_, method = self.task.algorithm.layers
         step, total = getattr(method, "step_size", None), 1.0
         if isinstance(step, int | float | np.ndarray):
@@ -448,7 +448,7 @@ def _flat(values: Any) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _begin(algorithm, theta):
+def _initial_server(algorithm, theta):
     server, _ = algorithm.init(theta)
     return jax.tree.map(lambda x: x[None], server)
 

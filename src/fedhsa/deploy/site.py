@@ -1,7 +1,7 @@
 """The agents' side of a round: restore, draw the block, run `local`, save, reply.
 
-A site is a place with one agent or many, whose chains and memories stay there. What it has answered it has saved
-before, so it can be killed at any moment, and asked anything twice.
+A site has one agent or many, whose chains and memories stay there. It saves every answer before sending it, so it can
+be killed at any moment, and asked anything twice.
 """
 
 import hashlib
@@ -24,44 +24,44 @@ from ..problems import AbstractAgent
 from .compiled import Compiled
 from .privacy import Account
 from .schema import Schema
-from .store import Store, check_run
+from .store import Store, check_run_name
 from .stream import AbstractStream
 from .task import Task
-from .wire import Packet, Refused, pack, unpack
+from .wire import Packet, RejectedError, pack, unpack
 
 log = logging.getLogger("fedhsa.site")
 HELLO = "hello"
 
 
 class State(NamedTuple):
-    """Where a site stands. Arrays of agents have axes (agents, 1, ...), as in the engine with one seed."""
+    """The state of a site. Arrays of agents have axes (agents, 1, ...), as in the engine with one seed."""
 
     round: int
     attempt: int
-    """How often server and site have begun the round; the highest counts."""
+    """How often the round was started; the highest number counts."""
     source: PyTree
     """The chains before the round's block, or the block itself where it cannot be made again."""
     before: PyTree
-    """The memories before the round, to go back to if it is begun again or did not count."""
+    """The memories before the round, to return to if it is restarted or did not count."""
     memory: PyTree
     replies: list[bytes]
-    """What was answered in this round, to be said again."""
-    marks: list[str]
-    """Of which messages."""
+    """The replies of this round, to be repeated if asked again."""
+    request_digests: list[str]
+    """The digests of the requests they answer."""
     blocks: int = 0
     """How many blocks of observations were drawn so far."""
 
 
 class Site:
-    """Agents at one place, as the server sees them: `answer` takes a message and gives one.
+    """Agents of one site, as the server sees them: `answer` takes a message and returns one.
 
     **Arguments:**
 
-    - `task`: what was agreed on.
+    - `task`: what server and sites have agreed on.
     - `agents`: the agents, arrays with a leading axis.
     - `numbers`: which of the federation's agents they are.
     - `store`: where their state is kept.
-    - `run`: which run this is; messages of others are refused.
+    - `run`: which run this is; messages of others are rejected.
     - `streams`: one for each agent, where observations do not come from the agents' sources.
     - `account`: adds noise to replies, and counts them. Default: none.
     """
@@ -76,7 +76,7 @@ class Site:
         streams: Sequence[AbstractStream] | None = None,
         account: Account | None = None,
     ):
-        self.task, self.store, self.run, self.streams = task, store, check_run(run), streams
+        self.task, self.store, self.run, self.streams = task, store, check_run_name(run), streams
         self.numbers = np.asarray(numbers, dtype=np.int64)
         _check_numbers(self.numbers, task.num_agents, tree.leading_axis(agents), streams)
         self.keys = task.keys(self.numbers)
@@ -86,11 +86,11 @@ class Site:
             _check_controlled(task)
         self.account = account
         if account is not None:
-            for _, _, expected in self.schemas:
-                account.privacy.check(task.algorithm, expected)
+            for _, _, reply_schema in self.schemas:
+                account.privacy.check(task.algorithm, reply_schema)
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas)
         self.phase: Callable[[str], None] = lambda name: None
-        """Called on the way through an answer: received, computed, saved."""
+        """Called at each stage of an answer: received, computed, saved."""
         self._length = None if streams else tree.take(agents, 0).source.length
         with precision(task.dtype):
             self.agents = tree.to_device(agents, task.dtype)
@@ -110,67 +110,69 @@ class Site:
         self._drawn: dict[tuple[int, int], Any] = {}  # by round and stream, until all of them have given their block
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a message, or a refusal that says why; never an error."""
+        """The reply to a message, or a rejection that says why; never an error."""
         packet = Packet({}, {})
         try:
             packet = unpack(data, self.limit)
             with self.store.alone(), precision(self.task.dtype):
                 return self._answer(packet, hashlib.sha256(data).hexdigest())
-        except Refused as refused:
-            code, reason = refused.code, refused.reason
-            log.warning("refused a message (%s): %s", code, reason)
+        except RejectedError as rejected:
+            code, reason = rejected.code, rejected.reason
+            log.warning("rejected a message (%s): %s", code, reason)
         except Exception as error:
-            code, reason = "failed", hidden(error)
-        return pack(self._header("refusal", packet.header, code=code, reason=reason), {})
+            code, reason = "failed", public_reason(error)
+        return pack(self._header("rejection", packet.header, code=code, reason=reason), {})
 
-    def _answer(self, packet: Packet, mark: str) -> bytes:
+    def _answer(self, packet: Packet, digest: str) -> bytes:
         header = packet.header
         if (header.get("run"), header.get("task")) != (self.run, self.task.digest):
-            raise Refused(
+            raise RejectedError(
                 "foreign", "the message belongs to another run, or the settings here differ from the server's"
             )
         if header.get("kind") == HELLO:
             if packet.arrays:
-                raise Refused("malformed", "a greeting carries no arrays")
+                raise RejectedError("malformed", "a greeting carries no arrays")
             return pack(self._header("present", header, round=self._restore().round), {})
-        t, attempt, number, counted, first, agents = _whole(
+        t, attempt, number, counted, first, agents = _whole_numbers(
             header, "round", "attempt", "exchange", "counted", "first", "agents"
         )
         if (first, agents) != (self.numbers[0], len(self.numbers)):
-            raise Refused("foreign", f"the message is to {agents} agents from number {first}, who are not here")
+            raise RejectedError("foreign", f"the message is to {agents} agents from number {first}, who are not here")
         if header.get("kind") != "request" or t < 0 or not 0 <= number < len(self.schemas):
-            raise Refused("malformed", "not a request for an exchange of this algorithm")
+            raise RejectedError("malformed", "not a request for an exchange of this algorithm")
         name, sent, _ = self.schemas[number]
         if header.get("name") != name:
-            raise Refused("foreign", f"exchange {number} is {name!r} here, the message names another")
+            raise RejectedError("foreign", f"exchange {number} is {name!r} here, the message names another")
         message = sent.join(packet.arrays)
         self.phase("received")
         state = self._restore()
         if (t, attempt) < (state.round, state.attempt):
-            raise Refused("stale", f"round {t} was asked for again, but the site stands at round {state.round}")
+            raise RejectedError("stale", f"round {t} was asked for again, but the site is at round {state.round}")
         if (t, attempt) > (state.round, state.attempt):
             if number and self._controlled:  # only the first message says on what behaviour depends
-                raise Refused("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
+                raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
             state = self._begin(state, t, attempt, counted, message)
         answered = len(state.replies)
         if number < answered:
-            if state.marks[number] != mark:
-                raise Refused("conflict", f"exchange {name!r} of round {t} was answered to another message")
+            if state.request_digests[number] != digest:
+                raise RejectedError("conflict", f"exchange {name!r} of round {t} was answered to another message")
             return state.replies[number]
         if number > answered:
-            raise Refused("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
-        return self._compute(state, header, message, mark)
+            raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
+        return self._compute(state, header, message, digest)
 
     def _begin(self, state: State, t: int, attempt: int, counted: int, message: PyTree) -> State:
-        """The state in which a round is begun: for the first time, or once more with the same observations."""
+        """The state in which a round starts: for the first time, or again with the same observations."""
         if counted > state.round:
-            raise Refused("lost", f"the server counted round {counted}, but what is saved here ends at {state.round}")
+            raise RejectedError(
+                "lost", f"the server counted round {counted}, but what is saved here ends at {state.round}"
+            )
         if t == state.round:
-            return state._replace(attempt=attempt, memory=state.before, replies=[], marks=[])
+            return state._replace(attempt=attempt, memory=state.before, replies=[], request_digests=[])
         memory = state.memory if counted == state.round else state.before  # a round that did not count leaves no trace
         blocks = state.blocks + 1
         if self._length is not None and blocks * self.task.algorithm.block_length > self._length:
-            raise Refused("exhausted", "what was recorded for replay is used up: ask for fewer rounds")
+            raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
         if self.streams:
             # Saved at once: what was observed cannot be observed again.
             state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks)
@@ -179,34 +181,38 @@ class Site:
         source = state.source if state.round < 0 else self._draw(state)[0]
         return State(t, attempt, source, memory, memory, [], [], blocks)
 
-    def _compute(self, state: State, header: dict[str, Any], message: PyTree, mark: str) -> bytes:
+    def _compute(self, state: State, header: dict[str, Any], message: PyTree, digest: str) -> bytes:
         number = len(state.replies)
-        _, _, expected = self.schemas[number]
+        _, _, reply_schema = self.schemas[number]
         block = state.source if self.streams else self._draw(state)[1]
         values, memory = self._locals[number](message, state.memory, block, np.asarray(state.round))
-        arrays = expected.split(values)
+        arrays = reply_schema.split(values)
         if self.account is not None:
             self.account.charge()
             arrays = self.account.privacy.apply(arrays)
         try:
-            expected.join(arrays)
-        except Refused as refused:
-            raise Refused("diverged", f"the reply cannot be sent: {refused.reason}. Is the step too large?") from None
+            reply_schema.join(arrays)
+        except RejectedError as rejected:
+            raise RejectedError(
+                "diverged", f"the reply cannot be sent: {rejected.reason}. Is the step too large?"
+            ) from None
         self.phase("computed")
         reply = pack(self._header("reply", header), arrays)
-        state = state._replace(memory=memory, replies=[*state.replies, reply], marks=[*state.marks, mark])
+        state = state._replace(
+            memory=memory, replies=[*state.replies, reply], request_digests=[*state.request_digests, digest]
+        )
         self._save(state)
         self.phase("saved")
         return reply
 
     def _draw(self, state: State) -> tuple[PyTree, PyTree]:
-        """The chains after the state's round, and its block; from memory, if this process has drawn it."""
+        """The chains after the state's round, and its block; drawn only once per process."""
         if self._block is None or self._block[0] != state.round:
             self._block = (state.round, *self._next_block(state.source, np.asarray(state.round)))
         return self._block[1:]
 
     def _draw_live(self, t: int, message: PyTree) -> PyTree:
-        """The streams' block, once per round also if another stream fails or the round cannot be answered."""
+        """The streams' block, drawn once per round even if another stream fails or the round cannot be answered."""
         length = self.task.algorithm.block_length
         for i, stream in enumerate(self.streams or []):
             if (t, i) not in self._drawn:
@@ -234,7 +240,7 @@ class Site:
             "run": self.run,
             "round": state.round,
             "attempt": state.attempt,
-            "marks": state.marks,
+            "request_digests": state.request_digests,
             "blocks": state.blocks,
         }
         arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
@@ -248,7 +254,7 @@ class Site:
         self._drawn.clear()
 
     def _restore(self) -> State:
-        """The state saved last, also if another process has saved it."""
+        """The state saved last, by this process or another."""
         if self._loaded and not self.store.changed:
             return self._state
         gone, self._loaded, self._block = self._loaded, False, None
@@ -267,7 +273,7 @@ class Site:
         same = np.array_equal(arrays.get("numbers", ()), self.numbers)
         if not same or any(header.get(name) != value for name, value in own.items()):
             log.error("%s belongs to other agents or another run", self.store.path)
-            raise Refused("foreign", "what is saved there belongs to other agents or another run")
+            raise RejectedError("foreign", "what is saved there belongs to other agents or another run")
 
         def part(name: str, schema: Schema) -> PyTree:
             return schema.structure.unflatten([arrays[f"{name}/{i}"] for i in range(len(schema.leaves))])
@@ -281,38 +287,38 @@ class Site:
             part("source", self._source_schema),
             part("before", self._memory_schema),
             part("memory", self._memory_schema),
-            [arrays[f"reply/{i}"].tobytes() for i in range(len(header["marks"]))],
-            header["marks"],
+            [arrays[f"reply/{i}"].tobytes() for i in range(len(header["request_digests"]))],
+            header["request_digests"],
             header["blocks"],
         )
 
 
-def cannot_begin(data: bytes, number: int, error: Exception) -> bytes:
-    """The refusal of a site of one agent that could not be made."""
+def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
+    """The answer of a site of one agent that could not be built: a rejection."""
     try:
         asked = unpack(data).header
-    except Refused:
+    except RejectedError:
         asked = {}
     of_run = {name: asked.get(name) if isinstance(asked.get(name), str) else "" for name in ("run", "task")}
     own = {**of_run, "first": number, "agents": 1}
-    return pack({"kind": "refusal", **own, **_echo(asked), "code": "failed", "reason": hidden(error)}, {})
+    return pack({"kind": "rejection", **own, **_echo(asked), "code": "failed", "reason": public_reason(error)}, {})
 
 
-def hidden(error: Exception) -> str:
-    """What may be said elsewhere of an error in the user's code: its words may hold private data, and stay here."""
+def public_reason(error: Exception) -> str:
+    """What other machines may learn of an error in the user's code; its message may be private and stays here."""
     log.error("could not answer", exc_info=error)
     return f"{type(error).__name__}; see the log of the site"
 
 
-def _whole(header: dict[str, Any], *names: str) -> list[int]:
+def _whole_numbers(header: dict[str, Any], *names: str) -> list[int]:
     values = [header.get(name) for name in names]
     if not all(type(value) is int and -1 <= value < 2**53 for value in values):
-        raise Refused("malformed", f"the header must have whole numbers {', '.join(names)}")
+        raise RejectedError("malformed", f"the header must have whole numbers {', '.join(names)}")
     return [value for value in values if isinstance(value, int)]
 
 
 def _echo(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a reply repeats of a message that may hold anything."""
+    """The fields of a request that a reply repeats; others may hold anything and are left out."""
     numbers = {name: asked.get(name) for name in ("round", "attempt", "exchange")}
     words = {name: asked.get(name) for name in ("name", "token")}
     return {name: value for name, value in numbers.items() if type(value) is int and -1 <= value < 2**53} | {
@@ -329,7 +335,7 @@ def _check_numbers(numbers: np.ndarray, num_agents: int, found: int, streams: Se
 
 
 def _check_controlled(task: Task) -> None:
-    """Refuses algorithms whose first message does not begin with the parameter, on which behaviour would depend."""
+    """Raises if the algorithm's first message does not begin with the parameter, on which behaviour depends."""
     with precision(task.dtype):
         theta = jnp.arange(1, 1 + len(task.theta), dtype=task.dtype)  # to be recognised
         server, _ = task.settings.init(theta)
@@ -346,11 +352,11 @@ def _check_controlled(task: Task) -> None:
 
 
 def _check_block(block: PyTree, like: PyTree, length: int) -> PyTree:
-    """Refuses a stream's block that is not `length` observations like the example."""
-    wanted = jax.tree.map(lambda x: (length, *np.shape(x)), like)
+    """Raises if a stream's block is not `length` observations like the example."""
+    shapes = jax.tree.map(lambda x: (length, *np.shape(x)), like)
     found = jax.tree.map(np.shape, block)
-    if found != wanted:
-        raise ValueError(f"`draw` must give {length} observations of shapes {wanted}, got {found}.")
+    if found != shapes:
+        raise ValueError(f"`draw` must give {length} observations of shapes {shapes}, got {found}.")
     return jax.tree.map(np.array, block)  # a copy: the stream may use its buffers again
 
 

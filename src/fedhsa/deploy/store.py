@@ -1,4 +1,4 @@
-"""Where a site or a server keeps what must outlive its process: one file, whole or absent, and a lock."""
+"""Where a site or a server keeps its state between processes: one file, complete or absent, and a lock."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _files
-from .wire import Packet, Refused, pack, unpack
+from .wire import Packet, RejectedError, pack, unpack
 
 try:
     import fcntl
@@ -51,11 +51,11 @@ class Store:
                 return unpack(file.read())
         except FileNotFoundError:
             return None
-        except Refused as refused:
+        except RejectedError as rejected:
             raise ValueError(
-                f"{str(self.path)!r} is not a saved state ({refused.reason}). Restore it from a backup, or delete it "
+                f"{str(self.path)!r} is not a saved state ({rejected.reason}). Restore it from a backup, or delete it "
                 "to start over."
-            ) from refused
+            ) from rejected
 
     @property
     def changed(self) -> bool:
@@ -71,7 +71,7 @@ class Store:
 
     @contextlib.contextmanager
     def alone(self, wait: bool = True) -> Iterator[None]:
-        """Keeps other processes from the state; with `wait` False refuses at once if one has it."""
+        """Keeps other processes from the state; with `wait` False raises at once if one is using it."""
         if not self._placed:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._placed = True
@@ -80,7 +80,7 @@ class Store:
 
     @property
     def busy(self) -> bool:
-        """Whether a process has the state now."""
+        """Whether a process is using the state now."""
         if not self.path.parent.is_dir():
             return False
         try:
@@ -100,8 +100,8 @@ def set_aside(path: pathlib.Path) -> None:
             os.replace(found, name)
 
 
-def check_run(run: str) -> str:
-    """Refuses a name of a run that could not be the name of a folder, or would lead out of one."""
+def check_run_name(run: str) -> str:
+    """Raises if the name of a run could not be that of a folder, or would lead out of one."""
     if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", run):
         raise ValueError(f"`run` must be up to 64 letters, digits, - and _, got {run!r}.")
     return run
@@ -119,7 +119,7 @@ def _sync_folder(folder: pathlib.Path) -> None:
 
 
 class BusyError(Exception):
-    """Another process is at work on the same state."""
+    """Another process is using the same state."""
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def _lock_file(file: Any, wait: bool, path: pathlib.Path) -> Iterator[None]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
-        raise BusyError(f"Another process is at work in {str(path.parent)!r}. Wait for it, or stop it.") from error
+        raise BusyError(f"Another process is working in {str(path.parent)!r}. Wait for it, or stop it.") from error
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ class AbstractStream(abc.ABC):
     """One agent's observations, made by ordinary Python code.
 
     A site draws a block once per round and saves it, so that a block is never drawn twice however often its process
-    is killed. What the stream itself needs to go on, it gives as arrays.
+    is killed. What the stream itself needs to continue, `save` gives as arrays.
     """
 
     @property
@@ -23,7 +23,7 @@ class AbstractStream(abc.ABC):
 
     @property
     def controlled(self) -> bool:
-        """Whether observations depend on the parameter, as where one acts on what was learned."""
+        """Whether observations depend on the parameter, as when actions follow what was learned."""
         return False
 
     @abc.abstractmethod

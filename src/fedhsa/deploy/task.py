@@ -35,8 +35,8 @@ class Task:
     - `theta`: where to start, a flat vector.
     - `key`: the same key gives the same run as `simulate` with one seed.
     - `dtype`: `"float64"` or `"float32"`.
-    - `example`: any of the agents, for methods that look at more than an agent's operators.
-    - `problem`: what the agents are of, in any words; sites and checkpoints with others are refused.
+    - `example`: any of the agents, for methods that use more of an agent than its operators.
+    - `problem`: a text that names the problem; sites and checkpoints with another are rejected.
 
     !!! example
         >>> task = Task(fedhsa.FedHSA(0.1, local_steps=5), num_agents=3, theta=np.zeros(2))

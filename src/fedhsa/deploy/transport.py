@@ -1,4 +1,4 @@
-"""What a transport is: it carries bytes between the server and numbered sites, and promises nothing else."""
+"""What a transport is: it carries bytes between the server and numbered sites, without any guarantee."""
 
 import abc
 from collections.abc import Iterator, Mapping
@@ -6,10 +6,10 @@ from typing import ClassVar
 
 
 class AbstractTransport(abc.ABC):
-    """Carries messages to sites and brings back what they say.
+    """Carries messages to sites and their answers back.
 
-    Messages may be lost, late, repeated, reordered or garbled: server and sites see to that. A transport may also say
-    why a site did not answer, through `trouble`.
+    Messages may be lost, late, repeated, reordered or garbled: server and sites handle that. A transport may also
+    explain why a site did not answer, with `trouble`.
     """
 
     pause: float = 0.0
@@ -24,7 +24,7 @@ class AbstractTransport(abc.ABC):
 
     @abc.abstractmethod
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
-        """Sends each site its message and gives what comes back, in any order, until nothing more will come.
+        """Sends each site its message and yields what comes back, in any order, until nothing more will come.
 
         Ends when every site has answered, at the latest after `seconds`. What it gives may stem from an earlier
         exchange.

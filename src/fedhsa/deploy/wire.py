@@ -11,17 +11,17 @@ import numpy as np
 MAGIC = b"fedhsa/1"
 """The format and its version."""
 HEADER_BYTES = 2**20
-"""The longest header that is looked at."""
+"""The longest header that is read."""
 REASON = 300
-"""How many characters of a reason are kept: part of it may be what a stranger sent."""
+"""How many characters of a reason are kept, since part of it may be what a stranger sent."""
 DTYPES = ("bool", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 _NAMES = {np.dtype(name): name for name in DTYPES}
 _LENGTHS = struct.Struct("<II")
 _START = len(MAGIC) + _LENGTHS.size
 
 
-class Refused(Exception):  # noqa: N818 (what happened to the message)
-    """A message that is not taken, with the reason and a word for it that programs can tell apart."""
+class RejectedError(Exception):
+    """A message was rejected; `code` is a word for programs, `reason` a sentence for people."""
 
     def __init__(self, code: str, reason: str):
         super().__init__(reason[:REASON])
@@ -36,7 +36,7 @@ class Packet(NamedTuple):
 
 
 def dtype_name(array: np.ndarray) -> str:
-    """The name of an array's type; NumPy puts it together anew each time, which takes longer than all else here."""
+    """The name of an array's type, from a table: NumPy composes it in every call, which is slow."""
     return _NAMES.get(array.dtype) or array.dtype.name
 
 
@@ -50,15 +50,15 @@ def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
         >>> unpack(data).header
         {'round': 3}
     """
-    parts = {name: np.asarray(array) for name, array in arrays.items()}
-    for name, array in parts.items():
+    values = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in values.items():
         if dtype_name(array) not in DTYPES:
             raise TypeError(f"{name!r} has the type {array.dtype}, which messages do not carry.")
-    described = [[name, dtype_name(array), list(array.shape)] for name, array in parts.items()]
+    described = [[name, dtype_name(array), list(array.shape)] for name, array in values.items()]
     head = json.dumps({**header, "arrays": described}, allow_nan=False, separators=(",", ":")).encode()
     if len(head) > HEADER_BYTES:
         raise ValueError(f"the header has {len(head):,} bytes, at most {HEADER_BYTES:,} can be read again")
-    little = [array.astype(array.dtype.newbyteorder("<"), order="C", copy=False) for array in parts.values()]
+    little = [array.astype(array.dtype.newbyteorder("<"), order="C", copy=False) for array in values.values()]
     body = [head, *(array.reshape(-1).view(np.uint8) for array in little)]  # copied only once, below
     checksum = 0
     for part in body:
@@ -67,18 +67,18 @@ def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def unpack(data: bytes, limit: int | None = None) -> Packet:
-    """What `pack` has packed; refuses everything else, and more than `limit` bytes of arrays."""
+    """The packet in these bytes; raises if `pack` did not make them, or for more than `limit` bytes of arrays."""
     if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC:
-        raise Refused("foreign", f"not a message of this version: it does not begin with {MAGIC.decode()!r}")
+        raise RejectedError("foreign", f"not a message of this version: it does not begin with {MAGIC.decode()!r}")
     if limit is not None and len(data) > limit + HEADER_BYTES + _START:
-        raise Refused("oversized", f"{len(data):,} bytes are more than the {limit:,} that were expected")
+        raise RejectedError("oversized", f"{len(data):,} bytes are more than the {limit:,} that were expected")
     if len(data) < _START:
-        raise Refused("malformed", f"cut off after {len(data)} bytes")
+        raise RejectedError("malformed", f"cut off after {len(data)} bytes")
     checksum, length = _LENGTHS.unpack_from(data, len(MAGIC))
     if length > HEADER_BYTES or _START + length > len(data):
-        raise Refused("malformed", f"a header of {length:,} bytes in a message of {len(data):,}")
+        raise RejectedError("malformed", f"a header of {length:,} bytes in a message of {len(data):,}")
     if zlib.crc32(memoryview(data)[_START:]) != checksum:
-        raise Refused("malformed", "the checksum is wrong: the message was changed or cut off on its way")
+        raise RejectedError("malformed", "the checksum is wrong: the message was changed or cut off on its way")
     header = _read_header(data[_START : _START + length])
     return Packet(header, _read_arrays(header.pop("arrays"), memoryview(data)[_START + length :], limit))
 
@@ -87,9 +87,9 @@ def _read_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Refused("malformed", f"the header is not JSON ({type(error).__name__})") from None
+        raise RejectedError("malformed", f"the header is not JSON ({type(error).__name__})") from None
     if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
-        raise Refused("malformed", "the header does not say which arrays follow")
+        raise RejectedError("malformed", "the header does not say which arrays follow")
     return header
 
 
@@ -98,24 +98,24 @@ def _no_constant(name: str) -> Any:
 
 
 def _read_arrays(described: list, body: memoryview, limit: int | None) -> dict[str, np.ndarray]:
-    arrays, place = {}, 0
+    arrays, offset = {}, 0
     for entry in described:
         name, dtype, shape = _description(entry)
         if name in arrays:
-            raise Refused("malformed", f"two arrays are called {name!r}")
+            raise RejectedError("malformed", f"two arrays are called {name!r}")
         count = math.prod(shape)
         size = count * np.dtype(dtype).itemsize
-        if size > len(body) - place:
-            raise Refused("malformed", f"the array {name!r} is cut off")
-        array = np.frombuffer(body[place : place + size], np.dtype(dtype).newbyteorder("<"))
+        if size > len(body) - offset:
+            raise RejectedError("malformed", f"the array {name!r} is cut off")
+        array = np.frombuffer(body[offset : offset + size], np.dtype(dtype).newbyteorder("<"))
         if dtype == "bool" and (array.view(np.uint8) > 1).any():
-            raise Refused("malformed", f"the array {name!r} has truth values other than 0 and 1")
+            raise RejectedError("malformed", f"the array {name!r} has truth values other than 0 and 1")
         arrays[name] = array.astype(dtype).reshape(shape)  # a copy, in this machine's byte order
-        place += size
-    if place != len(body):
-        raise Refused("malformed", f"{len(body) - place:,} bytes follow the last array")
-    if limit is not None and place > limit:
-        raise Refused("oversized", f"{place:,} bytes of arrays are more than the {limit:,} that were expected")
+        offset += size
+    if offset != len(body):
+        raise RejectedError("malformed", f"{len(body) - offset:,} bytes follow the last array")
+    if limit is not None and offset > limit:
+        raise RejectedError("oversized", f"{offset:,} bytes of arrays are more than the {limit:,} that were expected")
     return arrays
 
 
@@ -126,4 +126,4 @@ def _description(entry: Any) -> tuple[str, str, tuple[int, ...]]:
         # Also an empty array must have a shape that exists.
         if isinstance(name, str) and dtype in DTYPES and whole and math.prod(n for n in shape if n) < 2**48:
             return name, dtype, tuple(shape)
-    raise Refused("malformed", "an array is not described by its name, type and shape")
+    raise RejectedError("malformed", "an array is not described by its name, type and shape")

@@ -29,7 +29,7 @@ STATE = "~/.fedhsa/sites"
 PATIENCE, GLANCE = 600.0, 5.0
 """Seconds to wait for an answer, and for what must come at once."""
 LENGTH = struct.Struct("<Q")
-MARK_BYTES = 32
+SIGNATURE_BYTES = 32
 
 app = ClientApp()
 
@@ -42,11 +42,11 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run under those of the node; one that protects itself is not told how, or where to count."""
-    told = {name: run[name] for name in SETTINGS + PRIVACY}
+    """The run's settings under the node's; a node with its own privacy takes neither that nor `state` from the run."""
+    given = {name: run[name] for name in SETTINGS + PRIVACY}
     if any(name in node for name in PRIVACY):
-        told = {name: value for name, value in told.items() if name not in PRIVACY} | {"state": STATE}
-    return {**told, **node}
+        given = {name: value for name, value in given.items() if name not in PRIVACY} | {"state": STATE}
+    return {**given, **node}
 
 
 def wrap(data: bytes) -> RecordDict:
@@ -94,36 +94,36 @@ def _ask(note: pathlib.Path, data: bytes) -> bytes:
     secret = bytes.fromhex(found["secret"])
     with socket.create_connection(("127.0.0.1", found["port"]), timeout=GLANCE) as connection:
         length = LENGTH.pack(len(data))
-        connection.sendall(length + mark(secret, b"ask", length) + data + mark(secret, b"data", data))
+        connection.sendall(length + signature(secret, b"ask", length) + data + signature(secret, b"data", data))
         connection.settimeout(PATIENCE)
         (size,) = LENGTH.unpack(receive(connection, LENGTH.size))
         said = receive(connection, min(size, 2**32))
-        if not hmac.compare_digest(receive(connection, MARK_BYTES), mark(secret, b"reply", data, said)):
+        if not hmac.compare_digest(receive(connection, SIGNATURE_BYTES), signature(secret, b"reply", data, said)):
             raise ConnectionError("somebody else answers on the resident's port")
         return said
 
 
-def mark(secret: bytes, *parts: bytes) -> bytes:
-    """What only who knows the secret can say about these bytes."""
+def signature(secret: bytes, *parts: bytes) -> bytes:
+    """A signature of these bytes, which only those who know the secret can make."""
     return hmac.digest(secret, b"".join(LENGTH.pack(len(part)) + part for part in parts), "sha256")
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
     """Exactly so many bytes."""
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 2**20))
+    received = bytearray()
+    while len(received) < size:
+        part = connection.recv(min(size - len(received), 2**20))
         if not part:
             raise ConnectionError("the other side has hung up")
-        parts += part
-    return bytes(parts)
+        received += part
+    return bytes(received)
 
 
 def _start(folder: pathlib.Path, note: pathlib.Path, settings: dict[str, Any]) -> subprocess.Popen:
     """Starts the process that stays for as long as the one that started this one."""
     folder.mkdir(parents=True, exist_ok=True)
     secret = secrets.token_hex(32)
-    told = {"settings": settings, "note": str(note), "secret": secret, "keeper": os.getppid(), "path": sys.path}
+    instructions = {"settings": settings, "note": str(note), "secret": secret, "keeper": os.getppid(), "path": sys.path}
     with open(os.open(note.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "fedhsa.deploy.flower.node"],
@@ -134,5 +134,5 @@ def _start(folder: pathlib.Path, note: pathlib.Path, settings: dict[str, Any]) -
         )
     assert process.stdin is not None
     with process.stdin as stdin:
-        stdin.write(json.dumps(told).encode())
+        stdin.write(json.dumps(instructions).encode())
     return process

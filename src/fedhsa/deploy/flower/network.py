@@ -142,7 +142,7 @@ class Network:
     def start_node(self, node: int, *, wait: bool = True) -> None:
         """Starts a node again.
 
-        After `kill_node` the SuperLink refuses the node until it has noticed that the old one is gone, which takes
+        After `kill_node` the SuperLink rejects the node until it has noticed that the old one is gone, which takes
         about a minute: the node is started again until it is let in.
         """
         if node in self._nodes and self._nodes[node].alive:
@@ -184,7 +184,7 @@ class Network:
         self._nodes[node] = self._processes.start(f"node-{node}", arguments)
 
     def _await(self, node: int) -> None:
-        """Waits until the SuperLink has let a node in, starting it again while it is refused."""
+        """Waits until the SuperLink has let a node in, starting it again while it is rejected."""
         deadline = time.monotonic() + self._processes.patience
         while True:
             # Flower writes this line when the SuperLink has activated the node.

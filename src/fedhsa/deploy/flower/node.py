@@ -15,10 +15,10 @@ from typing import Any
 import jax
 
 from ..plan import Plan
-from ..site import Site, cannot_begin
-from ..store import BusyError, Store, check_run
+from ..site import Site, failure_reply
+from ..store import BusyError, Store, check_run_name
 from ..wire import unpack
-from .client import GLANCE, LENGTH, MARK_BYTES, mark, receive
+from .client import GLANCE, LENGTH, SIGNATURE_BYTES, receive, signature
 
 IDLE = 3600.0
 """Seconds without a message after which the process ends."""
@@ -29,7 +29,7 @@ def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
     try:
         return _site(_run_of(data), tuple(sorted(settings.items()))).answer(data)
     except Exception as error:
-        return cannot_begin(data, int(settings.get("partition-id", -1)), error)
+        return failure_reply(data, int(settings.get("partition-id", -1)), error)
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
 
 def _run_of(data: bytes) -> str:
     """The run a message belongs to, whose name becomes that of a folder."""
-    return check_run(str(unpack(data).header.get("run")))
+    return check_run_name(str(unpack(data).header.get("run")))
 
 
 def keep_compiled(folder: pathlib.Path) -> None:
@@ -55,22 +55,22 @@ def keep_compiled(folder: pathlib.Path) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def stay(told: dict[str, Any]) -> None:
+def stay(instructions: dict[str, Any]) -> None:
     """Answers the messages that a node's light processes hand over, until the SuperNode ends or nothing comes."""
-    note, last = pathlib.Path(told["note"]), time.monotonic()
-    threading.Thread(target=_end_with, args=(told["keeper"], note), daemon=True).start()
+    note, last = pathlib.Path(instructions["note"]), time.monotonic()
+    threading.Thread(target=_end_with, args=(instructions["keeper"], note), daemon=True).start()
     with contextlib.ExitStack() as stack:
         stack.enter_context(Store(note).alone(wait=False))  # one is enough
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         listening.settimeout(0.5)
-        _leave(note, {"port": listening.getsockname()[1], "secret": told["secret"]})
+        _leave(note, {"port": listening.getsockname()[1], "secret": instructions["secret"]})
         stack.callback(note.unlink, missing_ok=True)
         while time.monotonic() < last + IDLE:
             with contextlib.suppress(TimeoutError):
                 connection, _ = listening.accept()
                 last = time.monotonic()
                 with connection, contextlib.suppress(OSError):
-                    _serve(connection, told)
+                    _serve(connection, instructions)
 
 
 def _leave(note: pathlib.Path, found: dict[str, Any]) -> None:
@@ -82,17 +82,17 @@ def _leave(note: pathlib.Path, found: dict[str, Any]) -> None:
     os.replace(draft, note)
 
 
-def _serve(connection: socket.socket, told: dict[str, Any]) -> None:
-    secret = bytes.fromhex(told["secret"])
+def _serve(connection: socket.socket, instructions: dict[str, Any]) -> None:
+    secret = bytes.fromhex(instructions["secret"])
     connection.settimeout(GLANCE)
     length = receive(connection, LENGTH.size)
-    if not hmac.compare_digest(receive(connection, MARK_BYTES), mark(secret, b"ask", length)):
+    if not hmac.compare_digest(receive(connection, SIGNATURE_BYTES), signature(secret, b"ask", length)):
         return
     data = receive(connection, *LENGTH.unpack(length))
-    if not hmac.compare_digest(receive(connection, MARK_BYTES), mark(secret, b"data", data)):
+    if not hmac.compare_digest(receive(connection, SIGNATURE_BYTES), signature(secret, b"data", data)):
         return
-    reply = answer_here(data, told["settings"])
-    connection.sendall(LENGTH.pack(len(reply)) + reply + mark(secret, b"reply", data, reply))
+    reply = answer_here(data, instructions["settings"])
+    connection.sendall(LENGTH.pack(len(reply)) + reply + signature(secret, b"reply", data, reply))
 
 
 def _end_with(process: int, note: pathlib.Path) -> None:

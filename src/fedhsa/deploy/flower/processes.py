@@ -61,7 +61,7 @@ _STATUS, _UNDER_WAY = "-- status of the run --", re.compile(r'"status": "(pendin
 
 
 def toml(settings: Mapping[str, Value]) -> str:
-    """Settings as a TOML file, which carries any text, unlike Flower's `key=value` options."""
+    """Settings as a TOML file, which can hold any text; Flower's `key=value` options cannot."""
     lines = []
     for name, value in settings.items():
         if isinstance(value, bool):
@@ -249,16 +249,16 @@ class Processes:
             for line in itertools.takewhile(lambda line: line != _STATUS, lines):
                 if on_line is not None:
                     on_line(line)
-            told = "\n".join(lines)
+            status = "\n".join(lines)
         finally:
             process.kill()
         # On a machine with too much to do Flower's stream of lines may end before the run does.
-        while not process.returncode and _UNDER_WAY.search(told):
+        while not process.returncode and _UNDER_WAY.search(status):
             time.sleep(5)
             process = self.start("status", [sys.executable, "-c", _LIST], stream=True)
-            told = "\n".join(process.lines())
+            status = "\n".join(process.lines())
             process.kill()
-        return process.returncode or (0 if "finished:completed" in told else 1)
+        return process.returncode or (0 if "finished:completed" in status else 1)
 
 
 class Kept:
@@ -291,8 +291,8 @@ class Kept:
         finally:
             os.close(writing)
             with open(reading, "rb") as file:
-                told = file.read()
-        self.pid = int(told or self._keeper.pid)
+                written = file.read()
+        self.pid = int(written or self._keeper.pid)
 
     @property
     def alive(self) -> bool:

@@ -11,7 +11,7 @@ from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan
 from ..server import Server, hello
-from .transport import FlowerTransport, say
+from .transport import FlowerTransport, print_for_user
 
 app = ServerApp()
 
@@ -32,12 +32,12 @@ def main(grid: Grid, context: Context) -> None:
         missing=missing,
         folder=folder,
         theta_star=plan.theta_star,
-        watch=tell,
+        watch=print_event,
     )
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
 
 
-def tell(event: dict[str, Any]) -> None:
-    """Tells the user of an event."""
+def print_event(event: dict[str, Any]) -> None:
+    """Prints an event for the user."""
     if words := sentence(event):
-        say(words)
+        print_for_user(words)

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 
 from ..events import PREFIX
 from ..transport import AbstractTransport
-from ..wire import Refused, unpack
+from ..wire import RejectedError, unpack
 from .client import unwrap, wrap
 
 POLL = 0.2
@@ -16,19 +16,19 @@ POLL = 0.2
 AGAIN = 180.0
 """Seconds after which a message that got no answer is sent once more."""
 STRANGE = 60.0
-"""Seconds after which a node that could not say who it is, is asked again: somebody may have mended it."""
+"""Seconds after which a node that could not identify itself is asked again: it may have been repaired."""
 GREETING = 60.0
-"""Seconds that the first nodes have to say who they are."""
+"""Seconds that the first nodes have to identify themselves."""
 TYPE = "query.fedhsa"
 
 
-def say(words: str) -> None:
-    """Tells the user something, through the server's output, which Flower carries to whoever started the run."""
+def print_for_user(words: str) -> None:
+    """Prints a line in the server's output, which Flower carries to whoever started the run."""
     print(PREFIX + words, flush=True)
 
 
 class FlowerTransport(AbstractTransport):
-    """Reaches the nodes of a Flower federation, which say themselves which agents they are.
+    """Reaches the nodes of a Flower federation, whose answers say which agents they have.
 
     **Arguments:**
 
@@ -90,7 +90,7 @@ class FlowerTransport(AbstractTransport):
     def _introduce(self, node: int, data: bytes) -> None:
         try:
             header = unpack(data, 0).header
-        except Refused:
+        except RejectedError:
             header = {}
         first = header.get("first")
         named = self.site_of.get(first) if type(first) is int else None
@@ -100,10 +100,10 @@ class FlowerTransport(AbstractTransport):
             reason = str(header.get("reason", "it does not speak our language"))[:300]
             if named is not None:
                 self._troubles[named] = reason
-            say(f"Node {node} does not take part: {reason}")
+            print_for_user(f"Node {node} does not take part: {reason}")
         elif site in self.node_of and self.node_of[site] != node:
             self._strange[node] = time.monotonic() + STRANGE
-            say(f"Node {node} says it is agent {first}, which node {self.node_of[site]} is.")
+            print_for_user(f"Node {node} says it is agent {first}, which node {self.node_of[site]} is.")
         else:
             self.node_of[site] = node
 

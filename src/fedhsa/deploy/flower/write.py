@@ -79,14 +79,14 @@ def write_app(
     - `rounds`, `missing`, `resume`: of the run; `flwr run --run-config` can replace them.
     - `out`: the folder for results, on the server's machine.
     - `state`: the folder for the agents' states, on each node's machine.
-    - `config`: what nodes are told where they have no setting of their own: `data` for a user's function (`{number}`
+    - `config`: settings for nodes that do not have their own: `data` for a user's function (`{number}`
       stands for the agent's number), `clip`, `noise`, `epsilon` and `delta` for `Privacy`.
     """
     folder, missing = pathlib.Path(folder), Missing() if missing is None else missing
     package = folder / PACKAGE
     if folder.exists() and any(folder.iterdir()) and not (package / "client.py").exists():
         raise FileExistsError(f"`folder`: {str(folder)!r} holds something else than an app. Name another folder.")
-    missing.check(plan.method)  # also refuses an algorithm that does not fit, before anything is written
+    missing.check(plan.method)  # raises if the algorithm does not fit, before anything is written
     source, _, function = (plan.agent or "").rpartition(":")
     ship = source.endswith(".py")
     if ship:
