@@ -1,11 +1,13 @@
 """Files that are either whole or absent: everything is written under a temporary name, then renamed."""
 
 import contextlib
+import csv
+import io
 import json
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -88,11 +90,24 @@ def write_text(path: str | os.PathLike, text: str) -> None:
         file.write(text.encode())
 
 
+def write_csv(path: str | os.PathLike, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Writes a table as comma-separated values, atomically."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_npz(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays as one `.npz` file, atomically."""
+    with atomic(path) as file:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+
+
 def write_arrays(path: str | os.PathLike, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     """Writes arrays and a JSON header as one `.npz` file, without pickle."""
-    encoded = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    with atomic(path) as file:
-        np.savez(file, __header__=encoded, **arrays)  # pyright: ignore[reportArgumentType]
+    write_npz(path, {"__header__": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **arrays})
 
 
 def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

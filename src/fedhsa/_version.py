@@ -1,3 +1,14 @@
-"""The version, in a module of its own so that every layer may know it."""
+"""The version, in its own module so that every layer can import it."""
 
 __version__ = "0.1.0"
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package and of what the numbers depend on."""
+    import platform
+
+    import jax
+    import numpy
+
+    found = {"fedhsa": __version__, "jax": jax.__version__, "numpy": numpy.__version__}
+    return found | {"python": platform.python_version()}

@@ -1,13 +1,11 @@
 """The files a run leaves behind, wherever it ran: its curves in three forms, and the manifest."""
 
 import contextlib
-import csv
 import datetime
-import io
 import json
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -46,9 +44,9 @@ def write(
     - `predictions`: by the same names, what the manifest says of a prediction.
     """
     shown, theory, predictions = quantity(results), theory or {}, predictions or {}
-    with _files.atomic(folder / "curves.npz") as file:
-        np.savez(file, **_arrays(results, shown))  # pyright: ignore[reportArgumentType]
-    _files.write_text(folder / "curves.csv", _csv(results, shown, theory))
+    _files.write_npz(folder / "curves.npz", _arrays(results, shown))
+    columns = ("algorithm", "round", "mean", "low", "high", "theory")
+    _files.write_csv(folder / "curves.csv", columns, _rows(results, shown, theory))
     figure = plots.curves(results, quantity=shown, title=title, theory=theory, theory_label=theory_label)
     plots.save(figure, folder / "curves")
     algorithms = {name: _summary(result, shown, predictions.get(name)) for name, result in results.items()}
@@ -126,16 +124,12 @@ def _arrays(results: Mapping[str, Result], quantity: str) -> dict[str, np.ndarra
     return arrays
 
 
-def _csv(results: Mapping[str, Result], quantity: str, theory: Mapping[str, np.ndarray]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "round", "mean", "low", "high", "theory"))
+def _rows(results: Mapping[str, Result], quantity: str, theory: Mapping[str, np.ndarray]) -> Iterator[tuple]:
     for name, result in results.items():
         predicted = theory[name].tolist() if name in theory else [""] * len(result.rounds)
         curves = (result.mean(quantity), *result.interval(quantity=quantity))
         columns = (result.rounds.tolist(), *(curve.tolist() for curve in curves), predicted)
-        writer.writerows((name, *row) for row in zip(*columns, strict=True))
-    return text.getvalue()
+        yield from ((name, *row) for row in zip(*columns, strict=True))
 
 
 def _summary(result: Result, quantity: str, prediction: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from fedhsa.cli import analyze as analyze_module
 from fedhsa.cli import effort, main
 from fedhsa.cli import panels as sweep_module
 from fedhsa.cli.parsing import parse, read
+from fedhsa.cli.screen import status_line
 from fedhsa.cli.settings import AnalyzeSettings, RunSettings
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -273,11 +274,11 @@ def test_ctrl_c_ends_with_130_and_leaves_no_folder(tmp_path, capsys, monkeypatch
 
 
 def test_progress_is_shown_on_a_terminal_only(capsys, monkeypatch):
-    with analyze_module._status(True) as progress:
+    with status_line(True) as progress:
         progress("something")
     assert not capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with analyze_module._status(False) as progress:
+    with status_line(False) as progress:
         progress("something")
     assert not capsys.readouterr().err
 

@@ -9,9 +9,9 @@ import pytest
 
 import fedhsa
 from fedhsa.cli import main
-from fedhsa.cli.chart import chart
 from fedhsa.cli.deploy_settings import FlowerSettings, MemorySettings
 from fedhsa.cli.parsing import parse
+from fedhsa.cli.screen import chart
 from fedhsa.deploy import Plan
 from fedhsa.outputs import FILES
 

@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from .errors import UsageError
 from .output import writable
 from .panels import sweeps
 from .parsing import parse
+from .screen import status_line
 from .settings import AnalyzeSettings
 from .words import sentences
 
@@ -43,7 +43,7 @@ def main(args: Sequence[str], console: Console) -> int:
     with contextlib.ExitStack() as stack:
         if settings.plot:
             stack.enter_context(writable(settings.folder))
-        progress = stack.enter_context(_status(settings.progress))
+        progress = stack.enter_context(status_line(settings.progress))
         analysis = analyse(settings, problem, algorithms, progress)
         drawn = bool(analysis.available) and settings.plot
         absent = _draw(analysis, progress) if drawn else None
@@ -77,13 +77,3 @@ def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
         return None
     panels = " and ".join(name.replace("_", " ") for name in missing)
     return f"The figure leaves out other values of {panels}: they would take too long on this problem."
-
-
-@contextlib.contextmanager
-def _status(show: bool) -> Iterator[Callable[[str], None]]:
-    """Gives a function that shows on stderr what is being computed; silent where stderr is not a terminal."""
-    if not (show and sys.stderr.isatty()):
-        yield lambda what: None
-        return
-    with Console(stderr=True).status("...") as status:
-        yield lambda what: status.update(f"{what} ...")

@@ -17,7 +17,6 @@ from ..deploy.privacy import Account, epsilon
 from ..engine import Result
 from ..outputs import read_manifest
 from . import status
-from .chart import chart
 from .deploy_settings import (
     AbstractDeploySettings,
     DemoSettings,
@@ -30,6 +29,7 @@ from .deploy_settings import (
 from .errors import FailedRunError, UsageError
 from .output import INTERRUPTED, writable
 from .parsing import parse, parse_flags
+from .screen import chart
 
 HELP = """\
 usage: fedhsa deploy COMMAND [OPTIONS]

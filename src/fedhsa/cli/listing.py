@@ -6,16 +6,36 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from .._check import nearest
 from ..algorithms import ALGORITHMS, WRAPPERS
 from ..environments import ENVIRONMENTS
 from ..problems import PROBLEMS
 from .errors import UsageError
+from .screen import plain_table
 
-KINDS = ("problems", "algorithms", "wrappers", "environments")
-"""What can be listed."""
+KINDS: dict[str, tuple[Mapping[str, Any], str]] = {
+    "problems": (
+        PROBLEMS,
+        "num_agents, dim and heterogeneity are flags of `fedhsa run` and `fedhsa analyze`, key is `--problem-key`;\n"
+        "any other argument goes after `--option`, as in `--option noise_std=0.2`.",
+    ),
+    "algorithms": (
+        ALGORITHMS,
+        "step_size, local_steps and server_step are flags of `fedhsa run` and `fedhsa analyze`.",
+    ),
+    "wrappers": (
+        WRAPPERS,
+        "Wrappers compose with algorithms and with one another: "
+        "`--algorithm FedHSA 'Averaged(Compressed(FedHSA, TopK(0.1)))'`.",
+    ),
+    "environments": (
+        ENVIRONMENTS,
+        'In Python: `fedhsa.environments.make("frozen-lake", {"num_agents": 5})`. '
+        'FrozenLake, CliffWalking and Taxi need `pip install "fedhsa[gym]"`.',
+    ),
+}
+"""What can be listed, and how to use it."""
 
 
 def main(arguments: list[str], console: Console) -> int:
@@ -28,44 +48,23 @@ def main(arguments: list[str], console: Console) -> int:
     for kind in arguments:
         if kind not in KINDS:
             raise UsageError(f"fedhsa list takes {', '.join(KINDS)}, got {kind!r}.{nearest(kind, KINDS)}")
-    show(console, arguments or KINDS)
+    show(console, arguments or tuple(KINDS))
     return 0
 
 
-def show(console: Console, kinds: Sequence[str] = KINDS) -> None:
+def show(console: Console, kinds: Sequence[str] = tuple(KINDS)) -> None:
     """Prints the tables, each followed by how to use what it lists."""
     for number, kind in enumerate(kinds):
         if number:
             console.print()
-        if kind == "problems":
-            # A problem's generator sits in the module that describes the problem.
-            _print(console, "problem", PROBLEMS, lambda random: inspect.getmodule(random).__doc__)
-            console.print(
-                "\nnum_agents, dim and heterogeneity are flags of `fedhsa run` and `fedhsa analyze`, key is "
-                "`--problem-key`;\nany other argument goes after `--option`, as in `--option noise_std=0.2`."
-            )
-        elif kind == "algorithms":
-            _print(console, "algorithm", ALGORITHMS, lambda algorithm: algorithm.__doc__)
-            console.print("\nstep_size, local_steps and server_step are flags of `fedhsa run` and `fedhsa analyze`.")
-        elif kind == "wrappers":
-            _print(console, "wrapper", WRAPPERS, lambda wrapper: wrapper.__doc__)
-            console.print(
-                "\nWrappers compose with algorithms and with one another: "
-                "`--algorithm FedHSA 'Averaged(Compressed(FedHSA, TopK(0.1)))'`."
-            )
-        else:
-            _print(console, "environment", ENVIRONMENTS, lambda world: world.__doc__)
-            console.print(
-                '\nIn Python: `fedhsa.environments.make("frozen-lake", {"num_agents": 5})`. '
-                'FrozenLake, CliffWalking and Taxi need `pip install "fedhsa[gym]"`.'
-            )
-
-
-def _print(console: Console, kind: str, entries: Mapping[str, Any], document: Callable[[Any], str | None]) -> None:
-    table = Table(kind, "what it is, and its arguments", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name, entry in entries.items():
-        table.add_row(name, f"{first_sentence(document(entry))}\n{arguments(entry)}")
-    console.print(table)
+        table = plain_table(kind.removesuffix("s"), "what it is, and its arguments")
+        entries, usage = KINDS[kind]
+        for name, entry in entries.items():
+            # A problem's generator is in the module that describes the problem.
+            described = inspect.getmodule(entry) if kind == "problems" else entry
+            table.add_row(name, f"{first_sentence(described.__doc__)}\n{arguments(entry)}")
+        console.print(table)
+        console.print(f"\n{usage}")
 
 
 def first_sentence(text: str | None) -> str:

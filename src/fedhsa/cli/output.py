@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 
 import jax
 from rich.console import Console
-from rich.table import Table
 
 from ..engine import Result
 from ..outputs import final, quantity, status
 from .errors import FailedRunError
+from .screen import plain_table
 
 INTERRUPTED = 130
 """The exit code of a program stopped by Ctrl-C."""
@@ -58,7 +58,7 @@ def show(console: Console, results: Mapping[str, Result]) -> None:
     """Prints one line per algorithm."""
     shown = quantity(results)
     caption = "Exchanges and floats are per round, floats for one agent."
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, caption=caption, caption_justify="left")
+    table = plain_table(caption=caption, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     table.add_column(f"final {shown.replace('_', ' ')}\n[95 % interval]", no_wrap=True)
     table.add_column("exchanges", justify="right", no_wrap=True)

@@ -12,6 +12,7 @@ from rich.table import Table
 from ..algorithms import FedHSA
 from ..theory import Choice, Constants, Prediction
 from .analysis import Analysis, arguments, rounds_per_tenth, run_command
+from .screen import plain_table
 from .words import negligible, percent, rough, sentences
 
 UNKNOWN = "not known"
@@ -156,7 +157,7 @@ def _title(console: Console, title: str) -> None:
 
 def _table(*columns: str, justify: Literal["left", "right"] = "left") -> Table:
     """A table without lines; the last column, or with numbers on the right the first one, may wrap."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(columns))
+    table = plain_table(show_header=any(columns))
     wrapping = 0 if justify == "right" else len(columns) - 1
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else justify, no_wrap=position != wrapping)

@@ -1,9 +1,7 @@
 """What `fedhsa compare` leaves behind: figures, curves, the manifest, and the ranking on the screen."""
 
-import csv
-import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,9 +26,9 @@ LARGE = 1e6
 def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any], title: str) -> None:
     """Writes all files, each whole or not at all, the manifest last: it never describes what is not there."""
     folder, entries = settings.folder, found.entries
-    with _files.atomic(folder / "compare.npz") as file:
-        np.savez(file, **_arrays(entries))  # pyright: ignore[reportArgumentType]
-    _files.write_text(folder / "compare.csv", _csv(entries))
+    _files.write_npz(folder / "compare.npz", _arrays(entries))
+    columns = ("algorithm", "exchanges", "samples", "bytes", "mean", "low", "high")
+    _files.write_csv(folder / "compare.csv", columns, _rows(entries))
     plots.save(found.plot(title=title, target=settings.target), folder / "compare")
     tried = {name: e.tuning for name, e in entries.items() if e.tuning is not None}
     if tried:
@@ -122,15 +120,11 @@ def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
     return found
 
 
-def _csv(entries: Mapping[str, Entry]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "exchanges", "samples", "bytes", "mean", "low", "high"))
+def _rows(entries: Mapping[str, Entry]) -> Iterator[tuple]:
     for name, entry in entries.items():
         spent = (entry.exchanges, entry.samples, entry.bytes)
         columns = (column.tolist() for column in (*spent, *statistics.interval(entry.error)))
-        writer.writerows((name, *row) for row in zip(*columns, strict=True))
-    return text.getvalue()
+        yield from ((name, *row) for row in zip(*columns, strict=True))
 
 
 def _summary(entry: Entry) -> dict[str, Any]:

@@ -15,11 +15,11 @@ import jax
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 from .. import _check
 from .._check import nearest
-from ..experiments.page.report import Report, machine, versions
+from .._version import versions
+from ..experiments.page.report import Report, machine
 from ..experiments.run import presets, store
 from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
@@ -27,6 +27,7 @@ from ..experiments.study.claims import Claim
 from .errors import FailedRunError, UsageError
 from .output import INTERRUPTED, writable
 from .parsing import parse_flags
+from .screen import plain_table, status_line
 from .settings import AbstractFlags
 from .usage import check_name, named_values
 
@@ -135,7 +136,8 @@ def main(args: Sequence[str], console: Console) -> int:
     with writable(settings.out), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is unusual about a problem is said on the page
         failures, interrupted = _run(settings, chosen, devices, console)
-        with _drawing(console, settings.progress):
+        with status_line(settings.progress) as progress:
+            progress("drawing")
             report = _report(settings, known | chosen, chosen, shlex.join(["fedhsa", "reproduce", *args]), began)
             report.write(settings.out)
     _show(console, report, settings)
@@ -192,8 +194,8 @@ def _run(
 
     def manifest(experiment: AbstractStudy) -> dict[str, Any]:
         command = shlex.join(["fedhsa", "reproduce", experiment.name, *settings.arguments()])
-        place = settings.folder.relative_to(settings.out).joinpath(experiment.name).as_posix()
-        about = {"command": command, "preset": settings.preset, "quick": settings.quick, "folder": place}
+        folder = settings.folder.relative_to(settings.out).joinpath(experiment.name).as_posix()
+        about = {"command": command, "preset": settings.preset, "quick": settings.quick, "folder": folder}
         return about | {"versions": versions(), "machine": machine()}
 
     try:
@@ -242,15 +244,6 @@ def _bar(show: bool) -> Iterator[Callable[[Status], None]]:
         yield update
 
 
-@contextlib.contextmanager
-def _drawing(console: Console, show: bool) -> Iterator[None]:
-    if not (show and sys.stderr.isatty()):
-        yield
-        return
-    with Console(stderr=True).status("drawing ..."):
-        yield
-
-
 def _report(
     settings: ReproduceSettings,
     experiments: dict[str, AbstractStudy],
@@ -272,7 +265,7 @@ def _report(
 
 
 def _show(console: Console, report: Report, settings: ReproduceSettings) -> None:
-    table = Table("claim", "", "verdict", "checks", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = plain_table("claim", "", "verdict", "checks")
     for claim in report.claims:
         table.add_row(str(claim.number), claim.title, claim.verdict or "not checked", _counted(claim))
     console.print(table)
@@ -289,7 +282,7 @@ def _counted(claim: Claim) -> str:
 
 
 def _list(console: Console, chosen: dict[str, AbstractStudy]) -> None:
-    table = Table("experiment", "what it is, and its settings", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = plain_table("experiment", "what it is, and its settings")
     for name, experiment in chosen.items():
         values = store.settings(experiment)
         shown = {n: values.get(n, values.get(f"problem.{n}")) for n in presets.names(experiment)}

@@ -87,11 +87,7 @@ def _simulate(
 
 
 def _simulate_one(
-    problem: Problem,
-    algorithm: AbstractAlgorithm,
-    settings: RunSettings,
-    checkpoints: Checkpoints | None,
-    name: str,
+    problem: Problem, algorithm: AbstractAlgorithm, settings: RunSettings, checkpoints: Checkpoints | None, name: str
 ) -> Result:
     state = checkpoints.state(name) if checkpoints else None
     resuming = state is not None and state.exists()

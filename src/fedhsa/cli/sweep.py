@@ -1,8 +1,6 @@
 """`fedhsa sweep`: one algorithm at many settings, and the table, figure and files that come out."""
 
-import csv
 import datetime
-import io
 import math
 import shlex
 import warnings
@@ -67,17 +65,13 @@ def _best(found: Sweep) -> str:
 
 def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], title: str) -> None:
     """Writes all files, each whole or not at all, the manifest last."""
-    folder, rows, text = settings.folder, found.rows(), io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    _files.write_text(folder / "sweep.csv", text.getvalue())
+    folder, rows = settings.folder, found.rows()
+    _files.write_csv(folder / "sweep.csv", rows[0], (row.values() for row in rows))
     quantity = found.results[0].quantity
     arrays = {name: np.array([_scalar(row[name]) for row in rows]) for name in found.settings[0]}
     arrays["rounds"] = found.results[0].rounds
     arrays[quantity] = np.stack([result.records[quantity] for result in found.results])
-    with _files.atomic(folder / "sweep.npz") as file:
-        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+    _files.write_npz(folder / "sweep.npz", arrays)
     plots.save(found.plot(title=title), folder / "sweep")
     write_manifest(folder, {**manifest, "rows": rows})
 

@@ -3,15 +3,13 @@
 import dataclasses
 import datetime
 import pathlib
-import platform
 import time
 import warnings
 
-import jax
 import numpy as np
 
 from .. import outputs
-from .._version import __version__
+from .._version import versions
 from ..algorithms import Cost
 from ..engine import Result
 from .plan import Plan
@@ -59,13 +57,7 @@ def conduct(server: Server, rounds: int, cost: Cost, resume: bool = False) -> Re
     return result(server, cost, time.perf_counter() - began, complete, rounds)
 
 
-def result(
-    server: Server,
-    cost: Cost,
-    seconds: float,
-    complete: bool,
-    rounds: int = 0,
-) -> Result:
+def result(server: Server, cost: Cost, seconds: float, complete: bool, rounds: int = 0) -> Result:
     """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
     progress, task = server.progress, server.task
     if progress.failed_round >= 0 and progress.round < rounds:
@@ -76,7 +68,7 @@ def result(
         for name, values in zip(Record._fields, zip(*progress.records, strict=True), strict=True)
     }
     settings = task.plain()
-    policy = {"action": server.missing.action, "patience": server.missing.seconds, "at_least": server.missing.at_least}
+    missing = server.missing
     settings |= {
         "seeds": 1,
         "every": 1,
@@ -84,18 +76,9 @@ def result(
         "fingerprint": task.digest,
         "rounds": progress.round,
         "device": "sites",
-        "deploy": {
-            "transport": server.transport.name,
-            "run": server.run_id,
-            "sites": len(server.sites),
-            "missing": policy,
-        },
-        "versions": {
-            "fedhsa": __version__,
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "deploy": {"transport": server.transport.name, "run": server.run_id, "sites": len(server.sites)}
+        | {"missing": {"action": missing.action, "patience": missing.seconds, "at_least": missing.at_least}},
+        "versions": versions(),
     }
     return Result(
         error=columns["error"],

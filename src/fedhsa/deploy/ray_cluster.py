@@ -65,11 +65,7 @@ def private_ray(cores: int) -> Iterator[float]:
                 # JAX warns of every fork once it has been used; Ray's are followed by another program at once.
                 warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
                 ray.init(
-                    address="local",
-                    num_cpus=cores,
-                    include_dashboard=False,
-                    logging_level="ERROR",
-                    _temp_dir=home,
+                    address="local", num_cpus=cores, include_dashboard=False, logging_level="ERROR", _temp_dir=home
                 )
             armed()  # Ray has put its own handlers in the place of ours
             yield float(cores)

@@ -1,7 +1,6 @@
 """`simulate`: a problem, an algorithm, and many rounds and seeds as one compiled program."""
 
 import os
-import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from .. import _check, _files, tree
 from .._describe import digest, plain_settings
 from .._random import as_key, key_words
 from .._types import Device, SeedLike, precision
-from .._version import __version__
+from .._version import versions
 from ..algorithms import AbstractAlgorithm, Cost, adapt, cost
 from ..problems import Problem
 from . import checkpoint as checkpoints
@@ -168,7 +167,6 @@ def check_length(problem: Problem, needed: int) -> None:
 
 def _settings(problem, algorithm, key, seeds: int, every: int, dtype: str, recorded: list[str]) -> dict[str, Any]:
     """The settings as plain values, for manifests."""
-    versions = {"fedhsa": __version__, "jax": jax.__version__, "numpy": np.__version__}
     return {
         "algorithm": plain_settings(algorithm),
         "problem": {
@@ -181,7 +179,7 @@ def _settings(problem, algorithm, key, seeds: int, every: int, dtype: str, recor
         "every": every,
         "dtype": dtype,
         "recorded": recorded,
-        "versions": versions | {"python": platform.python_version()},
+        "versions": versions(),
     }
 
 

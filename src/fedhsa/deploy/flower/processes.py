@@ -80,11 +80,7 @@ class Processes:
     """The temporary folder, the environment and the processes of one federation, and the commands against it."""
 
     def __init__(
-        self,
-        logs: str | os.PathLike | None,
-        port: int | None,
-        environment: Mapping[str, str] | None,
-        patience: float,
+        self, logs: str | os.PathLike | None, port: int | None, environment: Mapping[str, str] | None, patience: float
     ):
         self._scripts = os.path.dirname(sys.executable)
         path = os.pathsep.join([self._scripts, os.environ.get("PATH", os.defpath)])

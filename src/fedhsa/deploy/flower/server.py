@@ -26,13 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     missing = Missing(str(config["missing"]), float(config["patience"]) or None, int(config["at-least"]))
     transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id), {i: i for i in range(len(sites))})
     server = Server(
-        plan.task,
-        transport,
-        sites,
-        missing=missing,
-        folder=folder,
-        theta_star=plan.theta_star,
-        watch=print_event,
+        plan.task, transport, sites, missing=missing, folder=folder, theta_star=plan.theta_star, watch=print_event
     )
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
 

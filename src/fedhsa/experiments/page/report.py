@@ -8,10 +8,9 @@ import platform
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 
 from ... import _files
-from ..._version import __version__
+from ..._version import versions
 from ..run.store import Entry, write_json
 from ..study.checks import FAIL
 from ..study.claims import Claim, judge
@@ -38,7 +37,7 @@ class Report:
     finished: str = dataclasses.field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
-    versions: dict[str, str] = dataclasses.field(default_factory=lambda: versions())
+    versions: dict[str, str] = dataclasses.field(default_factory=versions)
     machine: str = dataclasses.field(default_factory=lambda: machine())
 
     @property
@@ -58,12 +57,6 @@ class Report:
         checks = [check.to_dict() for claim in self.claims for check in claim.checks]
         write_json(out / "claims.json", checks)
         _files.write_text(out / "report.html", render(self))
-
-
-def versions() -> dict[str, str]:
-    """Of this package and of what the numbers depend on."""
-    found = {"fedhsa": __version__, "jax": jax.__version__, "numpy": np.__version__}
-    return found | {"python": platform.python_version()}
 
 
 def machine() -> str:

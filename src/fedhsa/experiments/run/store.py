@@ -1,9 +1,7 @@
 """Finished experiments on disk: one folder each, made again only when settings or code have changed."""
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 import pathlib
 import shutil
@@ -107,7 +105,8 @@ def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> E
     origin = [fingerprint(experiment), code.digest(type(experiment).__module__)]
     if manifest.get("drawn") != origin or not all((folder / name).exists() for name in (*FIGURES, "data.csv")):
         save(experiment.draw(outcome), folder / "figure", suffixes=(".svg", ".png", ".pdf"))
-        _files.write_text(folder / "data.csv", _csv(experiment.table(outcome)))
+        table = experiment.table(outcome)
+        _files.write_csv(folder / "data.csv", table, zip(*(plain(list(c)) for c in table.values()), strict=True))
         manifest |= {"drawn": origin, "figures": list(FIGURES), "data": ["data.csv", "data.npz"]}
         write_json(folder / "manifest.json", manifest)
     return Entry(experiment, outcome, manifest, folder)
@@ -120,11 +119,3 @@ def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 def write_json(path: pathlib.Path, value: Any) -> None:
     """Writes a JSON file, whole or not at all."""
     _files.write_text(path, json.dumps(plain(value), indent=2) + "\n")
-
-
-def _csv(table: Any) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows(zip(*(list(plain(list(column))) for column in table.values()), strict=True))
-    return text.getvalue()
