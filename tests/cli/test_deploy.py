@@ -76,7 +76,7 @@ def test_a_checkpoint_that_was_being_written_is_found(tmp_path, capsys):
     assert memory(tmp_path, "--rounds", "2") == 0
     (tmp_path / "server.state").rename(tmp_path / "server.state~")  # as a process killed in between leaves it
     assert memory(tmp_path, "--rounds", "3", "--resume") == 0
-    assert "goes on after round 2" in capsys.readouterr().out
+    assert "continues after round 2" in capsys.readouterr().out
 
 
 def test_data_of_this_machine_are_found_from_everywhere_and_others_are_left_as_they_are(tmp_path, monkeypatch):

@@ -365,7 +365,7 @@ def interrupt_at(monkeypatch, name: str) -> list[str]:
 def test_ctrl_c_keeps_what_was_computed(tmp_path, capsys, monkeypatch):
     interrupt_at(monkeypatch, "LocalSA")
     assert main(["run", *SMALL, "--out", str(tmp_path)]) == 130
-    assert "Interrupted: what there is was written." in capsys.readouterr().out
+    assert "Interrupted: what is done was written." in capsys.readouterr().out
     assert names(tmp_path) == FILES
     assert manifest(tmp_path)["complete"] is False
     assert list(manifest(tmp_path)["algorithms"]) == ["FedHSA"]
@@ -564,7 +564,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, uninterrupted, number
     assert "Traceback" not in err
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert "Interrupted: what there is was written. Continue with `fedhsa run" in out
+        assert "Interrupted: what is done was written. Continue with `fedhsa run" in out
         assert err.startswith("Warning: Interrupted after round")
         assert names(tmp_path) == FILES | {"checkpoints"}
         assert manifest(tmp_path)["complete"] is False

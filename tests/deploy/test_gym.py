@@ -249,7 +249,7 @@ def test_returns_are_those_of_whole_episodes():
         (lambda: GymStream("CartPole-v1", features=PHI, num_envs=0), "`num_envs` must be at least 1"),
         (lambda: GymStream("CartPole-v1", features=PHI, mode="async"), "`mode` must be one of"),
         (lambda: GymStream("CartPole-v1", features=PHI, discount=1.5), "`discount` must be at most 1"),
-        (lambda: GymStream("Pendulum-v1", features=seen), "`actions` must list what the environment is told"),
+        (lambda: GymStream("Pendulum-v1", features=seen), "`actions` must list what the environment gets"),
         (lambda: GymStream("Blackjack-v1", features=seen), "`environment` must show arrays or numbers"),
         (
             lambda: GymStream(lambda: Corridor(True), features=seen, options={"a": 1}),

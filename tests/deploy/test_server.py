@@ -494,7 +494,7 @@ def test_a_second_server_in_the_same_folder_is_rejected(tmp_path):
     def start_another(name):
         second = federation.server()
         second.resume()
-        with pytest.raises(BusyError, match="Another process is at work in"):
+        with pytest.raises(BusyError, match="Another process is working in"):
             second.run(2)
         rejections.append(name)
 
@@ -528,7 +528,7 @@ def test_an_old_checkpoint_that_was_restored_is_noticed(tmp_path):
     (tmp_path / "server.state").write_bytes(old)
     third = federation.server()
     third.resume()
-    with pytest.raises(FederationError, match="is further than this server's checkpoint"):
+    with pytest.raises(FederationError, match="is ahead of this server's checkpoint"):
         third.run(3)
 
 
@@ -596,5 +596,5 @@ def test_the_records_of_a_long_run_are_converted_once():
 
 
 def test_faults_know_their_names():
-    with pytest.raises(ValueError, match=r"`kinds` knows lose request, .* got 'fire'"):
+    with pytest.raises(ValueError, match=r"`kinds` must be among lose request, .* got 'fire'"):
         Faults(schedule=["fire"])

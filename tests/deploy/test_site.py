@@ -350,6 +350,6 @@ def test_a_record_that_is_used_up_stops_the_run_and_is_not_read_again(tmp_path):
     states = fh.sources.Transition(*np.random.default_rng(0).integers(0, 6, (2, 3, 7)))
     federation = Federation(tmp_path, problem=whole.replay(states))
     server = federation.server()
-    with pytest.raises(FederationError, match=r"Round 3 .*what was recorded for replay is used up"):
+    with pytest.raises(FederationError, match=r"Round 3 .*the recorded observations are used up"):
         server.run(3)
     assert server.progress.round == 2

@@ -96,7 +96,7 @@ def test_two_at_once_wait_for_each_other_or_are_rejected(tmp_path):
     with one.alone():
         assert two.busy
         with (
-            pytest.raises(BusyError, match=r"Another process is at work in .* Wait for it, or stop it"),
+            pytest.raises(BusyError, match=r"Another process is working in .* Wait for it, or stop it"),
             two.alone(False),
         ):
             pass
