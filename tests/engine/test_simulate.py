@@ -395,3 +395,11 @@ def test_whole_numbers_stay_what_they_are_after_divergence_in_debug_mode_too():
 def test_a_class_in_place_of_an_algorithm_is_told_in_a_sentence():
     with pytest.raises(TypeError, match=r"`algorithm` must be an algorithm with its settings, got the class FedHSA"):
         fh.simulate(CASES["td"]().problem, fh.FedHSA, rounds=1)
+
+
+def test_a_seed_has_diverged_when_its_parameter_is_a_million_million_times_start_and_root():
+    """From 1, ten times larger each round: beyond 1e12 (1 + 1 + 0) in round 13, and not before."""
+    problem = fh.Problem([Two(fh.sources.Silent(), np.full((), -1.0))], like=np.zeros(1), theta_star=np.zeros(1))
+    result = fh.simulate(problem, fh.SA(9.0), rounds=14, theta=np.ones(1))
+    assert result.failed_round.tolist() == [13]
+    assert result.error[0, 12] == pytest.approx(1e24)

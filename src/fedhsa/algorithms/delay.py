@@ -106,7 +106,7 @@ class Delayed(AbstractWrapper):
         if self.random:
             delay = jax.random.randint(own_key(round.agent_key, Stream.DELAY, 0), (), 1, self.max_delay + 1)
         sent = tree.take(queue, (round.index - delay) % self.max_delay)
-        counts = (sent.round == round.index - delay) & (sent.round >= 0)
+        counts = sent.round >= 0  # before the first round nothing was sent
         if self.threshold is not None:
             counts &= jnp.linalg.norm(theta.values - sent.theta) <= self.threshold
         return jax.tree.map(lambda x: jnp.where(counts, x, 0), sent.reply)
