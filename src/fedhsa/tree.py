@@ -1,6 +1,7 @@
 """Operations on pytrees of arrays: stacking agents, picking one, counting floats, moving to the device."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -86,15 +87,20 @@ def ravel_like(name: str, theta: PyTree, like: PyTree) -> Any:
     return flat if _check.traced(flat) else _check.array(name, flat, (length,))
 
 
-def unravel_like(like: PyTree) -> Callable[[Array | np.ndarray], PyTree]:
-    """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors, and with axes in front."""
-    leaves, structure = jax.tree.flatten(like)
-    shapes = [np.shape(leaf) for leaf in leaves]
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist()
+@dataclasses.dataclass(frozen=True)
+class Unravel:
+    """A function from flat vectors to a pytree of these shapes; equal ones share compiled programs."""
 
-    def unravel(vector: Array | np.ndarray) -> PyTree:
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __call__(self, vector: Array | np.ndarray) -> PyTree:
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1].tolist()
         split = jnp.split if isinstance(vector, jax.Array) else np.split
-        pieces = zip(split(vector, ends, axis=-1), shapes, strict=True)
-        return jax.tree.unflatten(structure, [p.reshape((*vector.shape[:-1], *shape)) for p, shape in pieces])
+        pieces = zip(split(vector, ends, axis=-1), self.shapes, strict=True)
+        return jax.tree.unflatten(self.structure, [p.reshape((*vector.shape[:-1], *shape)) for p, shape in pieces])
 
-    return unravel
+
+def unravel_like(like: PyTree) -> Unravel:
+    """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors, and with axes in front."""
+    return Unravel(jax.tree.structure(like), tuple(np.shape(leaf) for leaf in jax.tree.leaves(like)))

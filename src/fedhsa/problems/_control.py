@@ -1,6 +1,5 @@
 """What methods of control share: features of pairs of state and action, and the returns of a policy."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +10,8 @@ import numpy as np
 from .. import _check
 from ..environments import Model
 from ..environments.policies import softmax
+from ..sources import AbstractSource
+from .base import AbstractAgent
 
 
 def action_features(model: Model, features: Any = None) -> np.ndarray:
@@ -44,18 +45,49 @@ def one_hot_coordinates(features: np.ndarray) -> np.ndarray | None:
     return np.where(ones.any(-1), ones.argmax(-1), features.shape[-1]).astype(np.int32)
 
 
-def pair_values(theta: Any, features: Any, coordinates: Any, pair: tuple = ()) -> Any:
-    """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-    if coordinates is None:
-        return features[pair] @ theta
-    return theta.at[coordinates[pair]].get(mode="fill", fill_value=0.0)
+class AbstractPairAgent(AbstractAgent):
+    """An agent that learns the values of pairs of state and action."""
 
+    source: AbstractSource
+    transitions: np.ndarray
+    """`(S, A, S)`."""
+    rewards: np.ndarray
+    """`(S, A, S)`."""
+    features: np.ndarray
+    """`(S, A, d)`."""
+    discount: np.ndarray
+    """`(S,)`, on entering: 0 where an episode ends."""
+    start: np.ndarray
+    """`(S,)`, where episodes begin."""
+    coordinates: np.ndarray | None = eqx.field(default=None, kw_only=True)
+    """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
+    inverse_temperature: np.ndarray | None = eqx.field(default=None, kw_only=True)
+    """$\\beta$ of the softmax policy; None for the greedy one."""
 
-def spread(theta: Any, errors: Any, features: Any, coordinates: Any, pair: tuple = ()) -> Any:
-    """The errors of a pair, or of all, times their features, added up."""
-    if coordinates is None:
-        return jnp.tensordot(errors, features[pair], axes=jnp.ndim(errors))
-    return jnp.zeros_like(theta).at[coordinates[pair]].add(errors, mode="drop")
+    def values(self, theta, *pair):
+        """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
+        if self.coordinates is None:
+            return self.features[pair] @ theta
+        return theta.at[self.coordinates[pair]].get(mode="fill", fill_value=0.0)
+
+    def times_features(self, theta, errors, *pair):
+        """The errors of a pair, or of all, times their features, added up."""
+        if self.coordinates is None:
+            return jnp.tensordot(errors, self.features[pair], axes=jnp.ndim(errors))
+        return jnp.zeros_like(theta).at[self.coordinates[pair]].add(errors, mode="drop")
+
+    def mean_errors(self, values, next_values):
+        """The mean error of each pair, `(S, A)`, if the next states are worth `next_values`, `(S,)`."""
+        ahead = self.rewards + (self.discount * next_values)[None, None, :]
+        return jnp.sum(self.transitions * ahead, axis=-1) - values
+
+    def recorders(self):
+        def make(average: bool) -> Returns:
+            discounted = self.transitions * self.discount[:, None, None, :]
+            mean = (self.transitions * self.rewards).sum(-1)
+            return Returns(self.features, discounted, mean, self.start, self.inverse_temperature, average)
+
+        return {"returns": lambda: make(False), "mean_return": lambda: make(True)}
 
 
 def greedy(values: Any) -> Any:
@@ -88,15 +120,3 @@ class Returns(eqx.Module):
         arrays = (self.features, self.discounted_transitions, self.rewards, self.start, self.inverse_temperature)
         each = jax.vmap(of_agent)(*arrays)
         return jnp.mean(each) if self.average else each
-
-
-def return_recorders(
-    features: Any, transitions: Any, rewards: Any, discount: Any, start: Any, inverse_temperature: Any = None
-) -> dict[str, Callable[[], Callable]]:
-    """`returns`, one for each agent's environment, and `mean_return`, of agents that control."""
-
-    def make(average: bool) -> Returns:
-        mean = rewards if rewards.ndim == 3 else (transitions * rewards).sum(-1)
-        return Returns(features, transitions * discount[:, None, None, :], mean, start, inverse_temperature, average)
-
-    return {"returns": lambda: make(False), "mean_return": lambda: make(True)}

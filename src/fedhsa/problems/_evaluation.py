@@ -49,17 +49,15 @@ class AbstractEvaluator(AbstractAgent):
         return self.discount if self.discount.ndim == 0 else self.discount[next_state]
 
 
-def evaluation_problem(agents: AbstractEvaluator) -> Problem:
-    """The problem of these agents."""
-    return Problem(agents, like=np.zeros(agents.A.shape[-1]))
+def evaluation_problem(
+    kind: type[AbstractEvaluator], source: AbstractSource, process: Process, A: np.ndarray, b: np.ndarray, **more: Any
+) -> Problem:
+    """The problem of evaluators of this kind, whose mean operators are $A_i \\theta - b_i$."""
+    known = (process.rewards, process.features, process.discount, A, b, process.target_values, process.model_states)
+    return Problem(kind(source, *known, **more), like=np.zeros(A.shape[-1]))
 
 
 def projected(process: Process, E: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     r"""$A = \Phi^T D E$ and $b = -\Phi^T D e$ of the operator whose mean in each state is $(E \theta + e)\, \phi$."""
     weighted = process.weighted_features()
     return weighted @ E, -(weighted @ e[..., None])[..., 0]
-
-
-def evaluator_fields(process: Process, A: np.ndarray, b: np.ndarray) -> tuple[Any, ...]:
-    """The fields of an evaluator after its source."""
-    return process.rewards, process.features, process.discount, A, b, process.target_values, process.model_states

@@ -10,7 +10,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
 from . import _processes, td
-from ._evaluation import AbstractEvaluator, evaluator_fields, projected
+from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process
 from .base import Problem
 
@@ -102,7 +102,5 @@ def _problem(process: Process, step_ratio: float) -> Problem:
     A, b = np.zeros((M, 1 + d, 1 + d)), np.empty((M, 1 + d))
     A[:, 0, 0], A[:, 1:, 0], A[:, 1:, 1:] = -step_ratio, -process.weighted_features().sum(-1), A_theta
     b[:, 0], b[:, 1:] = -step_ratio * (process.chain.stationary * process.mean_rewards).sum(-1), b_theta
-    source, step_ratios = Transitions(process.chain), np.full(M, float(step_ratio))
-    return Problem(
-        AverageRewardTDAgent(source, *evaluator_fields(process, A, b), step_ratio=step_ratios), like=np.zeros(1 + d)
-    )
+    ratio = {"step_ratio": np.full(M, float(step_ratio))}
+    return evaluation_problem(AverageRewardTDAgent, Transitions(process.chain), process, A, b, **ratio)

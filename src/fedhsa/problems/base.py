@@ -216,7 +216,7 @@ class Problem(eqx.Module):
         """The agents with operators on flat vectors: what algorithms and engines use."""
         if jax.tree.structure(self.like) == jax.tree.structure(0) and np.ndim(self.like) == 1:
             return self.agents
-        return FlatAgent(self.agents.source, self.agents, _Unravel(self.like))
+        return FlatAgent(self.agents.source, self.agents, tree.unravel_like(self.like))
 
     def unravel(self, theta: np.ndarray) -> PyTree:
         """Flat parameters `(..., d)` in the shape of `like`; axes in front, of seeds or records, stay in front.
@@ -227,7 +227,7 @@ class Problem(eqx.Module):
             >>> {name: leaf.shape for name, leaf in problem.unravel(np.zeros((8, 3))).items()}     # of 8 seeds
             {'level': (8,), 'slope': (8, 2)}
         """
-        return _Unravel(self.like)(theta if isinstance(theta, jax.Array) else np.asarray(theta))
+        return tree.unravel_like(self.like)(theta if isinstance(theta, jax.Array) else np.asarray(theta))
 
     def mean_operators(self, theta: Any) -> np.ndarray:
         r"""$\bar G_i(\theta)$ for every agent, `(M, d)`; `theta` is a flat vector."""
@@ -314,23 +314,6 @@ class Problem(eqx.Module):
         if self.affine:
             return Problem(AffineAgent(Silent(), *self.affine_parts(), self.agents), self.like, self.theta_star)
         return Problem(MeanAgent(Silent(), self.agents), self.like, self.theta_star)
-
-
-class _Unravel:
-    """`tree.unravel_like`, equal to another one of the same shape so that compiled programs are found again."""
-
-    def __init__(self, like: PyTree):
-        self.shape = jax.tree.structure(like), tuple(np.shape(leaf) for leaf in jax.tree.leaves(like))
-        self.unravel = tree.unravel_like(like)
-
-    def __call__(self, theta):
-        return self.unravel(theta)
-
-    def __eq__(self, other):
-        return isinstance(other, _Unravel) and self.shape == other.shape
-
-    def __hash__(self):
-        return hash(self.shape)
 
 
 def _mean_operators(agents, theta):

@@ -1,5 +1,6 @@
 """Agents that learn from what an environment gives: TD evaluation, Q-learning and SARSA with linear features."""
 
+import abc
 import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -51,7 +52,31 @@ class TDAgent(AbstractAgent):
         return error @ o.features / len(o.reward) - self.regularisation * theta
 
 
-class SARSAAgent(AbstractAgent):
+class AbstractActionAgent(AbstractAgent):
+    r"""An agent with action values $q(s, a) = \phi(s)^T \theta_a$; the blocks $\theta_a$ are one vector."""
+
+    source: AbstractSource
+    num_actions: int = eqx.field(static=True)
+    regularisation: Any
+
+    def __init__(self, num_actions: int, source: AbstractSource | None = None, regularisation: Any = 0.0):
+        self.num_actions, self.source = _check.count("num_actions", num_actions), Silent() if source is None else source
+        self.regularisation = _strength(regularisation)
+
+    @abc.abstractmethod
+    def next_value(self, values: Any, o: Experience, /) -> Any:
+        """What the next states are worth, `(copies,)`, given the values of their actions, `(copies, actions)`."""
+
+    def operator(self, theta, o, /):
+        blocks = theta.reshape(self.num_actions, -1)
+        values, taken = o.features @ blocks.T, jax.nn.one_hot(o.action, self.num_actions, dtype=theta.dtype)
+        ahead = o.discount * self.next_value(o.next_features @ blocks.T, o)
+        error = o.reward + ahead - jnp.sum(values * taken, axis=1)
+        move = (error[:, None] * taken).T @ o.features / len(o.reward)
+        return move.reshape(-1) - self.regularisation * theta
+
+
+class SARSAAgent(AbstractActionAgent):
     r"""SARSA: as `TDAgent`, of action values $q(s, a) = \phi(s)^T \theta_a$.
 
     The error $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$ along $\phi(s)$. The parameter is one vector, the blocks
@@ -64,22 +89,13 @@ class SARSAAgent(AbstractAgent):
     - `source`, `regularisation`: as for `TDAgent`.
     """
 
-    source: AbstractSource
-    num_actions: int = eqx.field(static=True)
-    regularisation: Any
-
     affine: ClassVar[bool] = True
 
-    def __init__(self, num_actions: int, source: AbstractSource | None = None, regularisation: Any = 0.0):
-        self.num_actions, self.source = _check.count("num_actions", num_actions), Silent() if source is None else source
-        self.regularisation = _strength(regularisation)
-
-    def operator(self, theta, o, /):
-        values = o.next_features @ _blocks(theta, self.num_actions).T
-        return _improve(self, theta, o, jnp.sum(values * _one_hot(o.next_action, values), axis=1))
+    def next_value(self, values, o, /):
+        return jnp.sum(values * jax.nn.one_hot(o.next_action, self.num_actions, dtype=values.dtype), axis=1)
 
 
-class QAgent(AbstractAgent):
+class QAgent(AbstractActionAgent):
     r"""Q-learning: as `SARSAAgent`, towards $r + \gamma \max_{a'} q(s', a')$, whatever the policy does. Not affine.
 
     **Arguments:**
@@ -88,37 +104,13 @@ class QAgent(AbstractAgent):
     - `source`, `regularisation`: as for `TDAgent`.
     """
 
-    source: AbstractSource
-    num_actions: int = eqx.field(static=True)
-    regularisation: Any
-
-    def __init__(self, num_actions: int, source: AbstractSource | None = None, regularisation: Any = 0.0):
-        self.num_actions, self.source = _check.count("num_actions", num_actions), Silent() if source is None else source
-        self.regularisation = _strength(regularisation)
-
-    def operator(self, theta, o, /):
-        return _improve(self, theta, o, jnp.max(o.next_features @ _blocks(theta, self.num_actions).T, axis=1))
+    def next_value(self, values, o, /):
+        return jnp.max(values, axis=1)
 
 
 def _strength(regularisation):
     _check.number("regularisation", regularisation, least=0.0)
     return np.asarray(regularisation, dtype=np.float64)
-
-
-def _blocks(theta, num_actions):
-    return theta.reshape(num_actions, -1)
-
-
-def _one_hot(action, values):
-    return jax.nn.one_hot(action, values.shape[1], dtype=values.dtype)
-
-
-def _improve(agent, theta, o, next_value):
-    values = o.features @ _blocks(theta, agent.num_actions).T
-    taken = _one_hot(o.action, values)
-    error = o.reward + o.discount * next_value - jnp.sum(values * taken, axis=1)
-    move = (error[:, None] * taken).T @ o.features / len(o.reward)
-    return move.reshape(-1) - agent.regularisation * theta
 
 
 class Reference(NamedTuple):

@@ -10,7 +10,7 @@ from .. import _check
 from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
-from ._evaluation import AbstractEvaluator, evaluator_fields, projected
+from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._worlds import off_policy_world
 from .base import Problem
 from .off_policy_td import off_policy_process
@@ -86,15 +86,8 @@ def from_model(
         top, b_top = [np.zeros_like(C), -transposed], np.zeros_like(b_td)
     A = np.block([top, [step_ratio * A_td, -step_ratio * C]])
     b = np.concatenate([b_top, step_ratio * b_td], axis=-1)
-    step_ratios = np.full(model.num_agents, float(step_ratio))
-    agents = GradientTDAgent(
-        Transitions(process.chain),
-        *evaluator_fields(process, A, b),
-        ratios=ratios,
-        step_ratio=step_ratios,
-        method=method,
-    )
-    return Problem(agents, like=np.zeros(A.shape[-1]))
+    own = {"ratios": ratios, "step_ratio": np.full(model.num_agents, float(step_ratio)), "method": method}
+    return evaluation_problem(GradientTDAgent, Transitions(process.chain), process, A, b, **own)
 
 
 def random(

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import _check
 from .._types import SeedLike
 from ..environments import Model
 from . import _processes, td
@@ -29,7 +28,6 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, steps: int = 4,
 
     !!! cite "Sutton and Barto (2018), section 7.1; Khodadadian et al. (2022), arXiv:2206.10185, for the federated form"
     """
-    _check.count("steps", steps)
     process = _processes.from_arrays(P, R, features, discount, start)
     return n_step(process, np.ones_like(process.chain.stationary), steps)
 
@@ -45,7 +43,6 @@ def from_model(
         >>> bool(np.allclose(one, two))  # a table of one agent's own values, whatever the number of steps
         True
     """
-    _check.count("steps", steps)
     process = _processes.from_model(model, policy, features, start=start)
     return n_step(process, np.ones_like(process.chain.stationary), steps)
 
@@ -67,6 +64,5 @@ def random(
         >>> problem.num_agents, problem.dim
         (2, 2)
     """
-    _check.count("steps", steps)
     process = td.random_process(num_agents, num_states, dim, heterogeneity, laziness, key)
     return n_step(process, np.ones_like(process.chain.stationary), steps)

@@ -9,7 +9,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions, Windows
 from . import _processes
-from ._evaluation import AbstractEvaluator, evaluation_problem, evaluator_fields, projected
+from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process, values_in
 from ._worlds import off_policy_world
 from .base import Problem
@@ -85,22 +85,19 @@ def from_model(
         return n_step(process, ratios, steps)
     E, e = process.errors()
     A, b = projected(process, ratios[..., None] * E, ratios * e)
-    return evaluation_problem(
-        OffPolicyTDAgent(Transitions(process.chain), *evaluator_fields(process, A, b), ratios=ratios)
-    )
+    return evaluation_problem(OffPolicyTDAgent, Transitions(process.chain), process, A, b, ratios=ratios)
 
 
 def n_step(process: Process, ratios: np.ndarray, steps: int) -> Problem:
     r"""The problem of windows: the mean in each state is $\sum_{l<n} (\rho P \Gamma)^l \rho\,(E \theta + e)$."""
+    _check.count("steps", steps)
     E, e = process.errors()
     E, e, L = ratios[..., None] * E, ratios * e, ratios[..., None] * process.discounted_transitions
     mean, constant = E, e
     for _ in range(steps - 1):
         mean, constant = E + L @ mean, e + (L @ constant[..., None])[..., 0]
-    source = Windows(process.chain, steps)
-    return evaluation_problem(
-        NStepTDAgent(source, *evaluator_fields(process, *projected(process, mean, constant)), ratios=ratios)
-    )
+    A, b = projected(process, mean, constant)
+    return evaluation_problem(NStepTDAgent, Windows(process.chain, steps), process, A, b, ratios=ratios)
 
 
 def off_policy_process(

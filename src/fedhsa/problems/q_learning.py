@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,8 +9,8 @@ from .. import _check
 from .._random import host_generator
 from .._types import SeedLike
 from ..environments import Model
-from ..sources import AbstractSource, FiniteChain, Generative, Transitions
-from ._control import action_features, one_hot_coordinates, pair_values, return_recorders, spread
+from ..sources import FiniteChain, Generative, Transitions
+from ._control import AbstractPairAgent, action_features, one_hot_coordinates
 from ._worlds import random_features, world
 from .base import AbstractAgent, Problem
 
@@ -19,59 +18,24 @@ NEVER = 1e-14
 """Visits below it are rounding errors of zero."""
 
 
-class AbstractQAgent(AbstractAgent):
-    """Values of actions, improved by the best of the next ones."""
-
-    source: AbstractSource
-    transitions: np.ndarray
-    """`(S, A, S)`."""
-    rewards: np.ndarray
-    """`(S, A, S)`."""
-    features: np.ndarray
-    """`(S, A, d)`."""
-    discount: np.ndarray
-    """`(S,)`, on entering: 0 where an episode ends."""
-    start: np.ndarray
-    """`(S,)`, where episodes begin."""
-    coordinates: np.ndarray | None = eqx.field(default=None, kw_only=True)
-    """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
-
-    should_be_monotone: ClassVar[bool] = False
-
-    def values(self, theta, *pair):
-        """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-        return pair_values(theta, self.features, self.coordinates, pair)
-
-    def spread(self, theta, errors, *pair):
-        """The errors of a pair, or of all, times their features, added up."""
-        return spread(theta, errors, self.features, self.coordinates, pair)
-
-    def mean_errors(self, theta):
-        """The mean error of each pair, `(S, A)`."""
-        values = self.values(theta)
-        ahead = self.rewards + (self.discount * jnp.max(values, axis=-1))[None, None, :]
-        return jnp.sum(self.transitions * ahead, axis=-1) - values
-
-    def recorders(self):
-        arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
-        return return_recorders(*arrays)
-
-
-class QLearningAgent(AbstractQAgent):
+class QLearningAgent(AbstractPairAgent):
     r"""$G_i(\theta, (x, x')) = (R + \gamma \max_b \phi(s', b)^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$."""
 
     visits: np.ndarray
     """`(S, A)`, how often each pair comes up in the long run."""
+
+    should_be_monotone: ClassVar[bool] = False  # the Bellman operator contracts in the maximum norm
 
     def operator(self, theta, o, /):
         A = self.features.shape[-2]
         (state, action), next_state = jnp.divmod(o.state, A), o.next_state // A
         best = jnp.max(self.values(theta, next_state), axis=-1)
         target = self.rewards[state, action, next_state] + self.discount[next_state] * best
-        return self.spread(theta, target - self.values(theta, state, action), state, action)
+        return self.times_features(theta, target - self.values(theta, state, action), state, action)
 
     def mean_operator(self, theta, /):
-        return self.spread(theta, self.visits * self.mean_errors(theta))
+        values = self.values(theta)
+        return self.times_features(theta, self.visits * self.mean_errors(values, jnp.max(values, axis=-1)))
 
     def visited(self, o, /):
         """Which coordinates an observation is about; of a table, the one of its pair."""
@@ -79,10 +43,12 @@ class QLearningAgent(AbstractQAgent):
         return self.features[state, action]
 
 
-class SynchronousQAgent(AbstractQAgent):
+class SynchronousQAgent(AbstractPairAgent):
     r"""All pairs in every step: $G_i(\theta, (s'_x)_x) = \sum_x (R + \gamma \max_{a'} \phi(s'_x, a')^T \theta -
     \phi(x)^T \theta)\,\phi(x)$.
     """
+
+    should_be_monotone: ClassVar[bool] = False
 
     def operator(self, theta, o, /):
         S, A = self.features.shape[:2]
@@ -90,10 +56,11 @@ class SynchronousQAgent(AbstractQAgent):
         rewards = jnp.take_along_axis(self.rewards, following[..., None], axis=-1)[..., 0]
         values = self.values(theta)
         ahead = (self.discount * jnp.max(values, axis=-1))[following]
-        return self.spread(theta, rewards + ahead - values)
+        return self.times_features(theta, rewards + ahead - values)
 
     def mean_operator(self, theta, /):
-        return self.spread(theta, self.mean_errors(theta))
+        values = self.values(theta)
+        return self.times_features(theta, self.mean_errors(values, jnp.max(values, axis=-1)))
 
 
 def from_model(

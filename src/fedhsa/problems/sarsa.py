@@ -11,9 +11,9 @@ from .._random import fold_in
 from .._types import SeedLike
 from ..environments import Model
 from ..environments.policies import softmax
-from ..sources import AbstractSource, Decisions, Transition
+from ..sources import Decisions, Transition
 from ..sources.finite import stationary_law
-from ._control import action_features, one_hot_coordinates, pair_values, return_recorders, spread
+from ._control import AbstractPairAgent, action_features, one_hot_coordinates
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
@@ -21,32 +21,12 @@ TURNS = 100
 """How often the policy is improved before the search for the root begins."""
 
 
-class SARSAAgent(AbstractControlledAgent):
+class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
     r"""$G_i(\theta, (x, x')) = (R + \gamma \phi(x')^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$.
 
     The next action is drawn under the parameter of the moment: $a' \sim \pi_\theta(\cdot \mid s') \propto
     e^{\beta \phi(s', \cdot)^T \theta}$.
     """
-
-    source: AbstractSource
-    transitions: np.ndarray
-    """`(S, A, S)`."""
-    rewards: np.ndarray
-    """`(S, A, S)`."""
-    features: np.ndarray
-    """`(S, A, d)`."""
-    discount: np.ndarray
-    """`(S,)`, on entering: 0 where an episode ends."""
-    start: np.ndarray
-    """`(S,)`, where episodes begin."""
-    inverse_temperature: np.ndarray
-    """$\\beta$."""
-    coordinates: np.ndarray | None = None
-    """`(S, A)`, which coordinate belongs to each pair, where the features are those of a table."""
-
-    def values(self, theta, *pair):
-        """The values of a pair, of the pairs of some states, or of all pairs, `(S, A)`."""
-        return pair_values(theta, self.features, self.coordinates, pair)
 
     def observe(self, theta, state, bits, /):
         assert isinstance(self.source, Decisions)
@@ -66,20 +46,15 @@ class SARSAAgent(AbstractControlledAgent):
         reward = self.rewards[state, action, next_state]
         ahead = self.discount[next_state] * self.values(theta, next_state, next_action)
         error = reward + ahead - self.values(theta, state, action)
-        return spread(theta, error, self.features, self.coordinates, (state, action))
+        return self.times_features(theta, error, state, action)
 
     def mean_operator(self, theta, /):
         """The operator's mean in the long run of the policy that belongs to this parameter."""
         values = self.values(theta)
         policy = softmax(values, self.inverse_temperature)
         visits = _stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
-        ahead = self.rewards + (self.discount * jnp.sum(policy * values, axis=-1))[None, None, :]
-        errors = jnp.sum(self.transitions * ahead, axis=-1) - values
-        return spread(theta, visits[:, None] * policy * errors, self.features, self.coordinates)
-
-    def recorders(self):
-        arrays = (self.features, self.transitions, self.rewards, self.discount, self.start)
-        return return_recorders(*arrays, self.inverse_temperature)
+        errors = self.mean_errors(values, jnp.sum(policy * values, axis=-1))
+        return self.times_features(theta, visits[:, None] * policy * errors)
 
 
 def from_model(model: Model, features: Any = None, *, inverse_temperature: float = 1.0) -> Problem:
@@ -110,8 +85,9 @@ def from_model(model: Model, features: Any = None, *, inverse_temperature: float
     _check.number("inverse_temperature", inverse_temperature, least=0.0)
     phi = action_features(model, features)
     P, R, discount, _ = model.continuing()
-    source, sharp = Decisions(P, model.start), np.full(model.num_agents, float(inverse_temperature))
-    agents = SARSAAgent(source, P, R, phi, discount, model.start, sharp, one_hot_coordinates(phi))
+    options = {"coordinates": one_hot_coordinates(phi)}
+    options["inverse_temperature"] = np.full(model.num_agents, float(inverse_temperature))
+    agents = SARSAAgent(Decisions(P, model.start), P, R, phi, discount, model.start, **options)
     try:
         return Problem(agents, like=_near_root(agents, float(inverse_temperature)))
     except ValueError as error:

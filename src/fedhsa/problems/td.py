@@ -11,7 +11,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Transitions
 from . import _processes
-from ._evaluation import AbstractEvaluator, evaluation_problem, evaluator_fields, projected
+from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process
 from .base import Problem
 
@@ -75,9 +75,8 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, start:
 
 def _problem(process: Process) -> Problem:
     r"""$A_i = \Phi_i^T D_i (P_i \Gamma_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
-    return evaluation_problem(
-        TDAgent(Transitions(process.chain), *evaluator_fields(process, *projected(process, *process.errors())))
-    )
+    A, b = projected(process, *process.errors())
+    return evaluation_problem(TDAgent, Transitions(process.chain), process, A, b)
 
 
 def random(

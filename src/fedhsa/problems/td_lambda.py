@@ -9,7 +9,7 @@ from .._types import SeedLike
 from ..environments import Model
 from ..sources import Traces
 from . import _processes, td
-from ._evaluation import AbstractEvaluator, evaluation_problem, evaluator_fields, projected
+from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process
 from .base import Problem
 
@@ -84,4 +84,4 @@ def _problem(process: Process, trace_decay: float) -> Problem:
     A, b = projected(process, np.linalg.solve(ahead, E), np.linalg.solve(ahead, e[..., None])[..., 0])
     by_state = np.broadcast_to(process.discount.reshape(len(E), -1), E.shape[:2])
     source = Traces(process.chain, process.features, trace_decay * by_state)
-    return evaluation_problem(TDLambdaAgent(source, *evaluator_fields(process, A, b)))
+    return evaluation_problem(TDLambdaAgent, source, process, A, b)

@@ -11,7 +11,7 @@ from .._linear import check_stable
 from .._random import complex_normal, real_parts
 from .base import AbstractSource
 from .finite import Transition
-from .var import STARTS
+from .var import STARTS, covariance_factor
 
 SYMMETRY_TOLERANCE = 1e-9
 
@@ -52,7 +52,7 @@ class LinearGaussian(AbstractSource):
         covariance = np.stack([scipy.linalg.solve_discrete_lyapunov(f, w) for f, w in zip(F, W, strict=True)])
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition, self.noise, self.covariance = unbatch(F), unbatch(W), unbatch(covariance)
-        self._noise_factor, self._factor = unbatch(_factor(W)), unbatch(_factor(covariance))
+        self._noise_factor, self._factor = unbatch(covariance_factor(W)), unbatch(covariance_factor(covariance))
         self.start = start
 
     def init(self, key, /):
@@ -78,12 +78,6 @@ class LinearGaussian(AbstractSource):
     def _normal(self, key):
         n = self._factor.shape[-1]
         return real_parts(complex_normal(key, (n + 1) // 2, self._factor.dtype), n)
-
-
-def _factor(covariance: np.ndarray) -> np.ndarray:
-    """$L$ with $L L^T$ the covariance, which may be singular, for which Cholesky would fail."""
-    values, vectors = np.linalg.eigh(covariance)
-    return vectors * np.sqrt(values.clip(min=0))[:, None, :]
 
 
 def _check_covariance(W: np.ndarray) -> None:

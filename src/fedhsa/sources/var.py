@@ -54,12 +54,9 @@ class VAR1(AbstractSource):
         covariance = np.stack(
             [scipy.linalg.solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)]
         )
-        # Clip rounding: a noiseless agent has covariance zero, for which Cholesky would fail.
-        values, vectors = np.linalg.eigh(covariance)
-        factor = vectors * np.sqrt(values.clip(min=0))[:, None, :]
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition, self.noise_std = unbatch(Q), unbatch(std)
-        self.covariance, self._factor = unbatch(covariance), unbatch(factor)
+        self.covariance, self._factor = unbatch(covariance), unbatch(covariance_factor(covariance))
         self.start = start
 
     def init(self, key, /):
@@ -83,3 +80,9 @@ class VAR1(AbstractSource):
 
     def _real(self, noise):
         return real_parts(noise, self._factor.shape[-1])
+
+
+def covariance_factor(covariance: np.ndarray) -> np.ndarray:
+    """$L$ with $L L^T$ the covariance, which may be singular, for which Cholesky would fail."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(values.clip(min=0))[:, None, :]
