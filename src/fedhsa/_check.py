@@ -40,8 +40,8 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
         m == (n if isinstance(n, int) else found.setdefault(n, m)) for n, m in zip(shape, value.shape, strict=True)
     )
     if not fits:
-        wanted = ", ".join(str(sizes.get(n, n) if isinstance(n, str) else n) for n in shape)
-        raise ValueError(f"`{name}` must have shape ({wanted}{',' if len(shape) == 1 else ''}), got {value.shape}.")
+        dimensions = ", ".join(str(sizes.get(n, n) if isinstance(n, str) else n) for n in shape)
+        raise ValueError(f"`{name}` must have shape ({dimensions}{',' if len(shape) == 1 else ''}), got {value.shape}.")
     if 0 in value.shape:
         raise ValueError(f"`{name}` must not be empty, got shape {value.shape}.")
     if known and not np.isfinite(value).all():
@@ -93,9 +93,9 @@ def number(
         (most is None or values <= most, f"at most {most}"),
         (below is None or values < below, f"below {below}"),
     ]
-    for holds, wanted in bounds:
+    for holds, requirement in bounds:
         if not np.all(holds):
-            raise ValueError(f"`{name}` must be {wanted}, got {value}. {remedy}".rstrip())
+            raise ValueError(f"`{name}` must be {requirement}, got {value}. {remedy}".rstrip())
 
 
 def scalar(name: str, value: Any, *, remedy: str = "", **bounds: float) -> None:
@@ -161,8 +161,8 @@ def kind(name: str, value: Any, default: Any) -> None:
         for part, example in zip(value, default, strict=True):
             kind(name, part, example)
         return
-    for type_, wanted, fits in kinds:
+    for type_, requirement, fits in kinds:
         if isinstance(default, type_):
             if not fits:
-                raise ValueError(f"`{name}` must be {wanted}, got {value!r}. The default is {default}.")
+                raise ValueError(f"`{name}` must be {requirement}, got {value!r}. The default is {default}.")
             return

@@ -122,9 +122,9 @@ class Compressed(AbstractWrapper):
                 return self._coded(key, reply), Memory(inner, ())
             kept = memory.kept[number]
             if self._feedback == "error":
-                wanted = jax.tree.map(lambda e, x: e + x, kept, reply)
-                coded = self._coded(key, wanted)
-                kept = jax.tree.map(lambda w, h: w - h, wanted, coded.values)
+                unsent = jax.tree.map(lambda e, x: e + x, kept, reply)
+                coded = self._coded(key, unsent)
+                kept = jax.tree.map(lambda w, h: w - h, unsent, coded.values)
             else:
                 step = self._coded(key, jax.tree.map(lambda x, v: x - v, reply, kept))
                 coded = Coded(jax.tree.map(lambda v, h: v + h, kept, step.values), step.bits)

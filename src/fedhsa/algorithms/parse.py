@@ -70,26 +70,26 @@ def _build(node: ast.expr, defaults: Mapping[str, Any], text: str) -> Any:
 
 
 def _construct(name: str, positional: list, named: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
-    parts = _parts()
-    if name not in parts:
-        near = difflib.get_close_matches(name.lower(), [part.lower() for part in parts], n=1)
-        meant = [f" Did you mean {part!r}?" for part in parts if part.lower() in near]
+    classes = _classes()
+    if name not in classes:
+        near = difflib.get_close_matches(name.lower(), [part.lower() for part in classes], n=1)
+        meant = [f" Did you mean {part!r}?" for part in classes if part.lower() in near]
         raise ValueError(f"`algorithm`: there is no {name!r}.{meant[0] if meant else ' `fedhsa list` shows them.'}")
-    parameters = inspect.signature(parts[name]).parameters
+    parameters = inspect.signature(classes[name]).parameters
     try:
-        given = inspect.signature(parts[name]).bind_partial(*positional, **named).arguments
+        given = inspect.signature(classes[name]).bind_partial(*positional, **named).arguments
     except TypeError as error:
         raise ValueError(f"`algorithm`: {name} {error}. Its arguments are {', '.join(parameters)}.") from None
-    if issubclass(parts[name], AbstractAlgorithm) and "local_steps" in defaults:
+    if issubclass(classes[name], AbstractAlgorithm) and "local_steps" in defaults:
         defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # as often, on average
     given = {word: value for word, value in defaults.items() if word in parameters} | given
     missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
     if missing:
         raise ValueError(f"`algorithm`: {name} needs `{missing[0]}`, as in `{name}({missing[0]}=...)`.")
-    return parts[name](**given)
+    return classes[name](**given)
 
 
-def _parts() -> dict[str, type[eqx.Module]]:
+def _classes() -> dict[str, type[eqx.Module]]:
     """All that algorithms are made of, by name."""
     package = sys.modules[__name__.rpartition(".")[0]]
     return {

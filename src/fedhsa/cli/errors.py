@@ -1,4 +1,4 @@
-"""The errors that the command line tells in one sentence instead of a traceback."""
+"""The errors that the command line prints as one sentence, without a traceback."""
 
 
 class UsageError(Exception):

@@ -114,9 +114,9 @@ def _doubt(name: str, entry: Entry) -> str | None:
 def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
     found = {}
     for name, entry in entries.items():
-        parts = {part: getattr(entry, part) for part in ("error", "exchanges", "samples", "bytes", "score")}
-        for part, values in (parts | {"theta": entry.result.theta}).items():
-            found[f"{name}/{part}"] = np.ascontiguousarray(values)
+        columns = {column: getattr(entry, column) for column in ("error", "exchanges", "samples", "bytes", "score")}
+        for column, values in (columns | {"theta": entry.result.theta}).items():
+            found[f"{name}/{column}"] = np.ascontiguousarray(values)
     return found
 
 

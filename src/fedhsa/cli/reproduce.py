@@ -105,9 +105,9 @@ continues. The exit code is 1 when a claim fails.
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where experiments are kept: quick ones and those of other presets beside the paper's, not over them."""
-        parts = [self.preset] if self.preset != "paper" else []
-        return self.out.joinpath(*parts, *(["quick"] if self.quick else []))
+        """Where experiments are kept: quick ones and other presets have their own folders."""
+        folders = [self.preset] if self.preset != "paper" else []
+        return self.out.joinpath(*folders, *(["quick"] if self.quick else []))
 
     def arguments(self) -> list[str]:
         """The flags that determine the numbers, as typed."""

@@ -125,8 +125,9 @@ class AbstractSettings(AbstractFlags):
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        values = dataclasses.asdict(self)
-        return {name: str(v) if isinstance(v, pathlib.Path) else _listed(v) for name, v in values.items()}
+        found = dataclasses.asdict(self)
+        found |= {name: str(value) for name, value in found.items() if isinstance(value, pathlib.Path)}
+        return found | {name: list(value) for name, value in found.items() if isinstance(value, tuple)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,7 +340,3 @@ Ctrl-C keeps the combinations that are done.
 
 
 COMMANDS = (RunSettings, AnalyzeSettings, CompareSettings, SweepSettings)
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

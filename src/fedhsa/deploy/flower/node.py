@@ -27,7 +27,8 @@ IDLE = 3600.0
 def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
     """What the agent of these settings answers, by this process; never an error, whose words Flower would carry on."""
     try:
-        return _site(_run_of(data), tuple(sorted(settings.items()))).answer(data)
+        run = check_run_name(str(unpack(data).header.get("run")))  # it becomes the name of a folder
+        return _site(run, tuple(sorted(settings.items()))).answer(data)
     except Exception as error:
         return failure_reply(data, int(settings.get("partition-id", -1)), error)
 
@@ -41,11 +42,6 @@ def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
         raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {plan.num_agents} agents.")
     keep_compiled(folder / "compiled")
     return plan.site([number], Store(folder / run / f"{number}.state"), run, config)
-
-
-def _run_of(data: bytes) -> str:
-    """The run a message belongs to, whose name becomes that of a folder."""
-    return check_run_name(str(unpack(data).header.get("run")))
 
 
 def keep_compiled(folder: pathlib.Path) -> None:

@@ -127,7 +127,7 @@ class Processes:
             raise
 
     def close(self) -> None:
-        """Ends every process and removes the folder. All keepers are told before any is waited for."""
+        """Ends every process and removes the folder. All keepers are notified before any is waited for."""
         kept, self._kept = self._kept, []
         for process in kept:
             process.let_go()
@@ -194,7 +194,7 @@ class Processes:
         return self.start("register", [sys.executable, "-c", _REGISTER, ready, *publics])
 
     def superlink(self, arguments: Sequence[str], authority: pathlib.Path | None) -> "Kept":
-        """Starts the SuperLink, waits until it answers, and tells Flower's command line where it is."""
+        """Starts the SuperLink, waits until it answers, and configures Flower's command line with its address."""
         chosen = self._port
         for _ in range(5):
             port = chosen or free_port()
@@ -218,7 +218,7 @@ class Processes:
         return process
 
     def point_to(self, address: str, authority: pathlib.Path | None) -> None:
-        """Tells Flower's command line where the SuperLink is, and by whose word to trust it."""
+        """Configures Flower's command line: the address of the SuperLink, and the authority that vouches for it."""
         trust: dict[str, Value] = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
         lines = f'[superlink]\ndefault = "{_NAME}"\n[superlink.{_NAME}]\n' + toml({"address": address, **trust})
         _files.write_text(self.folder / "user" / "config.toml", lines)
