@@ -36,7 +36,7 @@ examples:
   which is best for temporal-difference learning, and by how much:
     fedhsa compare --problem td --algorithm FedHSA LocalSA SynchronisedSA
   where its error ends at other steps and numbers of local steps:
-    fedhsa sweep --over step_size=[0.005,0.01,0.02] local_steps=[1,10]
+    fedhsa sweep --over 'step_size=[0.005,0.01,0.02]' 'local_steps=[1,10]'
   what they will do, and which settings reach an error of 1e-4:
     fedhsa analyze quadratic --target 1e-4
   the paper's claims, in a minute or two instead of seven:

@@ -39,7 +39,7 @@ Runs an algorithm by messages between a server and agents that keep their data.
 commands:
   demo    a real Flower federation on this machine, to try: two minutes
   memory  everything in one process, optionally with faults: seconds
-  ray     agents shared out over the processes of a cluster: thousands of rounds
+  ray     agents divided among the processes of a cluster: thousands of rounds
   flower  write or run a Flower app for your own federation
   keys    make the certificates and keys of a federation
   status  how far a run is, while it runs or afterwards
@@ -221,15 +221,21 @@ def _line_printer(console: Console, verbose: bool) -> Callable[[str], None]:
 
 
 def _finish(console: Console, settings: AbstractDeploySettings, result: Result) -> int:
-    folder = settings.folder
-    shown = "error" if np.isfinite(result.error).any() else "operator_norm"
-    console.print(chart(result.records[shown][0], shown.replace("_", " ")))
-    _print(console, f"Figure: {folder / 'curves.png'}")
+    _print_curve(console, settings.folder)
     _print_privacy(console, settings)
     if not result.complete:
         console.print("Interrupted: what is done was written. Continue with the same command and `--resume`.")
         return INTERRUPTED
     return 0
+
+
+def _print_curve(console: Console, folder: pathlib.Path) -> None:
+    """Prints the curve of the run in this folder, if there is one, and where its figure is."""
+    if (curves := folder / "curves.npz").exists():
+        with np.load(curves) as arrays:
+            name = next(name for name in arrays.files if name.endswith(("/error", "/operator_norm")))
+            console.print(chart(arrays[name][0], name.rpartition("/")[2].replace("_", " ")))
+        _print(console, f"Figure: {folder / 'curves.png'}")
 
 
 def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
@@ -246,13 +252,8 @@ def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
 
 
 def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:
-    curves, manifest = folder / "curves.npz", read_manifest(folder)
-    if curves.exists():
-        with np.load(curves) as arrays:
-            name = next(name for name in arrays.files if name.endswith(("/error", "/operator_norm")))
-            console.print(chart(arrays[name][0], name.rpartition("/")[2].replace("_", " ")))
-        _print(console, f"Figure: {folder / 'curves.png'}")
-    if code or not manifest.get("complete"):
+    _print_curve(console, folder)
+    if code or not read_manifest(folder).get("complete"):
         raise FailedRunError(
             f"The run did not complete. What happened is in {folder / 'log.jsonl'}, what Flower says in "
             f"{folder / 'logs'}; continue it with `--resume`."

@@ -305,9 +305,9 @@ class SweepSettings(AbstractSimulationSettings):
 Runs one algorithm at many settings, on the same observations.
 
 Examples:
-  fedhsa sweep --over step_size=[0.005,0.01,0.02]
-  fedhsa sweep --problem td --over step_size=[0.01,0.1] local_steps=[1,10,100]
-  fedhsa sweep --algorithm 'Averaged(FedHSA)' --over burn_in=[0,100,500]
+  fedhsa sweep --over 'step_size=[0.005,0.01,0.02]'
+  fedhsa sweep --problem td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
+  fedhsa sweep --algorithm 'Averaged(FedHSA)' --over 'burn_in=[0,100,500]'
   fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
 
 Every combination of the values is run. The table on the screen has the mean
