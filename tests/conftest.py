@@ -1,16 +1,25 @@
 """Strict arithmetic for all tests: no silent broadcasting of ranks, no silent change of dtype.
 
-Most of the suite's time is compilation of small programs that run once. So XLA optimises little, and linear algebra
-keeps to one thread, as the workers share the cores. Commands that tests start inherit both; what the environment says
-already is left alone.
+Most of the suite's time is compilation of small programs that run once. So XLA optimises little and makes loops the
+short way, which halves the time, and linear algebra keeps to one thread, as the workers share the cores. Commands that
+tests start inherit this; what the environment says already is left alone.
 """
 
 import os
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
+import pytest
+from matplotlib.figure import Figure
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Figures are composed and not rendered, which takes longer than the rest."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **settings: None)

@@ -10,7 +10,6 @@ import re
 
 import equinox as eqx
 import pytest
-from matplotlib.figure import Figure
 
 import pages
 from fedhsa import cli, problems
@@ -29,12 +28,6 @@ LONG = (
 NOT_RUN = {"docs/deploy.md": 2, "docs/live.md": 1}
 """How many blocks of which pages are not run: those of a Flower network. The pages say why."""
 LANGUAGES = ("python", "text", "console", "sh", "bash", "diff")
-
-
-@pytest.fixture
-def unrendered(monkeypatch):
-    """Figures are composed and not rendered, which takes longer than the rest."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, file, **settings: None)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ LONG = (
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MODULES]
 )
-def test_docstring_examples_run(name):
+def test_docstring_examples_run(name, tmp_path, monkeypatch, unrendered):
+    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     context = vars(module) | {"fedhsa": fedhsa, "np": np}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -20,6 +21,11 @@ RNG = np.random.default_rng(5)
 FEATURES = RNG.normal(size=(S, A, D)) / 2
 BEHAVIOUR = RNG.dirichlet(np.ones(A), size=(M, S))
 THETA = np.array([0.3, -0.8, 1.1])
+
+
+# Compiled once for all agents, where calls in a loop would go to the device operation by operation.
+operate = eqx.filter_jit(lambda agent, theta, o: agent.operator(theta, o))
+observe = eqx.filter_jit(lambda agent, theta, state, bits: agent.observe(theta, state, bits))
 
 
 def make_model(episodic: bool = False) -> Model:
@@ -78,7 +84,7 @@ def test_q_learning_is_the_loop_of_its_paper_and_its_mean_the_sum_over_transitio
                 value = naive.q_operator(THETA, s, a, t)
                 expected += law[s, a] * naive.P[naive.place(s), a, t] * value
                 pair = Transition(np.int32(s * A + a), np.int32(t * A + (a + 1) % A))
-                np.testing.assert_allclose(agent.operator(THETA, pair), value, atol=1e-12)
+                np.testing.assert_allclose(operate(agent, THETA, pair), value, atol=1e-12)
         np.testing.assert_allclose(found, expected, atol=1e-12)
     assert abs(problem.mean_operator(problem.theta_star)).max() < 1e-10
 
@@ -113,12 +119,11 @@ def test_all_pairs_at_once_lead_to_the_optimal_values_of_the_average_model():
         agent = tree.to_device(tree.take(problem.agents, 1), "float64")
         _, seen = agent.source.step(jax.random.key(3), ())
         Q = np.linspace(-1, 1, S * A).reshape(S, A)
+        found, seen = np.asarray(operate(agent, Q.ravel(), seen)), np.asarray(seen)
         for s, a in itertools.product(range(S), range(A)):
             t = int(seen[s * A + a])
             expected = model.rewards[1, s, a, t] + GAMMA * Q[t].max() - Q[s, a]
-            np.testing.assert_allclose(
-                agent.operator(jax.numpy.asarray(Q.ravel()), seen)[s * A + a], expected, atol=1e-12
-            )
+            np.testing.assert_allclose(found[s * A + a], expected, atol=1e-12)
         keys = jax.random.split(jax.random.key(0), 4000)
         _, many = agent.source.draw(keys, ())
     counts = np.stack([(np.asarray(many) == t).mean(0) for t in range(S)], axis=-1).reshape(S, A, S)
@@ -182,7 +187,7 @@ def test_sarsa_is_the_loop_of_its_paper_and_its_mean_the_sum_under_its_own_polic
                 value = naive.sarsa_operator(THETA, s, a, t, b)
                 expected += law[s, a] * naive.P[naive.place(s), a, t] * policy[naive.place(t), b] * value
                 pair = Transition(np.int32(s * A + a), np.int32(t * A + b))
-                np.testing.assert_allclose(agent.operator(THETA, pair), value, atol=1e-12)
+                np.testing.assert_allclose(operate(agent, THETA, pair), value, atol=1e-12)
         np.testing.assert_allclose(found, expected, atol=1e-12)
     assert abs(problem.mean_operator(problem.theta_star)).max() < 1e-10
 
@@ -231,7 +236,7 @@ def _walk(problem, agent, thetas, key):
         state, seen = one.source.init(jax.random.fold_in(own, 0)), []
         for position, theta in enumerate(thetas):
             bits = jax.random.key_data(jax.random.fold_in(own, position + 1))
-            state, o = one.observe(theta, state, bits)
+            state, o = observe(one, theta, state, bits)
             seen.append(o)
     return [np.array([int(part) for part in parts]) for parts in zip(*seen, strict=True)]
 
@@ -249,7 +254,7 @@ def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected
 
         def act(i, theta, position):
             bits = jax.random.key_data(jax.random.fold_in(own[i], position + 1))
-            states[i], o = agents[i].observe(theta, states[i], bits)
+            states[i], o = observe(agents[i], theta, states[i], bits)
             (s, a), (t, b) = divmod(int(o.state), A), divmod(int(o.next_state), A)
             return Naive(False, i).sarsa_operator(theta, s, a, t, b)
 
