@@ -178,7 +178,14 @@ def test_options_reach_the_problem(tmp_path):
         np.testing.assert_array_equal(np.ptp(arrays["FedHSA/error"], axis=0), 0.0)
 
 
-@pytest.mark.parametrize("problem", fedhsa.PROBLEMS)
+SHOWN_BY_OTHERS = ("evaluation", "game", "garnet", "logistic", "n-step-td", "q-learning", "sarsa")
+"""Problems that are built by other tests of the command line, or like those that run here, and take long to compile."""
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [pytest.param(name, marks=pytest.mark.slow if name in SHOWN_BY_OTHERS else ()) for name in fedhsa.PROBLEMS],
+)
 def test_every_problem_runs(tmp_path, problem):
     arguments = ["--problem", problem, "--algorithm", "LocalSA", "--noiseless", "--out", str(tmp_path)]
     assert main(["run", *SMALL, *arguments]) == 0

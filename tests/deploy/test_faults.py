@@ -102,10 +102,10 @@ OPTIONS = {
 }
 
 
-@settings(max_examples=200, **OPTIONS)
+@settings(max_examples=60, **OPTIONS)
 @given(schedules(40))
 def test_schedules_of_faults_change_nothing(drawn):
-    """200 schedules of up to 40 faults and 4 ends of the server."""
+    """60 schedules of up to 40 faults and 4 ends of the server."""
     check_schedule(drawn)
 
 

@@ -275,9 +275,9 @@ def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected
 def test_engine_debug_mode_and_a_network_with_losses_agree_on_controlled_chains():
     problem = sarsa.from_model(make_model(), FEATURES, inverse_temperature=2.0)
     method = fh.FedHSA(0.1, 3)
-    engine = fh.simulate(problem, method, rounds=4, key=1, seeds=2).theta
-    np.testing.assert_allclose(fh.simulate(problem, method, rounds=4, key=1, debug=True).theta, engine[:1], atol=1e-13)
-    network = federate(problem, method, rounds=4, key=1, faults=Faults(0.3, seed=2))
+    engine = fh.simulate(problem, method, rounds=2, key=1, seeds=2).theta
+    np.testing.assert_allclose(fh.simulate(problem, method, rounds=2, key=1, debug=True).theta, engine[:1], atol=1e-13)
+    network = federate(problem, method, rounds=2, key=1, faults=Faults(0.3, seed=2))
     np.testing.assert_allclose(network.theta, engine[:1], atol=1e-13)
     assert network.settings["algorithm"]["name"] == "FedHSA"
 

@@ -116,8 +116,8 @@ def random(
     - `inverse_temperature`: $\beta$ of the softmax policies.
 
     !!! example
-        >>> random(num_agents=3, environment="windy-cliff", inverse_temperature=0.01).dim
-        64
+        >>> random(num_agents=2, environment="random", num_states=4, num_actions=2).dim
+        8
     """
     model = world(environment, num_agents, heterogeneity, key, options)
     return from_model(

@@ -45,11 +45,11 @@ def predict(
     - `samples`, `key`: how many observations, and which, where the sources can only be sampled. See `estimate`.
 
     !!! example
-        >>> problem = fedhsa.problems.td.random(num_agents=5, num_states=6, dim=3, laziness=0.5)
-        >>> prediction = predict(problem, fedhsa.FedHSA(0.05, local_steps=10))
+        >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2, laziness=0.5)
+        >>> prediction = predict(problem, fedhsa.FedHSA(0.05, local_steps=5))
         >>> prediction.stable, prediction.basis
         (True, 'expansion')
-        >>> runs = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=10), rounds=600, seeds=50)
+        >>> runs = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=600, seeds=50)
         >>> bool(0.9 < runs.error[:, 300:].mean() / prediction.floor < 1.1)
         True
     """
