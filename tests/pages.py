@@ -160,7 +160,7 @@ def _pattern(part: str) -> str:
     if part == "...":
         return ".*?"
     if part.isspace():
-        return r"\s*\n" if "\n" in part else r"[ \t]+"
+        return r"\s*\n\s*" if "\n" in part else r"[ \t]+"
     return re.escape(part)
 
 
