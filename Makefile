@@ -33,8 +33,8 @@ docs: .venv/ready  ## run the code of every page and write what it prints where 
 test: .venv/ready  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'
 
-test-slow: .venv/ready  ## run the long tests too
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test-slow: .venv/ready  ## run the long tests too, all of them on programs compiled as users have them
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
