@@ -1,7 +1,7 @@
 """Strict arithmetic for all tests: no silent broadcasting of ranks, no silent change of dtype.
 
 Most of the suite's time is compilation of small programs that run once. So XLA optimises little and makes loops the
-short way, which halves the time, and linear algebra keeps to one thread, as the workers share the cores. Commands that
+short way, and linear algebra keeps to one thread, as the workers share the cores. Commands that
 tests start inherit this; what the environment says already is left alone.
 """
 
