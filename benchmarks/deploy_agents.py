@@ -18,12 +18,12 @@ class DiagonalAgent(AbstractAgent):
         return self.shift - self.scale * theta + self.noise[o]
 
 
-def small(place):
+def small(context):
     """An agent with 10 parameters."""
     return _diagonal(context.number, 10)
 
 
-def large(place):
+def large(context):
     """An agent with 10,000 parameters."""
     return _diagonal(context.number, 10_000)
 

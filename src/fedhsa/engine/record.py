@@ -79,7 +79,7 @@ def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
     return {"error": error, **found}
 
 
-def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Callable:
+def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Any:
     if name in ("error", "operator_norm") and chosen != name:  # runs are judged by these
         raise ValueError(f"`record`: {name!r} is the name of a recorder of its own. Give yours another name.")
     if isinstance(chosen, str):
