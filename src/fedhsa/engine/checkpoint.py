@@ -30,7 +30,7 @@ def write(path: str | os.PathLike, saved: Saved, fingerprint: str) -> None:
 
 
 def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], list[np.ndarray], dict[str, np.ndarray]]:
-    """The header, the leaves of the state and the records; refuses the checkpoint of another run."""
+    """The header, the leaves of the state and the records; raises if it is that of another run."""
     arrays, header = _files.read_arrays(path, KIND)
     if header["fingerprint"] != fingerprint:
         raise ValueError(

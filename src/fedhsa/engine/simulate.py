@@ -156,7 +156,7 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
 
 
 def check_length(problem: Problem, needed: int) -> None:
-    """Refuses to need more observations than were recorded."""
+    """Raises if more observations are needed than were recorded."""
     available = tree.take(problem.agents, 0).source.length
     if available is not None and needed > available:
         raise ValueError(

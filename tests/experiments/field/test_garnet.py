@@ -11,18 +11,18 @@ from fedhsa.experiments.study.base import Outcome, Runner
 STUDY = Garnet()
 
 
-def made(bias: float = 1.0, other: float = 0.0, like: float = 1.0, noise: float = 3.0) -> Outcome:
-    """Local SA at `bias` times its predicted bias, the others at this squared one; floors of like agents
-    at `like`, and FedHSA with this much more noise for many local steps."""
+def made(bias: float = 1.0, other: float = 0.0, equal: float = 1.0, noise: float = 3.0) -> Outcome:
+    """Local SA at `bias` times its predicted bias, the others at this squared one; floors of equal agents
+    at `equal`, and FedHSA with this much more noise for many local steps."""
     rng, arrays, rows = np.random.default_rng(0), {}, []
     for case in STUDY.cases():
-        alike = case.setting == "like"
+        alike = case.setting == "equal"
         predicted = 0.0 if alike else 1e-4 * case.local_steps
         rows.append({"label": case.label, **case._asdict(), "rounds": 20, "every": 1, "bias": predicted})
         for method in METHODS:
             squared = bias * predicted if method == "LocalSA" else other * predicted
             mean = np.sqrt(squared / 8) * np.ones((10, 8)) + 1e-3 * rng.normal(size=(10, 8))
-            floor = (mean**2).sum(1) + 1e-3 * (like if alike and method == "LocalSA" else 1.0)
+            floor = (mean**2).sum(1) + 1e-3 * (equal if alike and method == "LocalSA" else 1.0)
             floor *= noise if method == "FedHSA" and case.local_steps >= MANY else 1.0
             arrays[f"{case.label}/{method}/mean"] = mean
             arrays[f"{case.label}/{method}"] = np.repeat(floor[:, None], 21, axis=1)
@@ -45,7 +45,7 @@ def test_predicted_biases_pass():
         ({"other": 0.3}, {"bias"}),
         ({"other": 1.5}, {"bias", "LocalSA by SCAFFLSA", "LocalSA by FedHSA"}),
         ({"noise": 0.8}, {"FedHSA by SCAFFLSA"}),
-        ({"like": 1.4}, {"LocalSA by SCAFFLSA", "LocalSA by FedHSA"}),
+        ({"equal": 1.4}, {"LocalSA by SCAFFLSA", "LocalSA by FedHSA"}),
     ],
 )
 def test_other_biases_and_floors_fail(changed, names):
@@ -66,11 +66,11 @@ def test_the_longest_rounds_get_more_samples():
 
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk():
-    sizes = {"num_agents": 2, "many_agents": 2, "local_steps": (), "like_steps": (3,), "further_steps": 3}
+    sizes = {"num_agents": 2, "many_agents": 2, "local_steps": (), "equal_steps": (3,), "further_steps": 3}
     outcome = Garnet(**sizes, samples=30, least_rounds=4, seeds=2, few_seeds=2).run(Runner())
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
-    assert outcome.arrays["like, N = 2, H = 3/FedHSA"].shape == (2, 11)
-    assert outcome.arrays["unlike, Markov, N = 2, H = 3/SCAFFLSA/mean"].shape == (2, 8)
+    assert outcome.arrays["equal, N = 2, H = 3/FedHSA"].shape == (2, 11)
+    assert outcome.arrays["heterogeneous, Markov, N = 2, H = 3/SCAFFLSA/mean"].shape == (2, 8)
 
 
 @pytest.mark.slow

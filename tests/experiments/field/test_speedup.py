@@ -43,22 +43,24 @@ def test_an_interval_that_is_wide_fails():
 
 def test_figure_and_sentences_are_made_from_what_was_kept():
     assert len(STUDY.draw(made()).axes) == 2
-    assert "like, H = 10, SCAFFLSA -1.000 [-1.000, -1.000]" in STUDY.summary(made())[0]
+    assert "equal, H = 10, SCAFFLSA -1.000 [-1.000, -1.000]" in STUDY.summary(made())[0]
     assert len({len(column) for column in STUDY.table(made()).values()}) == 1
 
 
 def test_copies_share_the_root_of_the_cohort():
-    cohort = STUDY.cohort("unlike")
+    cohort = STUDY.cohort("heterogeneous")
     assert cohort.num_agents == 10
     np.testing.assert_allclose(cohort.take([*range(10)] * 2).theta_star, cohort.theta_star, rtol=1e-10)
 
 
 @pytest.mark.slow
 def test_a_run_has_an_error_for_every_seed_and_number_of_agents():
-    outcome = Speedup(like_agents=(1, 2), unlike_agents=(10,), local_steps=(3,), samples=30, seeds=2).run(Runner())
+    outcome = Speedup(equal_agents=(1, 2), heterogeneous_agents=(10,), local_steps=(3,), samples=30, seeds=2).run(
+        Runner()
+    )
     shapes = {label: samples.shape for label, samples in outcome.arrays.items()}
     assert shapes == {
-        f"{s}, H = 3/{m}": (n, 2) for s, n in (("like", 2), ("unlike", 1)) for m in ("SCAFFLSA", "FedHSA")
+        f"{s}, H = 3/{m}": (n, 2) for s, n in (("equal", 2), ("heterogeneous", 1)) for m in ("SCAFFLSA", "FedHSA")
     }
 
 

@@ -21,7 +21,7 @@ def made_up(experiment: Systems, *, limit: float = 0.0, slope: float = -1.0) -> 
             arrays[f"{name}/equal {copies}"] = noise * float(copies) ** slope
         arrays[f"{name}/independent"] = noise
         arrays[f"{name}/limit"] = np.full(2, limit)
-        arrays[f"{name}/unlike"] = np.tile(np.geomspace(1.0, 1e-3, 50), (experiment.seeds, 1))
+        arrays[f"{name}/heterogeneous"] = np.tile(np.geomspace(1.0, 1e-3, 50), (experiment.seeds, 1))
         arrays[f"{name}/rounds"] = np.arange(50)
         facts[name] = {"start": 1.0, "exchanges": 1.0, "bytes": 10.0, "samples": 10, "slope": -1.0}
     return Outcome(arrays, facts)
@@ -33,7 +33,7 @@ def verdicts(experiment: Systems, outcome: Outcome) -> dict[str, str]:
 
 def test_every_system_of_the_table_can_be_built():
     experiment = Systems()
-    problem = experiment.unlike.build()
+    problem = experiment.heterogeneous.build()
     for name in SYSTEMS:
         experiment.algorithm(name, problem).check(problem)
 
@@ -54,7 +54,7 @@ def test_a_wrong_slope_fails(slope, verdict):
 def test_traffic_is_counted_until_the_error_stays_below_the_target():
     experiment = Systems()
     outcome = made_up(experiment)
-    curve = outcome.arrays["FedHSA/unlike"]
+    curve = outcome.arrays["FedHSA/heterogeneous"]
     curve[:, 30] = 1.0  # back above it
     assert experiment.reach(outcome, "FedHSA") == (31.0, 310.0)
     curve[:, -1] = 1.0

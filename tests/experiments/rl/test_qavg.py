@@ -1,4 +1,4 @@
-"""QAvg in unlike environments."""
+"""QAvg in heterogeneous environments."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""FedSARSA in unlike environments."""
+"""FedSARSA in heterogeneous environments."""
 
 import json
 

@@ -56,7 +56,7 @@ class Garnet(AbstractStudy):
     many_agents: int = 100
     local_steps: tuple[int, ...] = (10, 100, 1000, 10000)
     """Between heterogeneous environments."""
-    like_steps: tuple[int, ...] = (100, 1000)
+    equal_steps: tuple[int, ...] = (100, 1000)
     """Between like ones."""
     further_steps: int = 1000
     """With many agents, and on one trajectory per agent."""
@@ -69,7 +69,7 @@ class Garnet(AbstractStudy):
     figure_size: ClassVar[tuple[float, float]] = (7.2, 4.2)
     quick_settings: ClassVar[dict[str, Any]] = {
         "local_steps": (1000,),
-        "like_steps": (100,),
+        "equal_steps": (100,),
         "many_agents": 20,
         "samples": 40_000,
     }
@@ -81,10 +81,10 @@ class Garnet(AbstractStudy):
             return Case(setting, num_agents, H, max(self.samples, self.least_rounds * H))
 
         return [
-            *(case("unlike", self.num_agents, H) for H in self.local_steps),
-            *(case("like", self.num_agents, H) for H in self.like_steps),
-            case("unlike", self.many_agents, self.further_steps),
-            case("unlike, Markov", self.num_agents, self.further_steps),
+            *(case("heterogeneous", self.num_agents, H) for H in self.local_steps),
+            *(case("equal", self.num_agents, H) for H in self.equal_steps),
+            case("heterogeneous", self.many_agents, self.further_steps),
+            case("heterogeneous, Markov", self.num_agents, self.further_steps),
         ]
 
     def seconds(self) -> float:
@@ -96,7 +96,7 @@ class Garnet(AbstractStudy):
 
     def problem(self, case: Case) -> Problem:
         """Transitions are independent, as in the source's code, unless they are one trajectory."""
-        kernels = 1 if case.setting == "like" else 2
+        kernels = 1 if case.setting == "equal" else 2
         found = garnet.random(case.num_agents, kernels=kernels, key=self.problem_key)
         return found if "Markov" in case.setting else found.iid()
 
@@ -128,7 +128,7 @@ class Garnet(AbstractStudy):
             checks.inside(name, statement, floors(outcome, row["label"], above, below), low, high)
 
         for row in outcome.facts["rows"]:
-            many, like = row["local_steps"] >= MANY, row["setting"] == "like"
+            many, like = row["local_steps"] >= MANY, row["setting"] == "equal"
             if many:
                 words = ", noise of one observation held for the whole round"
                 compare(row, "FedHSA", "SCAFFLSA", 1.0, math.inf, words)
@@ -154,12 +154,12 @@ class Garnet(AbstractStudy):
     def summary(self, outcome: Outcome) -> list[str]:
         said, ratios = [], []
         for row in outcome.facts["rows"]:
-            if row["setting"] == "unlike" and row["num_agents"] == self.num_agents:
+            if row["setting"] == "heterogeneous" and row["num_agents"] == self.num_agents:
                 H, found = row["local_steps"], own_bias(outcome, row["label"], "LocalSA")
                 said.append(f"{found.value:.2g} at H = {H} (predicted {row['bias']:.2g})")
                 of = [floors(outcome, row["label"], "LocalSA", other).value for other in ("SCAFFLSA", "FedHSA")]
                 ratios.append(f"{of[0]:.3g} and {of[1]:.3g} at H = {H}")
-        like = {r["label"]: r["local_steps"] for r in outcome.facts["rows"] if r["setting"] == "like"}
+        like = {r["label"]: r["local_steps"] for r in outcome.facts["rows"] if r["setting"] == "equal"}
         same = [floors(outcome, label, "LocalSA", "SCAFFLSA").value for label in like]
         times = [f"{floors(outcome, label, 'FedHSA', 'LocalSA').value:.2f} at H = {H}" for label, H in like.items()]
         return [
@@ -184,7 +184,7 @@ class Garnet(AbstractStudy):
         return [
             "Mangold, Samsonov, Labbi, Levin, Alami, Naumov and Moulines, SCAFFLSA, NeurIPS 2024, arXiv:2402.04114: "
             "30 states, 2 actions, branching 2, 8 features, discount 0.95, step 0.1, start at theta* + 1, independent "
-            "transitions as in its code. Unlike: two kernels, rewards of odd agents with the other sign; like: "
+            "transitions as in its code. Heterogeneous: two kernels, rewards of odd agents with the other sign; equal: "
             "one kernel, kernels and rewards perturbed by up to 0.02.",
             f"The source takes 500000 samples per agent, steps 0.01 and 0.1, 10 and 100 agents and H = 1 as well. Ours "
             f"are {self.samples}, or {self.least_rounds} rounds where that is more, at step {self.step_size:g}; "
@@ -201,14 +201,18 @@ class Garnet(AbstractStudy):
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         looks, rows = figures.colours(list(METHODS)), outcome.facts["rows"]
-        where = {"unlike": "two environments", "like": "one environment", "unlike, Markov": "two, Markov"}
+        where = {
+            "heterogeneous": "two environments",
+            "equal": "one environment",
+            "heterogeneous, Markov": "two, Markov",
+        }
         across = math.ceil(len(rows) / 2)
         axes = figure.subplots(2, across, sharey=True, squeeze=False).ravel()
         for ax, row in zip(axes, rows, strict=False):
             for name in METHODS:
                 error = outcome.arrays[f"{row['label']}/{name}"]
                 figures.band(ax, row["every"] * np.arange(error.shape[1]), error, looks[name])
-            if row["setting"] != "like":
+            if row["setting"] != "equal":
                 ax.axhline(row["bias"], **figures.dashed(looks["LocalSA"]))
             title = f"$N$ = {row['num_agents']}, $H$ = {row['local_steps']}\n{where[row['setting']]}"
             ax.set_title(title, fontsize=8)

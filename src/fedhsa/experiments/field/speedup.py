@@ -30,9 +30,9 @@ class Speedup(AbstractStudy):
     seeds: int = 16
     problem_key: int = 0
     """Which environments."""
-    like_agents: tuple[int, ...] = (1, 10, 100, 1000)
+    equal_agents: tuple[int, ...] = (1, 10, 100, 1000)
     """Copies of one agent."""
-    unlike_agents: tuple[int, ...] = (10, 100, 1000)
+    heterogeneous_agents: tuple[int, ...] = (10, 100, 1000)
     """Copies of a cohort of ten, five in each of two environments."""
     step_size: float = 1.0
     local_steps: tuple[int, ...] = (10, 100)
@@ -42,24 +42,26 @@ class Speedup(AbstractStudy):
     claim: ClassVar[int] = 12
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {
-        "like_agents": (1, 10, 100, 400),
-        "unlike_agents": (10, 100),
+        "equal_agents": (1, 10, 100, 400),
+        "heterogeneous_agents": (10, 100),
         "local_steps": (10,),
         "samples": 8000,
     }
 
     def seconds(self) -> float:
-        agents = sum(self.like_agents) + sum(self.unlike_agents)
+        agents = sum(self.equal_agents) + sum(self.heterogeneous_agents)
         runs = len(self.local_steps) * len(METHODS)
-        return runs * (2.0 * len(self.like_agents + self.unlike_agents) + 1.5e-7 * agents * self.samples * self.seeds)
+        return runs * (
+            2.0 * len(self.equal_agents + self.heterogeneous_agents) + 1.5e-7 * agents * self.samples * self.seeds
+        )
 
     def sweeps(self) -> dict[str, tuple[int, ...]]:
         """The numbers of agents of each setting."""
-        return {"like": self.like_agents, "unlike": self.unlike_agents}
+        return {"equal": self.equal_agents, "heterogeneous": self.heterogeneous_agents}
 
     def cohort(self, setting: str) -> Problem:
         """What is repeated; transitions are independent, as in the source's code."""
-        if setting == "like":
+        if setting == "equal":
             return garnet.random(1, kernels=1, key=self.problem_key).iid()
         return garnet.random(10, kernels=2, key=self.problem_key).iid()
 
@@ -104,7 +106,7 @@ class Speedup(AbstractStudy):
         said = "; ".join(f"{name.replace('/', ', ')} {s:.3f}" for name, s in slopes.items())
         times = []
         for H in self.local_steps:
-            of_fed, of_other = (outcome.arrays[f"unlike, H = {H}/{name}"][-1] for name in ("FedHSA", "SCAFFLSA"))
+            of_fed, of_other = (outcome.arrays[f"heterogeneous, H = {H}/{name}"][-1] for name in ("FedHSA", "SCAFFLSA"))
             times.append(f"{statistics.ratio(of_fed, of_other).value:.2f} at H = {H}")
         return [
             f"At stationarity errors fall as 1/N: slopes on logarithmic axes, with 99.9 % intervals, are {said}.",
@@ -126,16 +128,16 @@ class Speedup(AbstractStudy):
             "H = 1, 10, 100, independent transitions in Garnet environments.",
             f"Ours is the step {self.step_size:g}: smaller ones take as many more samples to become stationary. Runs "
             f"start at the root, and errors are means over the last two thirds of {self.samples} samples per agent.",
-            "The source draws a cohort for every N. Here one agent (like) or one cohort of ten (unlike) is repeated, "
-            "each copy with observations of its own, so that N changes nothing but the averaging. Slopes may be "
-            f"{SLACK:g} off -1: noise in the operators' matrices adds terms of second order in 1/N, largest at N = 1.",
+            "The source draws a cohort for every N. Here one agent (equal) or one cohort of ten (heterogeneous) is "
+            "repeated, each copy with observations of its own, so that N changes nothing but the averaging. Slopes may "
+            f"be {SLACK:g} off -1: noise in the operators' matrices adds terms of second order in 1/N, largest at N = 1.",
             "FedHSA with one agent is plain SA, without the correction's noise, and lies below the line of the others: "
             "its slopes begin at N = 10.",
         ]
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         looks, axes = figures.colours(list(METHODS)), figure.subplots(1, 2, sharex=True, sharey=True)
-        titles = {"like": "copies of one agent", "unlike": "copies of ten heterogeneous agents"}
+        titles = {"equal": "copies of one agent", "heterogeneous": "copies of ten heterogeneous agents"}
         markers = dict(zip(self.local_steps, "os^D", strict=False))
         for ax, (setting, title) in zip(axes, titles.items(), strict=True):
             numbers = np.array(self.sweeps()[setting])

@@ -64,7 +64,7 @@ class Systems(AbstractStudy):
     title: str = "Table 1, measured"
     source: str = "Table 1 of the paper"
     seeds: int = 16
-    unlike: Instance = dataclasses.field(
+    heterogeneous: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 8, {"num_states": 10, "dim": 4, "laziness": 0.5})
     )
     """The cohort of heterogeneous agents."""
@@ -90,19 +90,19 @@ class Systems(AbstractStudy):
 
     def run(self, runner: Runner) -> Outcome:
         arrays, facts = {}, {}
-        cohort = self.unlike.build()
-        equal = self.unlike.change("heterogeneity", 0.0).build()
+        cohort = self.heterogeneous.build()
+        equal = self.heterogeneous.change("heterogeneity", 0.0).build()
         for name in self.systems:
             limit = self._run(runner, name, cohort.noiseless(), seeds=2)
-            unlike = self._run(runner, name, cohort)
-            arrays |= {f"{name}/unlike": unlike.error, f"{name}/rounds": unlike.rounds}
+            heterogeneous = self._run(runner, name, cohort)
+            arrays |= {f"{name}/heterogeneous": heterogeneous.error, f"{name}/rounds": heterogeneous.rounds}
             arrays[f"{name}/limit"] = _flat(limit)
             for copies in self.copies:
                 arrays[f"{name}/equal {copies}"] = _flat(self._run(runner, name, repeated(equal, copies)))
             arrays[f"{name}/independent"] = _flat(self._run(runner, name, repeated(equal, self.copies[0]).iid()))
-            cost, M = unlike.cost, cohort.num_agents
+            cost, M = heterogeneous.cost, cohort.num_agents
             facts[name] = {
-                "start": float(unlike.error[0, 0]),
+                "start": float(heterogeneous.error[0, 0]),
                 "exchanges": cost.exchanges,
                 "bytes": 8 * M * (cost.floats_up + cost.floats_down),
                 "samples": cost.samples,
@@ -135,7 +135,7 @@ class Systems(AbstractStudy):
 
     def slope(self, outcome: Outcome, name: str) -> statistics.Estimate:
         """Of the error in the number of equal agents, on logarithmic axes."""
-        agents = [copies * self.unlike.num_agents for copies in self.copies]
+        agents = [copies * self.heterogeneous.num_agents for copies in self.copies]
         return statistics.slope(agents, [outcome.arrays[f"{name}/equal {copies}"] for copies in self.copies])
 
     def inflation(self, outcome: Outcome, name: str) -> statistics.Estimate:
@@ -145,13 +145,13 @@ class Systems(AbstractStudy):
 
     def reach(self, outcome: Outcome, name: str) -> tuple[float, float] | None:
         """The exchanges and bytes, of all agents, until the mean error is at the target and stays there; or None."""
-        curve, facts = outcome.arrays[f"{name}/unlike"].mean(0), outcome.facts[name]
+        curve, facts = outcome.arrays[f"{name}/heterogeneous"].mean(0), outcome.facts[name]
         above = np.flatnonzero(~(curve <= self.target * facts["start"]))
         if len(above) and above[-1] + 1 == len(curve):
             return None
         rounds = float(outcome.arrays[f"{name}/rounds"][above[-1] + 1 if len(above) else 0])
         if facts["exchanges"] == 0:  # the agents talk once, at the end
-            return 1.0, 8.0 * self.unlike.num_agents * self.unlike.settings()["dim"]
+            return 1.0, 8.0 * self.heterogeneous.num_agents * self.heterogeneous.settings()["dim"]
         return rounds * facts["exchanges"], rounds * facts["bytes"]
 
     def draw(self, outcome: Outcome) -> figures.Figure:
@@ -250,9 +250,9 @@ class Systems(AbstractStudy):
             "The distance without noise is a bias for methods without chance; random codes, losses and receiver noise "
             "make theirs fluctuate about the root.",
             "Slopes and the comparison with independent sampling are taken with equal agents, as the systems' own "
-            "papers do; bias and traffic with unlike ones. Papers prove the slope -1 for steps that shrink with the "
-            "number of agents; here the step stays, and the predicted slopes of FedTD and FedHSA contain the bias of "
-            "Markov data that more agents do not remove.",
+            "papers do; bias and traffic with heterogeneous ones. Papers prove the slope -1 for steps that shrink with "
+            "the number of agents; here the step stays, and the predicted slopes of FedTD and FedHSA contain the bias "
+            "of Markov data that more agents do not remove.",
             NOT_RUN,
         ]
 

@@ -88,13 +88,13 @@ class AgentSweep(AbstractStudy):
         lasting = 100 * bias["predicted_bias"] / bias["predicted_floor"]
         flat = all(traces.is_flat(outcome, label) for label in curves)
         ratios = [traces.floor(outcome, label).value / curve["predicted_floor"] for label, curve in curves.items()]
-        unlike = (
+        heterogeneous = (
             "It is not -1 because the agents are heterogeneous: each one that joins brings noise of its own and "
             "changes the conditioning of the average operator."
         )
         return [
             f"The floor falls with the number of agents: slope {found:.3f} "
-            f"on logarithmic axes, {predicted:.3f} predicted. {'' if found.contains(-1.0) else unlike}".rstrip(),
+            f"on logarithmic axes, {predicted:.3f} predicted. {'' if found.contains(-1.0) else heterogeneous}".rstrip(),
             f"The measured floors are {min(ratios):.2f} to {max(ratios):.2f} times the predicted ones.",
             f"Of the floor with {outcome.facts['agents'][-1]} agents {lasting:.1f} % is squared bias. "
             + (

@@ -48,7 +48,7 @@ class QAvg(AbstractStudy):
     num_actions: int = 5
     discount: float = 0.9
     kappas: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
-    """How unlike the cliffs are."""
+    """How heterogeneous the cliffs are."""
     cohorts: int = 1000
     """Of agents on windy cliffs."""
 

@@ -26,7 +26,7 @@ NAMES = {"LocalSA": "FedSARSA (Local SA)", "FedHSA": "FedHSA"}
 
 
 class Case(NamedTuple):
-    """How many agents, and how unlike their environments."""
+    """How many agents, and how heterogeneous their environments."""
 
     num_agents: int
     perturbation: float
@@ -86,12 +86,12 @@ class FedSARSA(AbstractStudy):
         return min(eps for eps in self.perturbations if eps > 0)
 
     def cases(self) -> list[Case]:
-        """First more and more agents, then more and more unlike ones."""
+        """First more and more agents, then more and more heterogeneous ones."""
         found = [Case(n, self.like) for n in self.agents] + [Case(self.num_agents, eps) for eps in self.perturbations]
         return list(dict.fromkeys(found))
 
     def methods(self, case: Case) -> dict[str, AbstractAlgorithm]:
-        """FedHSA where the environments become unlike."""
+        """FedHSA where the environments become heterogeneous."""
         local: dict[str, AbstractAlgorithm] = {"LocalSA": LocalSA(self.step_size, local_steps=self.local_steps)}
         corrected = {"FedHSA": FedHSA(self.step_size, local_steps=self.local_steps)}
         return local | corrected if case.num_agents == self.num_agents else local
@@ -135,7 +135,7 @@ class FedSARSA(AbstractStudy):
         return Outcome(arrays, {"rows": rows, "every": every})
 
     def rows(self, outcome: Outcome, agents: bool) -> list[dict[str, Any]]:
-        """Those with more and more agents, or those with more and more unlike ones."""
+        """Those with more and more agents, or those with more and more heterogeneous ones."""
         labels = {Case(n, self.like).label for n in self.agents}
         if not agents:
             labels = {Case(self.num_agents, eps).label for eps in self.perturbations}
@@ -149,12 +149,12 @@ class FedSARSA(AbstractStudy):
     def check(self, outcome: Outcome, checks: Checks) -> None:
         statement = "Power of the number of agents with which the squared distance from the common root falls"
         checks.equals("speed-up", statement, self.power(outcome), -1.0, slack=0.1)
-        unlike = self.rows(outcome, False)
-        most, least = (floor(outcome, unlike[i]["label"], "LocalSA", "first") for i in (-1, 0))
-        statement = f"Squared distance from the first agent's root, eps = {unlike[-1]['perturbation']:g} by "
-        statement += f"{unlike[0]['perturbation']:g}"
+        heterogeneous = self.rows(outcome, False)
+        most, least = (floor(outcome, heterogeneous[i]["label"], "LocalSA", "first") for i in (-1, 0))
+        statement = f"Squared distance from the first agent's root, eps = {heterogeneous[-1]['perturbation']:g} by "
+        statement += f"{heterogeneous[0]['perturbation']:g}"
         checks.above("grows with eps", statement, statistics.ratio(most, least))
-        for row in unlike:
+        for row in heterogeneous:
             if row["perturbation"] < LARGE:
                 continue
             for name in NAMES:
@@ -173,12 +173,12 @@ class FedSARSA(AbstractStudy):
         return statistics.ratio(corrected, local)
 
     def summary(self, outcome: Outcome) -> list[str]:
-        power, unlike = self.power(outcome), self.rows(outcome, False)
+        power, heterogeneous = self.power(outcome), self.rows(outcome, False)
         said = []
-        for row in unlike:
+        for row in heterogeneous:
             found = floor(outcome, row["label"], "LocalSA", "first").mean()
             said.append(f"{found:.3g} at eps = {row['perturbation']:g} (the roots: {row['apart']:.3g} apart)")
-        last = unlike[-1]
+        last = heterogeneous[-1]
         gain, noise = self.gain(outcome, last, "first"), self.gain(outcome, last, "common")
         drifts = [f"{size:.1g} at H = {H}" for H, size in last["drift"].items()]
         return [
@@ -221,7 +221,7 @@ class FedSARSA(AbstractStudy):
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         left, middle, right = figure.subplots(1, 3)
-        like, unlike = (self.rows(outcome, agents) for agents in (True, False))
+        like, heterogeneous = (self.rows(outcome, agents) for agents in (True, False))
         for row, colour in zip(like, figures.FALLBACK, strict=False):
             error = outcome.arrays[f"{row['label']}/LocalSA/first"]
             at = outcome.facts["every"] * self.local_steps * np.arange(error.shape[1])
@@ -243,10 +243,10 @@ class FedSARSA(AbstractStudy):
         at = np.arange(len(self.perturbations))
         for i, (name, words) in enumerate(NAMES.items()):
             for reference, marker in (("first", "o"), ("common", "s")):
-                found = figures.means(floor(outcome, row["label"], name, reference) for row in unlike)
+                found = figures.means(floor(outcome, row["label"], name, reference) for row in heterogeneous)
                 look = figures.dots(figures.COLOURS[name], marker)
                 figures.points(right, at + 0.16 * i - 0.08, found, label=f"{words}, {reference}", **look, capsize=0)
-        apart = np.array([row["apart"] for row in unlike])
+        apart = np.array([row["apart"] for row in heterogeneous])
         right.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="between the roots")
         right.set(yscale="log", xlabel=r"$\epsilon$", title=f"floors, $N$ = {self.num_agents}")
         right.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])

@@ -117,8 +117,8 @@ class AbstractStudy(abc.ABC):
         return figure
 
     def plot(self, figure: Figure, outcome: Outcome) -> None:
-        """Fills the figure."""
-        raise NotImplementedError
+        """Fills the figure; a study whose figure is made elsewhere replaces `draw` instead."""
+        raise TypeError(f"{type(self).__name__} must have `plot`, or `draw` of its own.")
 
     @abc.abstractmethod
     def summary(self, outcome: Outcome) -> list[str]:

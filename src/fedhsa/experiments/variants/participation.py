@@ -204,7 +204,7 @@ class Participation(AbstractStudy):
             "bias of two by Local SA's": float(np.linalg.norm(means[0]) / np.linalg.norm(means[1])),
             "bias of products": float(bias @ bias),
             "break-even": H * M / ((H - 2) * (M - 1)),
-            "unlike": float((agents.r**2).mean()),
+            "heterogeneous": float((agents.r**2).mean()),
         }
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
@@ -230,7 +230,7 @@ class Participation(AbstractStudy):
         noise.axvline(even, color="0.6", linewidth=0.8)
         text: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "rotation": 90}
         noise.annotate("break-even", (even, 0.02), xytext=(2, 0), fontsize=7, color="0.4", **text)
-        at = [sigma**2 / outcome.facts["unlike"] for sigma in self.noise]
+        at = [sigma**2 / outcome.facts["heterogeneous"] for sigma in self.noise]
         for label in (FED, ALL, SCAFFOLDED):
             _plot_floors(noise, outcome, label, at, [f"{label}/noise {sigma:g}" for sigma in self.noise])
         noise.set(xlabel="noise / heterogeneity", ylabel="floor with noise", xscale="log", yscale="log")
