@@ -130,7 +130,7 @@ class Speedup(AbstractStudy):
             f"start at the root, and errors are means over the last two thirds of {self.samples} samples per agent.",
             "The source draws a cohort for every N. Here one agent (equal) or one cohort of ten (heterogeneous) is "
             "repeated, each copy with observations of its own, so that N changes nothing but the averaging. Slopes may "
-            f"be {SLACK:g} off -1: noise in the operators' matrices adds terms of second order in 1/N, largest at N = 1.",
+            f"be {SLACK:g} off -1: noise in the operators' matrices adds terms of second order in 1/N, most at N = 1.",
             "FedHSA with one agent is plain SA, without the correction's noise, and lies below the line of the others: "
             "its slopes begin at N = 10.",
         ]
