@@ -1,5 +1,6 @@
 """The store of outcomes: fresh as long as nothing that the numbers depend on has changed."""
 
+import ast
 import pathlib
 import shutil
 import threading
@@ -58,10 +59,10 @@ def test_no_study_imports_another():
 
 def test_code_is_parsed_by_one_thread_alone_when_several_studies_run_at_once(tmp_path, monkeypatch):
     """In Python 3.11 two threads that parse at the same time raise a SystemError now and then."""
-    threads, parse = set(), code.ast.parse
+    threads, parse = set(), ast.parse
     for cached in (code.digest, code._needed, code._named):
         cached.cache_clear()
-    monkeypatch.setattr(code.ast, "parse", lambda text: threads.add(threading.current_thread()) or parse(text))
+    monkeypatch.setattr(ast, "parse", lambda text: threads.add(threading.current_thread()) or parse(text))
     studies = [presets.studies()[name] for name in ("proposition", "drift")]
     for study in studies:
         monkeypatch.setattr(type(study), "run", lambda self, runner: Outcome({}, {}))
