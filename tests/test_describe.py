@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import json
+import types
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -59,6 +61,32 @@ def test_digests_see_numbers_static_fields_code_closures_and_the_variables_that_
     assert digest(jnp.zeros(2, np.float32), "value") == found[13]
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert digest(scaled, "value") != found[19]
+
+
+def test_digests_see_modules_class_attributes_and_what_a_transform_was_made_with():
+    module = types.ModuleType("settings_of_mine")
+    space = {"settings_of_mine": module}
+    exec("def double(x):\n    return settings_of_mine.scale * x", space)
+
+    class Table:
+        values: ClassVar[list] = [1.0]
+
+        def look(self, x):
+            return self.values[0] * x
+
+    def f(x):
+        return x + SCALE
+
+    norm = jnp.linalg.norm
+    found = [eqx.filter_vmap(f), eqx.filter_grad(f), jax.vmap(norm), jax.vmap(norm, in_axes=1), jax.vmap(f), norm]
+    found += [eqx.filter_vmap(f, in_axes=1), jax.checkpoint(f), jax.nn.relu, jax.nn.silu]
+    assert len({digest(value, "value") for value in found}) == len(found)
+    module.scale = 1.0
+    before = digest(space["double"], "value"), digest(Table(), "value")
+    module.scale, Table.values = 2.0, [2.0]
+    after = digest(space["double"], "value"), digest(Table(), "value")
+    assert before[0] != after[0]
+    assert before[1] != after[1]
 
 
 def test_a_class_of_the_users_counts_with_its_code():

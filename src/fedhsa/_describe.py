@@ -1,4 +1,4 @@
-"""What a value is, down to its last number and line of code: for manifests, and to tell one run from another."""
+"""What a value is, from its numbers to the code of the functions in it: for manifests, and to tell runs apart."""
 
 import dataclasses
 import enum
@@ -9,13 +9,16 @@ import io
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.ndarray, jax.Array, eqx.Module)
+"""What counts among the attributes of a class, besides its functions."""
 
 
 class IndescribableError(TypeError):
@@ -104,8 +107,17 @@ def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[byt
         yield from _function_words(value, path, seen)
     elif isinstance(value, types.CodeType):
         yield from _words((value.co_code, value.co_consts, value.co_names, value.co_varnames), path, seen)
-    elif isinstance(getattr(value, "__wrapped__", None), Callable):  # what `jax.jit` and others give
-        yield from _words(value.__wrapped__, path, seen)
+    elif type(value) is object:  # a mark that means itself
+        yield b"object"
+    elif dataclasses.is_dataclass(value):
+        yield from _object_words(value, path, seen)
+    elif callable(getattr(value, "__wrapped__", None)):  # of `jax.jit`, say
+        yield f"wrapped by {_full_name(kind)}".encode()
+        others = {name: entry for name, entry in getattr(value, "__dict__", {}).items() if not name.startswith("__")}
+        if not _of_a_library(value):
+            yield from _words((value.__wrapped__, others), path, seen)
+        else:
+            yield _full_name(value).encode()
     elif inspect.isroutine(value) or isinstance(value, np.ufunc):  # written in C
         yield f"routine {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}".encode()
     elif kind is type(jax.tree.structure(0)):
@@ -139,28 +151,40 @@ def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes
     for name, member in vars(value).items():
         member = member.__func__ if isinstance(member, staticmethod | classmethod) else member
         member = member.fget if isinstance(member, property) else member
+        member = member.func if isinstance(member, functools.cached_property) else member
         function = getattr(member, "__wrapped__", member)
         if isinstance(function, types.FunctionType) and not _of_a_library(function):
             yield name.encode()
             yield from _words(function, f"{path}.{name}", seen)
-        elif not name.startswith(("__", "_abc_")) and isinstance(member, bool | int | float | str | tuple | np.ndarray):
+        elif not name.startswith(("__", "_abc_")) and isinstance(member, DATA):
             yield name.encode()
             yield from _words(member, f"{path}.{name}", seen)
 
 
 def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
     """Its code, its defaults, and the variables around it that it uses."""
-    if _of_a_library(function) and "<lambda>" not in function.__qualname__ and "<locals>" not in function.__qualname__:
-        yield f"function {_full_name(function)}".encode()
+    code, home = function.__code__, function.__globals__.get("__name__", "")
+    library = _is_library(home.partition(".")[0])
+    if library and "<" not in code.co_qualname:
+        yield f"function {home}.{code.co_qualname}".encode()
         return
-    yield b"function"
-    yield from _words((function.__code__, function.__defaults__, function.__kwdefaults__), path, seen)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    # A function that a library made, such as that of `jax.vmap`, differs from others by what it holds.
+    made = f"{home}.{code.co_qualname}" if library else code
+    yield from _words(("function", made, code.co_code, function.__defaults__, function.__kwdefaults__), path, seen)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         yield from _words(cell.cell_contents, f"{path}: {name}", seen)
-    for name in sorted(_global_names(function.__code__)):
-        if name in function.__globals__:
-            yield name.encode()
-            yield from _words(function.__globals__[name], f"{path}: {name}", seen)
+    if not library:
+        yield from _named_words(function.__globals__, _global_names(code), path, seen)
+
+
+def _named_words(values: Mapping[str, Any], names: set[str], path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+    """What code refers to by these names, also through modules of the user's, such as `settings.SCALE`."""
+    for name in sorted(names.intersection(values)):
+        value = values[name]
+        yield name.encode()
+        yield from _words(value, f"{path}: {name}", seen)
+        if isinstance(value, types.ModuleType) and not _is_library(value.__name__.partition(".")[0]):
+            yield from _named_words(vars(value), names, f"{path}: {name}", seen)
 
 
 def _global_names(code: types.CodeType) -> set[str]:

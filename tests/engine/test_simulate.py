@@ -263,6 +263,7 @@ def test_debug_names_agent_exchange_and_round():
         ({"rounds": 5, "key": "seed"}, r"`key` must be an int or one JAX key"),
         ({"rounds": 5, "key": -1}, r"`key` must be an int from 0 to 2\^64 - 1, got -1"),
         ({"rounds": 5, "resume": True}, r"`resume=True` needs `checkpoint`"),
+        ({"rounds": 5, "debug": True, "checkpoint": "x.npz"}, r"`debug=True` keeps no checkpoint"),
         ({"rounds": 5, "chunk": 0}, r"`chunk` must be at least 1"),
     ],
 )
@@ -326,7 +327,7 @@ class Two(fh.AbstractAgent):
         return jax.tree.map(lambda x: -self.rate * x, theta)
 
 
-def test_a_problem_without_a_root_records_the_norm_of_the_operator_and_pytrees_come_out_as_they_went_in():
+def test_a_problem_without_a_root_records_the_norm_of_the_operator_and_pytrees_come_out_as_they_went_in(tmp_path):
     agents = [Two(fh.sources.Silent(), np.full((), rate)) for rate in (0.5, 1.5)]
     problem = fh.Problem(agents, like={"a": np.zeros(2), "b": np.zeros(1)}, theta_star=None)
     start = {"a": np.array([3.0, 0.0]), "b": np.array([4.0])}
@@ -338,6 +339,10 @@ def test_a_problem_without_a_root_records_the_norm_of_the_operator_and_pytrees_c
         assert np.isnan(result.error).all()
         assert result.error.shape == (2, 3)
         np.testing.assert_allclose(result.theta["b"], np.full((2, 1), 4 * 0.81))
+    result.save(tmp_path / "result.npz")
+    assert np.isnan(fh.load(tmp_path / "result.npz").error).all()
+    with pytest.raises(ValueError, match=r"got 'error'. The problem has no root."):
+        result.mean("error")
 
 
 def test_records_map_names_to_names_or_functions_and_the_error_keeps_its_name():
@@ -349,6 +354,7 @@ def test_records_map_names_to_names_or_functions_and_the_error_keeps_its_name():
         ({"error": lambda snapshot: 0.0}, r"`record`: 'error' is the name of a recorder of its own"),
         ({"x": lambda snapshot: {"a": 0.0}}, r"`record`: 'x' must give one number or array, got dict"),
         ({"x": 3}, r"`record`: 'x' must be the name of a recorder or a function, got 3"),
+        ([len], r"`record`: a function needs a name"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             fh.simulate(problem, method, rounds=2, record=record)
@@ -397,6 +403,8 @@ def test_whole_numbers_stay_what_they_are_after_divergence_in_debug_mode_too():
 def test_a_class_in_place_of_an_algorithm_is_told_in_a_sentence():
     with pytest.raises(TypeError, match=r"`algorithm` must be an algorithm with its settings, got the class FedHSA"):
         fh.simulate(CASES["td"]().problem, fh.FedHSA, rounds=1)
+    with pytest.raises(TypeError, match=r"`problem` must be a `Problem`, got NoneType"):
+        fh.simulate(None, fh.FedHSA(0.1, 2), rounds=1)
 
 
 def test_a_seed_has_diverged_when_its_parameter_is_a_million_million_times_start_and_root():

@@ -34,6 +34,8 @@ def test_a_sweep_is_its_single_runs_and_compiles_one_program_for_each_static_val
         ({"stepsize": [0.1]}, r"`over`: FedHSA has no setting 'stepsize'. Did you mean 'step_size'\? It has step_size"),
         ({"step_size": []}, r"`over` must name settings and values for each"),
         ({}, r"`over` must name settings"),
+        ({"step_size": 0.1}, r"`over` must name settings"),
+        ({"step_size": "0.1"}, r"`over` must name settings"),
         ({"local_steps": [1, 0]}, r"`local_steps` must be at least 1, got 0"),
     ],
 )

@@ -168,6 +168,14 @@ class Line(fh.AbstractAgent):
         return {"twice": lambda: lambda snapshot: 2 * snapshot.theta["w"]}
 
 
+def test_a_root_of_another_shape_than_the_parameter_raises():
+    agents = Line(FiniteChain(np.full((2, 2, 2), 0.5)), np.ones(2))
+    like = {"b": 0.0, "w": np.zeros(2)}
+    for root in ({"b": np.zeros(2), "w": 0.0}, {"a": 0.0, "w": np.zeros(2)}):
+        with pytest.raises(ValueError, match="`theta_star` must be shaped like the parameter"):
+            fh.Problem(agents, like=like, theta_star=root)
+
+
 def test_noiseless_problems_keep_the_parameters_structure_and_what_can_be_recorded():
     problem = fh.Problem(Line(FiniteChain(np.full((2, 2, 2), 0.5)), np.ones(2)), like={"b": 0.0, "w": np.zeros(2)})
     quiet = problem.noiseless()

@@ -103,8 +103,11 @@ def as_written(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
 
 
 def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
+    if not isinstance(problem, Problem):
+        what = f"the class {problem.__name__}" if isinstance(problem, type) else type(problem).__name__
+        raise TypeError(f"`problem` must be a `Problem`, got {what}. For instance `problems.quadratic.random()`.")
     if not isinstance(algorithm, AbstractAlgorithm):
-        what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else repr(algorithm)
+        what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else type(algorithm).__name__
         raise TypeError(
             f"`algorithm` must be an algorithm with its settings, got {what}. "
             "For instance `FedHSA(step_size=0.1, local_steps=10)`."

@@ -151,7 +151,7 @@ RULES = (
     Rule(
         Effect.REPORTS_ANOTHER_THETA,
         Effect.MOVES_THETA | Effect.DELAYS_REPLIES,
-        "it would change what is reported, not where the method stands. Turn them round, `{that}({this}(...))`.",
+        "it would change what is reported, not where the method stands. Swap them: `{that}({this}(...))`.",
     ),
     Rule(
         Effect.KEEPS_REFERENCES,

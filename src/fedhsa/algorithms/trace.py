@@ -142,7 +142,7 @@ def _floats(message: Any) -> float:
 
 
 def _count(jaxpr: Any) -> int:
-    """How often the operator is evaluated: loops count as often as they turn, branches by the dearest."""
+    """How often the operator is evaluated: loops count as often as they turn, and of branches the most expensive."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.params.get("name") == "operator_evaluation":

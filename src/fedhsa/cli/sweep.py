@@ -24,9 +24,7 @@ def main(args: Sequence[str], console: Console) -> int:
     settings = parse(SweepSettings, args)
     problem = make_problem(settings)
     (algorithm,) = make_algorithms(settings, problem).values()
-    # Algorithms take several numbers for one setting, such as the local steps of each agent, as a tuple.
-    over = {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in settings.over.items()}
-    combinations = math.prod(map(len, over.values()))
+    combinations = math.prod(map(len, settings.over.values()))
     started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
         with fits_in_memory("The sweep"), warnings.catch_warnings():
@@ -34,7 +32,7 @@ def main(args: Sequence[str], console: Console) -> int:
             found = sweep(
                 problem,
                 algorithm,
-                over,
+                settings.over,
                 rounds=settings.rounds,
                 seeds=settings.seeds,
                 key=settings.key,
@@ -58,7 +56,7 @@ def main(args: Sequence[str], console: Console) -> int:
 
 
 def _best(found: Sweep) -> str:
-    if all((result.failed_round >= 0).any() for result in found.results):
+    if found.best is None:
         return "With each of these settings some seeds diverged: try smaller steps."
     return f"Best: {', '.join(f'{name} {value}' for name, value in found.best.items())}."
 

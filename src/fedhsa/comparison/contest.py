@@ -60,6 +60,9 @@ class Terms:
     def __post_init__(self):
         for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
             _check.count(name, getattr(self, name), least=least)
+        _check.choice("objective", self.objective, ("exchanges", "samples", "bytes"))
+        if self.target is not None:
+            _check.number("target", self.target, above=0.0)
 
 
 class Entry(NamedTuple):
@@ -135,12 +138,14 @@ def compare(
     """
     terms = dataclasses.replace(terms or Terms(), **changes)
     methods = methods if isinstance(methods, Mapping) else _tuned(methods)
+    if not methods:
+        raise ValueError("`methods` is empty. Name at least one, like `[FedHSA(0.1, local_steps=10)]`.")
     centre = starting_step(problem, terms.samples)
     for name, method in methods.items():
         algorithm = method if isinstance(method, AbstractAlgorithm) else method(centre)
         if (length := algorithm.block_length) > terms.samples:
             raise ValueError(f"`samples` must be at least {length}, what a round of {name} uses, got {terms.samples}.")
-    start = float(problem.theta_star @ problem.theta_star)
+    start = float(problem.root @ problem.root)
     if terms.target is not None and terms.target >= start:
         raise ValueError(f"`target` must be below the error at the start, {start:.3g}, got {terms.target:g}.")
     total = sum(_work(method, terms) for method in methods.values())
@@ -163,7 +168,7 @@ def compare(
 def _tuned(algorithms: Sequence[AbstractAlgorithm]) -> dict[str, Method]:
     """By name, a function from a step size to the algorithm with that step; one without a step stays as it is."""
     methods: dict[str, Method] = {}
-    for algorithm in algorithms:
+    for algorithm in [algorithms] if isinstance(algorithms, AbstractAlgorithm) else algorithms:
         if not isinstance(algorithm, AbstractAlgorithm):
             raise TypeError(f"`methods` must be algorithms, like `FedHSA(0.1, local_steps=10)`, got {algorithm!r}.")
         names = [type(layer).__name__ for layer in algorithm.layers]
@@ -253,7 +258,7 @@ def _run(
 def tail(problem: Problem, error: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Per seed the mean error over the last tenth of the run, and at least what rounding makes of nothing."""
     last = error[:, samples > (1 - TAIL) * samples[-1]]
-    return np.maximum(last.mean(1), NOTHING * (1 + float(problem.theta_star @ problem.theta_star)))
+    return np.maximum(last.mean(1), NOTHING * (1 + float(problem.root @ problem.root)))
 
 
 def _exchanges(algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:

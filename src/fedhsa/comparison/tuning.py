@@ -94,7 +94,7 @@ def starting_step(problem: Problem, samples: int) -> float:
         >>> starting_step(problem, samples=10_000)
         0.005
     """
-    A = problem.jacobians(problem.theta_star).mean(0)
+    A = problem.jacobians(problem.root).mean(0)
     largest = 1 / np.linalg.norm(A, 2)
     mu = -np.linalg.eigvalsh((A + A.T) / 2).max()
     smallest = min(1 / (mu * samples), largest) if mu > 0 else largest / samples

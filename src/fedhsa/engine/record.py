@@ -73,6 +73,9 @@ def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
         record = (record,)
     if not isinstance(record, Mapping):
         record = {name: name for name in record}
+    for name in record:
+        if not isinstance(name, str):
+            raise TypeError(f"`record`: a function needs a name, `record={{'mine': ...}}`, got {name!r}.")
     found = {name: _recorder(name, chosen, problem) for name, chosen in record.items()}
     if problem.theta_star is None:
         return {"operator_norm": operator_norm, **found} if problem.has_mean_operator else found

@@ -58,7 +58,8 @@ class Result:
     rounds: np.ndarray
     """The rounds after which something was recorded, `(records,)`; 0, 1, 2, ... unless `every` was given."""
     records: dict[str, np.ndarray]
-    """Everything recorded, by name, `(seeds, records, ...)`."""
+    """Everything recorded, by name, `(seeds, records, ...)`. After a seed has diverged real numbers are infinite, and
+    once all seeds have, whole numbers stay what they were."""
     failed_round: np.ndarray
     """Per seed the round in which it diverged, or -1."""
     settings: dict[str, Any]
@@ -108,10 +109,11 @@ class Result:
     def _statistics(self, quantity: str | None, level: float) -> tuple[np.ndarray, ...]:
         name = quantity or self.quantity
         if name not in self.records:
-            raise ValueError(
-                f"`quantity` must be something recorded, {', '.join(self.records)}; got {name!r}. "
-                f"Simulate with `record=[{name!r}]`."
-            )
+            remedy = "The problem has no root." if name == "error" else f"Simulate with `record=[{name!r}]`."
+            known = ", ".join(self.records) or "nothing here"
+            raise ValueError(f"`quantity` must be something recorded, {known}; got {name!r}. {remedy}")
+        if not (isinstance(level, int | float) and 0 < level < 1):
+            raise ValueError(f"`level` must be a probability between 0 and 1, like 0.95, got {level!r}.")
         values = self.records[name]
         columns = values.reshape(len(values), -1)
         unknown = np.isnan(columns).all(0)  # what nobody measured is not infinite
@@ -141,6 +143,7 @@ class Result:
             >>> result.to_pandas().columns.tolist()
             ['seed', 'round', 'error', 'theta[0]', 'theta[1]', 'theta[2]']
         """
+        self._check_names("seed", "round")
         seeds, records = self.error.shape
         columns = {"seed": np.repeat(np.arange(seeds), records), "round": np.tile(self.rounds, seeds)}
         for name, values in self.records.items():
@@ -157,6 +160,7 @@ class Result:
             >>> dict(result.to_xarray().sizes)
             {'seed': 1, 'round': 3, 'theta_0': 3}
         """
+        self._check_names("seed", "round", "failed_round")
         variables: dict[str, tuple] = {
             name: (("seed", "round", *(f"{name}_{axis}" for axis in range(values.ndim - 2))), values)
             for name, values in self.records.items()
@@ -164,6 +168,11 @@ class Result:
         variables["failed_round"] = (("seed",), self.failed_round)
         coordinates = {"seed": np.arange(len(self.error)), "round": self.rounds}
         return optional_package("xarray").Dataset(variables, coordinates, {"algorithm": self.algorithm})
+
+    def _check_names(self, *taken: str) -> None:
+        for name in taken:
+            if name in self.records:
+                raise ValueError(f"A record is called {name!r}, as is an axis of the table. Record it by another name.")
 
     def _summary(self) -> list[str]:
         """Seeds and rounds, and what went wrong, if anything did."""
@@ -173,11 +182,14 @@ class Result:
         return notes if self.complete else [*notes, f"interrupted after round {rounds}"]
 
     def __repr__(self):
-        value = f"{self.quantity.replace('_', ' ')} {self.mean()[-1]:.1e}"
+        measured = self.quantity in self.records  # nothing is where there is neither a root nor a mean operator
+        value = f"{self.quantity.replace('_', ' ')} {self.mean()[-1]:.1e}" if measured else "no root"
         return "   ".join([f"{self.algorithm:9s} {value}", *self._summary()])
 
     def _repr_html_(self) -> str:
         """What notebooks show: a line with the result, and the curve on a logarithmic axis."""
+        if self.quantity not in self.records:
+            return f"<pre>{html.escape(repr(self))}</pre>"
         mean, (low, high) = self.mean(), self.interval()
         spread = f" [{low[-1]:.2g}, {high[-1]:.2g}]" if np.isfinite(low[-1]) else ""
         cells = [self.algorithm, f"{self.quantity.replace('_', ' ')} {mean[-1]:.2g}{spread}", *self._summary()]
@@ -213,7 +225,7 @@ def load(path: str | os.PathLike) -> Result:
     arrays, header = _files.read_arrays(path, KIND)
     records = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
     return Result(
-        error=records["error"],
+        error=records.get("error", np.full((len(arrays["failed_round"]), len(arrays["rounds"])), np.nan)),
         theta=_put_together(header["theta"], arrays),
         rounds=arrays["rounds"],
         records=records,

@@ -86,6 +86,8 @@ def simulate(
         _check.count(name, value)
     if rounds % every:
         raise ValueError(f"`rounds` must be a multiple of `every`, got {rounds} and {every}.")
+    if debug and checkpoint is not None:
+        raise ValueError("`debug=True` keeps no checkpoint. Leave one of the two out.")
     if resume and checkpoint is None:
         raise ValueError("`resume=True` needs `checkpoint`, the file to continue from.")
     if checkpoint_every is not None:
@@ -186,5 +188,5 @@ def _settings(problem, algorithm, key, seeds: int, every: int, dtype: str, recor
 def _fingerprint(problem, algorithm, theta, recorders: dict[str, Callable], settings: dict[str, Any]) -> str:
     """A digest of all that determines the numbers; raises if part of it cannot be described."""
     parts = {"problem": problem, "algorithm": algorithm, "theta": theta, "record": recorders}
-    plain = {name: settings[name] for name in ("key", "seeds", "every", "dtype")}
+    plain = {name: settings[name] for name in ("key", "seeds", "every", "dtype", "versions")}
     return digest([digest(value, name) for name, value in parts.items()] + [plain], "settings")

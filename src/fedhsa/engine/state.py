@@ -1,4 +1,4 @@
-"""A start and a step for one seed: what a program of JAX's own needs to run, map and differentiate an algorithm."""
+"""A start and a step for one seed: what your own JAX program needs to run, map and differentiate an algorithm."""
 
 from typing import Any, NamedTuple
 
@@ -46,8 +46,9 @@ def init(
 
     - `problem`, `algorithm`: as for `simulate`.
     - `theta`: where to start, shaped like the problem's parameter. Default: zeros.
-    - `key`: an int or a JAX key.
-    - `seed`: which of `simulate`'s seeds this is; the same key and seed give the same observations.
+    - `key`: an int or a JAX key; only the latter can be mapped over.
+    - `seed`: which of `simulate`'s seeds this is, a whole number that may be mapped over; the same key and seed give
+      the same observations.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3).noiseless()
@@ -79,6 +80,8 @@ def step(problem: Problem, algorithm: AbstractAlgorithm, state: State) -> State:
     - `problem`, `algorithm`: those that `init` was called with; numbers among their settings may change from step to
       step.
     - `state`: what `init` or the last `step` returned.
+
+    Recorded observations (`problem.replay`) begin again at their end, where `simulate` would raise.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=5, dim=2)

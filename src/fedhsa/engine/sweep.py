@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+import numpy as np
+
 from .._check import nearest
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
@@ -39,11 +42,11 @@ class Sweep:
         return found
 
     @property
-    def best(self) -> dict[str, Any]:
-        """The settings with the least mean at the end."""
-        order = [float(result.mean()[-1]) for result in self.results]
-        ranked = [math.inf if math.isnan(value) else value for value in order]
-        return self.settings[ranked.index(min(ranked))]
+    def best(self) -> dict[str, Any] | None:
+        """The settings with the least mean at the end; None where it is finite for none."""
+        last = [float(result.mean()[-1]) for result in self.results]
+        finite = [value for value in last if math.isfinite(value)]
+        return self.settings[last.index(min(finite))] if finite else None
 
     def to_pandas(self) -> "pandas.DataFrame":
         """`rows` as a table of pandas."""
@@ -57,12 +60,16 @@ class Sweep:
 
     def __repr__(self):
         rows = self.rows()
+        if not rows:
+            return "a sweep that was interrupted before its first combination was done"
         lines = [list(rows[0]), *([f"{v:.3g}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(f"{w:>{n}}" for w, n in zip(line, widths, strict=True)) for line in lines)
 
     def _repr_html_(self):
         rows = self.rows()
+        if not rows:
+            return repr(self)
         head = "".join(f"<th>{name}</th>" for name in rows[0])
         body = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row.values())}</tr>" for row in rows)
         return f"<table><tr>{head}</tr>{body}</table>"
@@ -98,9 +105,13 @@ def sweep(
         >>> [row["step_size"] for row in found.rows()], found.best
         ([0.01, 0.01, 0.02, 0.02], {'step_size': 0.02, 'local_steps': 5})
     """
-    if not over or not all(len(values) for values in over.values()):
+    lists = isinstance(over, Mapping) and all(np.ndim(v) > 0 or isinstance(v, list | tuple) for v in over.values())
+    if not (lists and over and all(len(values) for values in over.values())):
         raise ValueError(f"`over` must name settings and values for each, like {{'step_size': [0.1]}}, got {over!r}.")
-    combinations = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    if "checkpoint" in options:
+        raise ValueError("`checkpoint`: a sweep has many runs and keeps none. Simulate them one by one.")
+    values = {name: [_plain(value) for value in values] for name, values in over.items()}
+    combinations = [dict(zip(over, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     algorithms = [with_settings(algorithm, settings) for settings in combinations]  # before anything runs
     results: list[Result] = []
     with progress_bar("sweep", rounds * len(combinations), progress) as update:
@@ -114,6 +125,12 @@ def sweep(
                 break
             results.append(result)
     return Sweep(tuple(combinations[: len(results)]), tuple(results), len(results) == len(combinations))
+
+
+def _plain(value: Any) -> Any:
+    """A value as algorithms take it: numbers of Python, and several of them as a tuple."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
+    return tuple(value) if isinstance(value, list) else value
 
 
 def with_settings(algorithm: AbstractAlgorithm, settings: Mapping[str, Any]) -> AbstractAlgorithm:
@@ -130,7 +147,7 @@ def _with_setting(algorithm: AbstractAlgorithm, name: str, value: Any, whole: Ab
     if "algorithm" not in names:
         known = [field.name for layer in whole.layers for field in dataclasses.fields(layer)]
         raise ValueError(
-            f"`over`: {type(algorithm).__name__} has no setting {name!r}.{nearest(name, known)} "
+            f"`over`: {type(whole).__name__} has no setting {name!r}.{nearest(name, known)} "
             f"It has {', '.join(dict.fromkeys(known))}."
         )
     inner: Any = algorithm

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import _check, tree
+from .. import tree
 from .._types import Observation, State, precision
 from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
 from . import _agents, _roots
@@ -188,8 +188,7 @@ class Problem(eqx.Module):
         _agents.check_operator(self.agents, self.like)
         self.theta_star = None
         if theta_star is not None:
-            root = _roots.find_root(self) if solve else tree.ravel(theta_star)
-            self.theta_star = _check.array("theta_star", root, (self.dim,))
+            self.theta_star = _roots.find_root(self) if solve else tree.ravel_like("theta_star", theta_star, self.like)
 
     @property
     def root(self) -> np.ndarray:
@@ -325,7 +324,7 @@ def _jacobians(agents, theta):
 
 
 def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
-    """`function(agents, theta)`, an array with an entry per agent; very large problems go to the device by and by."""
+    """`function(agents, theta)`, an array with an entry per agent; large problems go to the device piece by piece."""
     M = tree.leading_axis(agents)
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(agents))
     many = max(1, min(M, M * DEVICE_BYTES // max(size, 1)))
