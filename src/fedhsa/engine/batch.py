@@ -47,6 +47,18 @@ def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
     return Keys(*(jax.random.wrap_key_data(jnp.asarray(w), impl="threefry2x32") for w in words))
 
 
+def keys_of_seed(key: Key, seed: Any, num_agents: int) -> Keys:
+    """The same keys for one seed, which may be traced: the agents' have a leading axis."""
+    key = fold_in(key, seed)
+    of_agents = fold_in(fold_in(key, 0), jnp.arange(num_agents))
+    return Keys(fold_in(key, 1), fold_in(of_agents, 0), fold_in(of_agents, 1))
+
+
+def positions(index: Any, length: int) -> Array:
+    """Where in a trajectory the observations of a round are; position 0 is the chain's start."""
+    return index * length + 1 + jnp.arange(length)
+
+
 def begin(
     agents: AbstractAgent,
     algorithm: AbstractAlgorithm,
@@ -81,10 +93,10 @@ def draw(
     agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, source: PyTree, index: Any
 ) -> tuple[PyTree, PyTree]:
     """The chains after this round, and the blocks of observations that all its exchanges see."""
-    positions = index * algorithm.block_length + 1 + jnp.arange(algorithm.block_length)
+    at = positions(index, algorithm.block_length)
 
     def of_agent(agent, keys, states):
-        of_seed = jax.vmap(lambda key, state: agent.source.draw(fold_in(key, positions), state), out_axes=(0, 1))
+        of_seed = jax.vmap(lambda key, state: agent.source.draw(fold_in(key, at), state), out_axes=(0, 1))
         return of_seed(keys, states)
 
     return jax.vmap(of_agent)(agents, keys.source, source)

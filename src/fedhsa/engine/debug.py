@@ -14,6 +14,7 @@ from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Round
 from ..algorithms.play import Driver, one_seed, play, start
 from ..problems import AbstractAgent
+from .batch import keys_of_seed, positions
 from .record import is_float, take_snapshot
 
 
@@ -31,9 +32,7 @@ def run_one_by_one(
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
     """One seed, written as the paper's loops are; gives the records, the last parameter and the round of failure."""
     num_agents, H = tree.leading_axis(agents), algorithm.block_length
-    key = fold_in(key, seed)
-    server_key, agent_keys = fold_in(key, 1), fold_in(fold_in(key, 0), jnp.arange(num_agents))
-    source_keys, own_keys = fold_in(agent_keys, 0), fold_in(agent_keys, 1)
+    server_key, source_keys, own_keys = keys_of_seed(key, seed, num_agents)
     failed, history = -1, []
 
     def observe(index, server):
@@ -48,10 +47,10 @@ def run_one_by_one(
         source = _one_by_one(init, f"start of its source, seed {seed}")(agents, source_keys)
         observe(0, server)
         for t in range(rounds):
-            positions = t * H + 1 + jnp.arange(H)
+            at = positions(t, H)
 
-            def draw(agent, key, state, positions=positions):
-                return agent.source.draw(fold_in(key, positions), state)
+            def draw(agent, key, state, at=at):
+                return agent.source.draw(fold_in(key, at), state)
 
             place = f"round {t}, seed {seed}"
             source, block = _one_by_one(draw, f"observations of {place}")(agents, source_keys, source)

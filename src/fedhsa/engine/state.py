@@ -12,7 +12,7 @@ from .._types import SeedLike, Theta
 from ..algorithms import AbstractAlgorithm, Round, adapt
 from ..algorithms.play import one_seed, play, start
 from ..problems import AbstractAgent, Problem
-from .batch import Keys
+from .batch import Keys, keys_of_seed, positions
 
 
 class State(NamedTuple):
@@ -64,9 +64,7 @@ def init(
     """
     adapted, agents = _on_device(problem, adapt(algorithm, problem))
     theta = jnp.zeros(problem.dim) if theta is None else jnp.asarray(tree.ravel_like("theta", theta, problem.like))
-    key = fold_in(as_key(key), seed)
-    of_agents = fold_in(fold_in(key, 0), jnp.arange(problem.num_agents))
-    keys = Keys(fold_in(key, 1), fold_in(of_agents, 0), fold_in(of_agents, 1))
+    keys = keys_of_seed(as_key(key), seed, problem.num_agents)
     source = jax.vmap(lambda agent, key: agent.source.init(fold_in(key, 0)))(agents, keys.source)
     server, memory = start(adapted, theta.astype(_float()), problem.num_agents)
     return State(server, memory, source, keys, jnp.zeros((), int))
@@ -91,11 +89,10 @@ def step(problem: Problem, algorithm: AbstractAlgorithm, state: State) -> State:
         (1, (2,))
     """
     adapted, agents = _on_device(problem, adapt(algorithm, problem, check=False))
-    keys, length = state.keys, adapted.block_length
-    positions = state.round * length + 1 + jnp.arange(length)
+    keys, at = state.keys, positions(state.round, adapted.block_length)
 
     def draw(agent, key, state):
-        return agent.source.draw(fold_in(key, positions), state)
+        return agent.source.draw(fold_in(key, at), state)
 
     source, block = jax.vmap(draw)(agents, keys.source, state.source)
     shared = Round(state.round, fold_in(keys.server, state.round), num_agents=problem.num_agents)
