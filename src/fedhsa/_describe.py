@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import io
+import re
 import sys
 import sysconfig
 import types
@@ -17,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+OURS = ("fedhsa", "equinox", "jax", "jaxlib", "jaxtyping", "lineax", "numpy", "optimistix", "scipy")
+"""This package and those it computes with: libraries, wherever they are installed."""
 DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.ndarray, jax.Array, eqx.Module)
 """What counts among the attributes of a class, besides its functions."""
 
@@ -122,6 +125,8 @@ def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[byt
         yield f"routine {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value)}".encode()
     elif kind is type(jax.tree.structure(0)):
         yield f"tree {value}".encode()
+    elif isinstance(value, re.Pattern):
+        yield f"pattern {value.pattern!r} {value.flags}".encode()
     else:
         yield from _object_words(value, path, seen)
 
@@ -203,7 +208,7 @@ def _of_a_library(value: Any) -> bool:
 
 @functools.cache
 def _is_library(package: str) -> bool:
-    if package in sys.stdlib_module_names or package == __name__.partition(".")[0]:
+    if package in sys.stdlib_module_names or package in OURS:
         return True
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return any(file.startswith(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))

@@ -52,7 +52,7 @@ def test_a_projection_reaches_through_momentum():
         (lambda: fh.ServerMomentum(LOCAL, -0.1), ValueError, "`beta` must be at least 0"),
         (lambda: fh.ServerMomentum(fh.SCAFFLSA(0.1, 2), 0.5), TypeError, "shifts add to zero"),
         (lambda: fh.Projected(fh.SCAFFLSA(0.1, 2), radius=1.0), TypeError, "shifts add to zero"),
-        (lambda: fh.Projected(fh.Averaged(LOCAL), radius=1.0), TypeError, "Turn them round, `Averaged\\(Projected"),
+        (lambda: fh.Projected(fh.Averaged(LOCAL), radius=1.0), TypeError, "Swap them: `Averaged\\(Projected"),
         (
             lambda: fh.ServerMomentum(fh.Thinned(fh.Gossip(LOCAL, fh.graphs.Ring(3)), 2), 0.5),
             TypeError,
