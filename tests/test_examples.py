@@ -156,19 +156,8 @@ CHECKS = {
 """What a script must have done besides running, by its name."""
 
 
-LONG = (
-    *("cart_poles.py", "control.py", "employment.py", "fading_channel.py", "grid_worlds.py", "inverse_problem.py"),
-    *("one_slow_agent.py", "pedestrians.py", "planets.py", "value_network.py"),
-)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(path.name, marks=pytest.mark.slow if path.name in LONG else ())
-        for path in sorted(EXAMPLES.glob("*.py"))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [path.name for path in sorted(EXAMPLES.glob("*.py"))])
 def test_every_example_runs_and_does_what_it_says(script, tmp_path):
     command = [sys.executable, "-W", "error", str(EXAMPLES / script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

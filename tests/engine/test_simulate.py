@@ -7,10 +7,12 @@ import fedhsa as fh
 from cases import ALGORITHMS, CASES
 from fedhsa.sources import FiniteChain
 
+PAIRS = [*((case, "FedHSA") for case in CASES), *(("td", name) for name in ALGORITHMS if name != "FedHSA")]
+FAST = ("quadratic", "FedHSA"), ("td", "LocalSA")
+
 
 @pytest.mark.parametrize(
-    ("case", "algorithm"),
-    [*((case, "FedHSA") for case in CASES), *(("td", name) for name in ALGORITHMS if name != "FedHSA")],
+    ("case", "algorithm"), [pair if pair in FAST else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
 )
 def test_runs_are_deterministic_and_do_not_depend_on_how_seeds_are_batched(case, algorithm):
     """Shapes, dtypes, determinism bit for bit, and independence of the number of seeds and of the chunk size."""
@@ -29,7 +31,7 @@ def test_runs_are_deterministic_and_do_not_depend_on_how_seeds_are_batched(case,
 
 
 @pytest.mark.parametrize(
-    "case", ["quadratic", "td", *(pytest.param(case, marks=pytest.mark.slow) for case in ("finite-sum", "logistic"))]
+    "case", ["td", *(pytest.param(case, marks=pytest.mark.slow) for case in ("quadratic", "finite-sum", "logistic"))]
 )
 def test_the_debug_engine_agrees_with_the_compiled_one(case):
     problem = CASES[case](2).problem

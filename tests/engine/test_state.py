@@ -52,6 +52,7 @@ def test_steps_run_on_problems_that_are_traced_and_in_single_precision():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_steps_carry_chains_that_depend_on_the_parameter():
     model = fh.environments.worlds.random(2, 3, 2)
     problem, method = fh.problems.sarsa.from_model(model, inverse_temperature=0.5), fh.FedHSA(0.1, 2)
