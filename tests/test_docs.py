@@ -150,7 +150,8 @@ ROOMS = (
     *("fedhsa.algorithms", "fedhsa.algorithms.codecs", "fedhsa.algorithms.graphs", "fedhsa.algorithms.sampling"),
     *("fedhsa.comparison", "fedhsa.deploy", "fedhsa.deploy.gym", "fedhsa.engine", "fedhsa.plots", "fedhsa.sources"),
     *("fedhsa.environments", "fedhsa.environments.features", "fedhsa.environments.policies", "fedhsa.statistics"),
-    *("fedhsa.theory", "fedhsa.theory.bounds", "fedhsa.theory.exact", "fedhsa.theory.measure", "fedhsa.theory.mixing"),
+    *("fedhsa.theory", "fedhsa.theory.exact"),
+    *("fedhsa.theory.paper.bounds", "fedhsa.theory.paper.measure", "fedhsa.theory.paper.mixing"),
     "fedhsa.problems",
     *(f"fedhsa.problems.{m.name}" for m in pkgutil.iter_modules(problems.__path__) if not m.name.startswith("_")),
 )

@@ -19,9 +19,9 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa.
 
 LONG = (
     "fedhsa.problems.experience",
-    *("fedhsa.comparison.contest", "fedhsa.statistics.confidence", "fedhsa.theory.choose", "fedhsa.theory.exact"),
+    *("fedhsa.comparison.contest", "fedhsa.statistics.confidence", "fedhsa.theory.choice", "fedhsa.theory.exact"),
     *(
-        "fedhsa.theory.measure",
+        "fedhsa.theory.paper.measure",
         "fedhsa.environments.toy_text",
         "fedhsa.algorithms.channel",
         "fedhsa.algorithms.finite_sums",

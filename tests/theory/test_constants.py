@@ -13,7 +13,8 @@ import fedhsa as fh
 from cases import CASES
 from fedhsa.problems import AbstractAgent, Problem, logistic, quadratic, td
 from fedhsa.sources import AbstractSource, FiniteChain
-from fedhsa.theory import Constants, _extremes, constants
+from fedhsa.theory import Constants, constants
+from fedhsa.theory.paper import extremes
 
 MARKOV = ("td", "finite-sum")
 
@@ -121,8 +122,8 @@ def test_pruned_norms_are_the_norms():
     rng = np.random.default_rng(3)
     for shape in ((40, 5, 5), (10, 3, 3), (1, 1, 1)):
         matrices = rng.normal(size=shape) * 10 ** rng.uniform(-3, 0, size=(shape[0], 1, 1))
-        assert _extremes.largest_norm(matrices) == pytest.approx(np.linalg.norm(matrices, 2, axis=(1, 2)).max())
-    assert _extremes.largest_norm(np.ones((2, 1, 1)), best=5.0) == 5.0
+        assert extremes.largest_norm(matrices) == pytest.approx(np.linalg.norm(matrices, 2, axis=(1, 2)).max())
+    assert extremes.largest_norm(np.ones((2, 1, 1)), best=5.0) == 5.0
 
 
 def test_chunks_and_the_shortcut_change_nothing(monkeypatch):
@@ -143,9 +144,9 @@ def test_chunks_and_the_shortcut_change_nothing(monkeypatch):
     problem = CASES["td"]().problem
     plain = Problem(Plain(problem.agents.source, problem.agents), like=np.zeros(problem.dim))
     expected = of("td").lipschitz
-    monkeypatch.setattr(_extremes, "CHUNK", 16 * 17)
-    every = _extremes.observations(plain)
-    np.testing.assert_allclose(_extremes.extremes(plain, every).lipschitz, expected, rtol=1e-12)
+    monkeypatch.setattr(extremes, "CHUNK", 16 * 17)
+    every = extremes.observations(plain)
+    np.testing.assert_allclose(extremes.extremes(plain, every).lipschitz, expected, rtol=1e-12)
 
 
 def test_equal_agents_have_no_heterogeneity():

@@ -9,8 +9,8 @@ from scipy import stats
 
 import fedhsa as fh
 from cases import CASES
-from fedhsa.theory import long_run
-from fedhsa.theory.estimate import estimate
+from fedhsa.theory.samples import long_run
+from fedhsa.theory.samples.estimate import estimate
 
 
 def deviations(repeats, truth):

@@ -9,8 +9,8 @@ import fedhsa as fh
 import naive
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import exact
-from fedhsa.theory.independent import IndependentLaw
-from fedhsa.theory.product import ProductLaw
+from fedhsa.theory.laws.independent import IndependentLaw
+from fedhsa.theory.laws.product import ProductLaw
 
 ALGORITHMS = [fh.FedHSA(0.3, 2, 0.8), fh.LocalSA(0.3, 2, 0.8), fh.SynchronisedSA(0.3)]
 ROUNDS = 2

@@ -12,8 +12,9 @@ import fedhsa as fh
 from cases import CASES
 from fedhsa import tree
 from fedhsa.problems import quadratic
-from fedhsa.theory import _modes, exact, joint_map, max_step_size, predict
-from fedhsa.theory.joint import Joint
+from fedhsa.theory import exact, joint_map, max_step_size, predict
+from fedhsa.theory.maps import modes
+from fedhsa.theory.maps.joint import Joint
 
 H, STEP = 4, 0.05
 
@@ -198,7 +199,7 @@ def test_what_the_parameter_never_reads_does_not_count():
 def test_large_joint_maps_are_handled_without_a_matrix(monkeypatch):
     problem, algorithm = CASES["quadratic"]().problem, fh.SCAFFLSA(STEP, H)
     radius = exact.spectral_radius(problem, algorithm)
-    monkeypatch.setattr(_modes, "DENSE", 10)
+    monkeypatch.setattr(modes, "DENSE", 10)
     assert exact.spectral_radius(problem, algorithm) == pytest.approx(radius, rel=1e-9)
     np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, atol=1e-8)
 

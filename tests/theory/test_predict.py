@@ -10,7 +10,7 @@ import fedhsa as fh
 from cases import ALGORITHMS, CASES
 from fedhsa.problems import quadratic, td
 from fedhsa.theory import exact, predict
-from fedhsa.theory._linearise import curvature
+from fedhsa.theory.maps.linearise import curvature
 
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 

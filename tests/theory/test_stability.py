@@ -13,7 +13,7 @@ from fedhsa.problems import quadratic
 from fedhsa.problems.base import AffineAgent
 from fedhsa.sources import Silent
 from fedhsa.theory import exact, max_local_steps, max_step_size
-from fedhsa.theory._rule import require_rule
+from fedhsa.theory.maps.rounds import require_rule
 
 
 def by_hand():

@@ -13,9 +13,9 @@ from .._json import plain
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..theory import Choice, Constants, Prediction
-from ..theory._finite import finite_law
-from ..theory.assumptions import Line
-from ..theory.choose import LOCAL_STEPS
+from ..theory.choice import LOCAL_STEPS
+from ..theory.laws.finite import finite_law
+from ..theory.paper.assumptions import Line
 from . import effort
 from .settings import AnalyzeSettings
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ..theory._finite import finite_law
-from ..theory.independent import LARGEST
+from ..theory.laws.finite import finite_law
+from ..theory.laws.independent import LARGEST
 
 START, PER_UNIT = 0.02, 3e-9
 """Seconds, fitted to two cores: what a prediction takes at least, and per multiplication."""

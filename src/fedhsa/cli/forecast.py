@@ -12,10 +12,10 @@ from ..algorithms import AbstractAlgorithm
 from ..engine import Result
 from ..problems import Problem
 from ..theory import Prediction, predict
-from ..theory._finite import finite_law
-from ..theory._rule import local_rule
-from ..theory.first_order import noise_is_known
-from ..theory.independent import IndependentLaw
+from ..theory.laws.finite import finite_law
+from ..theory.laws.first_order import noise_is_known
+from ..theory.laws.independent import IndependentLaw
+from ..theory.maps.rounds import local_rule
 from ..theory.stability import largest_local_steps, largest_step
 from . import effort
 from .settings import RunSettings

@@ -8,20 +8,19 @@ from .. import _check
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..sources import Silent
-from ._finite import additive_noise, finite_law
-from ._moments import AbstractLaw, Moments
-from ._rule import local_rule
-from .carried import carried_law
-from .gaussian import GaussianLaw
-from .independent import IndependentLaw
-from .joint import Joint
-from .product import ProductLaw
-from .rounds import RoundMap as RoundMap
-from .rounds import check_reach, limit_error, start_error
-from .rounds import limit as limit
-from .rounds import noiseless_error as noiseless_error
-from .rounds import round_map as round_map
-from .rounds import spectral_radius as spectral_radius
+from .laws.carried import carried_law
+from .laws.finite import additive_noise, finite_law
+from .laws.gaussian import GaussianLaw
+from .laws.independent import IndependentLaw
+from .laws.moments import AbstractLaw, Moments
+from .laws.product import ProductLaw
+from .maps.joint import Joint
+from .maps.rounds import RoundMap as RoundMap
+from .maps.rounds import check_reach, limit_error, local_rule, start_error
+from .maps.rounds import limit as limit
+from .maps.rounds import noiseless_error as noiseless_error
+from .maps.rounds import round_map as round_map
+from .maps.rounds import spectral_radius as spectral_radius
 
 
 class NoiselessLaw(AbstractLaw):

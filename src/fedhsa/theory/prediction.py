@@ -12,10 +12,9 @@ from .._json import plain
 from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
-from ._moments import AbstractLaw
-from ._rule import require_rule
-from .independent import IndependentLaw
-from .rounds import start_error
+from .laws.independent import IndependentLaw
+from .laws.moments import AbstractLaw
+from .maps.rounds import require_rule, start_error
 from .stability import largest_local_steps, largest_step
 
 FLOAT_BYTES = 8

@@ -11,10 +11,9 @@ from scipy.optimize import brentq
 from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ._modes import reduced, visible_radius
-from ._rule import LocalRule, local_rule
-from .joint import Joint
-from .rounds import check_reach
+from .maps.joint import Joint
+from .maps.modes import reduced, visible_radius
+from .maps.rounds import LocalRule, check_reach, local_rule
 
 GROWTH = 1.4
 """The ratio of neighbouring steps in the search for the first unstable one."""

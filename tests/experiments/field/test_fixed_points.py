@@ -8,7 +8,7 @@ import pytest
 
 from fedhsa.experiments.field.fixed_points import FixedPoints, loopless_mean, neighbourhood
 from fedhsa.experiments.study.base import Outcome, Runner
-from fedhsa.theory.bounds import local_sa_bias
+from fedhsa.theory.paper.bounds import local_sa_bias
 
 STUDY = FixedPoints()
 TINY = dataclasses.replace(STUDY, local_steps=(2,), steps=(1.0,), seeds=4, coin_rounds=200)

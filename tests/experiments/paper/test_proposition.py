@@ -8,7 +8,7 @@ import pytest
 
 from fedhsa.experiments.paper.proposition import Proposition
 from fedhsa.experiments.study.base import Outcome, Runner
-from fedhsa.theory.bounds import local_sa_bias, proposition_1
+from fedhsa.theory.paper.bounds import local_sa_bias, proposition_1
 
 TINY = Proposition(
     num_agents=4, dim=3, num_states=6, local_steps=(2, 5), indefinite_steps=2, sweep=(0.01, 0.05), td_step=0.2

@@ -27,8 +27,8 @@ def edited(tmp_path):
 @pytest.mark.parametrize(
     ("file", "stale"),
     [
-        ("theory/participation.py", {"field/participation", "field/compressed"}),
-        ("theory/boundary.py", {"field/boundary", "field/one-exchange"}),
+        ("theory/laws/participation.py", {"field/participation", "field/compressed"}),
+        ("experiments/variants/contraction.py", {"field/boundary", "field/one-exchange"}),
         ("experiments/field/garnet.py", {"field/garnet"}),
         ("engine/batch.py", set(presets.studies())),
         ("plots/_style.py", set()),

@@ -7,8 +7,8 @@ import pytest
 
 from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.boundary import NAMES, Boundary
+from fedhsa.experiments.variants.contraction import fed_hsa_boundary, one_exchange_boundary
 from fedhsa.statistics import growth
-from fedhsa.theory.boundary import fed_hsa_boundary, one_exchange_boundary
 
 STUDY = Boundary()
 SLOPES = -np.array([0.1, 1.0]).reshape(2, 1, 1)

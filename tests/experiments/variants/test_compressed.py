@@ -12,8 +12,8 @@ import fedhsa as fh
 from fedhsa._types import precision
 from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.compressed import FEEDBACK, NOISY, PLAIN, CompressedStudy
-from fedhsa.theory import compression as laws
-from fedhsa.theory.participation import mean_operators
+from fedhsa.theory.laws import compression as laws
+from fedhsa.theory.laws.participation import mean_operators
 
 STUDY = CompressedStudy()
 PROBLEM = fh.problems.quadratic.random(num_agents=4, dim=4)

@@ -8,8 +8,8 @@ import pytest
 import fedhsa as fh
 from fedhsa import theory
 from fedhsa.experiments.study.base import Outcome, Runner
+from fedhsa.experiments.variants.contraction import one_exchange_map
 from fedhsa.experiments.variants.one_exchange import METHODS, ONE, TWO, OneExchange, first_order_bias
-from fedhsa.theory.boundary import one_exchange_map
 
 STUDY = OneExchange()
 

@@ -9,7 +9,7 @@ import pytest
 import fedhsa as fh
 from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.participation import ALL, FED, Participation
-from fedhsa.theory import participation as laws
+from fedhsa.theory.laws import participation as laws
 
 STUDY = Participation()
 AGENTS = laws.mean_operators(fh.problems.quadratic.random(num_agents=5, dim=2))

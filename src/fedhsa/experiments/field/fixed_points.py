@@ -11,7 +11,7 @@ from ... import statistics
 from ...algorithms import GappedSA, LocalSA, LooplessSA
 from ...problems import Problem
 from ...theory import exact
-from ...theory.bounds import local_sa_bias
+from ...theory.paper.bounds import local_sa_bias
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table
 from ..study.checks import Checks

@@ -11,7 +11,7 @@ from ... import statistics
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA
 from ...problems import Problem, garnet
 from ...statistics import Estimate
-from ...theory._rule import require_rule
+from ...theory.maps.rounds import require_rule
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half
 from ..study.checks import Checks

@@ -10,7 +10,7 @@ from ... import statistics
 from ...algorithms import FedHSA, corollary_step
 from ...problems import Problem
 from ...theory import Constants, bounds, constants, predict
-from ...theory._lemmas import paper_mu
+from ...theory.paper.bounds import paper_mu
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks

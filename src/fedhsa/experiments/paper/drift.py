@@ -15,7 +15,7 @@ from ..._types import Key, Theta, precision
 from ...engine.batch import make_keys
 from ...problems import AbstractAgent, Problem
 from ...theory import constants
-from ...theory._lemmas import DRIFT
+from ...theory.paper.bounds import DRIFT
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks

@@ -9,7 +9,7 @@ import numpy as np
 from ..._linear import spectral_radius
 from ...algorithms import LocalSA
 from ...problems import Problem
-from ...theory.bounds import local_sa_bias, proposition_1
+from ...theory.paper.bounds import local_sa_bias, proposition_1
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, rows_of
 from ..study.checks import Checks

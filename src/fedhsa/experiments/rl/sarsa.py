@@ -11,7 +11,7 @@ from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ...environments import worlds
 from ...problems import Problem, sarsa
 from ...statistics import Estimate
-from ...theory._rule import require_rule
+from ...theory.maps.rounds import require_rule
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks

@@ -11,7 +11,7 @@ from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import PROBLEMS, Problem
 from ...theory import Prediction
-from ...theory._rule import require_rule
+from ...theory.maps.rounds import require_rule
 
 TRIES = 20
 """How many random problems are looked at for one on which every method is stable."""

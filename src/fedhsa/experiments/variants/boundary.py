@@ -11,11 +11,11 @@ from ..._linear import spectral_radius
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, OneExchangeFedHSA
 from ...problems import Problem, quadratic, td
 from ...theory import predict
-from ...theory._rule import LocalRule
-from ...theory.boundary import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
+from ...theory.maps.rounds import LocalRule
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, rows_of
 from ..study.checks import Checks
+from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
 COLOUR = figures.colours(["FedHSA", "SCAFFLSA", "OneExchangeFedHSA"])
 NAMES = {"scalars": "two scalars", "quadratic": "quadratic", "td": "TD"}

@@ -10,9 +10,9 @@ from ...algorithms import AbstractAlgorithm, Compressed, FedHSA
 from ...algorithms.codecs import AbstractCodec, Quantised, RandK, Sign, TopK
 from ...problems import Problem, quadratic
 from ...statistics import Estimate
-from ...theory import compression as laws
 from ...theory import predict
-from ...theory.participation import mean_operators
+from ...theory.laws import compression as laws
+from ...theory.laws.participation import mean_operators
 from ...theory.prediction import FLOAT_BYTES
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, second_half

@@ -12,13 +12,13 @@ from ..._linear import spectral_radius
 from ...algorithms import SCAFFLSA, AbstractAlgorithm, FedHSA, LocalSA, OneExchangeFedHSA, cost
 from ...problems import Problem, quadratic
 from ...theory import correlations, exact, predict
-from ...theory._rule import LocalRule
-from ...theory.boundary import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
-from ...theory.first_order import bias_of
+from ...theory.laws.first_order import bias_of
+from ...theory.maps.rounds import LocalRule
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
 from ..study.checks import Checks
 from ..study.instance import Instance, repeated
+from .contraction import fed_hsa_boundary, one_exchange_boundary, one_exchange_map
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "FedHSA": FedHSA,

@@ -13,7 +13,7 @@ from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial,
 from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
 from ...statistics import Estimate
-from ...theory import participation as laws
+from ...theory.laws import participation as laws
 from ...theory.prediction import FLOAT_BYTES
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
 
-from ._rule import local_powers
+from ..maps.rounds import local_powers
 from .participation import MeanOperators
 
 Code: TypeAlias = Callable[[np.ndarray], np.ndarray]

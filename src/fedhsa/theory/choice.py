@@ -12,11 +12,11 @@ from .. import _check
 from .._json import plain
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
 from ..problems import Problem
-from ._linearise import linearised
-from .first_order import noise_is_known
-from .predict import predict
+from .entry import predict
+from .laws.first_order import noise_is_known
+from .maps.linearise import linearised
+from .maps.rounds import start_error
 from .prediction import Prediction, Reach, total_cost
-from .rounds import start_error
 from .stability import max_step_size
 
 OBJECTIVES = Reach._fields

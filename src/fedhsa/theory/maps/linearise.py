@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import tree
-from .._types import precision
-from ..problems import AbstractAgent, Problem
-from ..sources import AbstractSource
+from ... import tree
+from ..._types import precision
+from ...problems import AbstractAgent, Problem
+from ...sources import AbstractSource
 
 
 class LinearisedAgent(AbstractAgent):

@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from .. import _check
-from .._types import SeedLike
-from ..algorithms import AbstractAlgorithm
-from ..problems import Problem
-from ..problems.base import AffineAgent
-from ..sources import Silent
-from ._finite import additive_noise
-from ._linearise import linearised
-from ._modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
-from ._moments import AbstractLaw, Moments
-from .estimate import estimate
+from ... import _check
+from ..._types import SeedLike
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ...problems.base import AffineAgent
+from ...sources import Silent
+from ..maps.joint import Joint, JointMap
+from ..maps.linearise import linearised
+from ..maps.modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
+from ..maps.rounds import RoundMap, require_stable
+from ..prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
+from ..samples.estimate import estimate
+from ..stability import largest_carried_step
+from .finite import additive_noise
 from .first_order import noise_is_known
 from .gaussian import GaussianLaw
-from .joint import Joint, JointMap
-from .prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
-from .rounds import RoundMap, require_stable
-from .stability import largest_carried_step
+from .moments import AbstractLaw, Moments
 
 CLOSE = 1e-10
 """How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""

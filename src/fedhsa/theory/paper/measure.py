@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._types import Theta
-from ..algorithms import AbstractAlgorithm, Exchange, FedHSA, Replies
-from ..algorithms.schedules import step_at
+from ..._types import Theta
+from ...algorithms import AbstractAlgorithm, Exchange, FedHSA, Replies
+from ...algorithms.schedules import step_at
 from .bounds import evaluate, markov_bias
 from .constants import Constants
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import fft, special
 
-from .. import _check
+from ... import _check
 
 KERNELS = ("quadratic-spectral", "bartlett")
 LEAST_SAMPLES = 100

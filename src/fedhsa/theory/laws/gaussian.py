@@ -5,12 +5,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from .._linear import stein_sum, transpose
-from ..algorithms import AbstractAlgorithm
-from ..problems import Problem
-from ..sources import IID, VAR1, AbstractSource
-from ._moments import AbstractLaw, Moments
-from .rounds import RoundMap, limit_error, round_map
+from ..._linear import stein_sum, transpose
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ...sources import IID, VAR1, AbstractSource
+from ..maps.rounds import RoundMap, limit_error, round_map
+from .moments import AbstractLaw, Moments
 
 
 class GaussianLaw(AbstractLaw):

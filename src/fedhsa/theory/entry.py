@@ -11,16 +11,15 @@ from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..sources import Silent
 from . import exact
-from ._finite import check_exogenous, finite_law
-from ._linearise import LinearisedAgent, curvature, linearised
-from ._moments import AbstractLaw
-from ._rule import LocalRule, local_rule
-from .carried import predict_carried
-from .estimate import Estimates, estimate
-from .expansion import expansion
-from .first_order import bias_of, covariance_of, noise_is_known
+from .laws.carried import predict_carried
+from .laws.expansion import expansion
+from .laws.finite import check_exogenous, finite_law
+from .laws.first_order import bias_of, covariance_of, noise_is_known
+from .laws.moments import AbstractLaw
+from .maps.linearise import LinearisedAgent, curvature, linearised
+from .maps.rounds import LocalRule, RoundMap, check_schedule, limit_error, local_rule
 from .prediction import Prediction
-from .rounds import RoundMap, check_schedule, limit_error
+from .samples.estimate import Estimates, estimate
 
 
 def predict(

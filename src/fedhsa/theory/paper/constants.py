@@ -5,17 +5,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _check
-from .._json import plain
-from .._linear import spectral_radius
-from .._types import SeedLike
-from ..problems import Problem
-from ..problems._roots import affine_roots
-from ..sources import IID, VAR1, Replay, Silent
-from . import _sampled, mixing
-from ._extremes import extremes, observations
-from ._finite import check_exogenous, finite_law
-from .first_order import long_run_of_var
+from ... import _check
+from ..._json import plain
+from ..._linear import spectral_radius
+from ..._types import SeedLike
+from ...problems import Problem
+from ...problems._roots import affine_roots
+from ...sources import IID, VAR1, Replay, Silent
+from ..laws.finite import check_exogenous, finite_law
+from ..laws.first_order import long_run_of_var
+from . import mixing
+from .extremes import Agents, agents_at_root, extremes, observations, sample
 
 
 class AutoregressiveNoise(NamedTuple):
@@ -186,7 +186,7 @@ def _slopes(problem: Problem, points: int, key: SeedLike, notes: list[str]) -> _
     if problem.affine:
         assert lipschitz is not None
         return _Slopes(lipschitz, _at_least_one(lipschitz), origin)
-    found = _sampled.sample(problem, every if lipschitz is None else None, points, key)
+    found = sample(problem, every if lipschitz is None else None, points, key)
     notes.append(
         f"{'mu is' if lipschitz is not None else 'L and mu are'} sampled at {points} points: the largest slope seen is "
         "only a lower bound of L, the smallest only an upper bound of mu."
@@ -200,12 +200,12 @@ def _at_least_one(values: np.ndarray) -> float:
     return float(np.append(values, 1.0).max())  # NaN stays NaN
 
 
-def _agents(problem: Problem, notes: list[str]) -> _sampled.Agents:
+def _agents(problem: Problem, notes: list[str]) -> Agents:
     if problem.affine:
         A, b = problem.affine_parts()
-        agents = _sampled.Agents(A, A @ problem.root - b, affine_roots(A, b))
+        agents = Agents(A, A @ problem.root - b, affine_roots(A, b))
     else:
-        agents = _sampled.agents_at_root(problem)
+        agents = agents_at_root(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))
     if len(rootless):
         notes.append(f"Without a unique root of their own: agent {rootless[0]}, {len(rootless)} in all.")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _check
-from ..sources.finite import check_kernel, stationary_law
+from ... import _check
+from ...sources.finite import check_kernel, stationary_law
 
 SMALLEST_RHO = 1e-3
 """The rate given to chains that forget at once, whose second eigenvalue is 0: Assumption 3 wants one above 0."""

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from .._linear import spectral_radius
-from ._rule import LocalRule
-from .stability import first_crossing, largest_step
+from ..._linear import spectral_radius
+from ...theory.maps.rounds import LocalRule
+from ...theory.stability import first_crossing, largest_step
 
 
 def fed_hsa_boundary(A: np.ndarray, H: int) -> float:

@@ -4,13 +4,12 @@ import functools
 
 import numpy as np
 
-from .._linear import spectral_radius, transpose
-from ..algorithms import AbstractAlgorithm
-from ..problems import Problem
-from ._finite import FiniteLaw, affine_operators, finite_law
-from ._moments import AbstractLaw, Moments
-from ._rule import require_rule
-from .rounds import limit_error, require_stable, round_map
+from ..._linear import spectral_radius, transpose
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ..maps.rounds import limit_error, require_rule, require_stable, round_map
+from .finite import FiniteLaw, affine_operators, finite_law
+from .moments import AbstractLaw, Moments
 
 LARGEST = 2**25
 """How many numbers the maps of all edges of the product chain may have together."""

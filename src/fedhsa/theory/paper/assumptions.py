@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _check
-from ..algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
-from ..algorithms.schedules import corollary_step
-from ..problems import Problem
-from ..sources.finite import closed_classes
+from ... import _check
+from ...algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
+from ...algorithms.schedules import corollary_step
+from ...problems import Problem
+from ...sources.finite import closed_classes
+from ..laws.finite import finite_law
 from . import bounds
-from ._finite import finite_law
 from .constants import Constants
 from .constants import constants as compute
 

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import _check, tree
-from .._random import as_key, fold_in, fold_in_words, host_generator
-from .._types import Block, Key, SeedLike, Theta, precision
-from ..problems import AbstractAgent, Problem
-from ..sources import AbstractSource, Replay
+from ... import _check, tree
+from ..._random import as_key, fold_in, fold_in_words, host_generator
+from ..._types import Block, Key, SeedLike, Theta, precision
+from ...problems import AbstractAgent, Problem
+from ...sources import AbstractSource, Replay
+from ..laws.finite import check_exogenous
 from . import long_run
-from ._finite import check_exogenous
 from .long_run import Interval, jackknife
 
 DEFAULT_SAMPLES = 10_000

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_continuous_lyapunov
 
-from .. import tree
-from .._linear import transpose
-from .._types import precision
-from ..algorithms import AbstractAlgorithm
-from ..problems import Problem
-from ..sources import IID, VAR1, Silent
-from ._finite import additive_noise, finite_law
-from ._rule import LocalRule, require_rule
+from ... import tree
+from ..._linear import transpose
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ...sources import IID, VAR1, Silent
+from ..maps.rounds import LocalRule, require_rule
 from .expansion import Kind, multiplied, noise_at
+from .finite import additive_noise, finite_law
 
 
 class Correlations(NamedTuple):

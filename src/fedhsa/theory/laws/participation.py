@@ -11,8 +11,8 @@ import numpy as np
 from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
 from scipy.stats import binom
 
-from ..problems import Problem
-from ._rule import local_powers
+from ...problems import Problem
+from ..maps.rounds import local_powers
 
 
 class MeanOperators(NamedTuple):

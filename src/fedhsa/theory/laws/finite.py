@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import tree
-from .._types import Observation, precision
-from ..problems import AbstractAgent, Problem
-from ..problems.quadratic import QuadraticAgent
-from ..sources import IID, VAR1, AbstractSource, FiniteChain, Transition, Transitions
+from ... import tree
+from ..._types import Observation, precision
+from ...problems import AbstractAgent, Problem
+from ...problems.quadratic import QuadraticAgent
+from ...sources import IID, VAR1, AbstractSource, FiniteChain, Transition, Transitions
 
 
 class FiniteLaw(NamedTuple):

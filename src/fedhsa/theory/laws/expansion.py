@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 
-from .. import tree
-from .._linear import DOUBLINGS, spectral_radius
-from .._types import precision
-from ..algorithms import AbstractAlgorithm
-from ..problems import AbstractAgent, Problem
-from ._finite import chain_of, finite_law
-from ._rule import require_rule
-from .rounds import check_reach, require_stable
+from ... import tree
+from ..._linear import DOUBLINGS, spectral_radius
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm
+from ...problems import AbstractAgent, Problem
+from ..maps.rounds import check_reach, require_rule, require_stable
+from .finite import chain_of, finite_law
 
 ROOM = 32
 CLOSE = 1e-3

@@ -6,13 +6,12 @@ import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.sparse.linalg import LinearOperator, eigs
 
-from .._linear import spectral_radius, transpose
-from ..algorithms import AbstractAlgorithm
-from ..problems import Problem
-from ._finite import affine_operators, finite_law
-from ._moments import AbstractLaw, Moments
-from ._rule import require_rule
-from .rounds import RoundMap, limit_error, require_stable, round_map
+from ..._linear import spectral_radius, transpose
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ..maps.rounds import RoundMap, limit_error, require_rule, require_stable, round_map
+from .finite import affine_operators, finite_law
+from .moments import AbstractLaw, Moments
 
 LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""

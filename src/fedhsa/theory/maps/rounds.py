@@ -1,0 +1,227 @@
+"""Round maps: what one round does to the error of an affine problem, read off the algorithm's own exchanges.
+
+For the paper's methods `LocalRule` has the same map in closed form.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import _check, _linear
+from ...algorithms import AbstractAlgorithm, AbstractSchedule, FedHSA, LocalSA
+from ...algorithms.local_sa import AbstractOneStep
+from ...problems import Problem
+from .joint import Joint
+from .joint import check_reach as check_reach
+from .joint import check_schedule as check_schedule
+from .joint import start_error as start_error
+from .modes import error_of, radius_of
+
+
+class RoundMap(NamedTuple):
+    r"""One round as an affine map of the error, $e' = \Phi e + c + \sum_{i,l} K_{il} z_{il}$.
+
+    `noise` is $K$ for additive noise, `(M, H, d, d)`, and None for agents without observations.
+    """
+
+    transition: np.ndarray
+    offset: np.ndarray
+    noise: np.ndarray | None
+
+
+class LocalRule(NamedTuple):
+    r"""$\theta \leftarrow \theta + \eta (G_i(\theta, o_\ell) + \kappa (\bar g - g_i))$, $H$ times, then averaging.
+
+    FedHSA has $\kappa = 1$; Local SA, and the one-step methods it becomes for $H = 1$, have $\kappa = 0$. The server
+    adds `server_step` times the mean displacement.
+    """
+
+    step_size: float
+    local_steps: int
+    server_step: float
+    correction: float
+
+    def powers(self, A: np.ndarray) -> np.ndarray:
+        r"""$F_i^H$ for $F_i = I + \eta A_i$."""
+        with np.errstate(over="ignore", invalid="ignore"):  # far beyond the stable steps powers overflow, and may
+            return np.linalg.matrix_power(np.eye(A.shape[-1]) + self.step_size * A, self.local_steps)
+
+    def sums(self, A: np.ndarray) -> np.ndarray:
+        r"""$S_i = \sum_{k<H} F_i^k$, in $\log H$ products: $S_{2k} = S_k + F^k S_k$."""
+        identity = np.eye(A.shape[-1])
+        F = power = identity + self.step_size * A
+        S = np.broadcast_to(identity, A.shape).copy()  # products with broadcast views are slow
+        with np.errstate(over="ignore", invalid="ignore"):
+            for bit in f"{self.local_steps:b}"[1:]:
+                S, power = S + power @ S, power @ power
+                if bit == "1":
+                    S, power = identity + F @ S, F @ power
+        return S
+
+    def transition(self, A: np.ndarray) -> np.ndarray:
+        r"""The map of errors, $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \kappa \eta S_i (\bar A - A_i)] - I)$."""
+        kappa = self.correction
+        nothing = np.zeros_like(A[:1])
+        return self.assemble(A, self.powers(A) if kappa < 1 else nothing, self.sums(A) if kappa > 0 else nothing)
+
+    def assemble(self, A: np.ndarray, powers: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        r"""`transition` from $F_i^H$ and $S_i$, by way of $\eta S_i A_i = F_i^H - I$."""
+        identity, kappa = np.eye(A.shape[-1]), self.correction
+        with np.errstate(over="ignore", invalid="ignore"):
+            corrected = self.step_size * sums.mean(0) @ A.mean(0)
+            return identity + self.server_step * (kappa * corrected + (1 - kappa) * (powers.mean(0) - identity))
+
+    def offset(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        r"""What a round without noise adds at the root, $c = (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
+
+        `residuals` are $r_i = \bar G_i(\theta^\star)$. It is zero for FedHSA, and for $H = 1$.
+        """
+        if self.correction == 1 or self.local_steps == 1:
+            return np.zeros(A.shape[-1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            pulled = (self.sums(A) @ residuals[..., None])[..., 0].mean(0)
+            return (1 - self.correction) * self.server_step * self.step_size * pulled
+
+    def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
+        c = self.offset(A, residuals)
+        return np.linalg.solve(np.eye(len(c)) - self.transition(A), c) if c.any() else c
+
+    def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
+        r"""The round map in closed form.
+
+        $K_{i,\ell} = \frac{\alpha_g \eta}M [F_i^{H-1-\ell} + \kappa 1_{\ell=0} (\bar S - S_i)]$.
+        """
+        S, scale = self.sums(A), self.server_step * self.step_size / len(A)
+        K = scale * np.moveaxis(local_powers(A, self.step_size, self.local_steps)[::-1], 0, 1)
+        K[:, 0] += scale * self.correction * (S.mean(0) - S)
+        return RoundMap(self.transition(A), self.offset(A, residuals), K)
+
+
+def local_powers(A: np.ndarray, step: float, local_steps: int) -> np.ndarray:
+    r"""$F_i^k$ of $F_i = I + \eta A_i$ for $k < H$, `(H, M, d, d)`; their sum is $S_i$."""
+    powers = [np.broadcast_to(np.eye(A.shape[1]), A.shape)]
+    for _ in range(local_steps - 1):
+        powers.append(powers[-1] + step * A @ powers[-1])
+    return np.stack(powers)
+
+
+def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
+    r"""The map of the server's parameter over one round of `algorithm`, exactly.
+
+    The exchanges are differentiated, not re-derived, so the map is that of the code that runs. For FedHSA
+    $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \eta S_i (\bar A - A_i)] - I)$ and $c = 0$; for Local SA
+    $\Phi = I + \alpha_g (\frac1M \sum_i F_i^H - I)$ and $c = \alpha_g \eta \frac1M \sum_i S_i \bar G_i(\theta^\star)$,
+    with $F_i = I + \eta A_i$ and $S_i = \sum_{k<H} F_i^k$.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.from_arrays(A=[[[1.0]], [[3.0]]], b=[[1.0], [1.0]])
+        >>> round_map(problem, fedhsa.LocalSA(0.1, local_steps=1)).transition.round(3).tolist()  # 1 - 0.1 * 2
+        [[0.8]]
+    """
+    joint = Joint(problem, algorithm)
+    if joint.carries_more:
+        raise TypeError(
+            f"{type(algorithm).__name__} carries more than theta from round to round, or its rounds depend on a "
+            "coin: the map of all of it on average is `theory.joint_map`."
+        )
+    map = joint.map()
+    return RoundMap(map.transition, map.offset, joint.noise())
+
+
+def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
+    """The factor by which the error shrinks per round in the long run; above 1 the method diverges.
+
+    That of the joint map, as far as a run can excite it and the parameter shows it. For methods with a coin it is the
+    factor of the mean.
+
+    !!! example
+        >>> A = -np.array([0.1, 1.0]).reshape(2, 1, 1)      # two agents, G_i = a_i theta with a = (-0.1, -1)
+        >>> problem = fedhsa.problems.quadratic.from_arrays(-A, b=np.zeros((2, 1)))
+        >>> [round(spectral_radius(problem, fedhsa.FedHSA(0.5, local_steps=H)), 2) for H in (5, 10, 20)]
+        [0.11, 0.38, 1.04]
+    """
+    return radius_of(Joint(problem, algorithm))
+
+
+def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
+    r"""Where the method goes without noise: $\theta^\star + C (I - \Phi)^{-1} c$ with its joint map.
+
+    For methods with a coin, where their mean goes.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> bool(np.allclose(limit(problem, fedhsa.FedHSA(0.1, local_steps=5)), problem.theta_star))
+        True
+        >>> bool(np.allclose(limit(problem, fedhsa.LocalSA(0.1, local_steps=5)), problem.theta_star))
+        False
+    """
+    joint = Joint(problem, algorithm)
+    require_stable(radius_of(joint), joint.name)
+    return problem.root + error_of(joint)
+
+
+def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:
+    r"""$|\bar\theta^{(t)} - \theta^\star|^2$ without noise for $t = 0, \dots$, `rounds`.
+
+    For methods with a coin, that of the mean of $\bar\theta^{(t)}$. Rounds may differ from each other.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> law = noiseless_error(problem, fedhsa.LocalSA(0.05, local_steps=4), rounds=5)
+        >>> run = fedhsa.simulate(problem.noiseless(), fedhsa.LocalSA(0.05, local_steps=4), rounds=5)
+        >>> bool(np.allclose(run.error[0], law, rtol=1e-12))
+        True
+    """
+    start = start_error(problem, theta) + problem.root
+    path = Joint(problem, algorithm).parameters(_check.count("rounds", rounds), start)
+    return ((path - problem.root) ** 2).sum(-1)
+
+
+def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
+    r"""$(I - \Phi)^{-1} c$; raises if the method diverges."""
+    require_stable(_linear.spectral_radius(map.transition), type(algorithm).__name__)
+    return np.linalg.solve(np.eye(len(map.offset)) - map.transition, map.offset)
+
+
+def require_stable(growth: float, name: str, *, mean_square: bool = False) -> None:
+    """Raises if a round has the spectral radius `growth` of 1 or more, in the mean or in the mean square."""
+    if growth < 1:
+        return
+    if mean_square:
+        raise ValueError(
+            f"{name} converges in the mean here, but its mean-square error grows without bound (by {growth:.4g} per "
+            "round): the noise in the operators' matrices is too strong for this step. Use a smaller step."
+        )
+    raise ValueError(
+        f"{name} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
+        "Use a smaller step or fewer local steps."
+    )
+
+
+def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
+    """The rule behind an algorithm at a constant step, or None if it has another."""
+    if any(isinstance(value, AbstractSchedule) for value in vars(algorithm).values()):
+        return None
+    if isinstance(algorithm, FedHSA | LocalSA):
+        corrected = float(isinstance(algorithm, FedHSA))
+        return LocalRule(_number(algorithm.step_size), algorithm.local_steps, float(algorithm.server_step), corrected)
+    if isinstance(algorithm, AbstractOneStep):
+        return LocalRule(_number(algorithm.step_size), 1, 1.0, 0.0)
+    return None
+
+
+def require_rule(algorithm: AbstractAlgorithm) -> LocalRule:
+    """The rule behind an algorithm; raises if it has another."""
+    rule = local_rule(algorithm)
+    if rule is None:
+        raise TypeError(
+            f"The law of the noise is known for FedHSA, LocalSA, SynchronisedSA and SA at a constant step, got "
+            f"{type(algorithm).__name__}. Its map without noise is `theory.exact.round_map`."
+        )
+    return rule
+
+
+def _number(step_size: float | AbstractSchedule) -> float:
+    assert not isinstance(step_size, AbstractSchedule)
+    return float(step_size)

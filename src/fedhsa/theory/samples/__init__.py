@@ -1,0 +1,1 @@
+"""What is learnt from samples where the law of the noise is not known."""
