@@ -15,7 +15,7 @@ from .laws.carried import predict_carried
 from .laws.expansion import expansion
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
-from .laws.moments import AbstractLaw
+from .laws.moments import AbstractLaw, TooLargeError
 from .maps.linearise import LinearisedAgent, curvature, linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, limit_error, local_rule
 from .prediction import Prediction
@@ -127,7 +127,7 @@ def _law(
         return None  # the expansion knows what curvature adds
     if finite is not None and not finite.independent:
         return None
-    with contextlib.suppress(TypeError):  # too large
+    with contextlib.suppress(TooLargeError):
         silent = isinstance(problem.agents.source, Silent)
         return exact.law(problem, algorithm, map if silent else rule.round_map(A, residuals))
     return None

@@ -11,7 +11,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import RoundMap, limit_error, require_rule, require_stable, round_map
 from .finite import affine_operators, finite_law
-from .moments import AbstractLaw, Moments
+from .moments import AbstractLaw, Moments, TooLargeError
 
 LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""
@@ -47,7 +47,7 @@ class IndependentLaw(AbstractLaw):
         M, d = problem.num_agents, problem.dim
         size = M * max(d**4, law.num_outcomes * d**2)
         if size > LARGEST:
-            raise TypeError(
+            raise TooLargeError(
                 f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions needs {size:.2g} "
                 f"numbers, more than {LARGEST:.2g}. `theory.predict` has the expansion in the noise at any size."
             )

@@ -7,6 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 
+class TooLargeError(TypeError):
+    """There is such a law, but this problem is too large for it."""
+
+
 class Moments(NamedTuple):
     """Mean `(d,)` and covariance `(d, d)` of the error."""
 

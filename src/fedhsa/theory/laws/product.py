@@ -9,7 +9,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import limit_error, require_rule, require_stable, round_map
 from .finite import FiniteLaw, affine_operators, finite_law
-from .moments import AbstractLaw, Moments
+from .moments import AbstractLaw, Moments, TooLargeError
 
 LARGEST = 2**25
 """How many numbers the maps of all edges of the product chain may have together."""
@@ -39,7 +39,7 @@ class ProductLaw(AbstractLaw):
         edges = states ** (2 * M if law.pairs and not law.independent else M)
         needed = max(float(edges) * self.size**2, float(states) ** (2 * M))
         if needed > LARGEST:
-            raise TypeError(
+            raise TooLargeError(
                 f"The product of {M} chains with {states} states is too large for the exact law ({needed:.2g} numbers, "
                 f"the limit is {LARGEST:.2g}). `theory.predict` has the expansion in the noise at any size."
             )
@@ -69,7 +69,7 @@ class ProductLaw(AbstractLaw):
         shape = (len(self.P), self.d + 1, self.d + 1)
         count = int(np.prod(shape))
         if count > LARGEST_SYSTEM:
-            raise TypeError(
+            raise TooLargeError(
                 f"The stationary law of {len(self.P)} joint states in {self.d} dimensions is a system of {count} "
                 f"equations, more than {LARGEST_SYSTEM}. `theory.predict` has the expansion in the noise at any size."
             )

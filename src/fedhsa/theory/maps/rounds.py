@@ -17,6 +17,9 @@ from .joint import check_schedule as check_schedule
 from .joint import start_error as start_error
 from .modes import error_of, radius_of
 
+BESIDE_THE_ROUND = {"check", "average_cost", "recorders"}
+"""What a subclass may override without changing what a round does."""
+
 
 class RoundMap(NamedTuple):
     r"""One round as an affine map of the error, $e' = \Phi e + c + \sum_{i,l} K_{il} z_{il}$.
@@ -200,15 +203,29 @@ def require_stable(growth: float, name: str, *, mean_square: bool = False) -> No
 
 
 def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
-    """The rule behind an algorithm at a constant step, or None if it has another."""
+    """The rule behind an algorithm at a constant step, or None if it has another.
+
+    A subclass has the rule of its base as long as it does what the base does.
+    """
     if any(isinstance(value, AbstractSchedule) for value in vars(algorithm).values()):
         return None
     if isinstance(algorithm, FedHSA | LocalSA):
-        corrected = float(isinstance(algorithm, FedHSA))
-        return LocalRule(_number(algorithm.step_size), algorithm.local_steps, float(algorithm.server_step), corrected)
-    if isinstance(algorithm, AbstractOneStep):
-        return LocalRule(_number(algorithm.step_size), 1, 1.0, 0.0)
-    return None
+        base = FedHSA if isinstance(algorithm, FedHSA) else LocalSA
+        rule = LocalRule(
+            _number(algorithm.step_size), algorithm.local_steps, float(algorithm.server_step), float(base is FedHSA)
+        )
+    elif isinstance(algorithm, AbstractOneStep):
+        base, rule = AbstractOneStep, LocalRule(_number(algorithm.step_size), 1, 1.0, 0.0)
+    else:
+        return None
+    return rule if _does_what(type(algorithm), base) else None
+
+
+def _does_what(cls: type, base: type) -> bool:
+    """Whether a subclass overrides nothing of what a round of its base consists of."""
+    before = cls.__mro__[: cls.__mro__.index(base)]
+    overridden = {name for c in before for name, value in vars(c).items() if callable(value) or hasattr(value, "fget")}
+    return not any(hasattr(base, name) for name in overridden - BESIDE_THE_ROUND if not name.startswith("__"))
 
 
 def require_rule(algorithm: AbstractAlgorithm) -> LocalRule:
