@@ -19,8 +19,8 @@ from .wrapper import AbstractWrapper, on_inner_server
 Algorithm = TypeVar("Algorithm", bound=AbstractAlgorithm)
 
 
-class Report(NamedTuple):
-    """What is reported, and the method's own state."""
+class Server(NamedTuple):
+    """The parameter that is reported, and the state of the method inside."""
 
     theta: Theta
     inner: Any
@@ -33,7 +33,7 @@ class AbstractAverage(AbstractWrapper):
 
     def init(self, theta):
         inner, memory = checked_init(self.algorithm, theta)
-        return Report(theta, inner), memory
+        return Server(theta, inner), memory
 
     @property
     def exchanges(self):
@@ -41,7 +41,7 @@ class AbstractAverage(AbstractWrapper):
 
     def _average(self, server, inner, round):
         part = self.part((round.index + 1).astype(inner.theta.dtype))
-        return Report(server.theta + part * (inner.theta - server.theta), inner)
+        return Server(server.theta + part * (inner.theta - server.theta), inner)
 
     @abc.abstractmethod
     def part(self, rounds: Any) -> Any:
@@ -190,7 +190,7 @@ class RichardsonRomberg(AbstractWrapper):
 
     def init(self, theta):
         inner, memory = jax.vmap(lambda factor: scaled(self.algorithm, factor).init(theta))(self.factors)
-        return Report(theta, inner), memory
+        return Server(theta, inner), memory
 
     @property
     def exchanges(self):
@@ -218,7 +218,7 @@ class RichardsonRomberg(AbstractWrapper):
             inner = jax.vmap(
                 lambda f, s, values: of(f).aggregate(s, Replies(values, replies.weights), round), in_axes=(0, 0, 1)
             )(self.factors, server.inner, _apart(replies.values, copies))
-            return Report(jnp.tensordot(self._coefficients(), inner.theta, axes=1), inner)
+            return Server(jnp.tensordot(self._coefficients(), inner.theta, axes=1), inner)
 
         return self.algorithm.exchanges[number]._replace(send=send, local=local, aggregate=aggregate)
 

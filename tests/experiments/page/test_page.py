@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedhsa.experiments.page.render import render
 from fedhsa.experiments.page.report import Report
-from fedhsa.experiments.run.store import Entry
+from fedhsa.experiments.run.store import StoredStudy
 from fedhsa.experiments.study.base import AbstractStudy, Outcome
 from fedhsa.experiments.study.claims import CLAIMS
 from fedhsa.plots import save
@@ -93,7 +93,7 @@ def entry(folder, name, *, claim=3, good=True, facts=None, manifest=None, source
     experiment = Fake(name, f"Title of {name} & more", source, claim=claim, good=good)
     outcome = Outcome({}, facts or {})
     save(experiment.draw(outcome), folder / name / "figure", suffixes=(".svg",))
-    return Entry(experiment, outcome, manifest or {}, folder / name)
+    return StoredStudy(experiment, outcome, manifest or {}, folder / name)
 
 
 @pytest.fixture(scope="module")

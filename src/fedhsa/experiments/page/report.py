@@ -11,7 +11,7 @@ import jax
 
 from ... import _files
 from ..._version import versions
-from ..run.store import Entry, write_json
+from ..run.store import StoredStudy, write_json
 from ..study.checks import FAIL
 from ..study.claims import Claim, judge
 
@@ -20,7 +20,7 @@ from ..study.claims import Claim, judge
 class Report:
     """Everything the page shows."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[StoredStudy]
     """In the order of the page."""
     command: str
     """What was typed."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ...statistics import LEVEL
-from ..run.store import FIGURES, Entry
+from ..run.store import FIGURES, StoredStudy
 from ..study.checks import Check
 from ..study.claims import Claim
 from .elements import (
@@ -43,7 +43,7 @@ SHOWN_ELSEWHERE = ("name", "title", "source", "choices")
 class Section(NamedTuple):
     """An experiment with what the page says about it, asked for once."""
 
-    entry: Entry
+    entry: StoredStudy
     sentences: list[str]
     checks: list[Check]
 
@@ -63,7 +63,7 @@ class Section(NamedTuple):
         return FAMILIES.get(self.name.partition("/")[0], STUDIES)
 
 
-def section_of(entry: Entry) -> Section:
+def section_of(entry: StoredStudy) -> Section:
     """Asks the experiment what to say."""
     return Section(entry, entry.experiment.summary(entry.outcome), entry.experiment.checks(entry.outcome))
 

@@ -118,7 +118,7 @@ def run(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def entry(experiment: AbstractStudy, folder: pathlib.Path) -> store.Entry | None:
+def entry(experiment: AbstractStudy, folder: pathlib.Path) -> store.StoredStudy | None:
     """What a finished experiment left behind, drawn if it is not yet; None where there is nothing."""
     outcome: Outcome | None = store.find(experiment, folder)
     return None if outcome is None else store.present(experiment, outcome, folder)

@@ -1,4 +1,4 @@
-"""Finished experiments on disk: one folder each, made again only when settings or code have changed."""
+"""StoredStudy experiments on disk: one folder each, made again only when settings or code have changed."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ DRAWING = ("fedhsa.plots", "fedhsa.experiments.study.figures")
 FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 
 
-class Entry(NamedTuple):
+class StoredStudy(NamedTuple):
     """A finished experiment: what was asked, what came out, and where its files are."""
 
     experiment: AbstractStudy
@@ -98,7 +98,7 @@ def keep(experiment: AbstractStudy, outcome: Outcome, manifest: dict[str, Any], 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> Entry:
+def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> StoredStudy:
     """Draws the figure and writes the table, unless they are there already."""
     folder = out / experiment.name
     manifest = _read_manifest(folder)
@@ -109,7 +109,7 @@ def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> E
         _files.write_csv(folder / "data.csv", table, zip(*(plain(list(c)) for c in table.values()), strict=True))
         manifest |= {"drawn": origin, "figures": list(FIGURES), "data": ["data.csv", "data.npz"]}
         write_json(folder / "manifest.json", manifest)
-    return Entry(experiment, outcome, manifest, folder)
+    return StoredStudy(experiment, outcome, manifest, folder)
 
 
 def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:

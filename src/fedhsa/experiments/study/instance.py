@@ -17,7 +17,7 @@ TRIES = 20
 """How many random problems are looked at for one on which every method is stable."""
 
 
-class Cost(NamedTuple):
+class Seconds(NamedTuple):
     """Seconds on two cores, roughly."""
 
     build: float
@@ -66,16 +66,16 @@ class Instance:
             return dataclasses.replace(self, **{name: value})
         return dataclasses.replace(self, arguments={**self.arguments, name: value})
 
-    def cost(self) -> Cost:
+    def cost(self) -> Seconds:
         """How long building, predicting and stepping it takes."""
         M, settings = self.num_agents, self.settings()
         d = settings["dim"]
         if self.family == "finite-sum":
-            return Cost(1e-4 * M * d, 4 + 1.5e-8 * M * d**3, 2e-10 * M * d**2 + 2e-8 * M)
+            return Seconds(1e-4 * M * d, 4 + 1.5e-8 * M * d**3, 2e-10 * M * d**2 + 2e-8 * M)
         if self.family == "td":
             S = settings["num_states"]
-            return Cost(1e-5 * M * S, 2 + 2e-8 * M * d * (d + S) ** 2, 3e-9 * M * d + 2e-8 * M)
-        return Cost(0.2, 0.5, 2.5e-8 * M * d)
+            return Seconds(1e-5 * M * S, 2 + 2e-8 * M * d * (d + S) ** 2, 3e-9 * M * d + 2e-8 * M)
+        return Seconds(0.2, 0.5, 2.5e-8 * M * d)
 
 
 @functools.lru_cache(maxsize=2)

@@ -19,7 +19,7 @@ SETTLED = 1.02
 """A predicted error within so much of its floor counts as settled."""
 
 
-class Trace(NamedTuple):
+class Followed(NamedTuple):
     """One curve."""
 
     error: np.ndarray
@@ -33,7 +33,7 @@ class Trace(NamedTuple):
 
 def follow(
     runner: Runner, problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, seeds: int, key: int, theta: Any
-) -> Trace:
+) -> Followed:
     """Predicts and simulates one curve."""
     runner.stop_if_asked()
     prediction = predict(problem, algorithm)
@@ -56,10 +56,10 @@ def follow(
         "diverged": int((result.failed_round >= 0).sum()),
         "cost": result.cost._asdict(),
     }
-    return Trace(result.error, prediction.error(rounds, theta), result.theta, facts)
+    return Followed(result.error, prediction.error(rounds, theta), result.theta, facts)
 
 
-def gather(traces: dict[str, Trace], facts: dict[str, Any]) -> Outcome:
+def gather(traces: dict[str, Followed], facts: dict[str, Any]) -> Outcome:
     """Curves by label, and other facts, as an outcome."""
     arrays = {}
     for label, trace in traces.items():

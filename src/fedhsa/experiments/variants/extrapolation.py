@@ -43,7 +43,7 @@ TURN = np.array([[1.0, 2.0], [-2.0, 1.0]])
 """The matrix of the problem whose average operator rotates."""
 
 
-class Run(NamedTuple):
+class Setting(NamedTuple):
     """A method at the steps `step` and twice that, on the same observations of so many agents."""
 
     method: str
@@ -81,13 +81,13 @@ class Extrapolation(AbstractStudy):
         work = sum(run.M * (self._chunks(run) * self.rounds + 13 / run.step) for run in self.runs())
         return 25.0 + 3.0 * len({run[:2] for run in self.runs()}) + 8e-8 * self.seeds * self.local_steps * work
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[Setting]:
         """Every run once; first those with more and more agents."""
         fewest, most = (self.instance.num_agents * self.copies[k] for k in (0, -1))
-        found = [Run("FedHSA", self.instance.num_agents * copies, self.step_size) for copies in self.copies]
-        found += [Run("FedHSA", most, step) for step in self.step_sweep]
-        found.append(Run("FedHSA", fewest, self.step_size / 2))
-        found += [Run("LocalSA", most, step) for step in self.step_sweep if step >= self.step_size]
+        found = [Setting("FedHSA", self.instance.num_agents * copies, self.step_size) for copies in self.copies]
+        found += [Setting("FedHSA", most, step) for step in self.step_sweep]
+        found.append(Setting("FedHSA", fewest, self.step_size / 2))
+        found += [Setting("LocalSA", most, step) for step in self.step_sweep if step >= self.step_size]
         return list(dict.fromkeys(found))
 
     def run(self, runner: Runner) -> Outcome:
@@ -116,7 +116,7 @@ class Extrapolation(AbstractStudy):
         arrays |= {"agents": agents, "curve": np.array([_floors(*main, M, ratio) for M in agents])}
         return Outcome(arrays, facts)
 
-    def _measure(self, runner: Runner, cohort: Problem, run: Run, theory: Callable[[str, float], Prediction]):
+    def _measure(self, runner: Runner, cohort: Problem, run: Setting, theory: Callable[[str, float], Prediction]):
         """For each seed, plain and extrapolated: floor of the last iterate, error of tail averages, and mean error."""
         prediction, chunks = theory(run.method, run.step), self._chunks(run)
         before, problem = settling(prediction, SETTLED), repeated(cohort, run.M // cohort.num_agents)
@@ -129,7 +129,7 @@ class Extrapolation(AbstractStudy):
         tails = errors.reshape(2, self.seeds, chunks, self.rounds, -1).mean(3)
         return (errors**2).sum(-1).mean(-1), (tails**2).sum(-1).mean(-1), tails.mean(2)
 
-    def _chunks(self, run: Run) -> int:
+    def _chunks(self, run: Setting) -> int:
         return 1 if self._most() == run.M else FEWER
 
     def _most(self) -> int:
@@ -207,7 +207,7 @@ class Extrapolation(AbstractStudy):
             checks.near(f"variance, {kind}", statement, measured, expected, tolerance=0.01)
 
     def _at(self, M: int, step: float, method: str = "FedHSA") -> int:
-        return self.runs().index(Run(method, M, step))
+        return self.runs().index(Setting(method, M, step))
 
     def _excess(self, outcome: Outcome, kind: int) -> statistics.Estimate:
         """The floor at the most agents over what 1/M makes of that of one cohort."""

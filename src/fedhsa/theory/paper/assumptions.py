@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Verdicts:
     """What `check` found. It has no truth value: ask for `failures`, or for one line by its name."""
 
     lines: tuple[Line, ...]
@@ -72,7 +72,7 @@ def check(
     *,
     rounds: int | None = None,
     constants: Constants | None = None,
-) -> Report:
+) -> Verdicts:
     r"""Assumptions 1 to 4 for a problem and, given an algorithm, the conditions of the paper's theorems.
 
     **Arguments:**
@@ -99,7 +99,7 @@ def check(
     lines = [_lipschitz(found), _growth(found), _monotone(found), _mixing(problem, found), _independence(found)]
     if algorithm is not None:
         lines += _conditions(found, algorithm, rounds)
-    return Report(tuple(lines), found)
+    return Verdicts(tuple(lines), found)
 
 
 def _lipschitz(c: Constants) -> Line:

@@ -212,18 +212,18 @@ def _agents(problem: Problem, notes: list[str]) -> Agents:
     return agents
 
 
-def _mixing(problem: Problem, notes: list[str]) -> mixing.Mixing:
+def _mixing(problem: Problem, notes: list[str]) -> mixing.MixingSpeeds:
     M, law = problem.num_agents, finite_law(problem.agents.source)
     if _sampling(problem) in ("independent", "none"):  # nothing is remembered: d(t) = 0 for all t >= 1
-        return mixing.Mixing(mixing.Geometric(np.full(M, mixing.SMALLEST_RHO), np.ones(M)), np.ones(M))
+        return mixing.MixingSpeeds(mixing.Geometric(np.full(M, mixing.SMALLEST_RHO), np.ones(M)), np.ones(M))
     if law is None:
-        return mixing.Mixing(mixing.Geometric(np.full(M, np.nan), np.full(M, np.nan)), np.full(M, np.nan))
+        return mixing.MixingSpeeds(mixing.Geometric(np.full(M, np.nan), np.full(M, np.nan)), np.full(M, np.nan))
     mixed = mixing.of_chains(law.chain.transition, law.chain.stationary)
     not_mixing = np.flatnonzero(mixed.geometric.rho == 1)
     if len(not_mixing):
         first, count = not_mixing[0], len(not_mixing)
         notes.append(f"Without mixing, their second eigenvalue is 1 to rounding: agent {first}, {count} in all.")
-    return mixing.Mixing(mixed.geometric.of_pairs(), mixed.times + 1) if law.pairs else mixed
+    return mixing.MixingSpeeds(mixed.geometric.of_pairs(), mixed.times + 1) if law.pairs else mixed
 
 
 def _noise(problem: Problem, notes: list[str]) -> AutoregressiveNoise | None:

@@ -17,7 +17,7 @@ from .bounds import evaluate, markov_bias
 from .constants import Constants
 
 
-class Report(NamedTuple):
+class Measurement(NamedTuple):
     """What an agent reports in addition to its displacement, averaged over its local steps."""
 
     noise: Theta
@@ -104,7 +104,7 @@ class Measured(AbstractAlgorithm):
 
         def step(theta, o):
             g = agent.operator(theta, o)
-            seen = Report(g - agent.mean_operator(theta), jnp.sum((theta - memory.theta) ** 2))
+            seen = Measurement(g - agent.mean_operator(theta), jnp.sum((theta - memory.theta) ** 2))
             return theta + eta * (g + g_bar - memory.g), seen
 
         _, seen = jax.lax.scan(step, memory.theta, block, length=H)
@@ -153,7 +153,7 @@ def variance(snapshot: Any) -> Any:
     return jnp.sum(snapshot.server.push**2) / 2
 
 
-class Comparison(NamedTuple):
+class MeasuredBias(NamedTuple):
     """The measured bias of every round and its bound; arrays with one entry per round."""
 
     bias: np.ndarray
@@ -164,7 +164,7 @@ class Comparison(NamedTuple):
     r"""`markov_bias` at the measured error; it is claimed for rounds $t \ge 2 \bar\tau$."""
 
 
-def compare_bias(result: Any, constants: Constants, algorithm: FedHSA, *, constant: float = 1.0) -> Comparison:
+def compare_bias(result: Any, constants: Constants, algorithm: FedHSA, *, constant: float = 1.0) -> MeasuredBias:
     r"""$T_{bias}$ of each round as measured over the seeds of a run, its standard error, and its lemma's bound.
 
     **Arguments:**
@@ -186,4 +186,4 @@ def compare_bias(result: Any, constants: Constants, algorithm: FedHSA, *, consta
     error = result.error[:, :-1].mean(0)
     spread = samples.std(0, ddof=1) if len(samples) > 1 else np.full(samples.shape[1], np.nan)
     bound = evaluate(markov_bias, constants, algorithm, error=error, constant=constant)
-    return Comparison(samples.mean(0), spread / np.sqrt(len(samples)), bound)
+    return MeasuredBias(samples.mean(0), spread / np.sqrt(len(samples)), bound)

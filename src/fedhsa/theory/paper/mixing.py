@@ -124,14 +124,14 @@ def geometric(P: Any) -> Geometric:
     return pairs if isinstance(pairs, Geometric) else Geometric(pairs[:, 0], pairs[:, 1])
 
 
-class Mixing(NamedTuple):
+class MixingSpeeds(NamedTuple):
     """What `constants` needs of stacked chains: `(M,)` each; a chain that does not mix has rate 1 and time infinity."""
 
     geometric: Geometric
     times: np.ndarray
 
 
-def of_chains(P: np.ndarray, stationary: np.ndarray, eps: float = 0.25) -> Mixing:
+def of_chains(P: np.ndarray, stationary: np.ndarray, eps: float = 0.25) -> MixingSpeeds:
     """Pairs and mixing times of valid kernels `(M, S, S)`, also of those that hardly mix.
 
     !!! example
@@ -146,7 +146,7 @@ def of_chains(P: np.ndarray, stationary: np.ndarray, eps: float = 0.25) -> Mixin
         time = _mixing_time(N, pi, eps) if pairs[-1].rho < 1 else None
         times.append(np.inf if time is None else time)
     rho, c = np.array(pairs).T
-    return Mixing(Geometric(rho, c), np.array(times, dtype=float))
+    return MixingSpeeds(Geometric(rho, c), np.array(times, dtype=float))
 
 
 def _each(function, P: Any) -> Any:
