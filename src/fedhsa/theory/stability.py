@@ -11,26 +11,66 @@ from scipy.optimize import brentq
 from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
+from .laws.moments import Radius
 from .maps.joint import Joint
 from .maps.modes import reduced, visible_radius
 from .maps.rounds import LocalRule, check_reach, local_rule
 
-GROWTH = 1.4
-"""The ratio of neighbouring steps in the search for the first unstable one."""
-SMALLEST = 1e-12
-ONE_BY_ONE = 32
-"""Up to here every number of local steps is tried, from here on every doubling."""
-MOST_DOUBLINGS = 24
+PER_DECADE, EVERY = 60, 1000
+"""How many steps are tried between one and ten times one, and up to where every number of local steps is."""
+FEWEST, ONE_BY_ONE = 12, 32
+"""The same on problems so large that it would take long."""
+WORK = 2**32
+"""How many multiplications a search may take before it tries fewer settings."""
+START, SMALLEST, LARGEST = 5e-3, 1e-12, 1e8
+"""Where the search for the first unstable step begins and ends, in units of `1 / (H max |A_i|)`."""
+MOST_LOCAL_STEPS = 2**29
 MOST_CARRIED = 256
-"""Up to so many numbers carried from round to round the largest step is searched for, some thirty maps."""
+"""Up to so many numbers carried from round to round the largest step is searched for."""
+ROOM = 2**22
+"""How many complex numbers are in memory at a time."""
+TRUSTED = 1e4
+"""The condition of eigenvectors up to which powers are taken of eigenvalues."""
+COARSE, BELOW, ABOVE = 8, 1e-2, 10.0
+"""Steps a decade in the search for the largest mean-square-stable one, and where it begins and ends, by that of the
+mean: each of them takes the law of another algorithm."""
+KINDS = {"exact": "mean square, exact", "estimate": "mean square, estimated", "bound": "mean square, bounded"}
+"""What is said of a limit, by the `kind` of the radius it comes from; the later, the less is known."""
 
 
-def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> float:
+class Limit(float):
+    """A largest stable value: a number, and what is known about it.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+        >>> largest = max_step_size(problem, fedhsa.FedHSA(0.1, local_steps=5))
+        >>> largest.kind
+        'mean'
+        >>> largest > 0.1, largest.scanned.startswith("60 steps a decade from")
+        (True, True)
+    """
+
+    kind: str
+    """What stays bounded below it: `"mean"`, or `"mean square"` with how well its radius is known."""
+    scanned: str
+    """Which values were tried. Between them a narrow band of instability could have been passed over."""
+
+    def __new__(cls, value: float, kind: str, scanned: str):
+        """A number with its two sentences."""
+        self = float.__new__(cls, value)
+        self.kind, self.scanned = kind, scanned
+        return self
+
+    def __getnewargs__(self):  # so that it can be copied
+        return float(self), self.kind, self.scanned
+
+
+def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> Limit:
     """The first step at which the spectral radius of the round map reaches 1, all else as in `algorithm`.
 
     0 where no step is stable, and NaN for methods that carry so much from round to round that it would take long, or
-    that have no `step_size`. The map is examined at steps a factor 1.4 apart, so that a narrower band of instability
-    would be passed over.
+    that have no `step_size`. Some sixty steps a decade are tried, and the algorithm's own; `scanned` of the result
+    says which.
 
     !!! example
         >>> A = np.array([0.5, 2.0]).reshape(2, 1, 1)          # G_i = -a_i theta: with H = 1, stable up to 2 / mean(a)
@@ -42,40 +82,15 @@ def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> float:
     (A, _), rule = problem.affine_parts(), local_rule(algorithm)
     if rule is not None:
         return largest_step(A, rule)
-
     return largest_carried_step(Joint(problem, algorithm), algorithm, A)
 
 
-def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarray) -> float:
-    """`max_step_size` by the joint map of an algorithm, itself or inside wrappers; NaN where that would take long."""
-    joint.check()
-    if joint.size > MOST_CARRIED or _with_step(algorithm, 1.0) is None:
-        return math.nan
-
-    def excess(step: float) -> float:
-        map = joint.at(_with_step(algorithm, step)).map()
-        if not np.abs(map.transition).max() < 1e100:
-            return 1e100
-        modes = reduced(map)
-        every = spectral_radius(modes.transition)  # quicker, and enough where even hidden modes are stable
-        return (every if every < 1 else visible_radius(modes)) - 1
-
-    return first_crossing(excess, A, algorithm.block_length)
-
-
-def _with_step(algorithm: Any, step: float) -> Any:
-    """The algorithm with another step, which may belong to the one it wraps; None where there is none."""
-    if hasattr(algorithm, "step_size"):
-        return dataclasses.replace(algorithm, step_size=step)
-    inner = _with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
-    return None if inner is None else dataclasses.replace(algorithm, algorithm=inner)
-
-
-def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | None:
+def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> Limit | None:
     r"""The number of local steps before the first at which the spectral radius reaches 1; infinite where none does.
 
     0 where not even one is stable, and None for methods without local steps or with another rule than FedHSA's and
-    Local SA's. Every number up to 32 is tried, then every doubling up to 5e8.
+    Local SA's. Every number up to 1000 is tried and then some sixty a decade, until more change nothing; `scanned` of
+    the result says which.
 
     !!! example
         >>> A = np.array([0.1, 1.0]).reshape(2, 1, 1)
@@ -88,106 +103,197 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> float | N
     return None if rule is None or not hasattr(algorithm, "local_steps") else largest_local_steps(A, rule)
 
 
-def largest_step(A: np.ndarray, rule: LocalRule) -> float:
+def largest_step(A: np.ndarray, rule: LocalRule) -> Limit:
     """`max_step_size` of a local rule on operators with the Jacobians `A`."""
-    transition = _transitions(A)
-    return first_crossing(lambda step: _excess(transition(rule._replace(step_size=step))), A, rule.local_steps)
+    maps, H = RoundMaps(A, rule), rule.local_steps
+    return first_crossing(lambda steps: excess(maps(steps, H)), A, H, own=rule.step_size, each=maps.work)
 
 
-def largest_local_steps(A: np.ndarray, rule: LocalRule) -> float:
-    """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
-    low, before, transition = 0, -1.0, _transitions(A)
-    for H, Phi in _growing(A, rule, transition):
-        if (now := _excess(Phi)) >= 0:
-            return float(_last_stable(lambda H: _excess(transition(rule._replace(local_steps=H))), low, H, before, now))
-        low, before = H, now
-    return math.inf
+def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:
+    """`max_step_size` by the joint map of an algorithm, itself or inside wrappers; NaN where that would take long."""
+    joint.check()
+    if joint.size > MOST_CARRIED or _with_step(algorithm, 1.0) is None:
+        return Limit(math.nan, "mean", "no step at all")
+
+    def growth(step: float) -> float:
+        map = joint.at(_with_step(algorithm, step)).map()
+        if not np.abs(map.transition).max() < 1e100:
+            return 1e100
+        modes = reduced(map)
+        every = spectral_radius(modes.transition)  # quicker, and enough where even hidden modes are stable
+        return (every if every < 1 else visible_radius(modes)) - 1
+
+    # Playing a round in every direction takes about as long as ten products of its matrix.
+    each, own = 10 * joint.size**3 + 2**25, getattr(algorithm, "step_size", None)
+    return first_crossing(lambda steps: np.array([growth(s) for s in steps]), A, algorithm.block_length, own, each)
 
 
-def _growing(
-    A: np.ndarray, rule: LocalRule, transition: Callable[[LocalRule], np.ndarray]
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Numbers of local steps and their round maps: one by one, then by doubling, until more of them change nothing."""
-    numbers = [*range(1, ONE_BY_ONE + 1), *(ONE_BY_ONE * 2**k for k in range(1, MOST_DOUBLINGS + 1))]
-    if _symmetric(A):
-        slowest = np.abs(1 + rule.step_size * np.linalg.eigvalsh(A)).max()
-        for H in numbers:
-            yield H, transition(rule._replace(local_steps=H))
-            if slowest**H < 1e-12:
-                break
-        return
-    identity = np.broadcast_to(np.eye(A.shape[-1]), A.shape)
-    F, powers, sums = identity + rule.step_size * A, identity, np.zeros_like(A)
-    for H in numbers:
-        with np.errstate(over="ignore", invalid="ignore"):
-            if H <= ONE_BY_ONE:
-                powers, sums = F @ powers, identity + F @ sums
-            else:
-                powers, sums = powers @ powers, sums + powers @ sums
-        yield H, rule.assemble(A, powers, sums)
-        if np.abs(powers).max() < 1e-12:
-            return
+def largest_mean_square_step(
+    algorithm: AbstractAlgorithm, radius: Callable[[AbstractAlgorithm], Radius | None], mean: Limit
+) -> Limit:
+    """The first step at which the mean-square error no longer contracts; `mean`, that of the mean, where none is known.
 
-
-def first_crossing(excess: Callable[[float], float], A: np.ndarray, H: int) -> float:
-    """The first step at which the excess of a spectral radius over 1 is zero, of `H` steps on Jacobians `A`."""
-    step = 0.5 / (H * np.linalg.norm(A, 2, axis=(1, 2)).max())
-    smallest = SMALLEST * step
-    while excess(step) >= 0:
-        step /= 2
-        if step < smallest:
-            return 0.0
-    while excess(step * GROWTH) < 0:
-        step *= GROWTH
-        if step > 1 / smallest:
-            return math.inf
-    return float(brentq(excess, step, step * GROWTH, xtol=1e-14 * step, rtol=1e-10))  # pyright: ignore[reportArgumentType]
-
-
-def _transitions(A: np.ndarray) -> Callable[[LocalRule], np.ndarray]:
-    """Round maps of many rules on the same operators; for symmetric ones the powers share an eigenbasis."""
-    if not _symmetric(A):
-        return lambda rule: rule.transition(A)
-    values, vectors = np.linalg.eigh(A)
-    M, d = values.shape
-    left = np.moveaxis(vectors, 0, 1).reshape(d, M * d)
-    A_bar, identity = A.mean(0), np.eye(d)
-
-    def average(functions: np.ndarray) -> np.ndarray:
-        return (left * functions.ravel()) @ left.T / M
-
-    def transition(rule: LocalRule) -> np.ndarray:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            z = rule.step_size * values
-            powers = (1 + z) ** rule.local_steps
-            sums = np.where(z == 0, rule.local_steps, (powers - 1) / np.where(z == 0, 1, z))
-            corrected = rule.step_size * average(sums) @ A_bar
-            moved = rule.correction * corrected + (1 - rule.correction) * (average(powers) - identity)
-            return identity + rule.server_step * moved
-
-    return transition
-
-
-def _symmetric(A: np.ndarray) -> bool:
-    return np.array_equal(A, transpose(A))
-
-
-def _excess(Phi: np.ndarray) -> float:
-    """By how much the spectral radius exceeds 1; powers that overflowed are simply unstable."""
-    return spectral_radius(Phi) - 1 if np.abs(Phi).max() < 1e100 else 1e100
-
-
-def _last_stable(excess: Callable[[int], float], low: int, high: int, below: float, above: float) -> int:
-    """The last stable number of local steps from `low`, where the excess is `below`, to `high`, where it is `above`.
-
-    By turns where a line between them crosses zero, and in the middle.
+    `radius` gives the factor of the mean-square error per round of an algorithm with another step.
     """
-    by_line = True
-    while high - low > 1:
-        share = -below / (above - below) if by_line else 0.5
-        middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
-        now = excess(middle)
-        low, high = (middle, high) if now < 0 else (low, middle)
-        below, above = (now, above) if now < 0 else (below, now)
-        by_line = not by_line
-    return low
+    kinds = list(KINDS)
+    known = radius(algorithm)
+    own = float(getattr(algorithm, "step_size", math.nan))
+    base = float(mean) if 0 < mean < math.inf else own
+    if known is None or mean == 0 or not base > 0:
+        return mean
+    worst = known.kind
+
+    def growth(step: float) -> float:
+        nonlocal worst
+        found = known if step == own else radius(_with_step(algorithm, step))
+        if found is None:
+            return math.nan
+        worst = max(worst, found.kind, key=kinds.index)
+        return min(found.value, 1e100) - 1
+
+    low = BELOW * base
+    while not growth(low) < 0:
+        low /= 10
+        if low < SMALLEST * base:
+            return Limit(0.0, KINDS[worst], f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable")
+    first, points = low, low * 10 ** (np.arange(1, math.log10(ABOVE * base / low) * COARSE + 1) / COARSE)
+    for step in np.unique([*points, *([own] if low < own < points[-1] else [])]):
+        if not (now := growth(step)) < 0:
+            if math.isnan(now):
+                return mean
+            scanned = f"{COARSE} steps a decade from {first:.3g} to {step:.3g}"
+            return Limit(brentq(growth, low, step, rtol=1e-4), KINDS[worst], scanned)  # pyright: ignore[reportArgumentType]
+        low = step
+    return Limit(math.inf, KINDS[worst], f"{COARSE} steps a decade from {first:.3g} to {low:.3g}, all of them stable")
+
+
+def _with_step(algorithm: Any, step: float) -> Any:
+    """The algorithm with another step, which may belong to the one it wraps; None where there is none."""
+    if hasattr(algorithm, "step_size"):
+        return dataclasses.replace(algorithm, step_size=step)
+    inner = _with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
+    return None if inner is None else dataclasses.replace(algorithm, algorithm=inner)
+
+
+def first_crossing(
+    excess: Callable[[np.ndarray], np.ndarray], A: np.ndarray, H: int, own: float | None = None, each: float = 0.0
+) -> Limit:
+    """The first step at which the excess of spectral radii over 1 is zero, of `H` steps on Jacobians `A`.
+
+    `excess` is that of many steps; `own` is one that is tried as well, and `each` what one takes, in multiplications.
+    """
+    size = H * np.linalg.norm(A, 2, axis=(1, 2)).max()
+    per_decade = int(np.clip(WORK / (4 * max(each, 1.0)), FEWEST, PER_DECADE))
+    if not size > 0:
+        return Limit(0.0, "mean", "no step at all: the operators do not depend on the parameter")
+
+    def unstable(steps: np.ndarray) -> np.ndarray:
+        return excess(steps) >= 0
+
+    low = START / size
+    if own is not None and own < low and unstable(np.array([own]))[0]:
+        low = own
+    while unstable(np.array([low]))[0]:
+        low /= 10
+        if low < SMALLEST / size:
+            return Limit(0.0, "mean", f"one step a decade from {low:.3g} to {START / size:.3g}, none of them stable")
+    first, ladder = low, 10 ** (np.arange(1, per_decade + 1) / per_decade)
+    while low < LARGEST / size:
+        steps = low * ladder
+        if own is not None and low < own < steps[-1]:
+            steps = np.unique([*steps, own])
+        if (bad := unstable(steps)).any():
+            k = int(np.argmax(bad))
+            bracket = steps[k - 1] if k else low, steps[k]
+            found = brentq(lambda step: float(excess(np.array([step]))[0]), *bracket, xtol=1e-14 * low, rtol=1e-10)  # pyright: ignore[reportArgumentType]
+            return Limit(float(found), "mean", f"{per_decade} steps a decade from {first:.3g} to {bracket[1]:.3g}")  # pyright: ignore[reportArgumentType]
+        low = steps[-1]
+    return Limit(math.inf, "mean", f"{per_decade} steps a decade from {first:.3g} to {low:.3g}, all of them stable")
+
+
+def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
+    """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
+    maps, before = RoundMaps(A, rule), 0
+    every = int(np.clip(WORK / maps.work, ONE_BY_ONE, EVERY))
+    for numbers in _numbers(every, rule.local_steps):
+        scanned = f"every number up to {min(every, numbers[-1]):,}"
+        if numbers[-1] > every:
+            scanned += f", then {PER_DECADE} a decade up to {numbers[-1]:,}"
+        bad = excess(maps(rule.step_size, numbers)) >= 0
+        if bad.any():
+            k = int(np.argmax(bad))
+            low, high = int(numbers[k - 1]) if k else before, int(numbers[k])
+            while high - low > 1:
+                middle = (low + high) // 2
+                stable = excess(maps(rule.step_size, np.array([middle])))[0] < 0
+                low, high = (middle, high) if stable else (low, middle)
+            return Limit(low, "mean", scanned)
+        before = int(numbers[-1])
+        if np.abs(rule._replace(local_steps=before).powers(A)).max() < 1e-12:
+            return Limit(math.inf, "mean", f"{scanned}; more change nothing")
+    return Limit(math.inf, "mean", scanned)
+
+
+def _numbers(every: int, own: int) -> Iterator[np.ndarray]:
+    """Numbers of local steps in batches: every one, and then so many a decade."""
+    further = every * 10 ** (np.arange(1, math.log10(MOST_LOCAL_STEPS / every) * PER_DECADE) / PER_DECADE)
+    numbers = np.unique([*range(1, every + 1), *further.astype(int), own])
+    at = 0
+    while at < len(numbers):  # small batches first: most methods are stable with many local steps, or unstable with few
+        size = min(max(ONE_BY_ONE, at), 128)
+        yield numbers[at : at + size]
+        at += size
+
+
+class RoundMaps:
+    """The round maps of a local rule for many steps and numbers of local steps at once.
+
+    Powers are taken of the eigenvalues of the Jacobians, except where these have no good basis of eigenvectors.
+    """
+
+    def __init__(self, A: np.ndarray, rule: LocalRule):
+        self.A, self.rule, self.A_bar = A, rule, A.mean(0)
+        M, d, _ = A.shape
+        self.work = M * d**3 + 20 * d**3
+        symmetric = np.array_equal(A, transpose(A))
+        self.values, V = np.linalg.eigh(A) if symmetric else np.linalg.eig(A)
+        self.spectral = symmetric or bool(np.linalg.cond(V).max() < TRUSTED)
+        if self.spectral:
+            self.left = np.moveaxis(V, 0, 1).reshape(d, M * d)
+            self.right = (transpose(V) if symmetric else np.linalg.inv(V)).reshape(M * d, d)
+
+    def __call__(self, steps: Any, numbers: Any) -> np.ndarray:
+        """`(n, d, d)` for `n` steps, numbers of local steps, or both."""
+        steps, numbers = np.broadcast_arrays(np.asarray(steps, dtype=float), numbers)
+        if not self.spectral:
+            rules = [self.rule._replace(step_size=s, local_steps=int(H)) for s, H in zip(steps, numbers, strict=True)]
+            return np.stack([rule.transition(self.A) for rule in rules])
+        chunk = max(1, ROOM // self.left.size)
+        parts = [slice(at, at + chunk) for at in range(0, len(steps), chunk)]
+        return np.concatenate([self._maps(steps[part], numbers[part]) for part in parts])
+
+    def _maps(self, steps: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        eta, H, kappa = steps[:, None, None], numbers[:, None, None], self.rule.correction
+        moved = 0.0
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            z = eta * self.values
+            powers = (1 + z) ** H
+            if kappa > 0:
+                near = np.abs(H * z) < 1e-4  # where the quotient would cancel
+                series = H * (1 + (H - 1) / 2 * z * (1 + (H - 2) / 3 * z))
+                sums = np.where(near, series, (powers - 1) / np.where(near, 1.0, z))
+                moved = kappa * eta * self._average(sums) @ self.A_bar
+            if kappa < 1:
+                moved = moved + (1 - kappa) * (self._average(powers) - np.eye(len(self.A_bar)))
+            return np.eye(len(self.A_bar)) + self.rule.server_step * moved
+
+    def _average(self, functions: np.ndarray) -> np.ndarray:
+        """The mean over the agents of a function of their Jacobians, from its values at the eigenvalues."""
+        weights = functions.reshape(len(functions), 1, -1)
+        return ((self.left * weights) @ self.right).real / len(self.A)
+
+
+def excess(maps: np.ndarray) -> np.ndarray:
+    """By how much the spectral radius of each map exceeds 1; powers that overflowed are simply unstable."""
+    finite = np.abs(maps).max((-1, -2)) < 1e100
+    return np.where(finite, spectral_radius(np.where(finite[:, None, None], maps, 0.0)) - 1, 1e100)

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ..._linear import spectral_radius
 from ...theory.maps.rounds import LocalRule
-from ...theory.stability import first_crossing, largest_step
+from ...theory.stability import excess, first_crossing, largest_step
 
 
 def fed_hsa_boundary(A: np.ndarray, H: int) -> float:
@@ -34,7 +33,7 @@ def one_exchange_boundary(A: np.ndarray, H: int) -> float:
         7.56
     """
 
-    def excess(step: float) -> float:
-        return min(spectral_radius(one_exchange_map(A, step, H)), 1e100) - 1
+    def growing(steps: np.ndarray) -> np.ndarray:
+        return excess(np.stack([one_exchange_map(A, step, H) for step in steps]))
 
-    return first_crossing(excess, A, H)
+    return first_crossing(growing, A, H)
