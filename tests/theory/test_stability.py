@@ -13,7 +13,9 @@ from fedhsa.problems import quadratic
 from fedhsa.problems.base import AffineAgent
 from fedhsa.sources import Silent
 from fedhsa.theory import exact, max_local_steps, max_step_size
-from fedhsa.theory.maps.rounds import require_rule
+from fedhsa.theory.laws.moments import Radius
+from fedhsa.theory.maps.rounds import LocalRule, require_rule
+from fedhsa.theory.stability import Limit, RoundMaps, largest_mean_square_step
 
 
 def by_hand():
@@ -64,14 +66,100 @@ def test_the_largest_number_of_local_steps_is_found_by_trying_every_one(seed):
     assert max_local_steps(problem, fh.FedHSA(eta, 5)) == unstable[0] - 1
 
 
-@pytest.mark.parametrize(("slow", "last"), [(-0.05, 326), (-0.2, np.inf)])
-def test_doubling_the_local_steps_of_rotating_operators_finds_the_first_unstable_number(slow, last):
-    """Complex numbers a_i as matrices, not symmetric: C_H = 1 + mean(((1 + eta a_i)^H - 1) / a_i) mean(a)."""
-    eta, a, H = 0.02, np.array([slow, -1 - 0.5j]), np.arange(1, 3000)
-    C_H = 1 + (((1 + eta * a) ** H[:, None] - 1) / a).mean(1) * a.mean()
-    assert min(H[abs(C_H) >= 1], default=np.inf) - 1 == last
+def rotating(a):
+    """Agents G_i = a_i theta with complex numbers a_i, as matrices: not symmetric, and away from the real line."""
     A = np.stack([np.array([[z.real, -z.imag], [z.imag, z.real]]) for z in a])
-    assert max_local_steps(quadratic.from_arrays(-A, np.zeros((2, 2))), fh.FedHSA(eta, 5)) == last
+    return quadratic.from_arrays(-A, np.zeros((len(a), 2)))
+
+
+def contraction(a, eta, H):
+    """|C_H| of FedHSA with complex a: C_H = 1 + mean(((1 + eta a_i)^H - 1) / a_i) mean(a)."""
+    eta, H = np.broadcast_arrays(np.asarray(eta, dtype=float)[..., None], np.asarray(H)[..., None])
+    return abs(1 + (((1 + eta * a) ** H - 1) / a).mean(-1) * np.mean(a))
+
+
+@pytest.mark.parametrize(
+    ("a", "eta", "last"),
+    [
+        ([-0.05, -1 - 0.5j], 0.02, 326),
+        ([-0.2, -1 - 0.5j], 0.02, np.inf),
+        ([-0.29 - 0.9j, -0.14 + 1.0j], 0.1, 39),  # unstable from 40 to 60 only
+    ],
+)
+def test_the_first_unstable_number_of_local_steps_is_found_though_more_are_stable_again(a, eta, last):
+    a, H = np.array(a), np.arange(1, 3000)
+    assert min(H[contraction(a, eta, H) >= 1], default=np.inf) - 1 == last
+    found = max_local_steps(rotating(a), fh.FedHSA(eta, 5))
+    assert found == last
+    assert found.kind == "mean"
+    assert found.scanned.startswith("every number up to ")
+
+
+def test_the_first_unstable_step_is_found_though_larger_ones_are_stable_again():
+    """Unstable from 0.160 to 0.200, and stable up to 0.3 again; a grid of 80 000 steps has the truth."""
+    a, H, steps = np.array([-0.25 + 1.3j, -0.45 - 0.43j]), 27, np.geomspace(1e-3, 1, 80_000)
+    unstable = contraction(a, steps, H) >= 1
+    assert not unstable[(steps > 0.201) & (steps < 0.3)].any()
+    largest = max_step_size(rotating(a), fh.FedHSA(0.3, H))
+    assert largest == pytest.approx(steps[np.argmax(unstable)], rel=1e-4)
+    assert largest.scanned.startswith("60 steps a decade from 0.0001")
+
+
+def test_an_algorithm_that_is_unstable_is_never_within_its_own_limits():
+    """Its step and local steps are on the grid: a band narrower than the grid, around a setting beyond every number."""
+    a, eta = np.array([-0.3 + 1.3j, -0.001 + 0.2j]), 0.001
+    numbers = np.arange(1000, 60_000)
+    unstable = numbers[contraction(a, eta, numbers) >= 1]
+    assert len(unstable)
+    algorithm = fh.FedHSA(eta, int(unstable[0]))
+    assert max_local_steps(rotating(a), algorithm) < unstable[0]
+    assert max_step_size(rotating(a), algorithm) <= eta
+
+
+def test_powers_of_matrices_without_eigenvectors_are_taken_of_the_matrices():
+    A = np.array([[[-1.0, 1.0], [0.0, -1.0]], [[-0.1, 0.0], [0.5, -0.1]]])
+    rule = LocalRule(0.4, 7, 0.9, 0.5)
+    maps = RoundMaps(A, rule)
+    assert not maps.spectral
+    for H, found in zip((1, 30), maps(0.4, np.array([1, 30])), strict=True):
+        np.testing.assert_allclose(found, rule._replace(local_steps=H).transition(A), rtol=1e-12)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_many_round_maps_at_once_are_those_of_one_rule_each(symmetric):
+    A = np.random.default_rng(0).normal(size=(3, 4, 4)) - 3 * np.eye(4)
+    A, rule = A + symmetric * np.swapaxes(A, 1, 2), LocalRule(0.1, 5, 0.9, 0.7)
+    steps, numbers = np.array([1e-9, 0.1, 0.2, 0.7]), np.array([3, 1, 40, 9])
+    for step, H, found in zip(steps, numbers, RoundMaps(A, rule)(steps, numbers), strict=True):
+        expected = rule._replace(step_size=step, local_steps=H).transition(A)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+
+
+def two_slopes(stay, steps):
+    """The mean-square radius of SA on slopes 0.3 and -1.5 that take turns, by the eigenvalues of 2 x 2 matrices."""
+    P = np.array([[stay, 1 - stay], [1 - stay, stay]])
+    squares = (1 + np.atleast_1d(steps)[:, None] * np.array([0.3, -1.5])) ** 2
+    return abs(np.linalg.eigvals(P * squares[:, None])).max(1)
+
+
+@pytest.mark.parametrize("stay", [0.5, 0.95])
+def test_the_largest_mean_square_stable_step_is_where_its_radius_is_one(stay):
+    """Independent slopes are stable up to -2 E[a] / E[a^2] = 1.2 / 1.17, sticky ones far less, as a fine grid says."""
+    steps = np.geomspace(1e-3, 2, 20_000)
+    first = steps[np.argmax(two_slopes(stay, steps) >= 1)]
+    assert stay != 0.5 or first == pytest.approx(1.2 / 1.17, rel=1e-3)
+    mean = Limit(2 / 0.6, "mean", "by hand")
+    found = largest_mean_square_step(fh.SA(0.3), lambda a: Radius(two_slopes(stay, a.step_size)[0], "exact"), mean)
+    assert found == pytest.approx(first, rel=1e-3)
+    assert found.kind == "mean square, exact"
+    assert found.scanned.startswith("8 steps a decade from 0.0333")
+
+
+def test_where_no_mean_square_radius_is_known_the_limit_is_that_of_the_mean_and_says_so():
+    mean = Limit(2.0, "mean", "by hand")
+    assert largest_mean_square_step(fh.SA(0.3), lambda algorithm: None, mean) is mean
+    estimated = largest_mean_square_step(fh.SA(0.3), lambda a: Radius(0.5 + a.step_size, "estimate"), mean)
+    assert (estimated, estimated.kind) == (pytest.approx(0.5, rel=1e-3), "mean square, estimated")
 
 
 @pytest.mark.parametrize("H", [1, 3, 20])

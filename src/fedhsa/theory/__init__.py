@@ -27,5 +27,6 @@ from .prediction import Prediction as Prediction
 from .prediction import Reach as Reach
 from .samples.estimate import Estimates as Estimates
 from .samples.estimate import estimate as estimate
+from .stability import Limit as Limit
 from .stability import max_local_steps as max_local_steps
 from .stability import max_step_size as max_step_size

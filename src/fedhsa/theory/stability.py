@@ -155,7 +155,9 @@ def largest_mean_square_step(
     while not growth(low) < 0:
         low /= 10
         if low < SMALLEST * base:
-            return Limit(0.0, KINDS[worst], f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable")
+            return Limit(
+                0.0, KINDS[worst], f"one step a decade from {low:.3g} to {BELOW * base:.3g}, none of them stable"
+            )
     first, points = low, low * 10 ** (np.arange(1, math.log10(ABOVE * base / low) * COARSE + 1) / COARSE)
     for step in np.unique([*points, *([own] if low < own < points[-1] else [])]):
         if not (now := growth(step)) < 0:
@@ -240,7 +242,7 @@ def _numbers(every: int, own: int) -> Iterator[np.ndarray]:
     numbers = np.unique([*range(1, every + 1), *further.astype(int), own])
     at = 0
     while at < len(numbers):  # small batches first: most methods are stable with many local steps, or unstable with few
-        size = min(max(ONE_BY_ONE, at), 128)
+        size = min(max(ONE_BY_ONE, at), 2 * ONE_BY_ONE)
         yield numbers[at : at + size]
         at += size
 
