@@ -197,6 +197,59 @@ def test_only_fed_hsa_with_constant_steps_is_fed(markov_run):
         bounds.evaluate(bounds.theorem_1, c, fh.FedHSA(0.1, 2, 0.5), T=1, d_0=1.0)
 
 
+def test_theorem_2_of_a_problem_is_its_formula_fed_with_the_constants_of_the_problem(markov_run):
+    problem, c, algorithm, run = markov_run
+    T = np.arange(100, run.error.shape[1])
+    found = fh.theory.theorem_2(problem, algorithm, rounds=T, theta=problem.theta_star + 3)
+    by_hand = bounds.theorem_2(
+        T=T,
+        d_0=9.0 * problem.dim,
+        M=problem.num_agents,
+        H=algorithm.local_steps,
+        eta=algorithm.step_size,
+        L=c.L,
+        mu=c.mu,
+        sigma=c.sigma,
+        rho=c.rho,
+        tau_bar=max(1.0, c.tau((algorithm.local_steps * algorithm.step_size) ** 2)),
+    )
+    np.testing.assert_allclose(found, by_hand, rtol=1e-12)
+    assert (run.error.mean(0)[100:] <= found).all()
+    one = fh.theory.theorem_2(problem, algorithm, rounds=100, theta=problem.theta_star + 3, constants=c)
+    assert one == found[0]
+
+
+def test_theorem_1_of_a_problem_holds_under_independent_sampling_and_is_refused_for_chains(markov_run):
+    problem, _, algorithm, _ = markov_run
+    independent = problem.iid()
+    run = fh.simulate(independent, algorithm, rounds=50, seeds=10)
+    assert (run.error.mean(0)[1:] <= fh.theory.theorem_1(independent, algorithm, rounds=np.arange(1, 51))).all()
+    with pytest.raises(ValueError, match=r"Theorem 1 says nothing here. .*: Sampling is markov"):
+        fh.theory.theorem_1(problem, algorithm, rounds=50)
+
+
+def test_a_theorem_gives_no_number_where_a_condition_fails(markov_run):
+    problem, c, algorithm, _ = markov_run
+    H, eta = algorithm.local_steps, algorithm.step_size
+    with pytest.raises(ValueError, match=r"Theorem 2 says nothing here. Theorem 2: step: eta = .* >"):
+        fh.theory.theorem_2(problem, fh.FedHSA(1.01 * eta, H), rounds=1000, constants=c)
+    with pytest.raises(ValueError, match=r"Theorem 2: rounds: 2 tau_bar = .* > T = 1\."):
+        fh.theory.theorem_2(problem, algorithm, rounds=[1, 1000], constants=c)
+    with pytest.raises(TypeError, match=r"bounds are for FedHSA with a constant step, got LocalSA"):
+        fh.theory.theorem_2(problem, fh.LocalSA(eta, H), rounds=1000, constants=c)
+    gaussian = CASES["quadratic"]().problem
+    with pytest.raises(ValueError, match=r"Assumption 1: growth: The noise of agent 0 is Gaussian"):
+        fh.theory.theorem_2(gaussian, fh.FedHSA(1e-6, H), rounds=1000)
+    with pytest.raises(ValueError, match=r"`rounds` must be a whole number, got 10.5"):
+        fh.theory.theorem_2(problem, algorithm, rounds=10.5, constants=c)
+
+
+def test_a_theorem_with_sampled_constants_warns():
+    problem = fh.problems.logistic.random(2, 2, 2)
+    with pytest.warns(UserWarning, match=r"Theorem 2 may not hold.*Lipschitz: Sampled.*Assumption 2: Sampled"):
+        assert fh.theory.theorem_2(problem, fh.FedHSA(1e-9, 2), rounds=10**6) > 0
+
+
 def test_without_geometric_mixing_there_is_no_largest_step():
     with pytest.raises(ValueError, match=r"Theorem 2 needs chains that mix geometrically \(Assumption 3\)"):
         bounds.largest_step(constants(CASES["quadratic"]().problem), 4)

@@ -23,6 +23,8 @@ from .paper import mixing as mixing
 from .paper.assumptions import check as check
 from .paper.constants import Constants as Constants
 from .paper.constants import constants as constants
+from .paper.theorems import theorem_1 as theorem_1
+from .paper.theorems import theorem_2 as theorem_2
 from .prediction import Prediction as Prediction
 from .prediction import Reach as Reach
 from .samples.estimate import Estimates as Estimates

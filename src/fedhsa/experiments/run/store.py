@@ -1,4 +1,4 @@
-"""StoredStudy experiments on disk: one folder each, made again only when settings or code have changed."""
+"""Finished experiments on disk: one folder each, made again only when settings or code have changed."""
 
 import dataclasses
 import hashlib
