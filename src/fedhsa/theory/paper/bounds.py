@@ -231,8 +231,7 @@ def evaluate(function: Callable, constants: Constants, algorithm: FedHSA, **othe
         >>> bool(late < early)
         True
     """
-    require_covered(algorithm)
-    H, eta = algorithm.local_steps, float(algorithm.step_size)
+    H, eta = require_covered(algorithm)
     known: dict[str, Callable[[], Any]] = {
         "M": lambda: constants.num_agents,
         "H": lambda: H,
@@ -248,16 +247,18 @@ def evaluate(function: Callable, constants: Constants, algorithm: FedHSA, **othe
     return function(**{name: value() for name, value in known.items() if name in missing}, **others)
 
 
-def require_covered(algorithm: Any) -> None:
-    """Raises unless the paper's results are about the algorithm, a FedHSA with a constant step and server step 1.
+def require_covered(algorithm: Any) -> tuple[int, float]:
+    r"""$H$ and $\eta$; raises unless the paper covers the algorithm: FedHSA at a constant step, $\alpha_g = 1$.
 
     !!! example
         >>> require_covered(fedhsa.FedHSA(0.1, local_steps=5))
+        (5, 0.1)
     """
     if not isinstance(algorithm, FedHSA) or isinstance(algorithm.step_size, AbstractSchedule):
         raise TypeError(f"The paper's bounds are for FedHSA with a constant step, got {algorithm}.")
     if algorithm.server_step != 1:
         raise ValueError(f"The paper's bounds are for `server_step` 1, got {algorithm.server_step}.")
+    return algorithm.local_steps, float(algorithm.step_size)
 
 
 # The lemmas behind the theorems.
