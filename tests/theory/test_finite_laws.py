@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 import fedhsa as fh
 import naive
@@ -134,12 +135,44 @@ def test_simulation_agrees_with_the_independent_law_at_many_settings(family, met
     assert abs(standard_errors(problem, method(step_size, H, server_step), rounds=60, seeds=1000)).max() < 4
 
 
-def test_growth_is_the_rate_of_the_mean_square_error():
+def test_the_mean_square_radius_is_the_rate_of_the_mean_square_error():
     """Scalar, one step a round: the factor is E(1 + eta a)^2."""
     A = np.array([1.0, 5.0]).reshape(1, 2, 1, 1)
     problem = finite_sum.from_arrays(A, np.zeros((1, 2, 1)), np.full((1, 2, 2), 0.5)).iid()
     law = IndependentLaw(problem, fh.SynchronisedSA(0.3))
-    assert law.growth() == pytest.approx(((1 - 0.3) ** 2 + (1 - 1.5) ** 2) / 2, rel=1e-12)
+    radius, kind = law.mean_square_radius()
+    assert radius == pytest.approx(((1 - 0.3) ** 2 + (1 - 1.5) ** 2) / 2, rel=1e-12)
+    assert kind == "exact"
+
+
+@pytest.mark.parametrize("gap", [1e-4, 1e-6])
+@pytest.mark.parametrize("d", [2, 7], ids=["from the matrix", "by GMRES"])
+def test_the_stationary_law_is_solved_however_close_to_instability(gap, d):
+    """One agent, one step: E = sum_o w (F E F^T + ...) as a Kronecker system, at the step whose radius is 1 - gap.
+
+    Rounding of the radius is amplified by 1/gap, so the tolerance is 1e-12 / gap.
+    """
+    rng = np.random.default_rng(3)
+    A = np.eye(d) + rng.normal(size=(4, d, d)) / np.sqrt(d)
+    b, identity, P = rng.normal(size=(4, d)), np.eye(d), np.full((1, 4, 4), 0.25)
+
+    def squares(eta):
+        return np.mean([np.kron(identity - eta * a, identity - eta * a) for a in A], axis=0)
+
+    def above(eta):
+        return abs(np.linalg.eigvals(squares(eta))).max() - (1 - gap)
+
+    eta = brentq(above, 0.2, 3.0, xtol=1e-15)
+    problem = finite_sum.from_arrays(A[None], b[None], P).iid()
+    root = np.linalg.solve(A.mean(0), b.mean(0))
+    g = b - A @ root
+    added = eta**2 * np.mean([np.kron(x, x) for x in g], axis=0)  # the error has mean zero, so nothing crosses
+    expected = np.linalg.solve(np.eye(d * d) - squares(eta), added).reshape(d, d)
+    law = IndependentLaw(problem, fh.SA(eta))
+    assert law.mean_square_radius().value == pytest.approx(1 - gap, abs=1e-10)
+    np.testing.assert_allclose(law.stationary().covariance, expected, rtol=1e-12 / gap)
+    with pytest.raises(ValueError, match="its mean-square error grows without bound"):
+        IndependentLaw(problem, fh.SA(brentq(above, 0.2, 3.0) * (1 + 2 * gap))).stationary()
 
 
 def test_a_method_whose_variance_grows_is_refused_though_its_mean_converges():

@@ -12,7 +12,6 @@ from .._json import plain
 from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
-from .laws.independent import IndependentLaw
 from .laws.moments import AbstractLaw
 from .maps.rounds import require_rule, start_error
 from .stability import largest_local_steps, largest_step
@@ -79,7 +78,8 @@ class Prediction:
     @functools.cached_property
     def mean_square_radius(self) -> float | None:
         """The factor of the mean-square error per round, noise in the operators' matrices included, or None."""
-        return self.law.growth() if isinstance(self.law, IndependentLaw) else None
+        radius = None if self.law is None else self.law.mean_square_radius()
+        return None if radius is None else radius.value
 
     @property
     def rate(self) -> float:

@@ -1,24 +1,27 @@
 """The exact law of independent observations from finite chains: second moments close."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_discrete_lyapunov
-from scipy.sparse.linalg import LinearOperator, eigs
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
 
 from ..._linear import spectral_radius, transpose
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import RoundMap, limit_error, require_rule, require_stable, round_map
 from .finite import affine_operators, finite_law
-from .moments import AbstractLaw, Moments, TooLargeError
+from .moments import AbstractLaw, Moments, Radius, TooLargeError
 
 LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""
-TOLERANCE = 1e-14
-SWEEPS = 10_000
-PATIENCE = 50
-"""After how many sweeps it is asked whether they converge at all."""
+TOLERANCE = 1e-12
+ROUNDING = 1e-14
+RESTART = 100
+ARNOLDI = 1000
+"""How many iterations are made before a radius is called an estimate."""
 DENSE = 5
 """Up to which dimension eigenvalues of the map of second moments are computed from its matrix."""
 
@@ -67,32 +70,60 @@ class IndependentLaw(AbstractLaw):
             yield Moments(mean, E - np.outer(mean, mean))
 
     def stationary(self):
-        r"""Sweeps of $E = \Phi E \Phi^T + R(E)$, which converge exactly where the method is mean-square stable."""
+        r"""Solves $E = T(E) + E_0$ for the second moment, the map of a round at the limit of the mean.
+
+        Small systems by their matrix; others by GMRES, preconditioned with the map without noise, $\Phi E \Phi^T$.
+        """
         mean = limit_error(self.map, self.algorithm)
-        E, Phi = np.outer(mean, mean), self.map.transition
-        for sweep in range(SWEEPS):
-            before, E = E, solve_discrete_lyapunov(Phi, self._next(mean, E)[1] - Phi @ E @ Phi.T)
-            size = np.abs(E).max()
-            if np.abs(E - before).max() <= TOLERANCE * size:
-                break
-            if sweep == PATIENCE or not size < 1e100:
-                require_stable(self.growth(), type(self.algorithm).__name__, mean_square=True)
-        return Moments(mean, E - np.outer(mean, mean))
-
-    def growth(self) -> float:
-        """The factor of the mean-square error per round in the long run; from 1 on it grows without bound."""
-        d, zero = len(self.map.offset), np.zeros(len(self.map.offset))
-        base = self._next(zero, np.zeros((d, d)))[1]
-
-        def after_a_round(E: np.ndarray) -> np.ndarray:
-            E = E.reshape(d, d)
-            return (self._next(zero, (E + E.T) / 2)[1] - base).ravel()
-
+        radius, _ = self.mean_square_radius()
+        require_stable(radius, type(self.algorithm).__name__, mean_square=True)
+        d, Phi = len(mean), self.map.transition
+        base = self._next(mean, np.zeros((d, d)))[1].ravel()
         if d <= DENSE:
-            return spectral_radius(np.stack([after_a_round(unit) for unit in np.eye(d * d)], axis=1))
-        operator: Any = LinearOperator((d * d, d * d), matvec=after_a_round, dtype=np.float64)  # pyright: ignore[reportCallIssue]
-        values = eigs(operator, k=1, v0=np.eye(d).ravel(), maxiter=10_000, return_eigenvectors=False)
-        return float(abs(values[0]))
+            E = np.linalg.solve(np.eye(d * d) - self._matrix, base)
+        else:
+            left = _operator(d, lambda E: E.ravel() - self._carried(E))
+            first = _operator(d, lambda E: solve_discrete_lyapunov(Phi, E).ravel())
+            rtol = max(TOLERANCE, ROUNDING / (1 - radius))  # the solution is that much larger than `base`
+            E, failed = gmres(left, base, rtol=rtol, atol=0.0, M=first, restart=RESTART, maxiter=10)
+            if failed:
+                raise ArithmeticError(f"GMRES did not solve the stationary law to {rtol:.1g}. Use a smaller step.")
+        E = E.reshape(d, d)
+        return Moments(mean, (E + E.T) / 2 - np.outer(mean, mean))
+
+    def mean_square_radius(self):
+        """From 1 on the mean-square error grows without bound; from the matrix, or in larger dimensions by Arnoldi."""
+        d = len(self.map.offset)
+        if d <= DENSE:
+            return Radius(spectral_radius(self._matrix), "exact")
+        operator = _operator(d, self._carried)
+        try:
+            values = eigs(operator, k=1, v0=np.eye(d).ravel(), maxiter=ARNOLDI, return_eigenvectors=False)
+        except ArpackNoConvergence:
+            return Radius(self._power_iteration(), "estimate")
+        return Radius(float(abs(values[0])), "exact")
+
+    def _power_iteration(self) -> float:
+        E, size = np.eye(len(self.map.offset)), 1.0
+        for _ in range(ARNOLDI):
+            E = self._carried(E).reshape(E.shape)
+            size = np.abs(E).max()
+            E = E / size
+        return float(size)
+
+    @functools.cached_property
+    def _matrix(self) -> np.ndarray:
+        d = len(self.map.offset)
+        return np.stack([self._carried(unit.reshape(d, d)) for unit in np.eye(d * d)], axis=1)
+
+    def _carried(self, E: np.ndarray) -> np.ndarray:
+        """What a round makes of the second moment `E`, without what it adds to it; flat."""
+        return (self._next(np.zeros(len(E)), (E + E.T) / 2)[1] - self._added).ravel()
+
+    @functools.cached_property
+    def _added(self) -> np.ndarray:
+        zero = np.zeros_like(self.map.transition)
+        return self._next(zero[0], zero)[1]
 
     def _next(self, mean: np.ndarray, E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean and second moment of the error after one more round."""
@@ -139,3 +170,8 @@ class IndependentLaw(AbstractLaw):
             one = np.einsum("iab,ib->ia", F, one) + eta * (self.r + kappa * (r_bar - self.r))
             steps.append((e, g, g_bar, one))
         return steps
+
+
+def _operator(d: int, of_matrix: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """A linear map of matrices as SciPy wants it."""
+    return LinearOperator((d * d, d * d), matvec=lambda E: of_matrix(E.reshape(d, d)), dtype=np.float64)  # pyright: ignore[reportCallIssue]
