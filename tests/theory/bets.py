@@ -43,7 +43,7 @@ def tiny(family, M, stay, seed=0):
             drawn.append((_lazy(P, 2 * stay - 1), *rest))
         else:
             P = _lazy(np.full((2, 2), 0.5), 2 * stay - 1)
-            drawn.append((_symmetric(rng, 2, 2, 0.1, 1.6), rng.normal(size=(2, 2)), P))
+            drawn.append((_symmetric(rng, 2, 2, -0.5, 2.0), rng.normal(size=(2, 2)), P))
     return Federation(family, tuple(np.array(x) for x in zip(*drawn, strict=True)))
 
 
@@ -76,6 +76,17 @@ def diverging(M):
     return Federation("finite-sum", tuple(np.repeat(x[None], M, axis=0) for x in (A, b, P)))
 
 
+def harsh(M):
+    """Scalar sums like those of `diverging`, of unlike agents: their matrices' noise exceeds their mean slope."""
+    P = _lazy(np.full((2, 2), 0.5), 0.9)
+    drawn = []
+    for i in range(M):
+        rng = np.random.default_rng([8, i])
+        slopes = np.array([-0.3, 1.5]) + rng.uniform(-0.1, 0.1, 2)
+        drawn.append((slopes.reshape(2, 1, 1), rng.normal(size=(2, 1)), P))
+    return Federation("finite-sum", tuple(np.array(x) for x in zip(*drawn, strict=True)))
+
+
 def _lazy(P, stay):
     return stay * np.eye(len(P)) + (1 - stay) * P
 
@@ -98,7 +109,9 @@ class Case(NamedTuple):
 
     @property
     def federation(self):
-        return equal(self.M) if self.kind == "equal" else many(self.family, self.M, self.kind)
+        if self.kind in ("fast", "lazy"):
+            return many(self.family, self.M, self.kind)
+        return {"equal": equal, "harsh": harsh}[self.kind](self.M)
 
     @property
     def rule(self):
@@ -118,6 +131,12 @@ MANY = [
 ]
 EQUAL = [
     Case("td", "equal", M, method, 20, eta) for M in (64, 256) for method in ("FedHSA", "LocalSA") for eta in (0.1, 0.3)
+]
+HARSH = [
+    Case("finite-sum", "harsh", M, method, H, eta)
+    for M in (16, 64)
+    for method, H in (("FedHSA", 1), ("FedHSA", 10), ("LocalSA", 10))
+    for eta in (0.05, 0.1, 0.2)
 ]
 TRANSIENTS = [case for case in MANY if case.M == 16]
 ROUNDS = 30
@@ -143,9 +162,13 @@ def record(case):
     if case in TRANSIENTS:
         paths = enumeration.simulate(agents, case.rule, -root, seeds=6000, rng=rng)
         squares = np.array([(e**2).sum(0) for e in itertools.islice(paths, ROUNDS + 1)])
-        error, standard_error = enumeration.mean_and_error(squares)
-        found |= {"error": error.tolist(), "error_se": standard_error.tolist()}
-    return case.name, found
+        found["error"], found["error_se"] = enumeration.mean_and_error(squares)
+    return case.name, {name: _short(values) for name, values in found.items()}
+
+
+def _short(values):
+    """Numbers with six digits, as JSON has them."""
+    return [_short(x) for x in values] if np.ndim(values) else float(f"{values:.6g}")
 
 
 def recorded():
@@ -154,11 +177,13 @@ def recorded():
 
 
 if __name__ == "__main__":
-    cases = sorted(MANY + EQUAL, key=lambda case: -np.prod([float(x) for x in work(case)[1:]]) * case.M * case.H)
+    cases = sorted(
+        MANY + EQUAL + HARSH, key=lambda case: -np.prod([float(x) for x in work(case)[1:]]) * case.M * case.H
+    )
     found = {}
     with multiprocessing.Pool() as pool:
         for name, numbers in pool.imap_unordered(record, cases, chunksize=1):
             found[name] = numbers
             print(f"{len(found)}/{len(cases)} {name}: {numbers['floor']:.4g} +- {numbers['floor_se']:.1g}", flush=True)
-    found = {case.name: found[case.name] for case in MANY + EQUAL}
-    RECORDED.write_text(json.dumps(found, indent=1, default=float))
+    lines = [f"{json.dumps(case.name)}: {json.dumps(found[case.name])}" for case in MANY + EQUAL + HARSH]
+    RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")

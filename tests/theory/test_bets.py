@@ -22,7 +22,7 @@ def test_a_round_by_its_agents_is_the_sum_over_all_its_trajectories(M, H, correc
 
 def test_the_enumerated_law_is_that_of_simulation():
     """3000 seeds: the first rounds and the long run within 4 standard errors."""
-    agents, root = bets.tiny("finite-sum", 3, 0.8).agents()
+    agents, root = bets.many("finite-sum", 3, "lazy").agents()
     rule, rng = Rule(0.3, 3, 0.8), np.random.default_rng(0)
     law = Law(agents, rule)
     paths = itertools.islice(enumeration.simulate(agents, rule, -root, seeds=3000, rng=rng), 21)
