@@ -44,7 +44,7 @@ def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
     for _ in range(DOUBLINGS):
         added = left @ X @ right
         X = X + added
-        if not np.abs(added).max() > 1e-17 * np.abs(X).max():
+        if not np.abs(added).max(initial=0.0) > 1e-17 * np.abs(X).max(initial=0.0):
             break
         left, right = left @ left, right @ right
     return X

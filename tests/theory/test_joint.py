@@ -244,7 +244,7 @@ def test_a_first_round_of_its_own_leaves_only_the_mean():
 
 
 def test_where_only_the_mean_is_known_the_prediction_says_so():
-    problem, algorithm = CASES["td"]().problem, fh.SCAFFLSA(STEP, H)
+    problem, algorithm = CASES["td"]().problem, fh.Scaffnew(STEP, probability=0.5)
     prediction = predict(problem, algorithm)
     assert (prediction.basis, prediction.stable) == ("mean", True)
     assert np.isnan(prediction.floor)

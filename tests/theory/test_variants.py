@@ -1,10 +1,12 @@
 """Predictions for wrappers and for methods that carry state: against enumeration and simulation."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.problems import quadratic
+from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.theory import exact, predict
 from fedhsa.theory.maps.rounds import local_rule
 
@@ -35,3 +37,72 @@ def test_an_error_inside_an_exact_law_is_not_taken_for_a_problem_too_large(monke
     monkeypatch.setattr(exact, "law", broken)
     with pytest.raises(TypeError, match="a fault"):
         predict(quadratic.random(num_agents=3, dim=2), fh.FedHSA(0.05, local_steps=4))
+
+
+STAY = 0.8
+
+
+def two_chains(slopes=((0.5, 0.5), (1.5, 1.5)), stay=STAY):
+    """G_i = b_i(s) - a_i(s) theta on two-state chains that stay; by default the noise is additive."""
+    A = np.array(slopes).reshape(2, 2, 1, 1)
+    b = np.array([[2.0, 0.0], [-1.0, 1.5]]).reshape(2, 2, 1)
+    P = np.array([[stay, 1 - stay], [1 - stay, stay]])
+    return finite_sum.from_arrays(A, b, np.stack([P, P]))
+
+
+def scafflsa(problem, seen, rounds, eta, H):
+    """Its loop: local steps with shifts, which add up how far each agent was from the average."""
+    theta, xi, path = 0.0, np.zeros(len(seen)), [0.0]
+    a, b = problem.agents.A[..., 0, 0], problem.agents.b[..., 0]
+    for t in range(rounds):
+        ends = np.full(len(seen), theta)
+        for i in range(len(seen)):
+            for s in seen[i][t * H : (t + 1) * H]:
+                ends[i] += eta * (b[i, s] - a[i, s] * ends[i] + xi[i])
+        theta = ends.mean()
+        xi += (theta - ends) / (eta * H)
+        path.append(theta)
+    return np.array(path)
+
+
+def enumerated(problem, loop, length):
+    """E|e|^2 of every round, summed over every trajectory of two agents with two states."""
+    pi, P, expected = problem.agents.source.stationary, problem.agents.source.transition, 0.0
+
+    def trajectories(i):
+        for states in itertools.product((0, 1), repeat=length):
+            yield states, pi[i, states[0]] * np.prod([P[i, s, t] for s, t in itertools.pairwise(states)])
+
+    for (first, p), (second, q) in itertools.product(trajectories(0), trajectories(1)):
+        expected = expected + p * q * (loop([first, second]) - problem.theta_star) ** 2
+    return expected
+
+
+def test_scafflsa_under_additive_chain_noise_is_the_sum_over_all_trajectories():
+    problem, rounds, eta, H = two_chains(), 3, 0.3, 2
+    expected = enumerated(problem, lambda seen: scafflsa(problem, seen, rounds, eta, H), rounds * H)
+    found = predict(problem, fh.SCAFFLSA(eta, local_steps=H))
+    np.testing.assert_allclose(found.error(rounds), expected, rtol=1e-12)
+    assert found.law.left_out < 1e-15
+    assert found.floor == pytest.approx(found.error(400)[-1], rel=1e-9)
+
+
+def test_two_ways_to_write_a_method_have_one_law():
+    """Also where they carry different things: SCAFFOLD's first option is the one-exchange FedHSA if all take part."""
+    problem = td.random(3, 3, 2, laziness=0.6, key=1)
+    found = [predict(problem, a) for a in (fh.SCAFFOLD(0.2, 3, option=1), fh.OneExchangeFedHSA(0.2, 3))]
+    np.testing.assert_allclose(found[0].bias, found[1].bias, rtol=1e-8)
+    np.testing.assert_allclose(found[0].covariance, found[1].covariance, rtol=1e-8)
+    assert [f.basis for f in found] == ["additive noise"] * 2
+
+
+@pytest.mark.parametrize("laziness", [0.5, 0.9])
+def test_scafflsa_on_chains_has_the_predicted_floor_or_says_what_is_left_out(laziness):
+    """Within 4 standard errors and what the law says it leaves out."""
+    problem = finite_sum.random(4, 3, 2, laziness=laziness, key=1)
+    algorithm = fh.SCAFFLSA(0.03, local_steps=5)
+    found = predict(problem, algorithm)
+    runs = fh.simulate(problem, algorithm, rounds=500, seeds=60).error[:, 150:].mean(1)
+    off, sem = abs(found.floor - runs.mean()), runs.std() / np.sqrt(len(runs))
+    assert off < 4 * sem + found.law.left_out * runs.mean()
+    assert found.law.left_out < 0.35

@@ -10,7 +10,7 @@ from ..problems import Problem
 from ..sources import Silent
 from .laws.carried import carried_law
 from .laws.finite import additive_noise, finite_law
-from .laws.gaussian import GaussianLaw
+from .laws.gaussian import gaussian_law
 from .laws.independent import IndependentLaw
 from .laws.moments import AbstractLaw, Moments
 from .laws.product import ProductLaw
@@ -56,12 +56,12 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     check_reach(problem, algorithm)
     algorithm.check(problem)
     if map is None and local_rule(algorithm) is None and (joint := Joint(problem, algorithm)).carries_more:
-        return carried_law(joint, algorithm)
+        return carried_law(joint)
     source = problem.agents.source
     if isinstance(source, Silent):
         return NoiselessLaw(problem, algorithm, map)
     if additive_noise(problem) is not None:
-        return GaussianLaw(problem, algorithm, map)
+        return gaussian_law(problem, algorithm, map)
     finite = finite_law(source)
     if finite is None:
         raise TypeError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import _check
+from ..._linear import spectral_radius
 from ..._types import SeedLike
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
@@ -16,14 +17,15 @@ from ...sources import Silent
 from ..maps.joint import Joint, JointMap
 from ..maps.linearise import linearised
 from ..maps.modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
-from ..maps.rounds import RoundMap, require_stable
+from ..maps.rounds import require_stable
 from ..prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
 from ..samples.estimate import estimate
 from ..stability import largest_carried_step
-from .finite import additive_noise
+from .additive import AdditiveLaw, ChainNoise, HiddenNoise, State
+from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
-from .gaussian import GaussianLaw
-from .moments import AbstractLaw, Moments
+from .gaussian import autoregressive
+from .moments import AbstractLaw, Moments, Radius, TooLargeError
 
 CLOSE = 1e-10
 """How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""
@@ -48,38 +50,83 @@ class CarriedLaw(AbstractLaw):
         return Moments(error_of(self.joint), np.zeros((self.joint.problem.dim,) * 2))
 
 
-class CarriedGaussianLaw(AbstractLaw):
-    """The error under additive VAR(1) noise: all that is carried and the noise form a linear-Gaussian system."""
+class CarriedNoiseLaw(AbstractLaw):
+    """The error under noise that adds to the rounds: all that is carried and the noise form a linear system.
 
-    def __init__(self, joint: Joint, algorithm: AbstractAlgorithm, noise: np.ndarray):
-        problem = joint.problem
-        self.map, self.starting = joint.map(), joint.start_spread[joint.kept]
+    The mean is that of `CarriedLaw`, and what the noise adds to it.
+    """
+
+    def __init__(self, joint: Joint, noise: HiddenNoise, *, basis: str):
+        self.joint, self.noise, self.basis, self.map = joint, noise, basis, joint.map()
         self.modes = reduced(self.map)
-        self.whole = GaussianLaw(problem, algorithm, RoundMap(self.map.transition, self.map.offset, noise))
-        part = RoundMap(self.modes.transition, self.modes.offset, self.modes.project @ noise)
-        self.reachable = GaussianLaw(problem, algorithm, part)
+        self.push = np.zeros(joint.size)
+        """What noise adds to the mean of the state in a round."""
+        self.whole = AdditiveLaw(self.map.transition, self.push, noise, joint.name, basis=basis)
+        part = noise.through(self.modes.project)
+        self.reachable = AdditiveLaw(self.modes.transition, self.modes.offset, part, joint.name, basis=basis)
 
     def path(self, start, rounds):
         C = self.map.observe
-        for mean, covariance in self.whole.path(self.starting @ start, rounds):
-            yield Moments(C @ mean, C @ covariance @ C.T)
+        added = AdditiveLaw(self.map.transition, self.push, self.noise, self.joint.name, basis=self.basis)
+        both = zip(
+            CarriedLaw(self.joint).path(start, rounds), added.path(np.zeros(len(self.push)), rounds), strict=True
+        )
+        for (mean, _), (more, covariance) in both:
+            yield Moments(mean + C @ more, C @ covariance @ C.T)
 
-    def state(self) -> Moments:
-        """Mean and covariance of what is reachable, in its own coordinates."""
-        return self.reachable.stationary()
+    @functools.cached_property
+    def state(self) -> State:
+        """The moments of what is reachable in the long run, in its own coordinates."""
+        return self.reachable.settled()
+
+    def added_mean(self) -> np.ndarray:
+        """What noise adds to the mean of the error in the long run."""
+        Phi, project, C = self.modes.transition, self.modes.project, self.modes.observe
+        return C @ np.linalg.solve(np.eye(len(Phi)) - Phi, project @ self.push)
+
+    def pushed_modes(self) -> Modes:
+        """The map of what is reachable, with what noise adds to its mean."""
+        return self.modes._replace(offset=self.modes.offset + self.modes.project @ self.push)
 
     def stationary(self):
-        C, (mean, covariance) = self.modes.observe, self.state()
-        return Moments(self.modes.origin + C @ mean, C @ covariance @ C.T)
+        C, (mean, covariance, *_) = self.modes.observe, self.state
+        return Moments(self.modes.origin + C @ mean + self.added_mean(), C @ covariance @ C.T)
+
+    def mean_square_radius(self):
+        return Radius(visible_radius(self.modes) ** 2, "exact" if self.basis == "exact" else "estimate")
 
 
-def gaussian_law(joint: Joint, algorithm: AbstractAlgorithm) -> CarriedGaussianLaw | None:
+def gaussian_law(joint: Joint) -> CarriedNoiseLaw | None:
     """The law under additive VAR(1) noise, where there is such noise, nothing else is random and rounds are alike."""
     noise = joint.noise() if joint.size <= DENSE and additive_noise(joint.problem) is not None else None
     if noise is None:
         return None
-    law = CarriedGaussianLaw(joint, algorithm, noise)
+    law = CarriedNoiseLaw(joint, autoregressive(joint.problem.agents.source, noise), basis="exact")
     return law if _first_is_like_others(joint, law.map) and _leaves_alone(law, noise) else None
+
+
+def chain_law(joint: Joint) -> CarriedNoiseLaw | None:
+    """The law under the noise of finite chains, where nothing else is random and the problem is not too large."""
+    if joint.size > DENSE or joint.chancy or finite_law(joint.problem.agents.source) is None:
+        return None
+    map = joint.map()
+    modes = reduced(map)
+    if not spectral_radius(modes.transition) < 1:
+        return None
+    x = np.linalg.solve(np.eye(len(modes.offset)) - modes.transition, modes.offset)
+    try:
+        chains = ChainNoise(joint, map.first + modes.project.T @ x)
+    except TooLargeError:
+        return None
+    law = CarriedNoiseLaw(joint, chains.hidden(), basis="additive noise")
+    if not _leaves_alone(law, chains.R):
+        return None
+    law.whole.offset = law.push = chains.push(law.whole.crossed())
+    # Where an agent observes, its error is the server's and what its own noise has added in the round.
+    C = law.map.observe
+    own = joint.num_agents * C @ law.whole.added() @ C.T
+    law.left_out = chains.strength(law.stationary().covariance + own)
+    return law
 
 
 def _first_is_like_others(joint: Joint, map: JointMap) -> bool:
@@ -87,10 +134,10 @@ def _first_is_like_others(joint: Joint, map: JointMap) -> bool:
     return np.allclose(map.first, map.offset, atol=CLOSE) and np.allclose(map.spread, spread, atol=CLOSE)
 
 
-def _leaves_alone(law: CarriedGaussianLaw, noise: np.ndarray) -> bool:
-    """Whether noise moves nothing that shows and that rounds never bring back."""
-    hidden = noise - law.modes.project.T @ (law.modes.project @ noise)
-    return float(np.abs(law.map.observe @ law.map.transition @ hidden).max()) <= CLOSE * float(np.abs(noise).max())
+def _leaves_alone(law: CarriedNoiseLaw, responses: np.ndarray) -> bool:
+    """Whether noise moves nothing that shows and that rounds never bring back; `responses` are `(M, H, n, k)`."""
+    hidden = responses - law.modes.project.T @ (law.modes.project @ responses)
+    return float(np.abs(law.map.observe @ law.map.transition @ hidden).max()) <= CLOSE * float(np.abs(responses).max())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,15 +204,15 @@ class CarriedPrediction(Prediction):
         state = rounds @ np.concatenate([np.zeros(m), start, [1.0, 1.0]])
         mean = self.modes.observe @ state[:m] + state[m:-2] + self.modes.origin * (state[-1] - state[-2])
         square = float(mean @ mean)
-        if not self.stable or not isinstance(self.law, CarriedGaussianLaw):
+        if not self.stable or not isinstance(self.law, CarriedNoiseLaw):
             return square
         left = self.modes.observe @ rounds[:m, :m]
         return square + self.noise_variance - float(np.trace(left @ self._state_covariance @ left.T))
 
     @functools.cached_property
     def _state_covariance(self) -> np.ndarray:
-        assert isinstance(self.law, CarriedGaussianLaw)
-        return self.law.state().covariance
+        assert isinstance(self.law, CarriedNoiseLaw)
+        return self.law.state.E
 
 
 def predict_carried(
@@ -189,13 +236,20 @@ def predict_carried(
         growth = radius_of(joint)
         limit = error_of(joint) if growth < 1 else np.full(d, np.inf)
     stable, nothing, unknown = growth < 1, np.zeros(d), np.full(d, np.nan)
-    law, covariance, markov, basis = CarriedLaw(joint), np.diag(unknown), unknown, "mean"
+    law, covariance, markov, basis, persistent = CarriedLaw(joint), np.diag(unknown), unknown, "mean", limit
     if not stable:
-        limit, covariance, markov = np.full(d, np.inf), np.diag(np.full(d, np.inf)), nothing
+        limit = persistent = np.full(d, np.inf)
+        covariance, markov = np.diag(limit), nothing
     elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
         covariance, markov, basis = np.zeros((d, d)), nothing, "exact"
-    elif problem.affine and noise_is_known(problem) and (exact := gaussian_law(joint, algorithm)) is not None:
-        law, covariance, markov, basis = exact, exact.stationary().covariance, nothing, "exact"
+    elif noise_is_known(problem) and problem.affine and (found := gaussian_law(joint) or chain_law(joint)) is not None:
+        law, basis, markov, persistent = (
+            found,
+            found.basis,
+            found.added_mean(),
+            limit if found.basis == "exact" else unknown,
+        )
+        covariance, modes = found.stationary().covariance, found.pushed_modes()
     return CarriedPrediction(
         basis=basis,
         stable=stable,
@@ -203,7 +257,7 @@ def predict_carried(
         markov_bias=markov,
         curvature_bias=nothing if problem.affine or not stable else unknown,
         covariance=covariance,
-        persistent_bias=limit,
+        persistent_bias=persistent,
         interval=None,
         transition=np.empty((0, 0)) if modes is None else modes.transition,
         offset=np.empty(0) if modes is None else modes.offset,
@@ -217,12 +271,12 @@ def predict_carried(
     )
 
 
-def carried_law(joint: Joint, algorithm: AbstractAlgorithm) -> AbstractLaw:
+def carried_law(joint: Joint) -> AbstractLaw:
     """The exact law of a method that carries more than the parameter; a TypeError where there is none."""
     joint.check()
     if isinstance(joint.problem.agents.source, Silent) and len(joint.coins) == 1:
         return CarriedLaw(joint)
-    law = gaussian_law(joint, algorithm)
+    law = gaussian_law(joint)
     if law is None:
         raise TypeError(
             f"The exact law of {joint.name}, which carries more than theta from round to round, is known without noise "

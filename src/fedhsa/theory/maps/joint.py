@@ -1,6 +1,7 @@
 """Joint maps: what one round does to everything a method carries, read off the algorithm's own exchanges."""
 
 import copy
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,8 +15,9 @@ from ..._random import fold_in
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm, AbstractSchedule, Round
 from ...algorithms.play import one_seed, play, start
-from ...problems import Problem
+from ...problems import AbstractAgent, Problem
 from ...problems.quadratic import QuadraticAgent
+from ...sources import AbstractSource
 
 ROUNDS = (1, 2, 3, 10, 1009)
 """Rounds that must be alike for a method to have one map; the first of a run may differ."""
@@ -44,6 +46,25 @@ class JointMap(NamedTuple):
     r"""$a$, `(n,)`."""
     spread: np.ndarray
     r"""$B$, `(n, d)`."""
+
+
+class Probe(NamedTuple):
+    """What is added to an operator: a vector, and a matrix that acts on the error."""
+
+    noise: Any
+    matrix: Any
+
+
+class ProbedAgent(AbstractAgent):
+    """An agent without noise whose observations are what is added to its operator."""
+
+    source: AbstractSource
+    agent: AbstractAgent
+    root: Any
+
+    def operator(self, theta, o, /):
+        value = self.agent.mean_operator(theta) + o.noise
+        return value if o.matrix is None else value + o.matrix @ (theta - self.root)
 
 
 class Joint:
@@ -203,16 +224,60 @@ class Joint:
 
     def noise(self) -> np.ndarray | None:
         r"""The response of the kept state to additive noise, `(M, H, n, d)`; None where there is another noise."""
-        agents, H = self.problem.agents, self.algorithm.block_length
-        if not isinstance(agents, QuadraticAgent) or len(self.coins) > 1:
-            return None
+        return self.responses().noise if isinstance(self.problem.agents, QuadraticAgent) and not self.chancy else None
+
+    @functools.cached_property
+    def chancy(self) -> bool:
+        """Whether a round is random without noise too: by a coin, or by what decides how noise counts."""
+        if len(self.coins) > 1:
+            return True
+        first, second = (self._respond(self.base, self._quiet(matrix=False), key).noise for key in (0, 1))
+        return not np.allclose(first, second, rtol=ALIKE, atol=0)
+
+    def responses(self, moves: np.ndarray | None = None) -> "Probe":
+        r"""How the kept state after a round responds to changes of each agent's operator at each of its observations.
+
+        Without `moves` to added vectors alone, `(M, H, n, d)`; with them at the state $y$, also to added matrices that
+        act on the error, `(M, H, n, d, d)`.
+        """
+        found = self._respond(self._state(moves), self._quiet(matrix=moves is not None), 0)
+        return Probe(*(None if x is None else np.moveaxis(x, 0, 2) for x in found))
+
+    def _respond(self, state: np.ndarray, quiet: "Probe", key: int) -> "Probe":
         with precision():
-            noisy, quiet = tree.to_device((agents, np.zeros((self.num_agents, H, self.problem.dim))), "float64")
-            state, kept = jnp.asarray(self.base), jnp.asarray(self.kept)
-            setting = (noisy, self.algorithm, self.rest, self.unravel, state, kept, quiet)
-            responses = [response(*setting, jnp.asarray(key)) for key in (0, 1)]
-        first, second = (np.moveaxis(np.asarray(r), 0, 2) for r in responses)
-        return first if np.allclose(first, second, rtol=ALIKE, atol=0) else None
+            setting = (self._probed, self.algorithm, self.rest, self.unravel, jnp.asarray(state))
+            return tree.to_host(response(*setting, jnp.asarray(self.kept), quiet, jnp.asarray(key)))
+
+    def bends(
+        self, moves: np.ndarray, agent: np.ndarray, step: np.ndarray, matrix: np.ndarray, along: tuple[np.ndarray, ...]
+    ) -> np.ndarray:
+        r"""Second derivatives of the kept state after a round from the state $y$, summed over rows.
+
+        A row adds `matrix` to an agent's operator at one of its steps, and moves along `along`: a move of the kept
+        state `(rows, n)`, and vectors `(rows, H, d)` and matrices `(rows, H, d, d)` added to that agent's operators.
+        """
+        into = np.zeros((self.size, len(self.base)))
+        into[np.arange(self.size), self.kept] = 1.0
+        with precision():
+            setting = (self._probed, self.algorithm, self.rest, self.unravel, jnp.asarray(self._state(moves)))
+            rows = tree.to_device((agent, step, matrix, (along[0] @ into, *along[1:])), "float64")
+            return np.asarray(bend(*setting, jnp.asarray(self.kept), self._quiet(matrix=True), rows))
+
+    def _state(self, moves: np.ndarray | None) -> np.ndarray:
+        state = self.base.copy()
+        if moves is not None:
+            state[self.kept] += moves
+        return state
+
+    def _quiet(self, *, matrix: bool) -> "Probe":
+        shape = (self.num_agents, self.algorithm.block_length, self.problem.dim)
+        with precision():
+            return Probe(jnp.zeros(shape), jnp.zeros((*shape, shape[-1])) if matrix else None)
+
+    @functools.cached_property
+    def _probed(self) -> "ProbedAgent":
+        roots = jnp.broadcast_to(jnp.asarray(self.problem.root, "float64"), (self.num_agents, self.problem.dim))
+        return ProbedAgent(self.agents.source, self.agents, roots)
 
     def parameters(self, rounds: int, theta: np.ndarray) -> np.ndarray:
         """The parameter before the first round and after each of `rounds`, `(rounds + 1, d)`, from `theta`."""
@@ -363,15 +428,39 @@ def pull_back(agents, algorithm, rest, unravel, coins, weights, state, covector)
     return jax.vjp(step, state, has_aux=True)[1](covector)[0]
 
 
-@eqx.filter_jit
-def response(agents, algorithm, rest, unravel, state, kept, block, key):
-    """How the kept state after a round responds to noise."""
+def _noisy_stepper(agents, algorithm, rest, unravel, kept, key):
+    """The kept state after a round as a function of the flat state and of what the agents observe."""
 
-    def after(block):
+    def after(state, block):
         shared = Round(jnp.ones((), int), jax.random.key(key), num_agents=tree.leading_axis(agents))
         return ravel_pytree(floats(_play(agents, algorithm, whole(unravel(state), rest), block, shared))[0])[0][kept]
 
-    return jax.jacrev(after)(block)
+    return after
+
+
+@eqx.filter_jit
+def response(agents, algorithm, rest, unravel, state, kept, block, key):
+    """How the kept state after a round responds to what the agents observe."""
+    after = _noisy_stepper(agents, algorithm, rest, unravel, kept, key)
+    return jax.jacrev(lambda block: after(state, block))(block)
+
+
+@eqx.filter_jit
+def bend(agents, algorithm, rest, unravel, state, kept, quiet, rows):
+    """Second derivatives, along a matrix added at one step and along what moved an agent before it; their sum."""
+    after = _noisy_stepper(agents, algorithm, rest, unravel, kept, 0)
+
+    def one(row):
+        agent, step, matrix, (moved, noises, matrices) = row
+        added = quiet._replace(matrix=quiet.matrix.at[agent, step].set(matrix))
+        before = Probe(quiet.noise.at[agent].set(noises), quiet.matrix.at[agent].set(matrices))
+
+        def responded(state, block):
+            return jax.jvp(lambda block: after(state, block), (block,), (added,))[1]
+
+        return jax.jvp(responded, (state, quiet), (moved, before))[1]
+
+    return jnp.sum(jax.lax.map(one, rows, batch_size=CHUNK), axis=0)
 
 
 @eqx.filter_jit

@@ -1,0 +1,265 @@
+"""Noise that adds to linear rounds, however it is correlated in time: the law behind additive and small noise."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+
+from ..._linear import spectral_radius, stein_sum, transpose
+from ..maps.joint import Joint
+from ..maps.rounds import require_stable
+from .finite import AffineOperators, affine_operators, finite_law
+from .moments import AbstractLaw, Moments, Radius, TooLargeError
+
+LARGEST = 2**26
+"""How many numbers the responses of all outcomes may have."""
+
+
+class HiddenNoise(NamedTuple):
+    r"""What moves the state in a round: $\sum_{i,\ell} (C_{i,\ell} u_{i,\ell} + v_{i,\ell})$.
+
+    The agents' hidden states follow $u_{i,\ell+1} = Q_i u_{i,\ell} + w_{i,\ell}$; $v$ and $w$ have mean
+    zero given all that was before. Only first and second moments matter, so that VAR(1) noise is of this form, and so
+    are finite chains, with $u = 1\{s\} - \pi$.
+    """
+
+    Q: np.ndarray
+    """`(M, s, s)`."""
+    C: np.ndarray
+    """`(M, H, n, s)`."""
+    hidden: np.ndarray
+    """The covariance of $w$, `(M, s, s)`."""
+    seen: np.ndarray
+    """That of $v$, summed over the agents, `(H, n, n)`."""
+    both: np.ndarray
+    """That of $v$ with $w$, `(M, H, n, s)`."""
+    stationary: np.ndarray
+    """That of $u$ in the long run, `(M, s, s)`."""
+    start: np.ndarray
+    """That of $u$ before the first round, `(M, s, s)`."""
+    start_mean: np.ndarray
+    """The mean of $u$ before the first round, `(M, s)`."""
+
+    def through(self, matrix: np.ndarray) -> "HiddenNoise":
+        """The noise of a linear image of the state."""
+        return self._replace(C=matrix @ self.C, seen=matrix @ self.seen @ matrix.T, both=matrix @ self.both)
+
+
+class State(NamedTuple):
+    """Mean and covariance of the state, its covariance with the hidden states, and theirs."""
+
+    mean: np.ndarray
+    E: np.ndarray
+    X: np.ndarray
+    """`(M, n, s)`."""
+    Z: np.ndarray
+    hidden_mean: np.ndarray
+
+
+class AdditiveLaw(AbstractLaw):
+    r"""The state $y' = \Phi y + c$ plus `HiddenNoise`.
+
+    With $E = \mathrm{cov}(y)$, $X_i = \mathrm{cov}(y, u_i)$ and $Z_i = \mathrm{cov}(u_i)$ at the start of a round,
+
+    $$E' = \Phi E \Phi^T + \sum_i (\Phi X_i \Psi_i^T + \Psi_i X_i^T \Phi^T + \Psi_i Z_i \Psi_i^T) + N,$$
+
+    $X_i' = (\Phi X_i + \Psi_i Z_i) (Q_i^H)^T + N_i$ and $Z_i' = Q_i^H Z_i (Q_i^H)^T + N_{ii}$. $\Psi_i$ is the response
+    of the state to the hidden one at the start of the round; $N$, $N_i$ and $N_{ii}$ are what is fresh in the round.
+    """
+
+    def __init__(self, transition: np.ndarray, offset: np.ndarray, noise: HiddenNoise, name: str, *, basis: str):
+        self.Phi, self.offset, self.noise, self.name, self.basis = transition, offset, noise, name, basis
+        M, H, n, s = noise.C.shape
+        W = noise.hidden
+        J, power = np.zeros((M, n, s)), np.broadcast_to(np.eye(s), (M, s, s))
+        self.fresh, self.fresh_cross, self.fresh_own = np.zeros((n, n)), np.zeros((M, n, s)), np.zeros((M, s, s))
+        for k in range(H - 1, -1, -1):
+            # J is the response to w_k by the observations after step k, and `power` its part in the last u.
+            both = noise.both[:, k] @ transpose(J)
+            self.fresh += noise.seen[k] + (J @ W @ transpose(J) + both + transpose(both)).sum(0)
+            self.fresh_cross += (J @ W + noise.both[:, k]) @ transpose(power)
+            self.fresh_own += power @ W @ transpose(power)
+            J, power = noise.C[:, k] + J @ noise.Q, power @ noise.Q
+        self.Psi, self.QH = J, power
+
+    def path(self, start, rounds):
+        for state in self.states(start, rounds):
+            yield Moments(state.mean, state.E)
+
+    def states(self, start: np.ndarray, rounds: int) -> Iterator[State]:
+        """All moments before the first round and after each of `rounds`."""
+        nothing, none = np.zeros_like(self.Phi), np.zeros_like(self.Psi)
+        state = State(start, nothing, none, self.noise.start, self.noise.start_mean)
+        yield state
+        for _ in range(rounds):
+            state = self.after(state)
+            yield state
+
+    def after(self, state: State) -> State:
+        """The moments one round later."""
+        (mean, E, X, Z, hidden), Phi = state, self.Phi
+        return State(
+            Phi @ mean + self.offset + np.einsum("ins,is->n", self.Psi, hidden),
+            Phi @ E @ Phi.T + self._driven(X, Z),
+            (Phi @ X + self.Psi @ Z) @ transpose(self.QH) + self.fresh_cross,
+            self.QH @ Z @ transpose(self.QH) + self.fresh_own,
+            np.einsum("ist,it->is", self.QH, hidden),
+        )
+
+    def crossed(self) -> np.ndarray:
+        """The covariance of the state with the hidden states in the long run, also of a state that is not stable."""
+        start = self.Psi @ self.noise.stationary @ transpose(self.QH) + self.fresh_cross
+        return stein_sum(self.Phi, transpose(self.QH), start)
+
+    def added(self) -> np.ndarray:
+        """The covariance of what noise adds to the state in one round, from hidden states in the long run."""
+        return (self.Psi @ self.noise.stationary @ transpose(self.Psi)).sum(0) + self.fresh
+
+    def settled(self) -> State:
+        """The moments in the long run."""
+        Phi, Z = self.Phi, self.noise.stationary
+        require_stable(spectral_radius(Phi), self.name)
+        X = self.crossed()
+        E = solve_discrete_lyapunov(Phi, self._driven(X, Z))
+        return State(np.linalg.solve(np.eye(len(Phi)) - Phi, self.offset), E, X, Z, np.zeros(Z.shape[:2]))
+
+    def stationary(self):
+        return Moments(*self.settled()[:2])
+
+    def mean_square_radius(self):
+        return Radius(spectral_radius(self.Phi) ** 2, "exact" if self.basis == "exact" else "estimate")
+
+    def _driven(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """What the noise adds to the covariance of the state in one round."""
+        mixed = (self.Phi @ X @ transpose(self.Psi)).sum(0)
+        return mixed + mixed.T + (self.Psi @ Z @ transpose(self.Psi)).sum(0) + self.fresh
+
+
+class ChainNoise:
+    r"""The noise of finite chains around the path of a round without noise, to first order in the noise.
+
+    At the fixed point $y$ of the rounds without noise, an agent that observes $o$ in the place of its mean operator
+    moves the state by $R_{i,\ell}(o)$: the response to the vector $G_i(\theta^\star, o) - \bar G_i(\theta^\star)$ and
+    to the matrix $\tilde A_i(o) = A_i(o) - A_i$, read off the exchanges, so that it is right for whatever a method does
+    with its observations.
+    """
+
+    def __init__(self, joint: Joint, limit: np.ndarray):
+        law = finite_law(joint.problem.agents.source)
+        assert law is not None
+        self.joint, self.limit, self.law = joint, limit, law
+        d, each = joint.problem.dim, joint.num_agents * joint.algorithm.block_length * joint.size
+        if (needed := each * max(d * (d + 1), law.num_outcomes)) > LARGEST:
+            raise TooLargeError(
+                f"The noise of {joint.name} on this problem takes {needed:.2g} numbers, more than {LARGEST:.2g}."
+            )
+        self.weights = law.weights()
+        A, g = affine_operators(joint.problem, law)
+        A = A - np.einsum("io,ioab->iab", self.weights, A)[:, None]
+        g = g - np.einsum("io,ioa->ia", self.weights, g)[:, None]
+        self.operators = AffineOperators(A, g)
+        self.noise, self.matrix = joint.responses(limit)
+        R = np.einsum("ihna,ioa->ihno", self.noise, g)
+        self.R = R + np.einsum("ihnab,ioab->ihno", self.matrix, A, optimize=True)
+
+    def hidden(self) -> HiddenNoise:
+        """The noise by the hidden states of the chains."""
+        M, H, n, _ = self.R.shape
+        if self.law.independent:
+            seen = np.einsum("ihno,io,ihmo->hnm", self.R, self.weights, self.R, optimize=True)
+            none = np.zeros((M, 0, 0))
+            empty = np.zeros((M, H, n, 0))
+            return HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
+        chain, S = self.law.chain, self.law.num_states
+        P, pi = chain.transition, chain.stationary
+        Q = transpose(P - pi[:, None, :])  # P itself on vectors that add to zero, and forgets rounding errors
+        covariance = _covariance(pi)
+        if self.law.pairs:
+            R = self.R.reshape(M, H, n, S, S)
+            given = np.einsum("ist,ihnst->ihns", P, R)
+            leaving = np.einsum("is,ist,ihnst->ihnt", pi, P, R)
+            square = np.einsum("ihnst,is,ist,ihmst->hnm", R, pi, P, R, optimize=True)
+            seen = square - np.einsum("ihns,is,ihms->hnm", given, pi, given, optimize=True)
+            both = leaving - (given * pi[:, None, None]) @ P[:, None]
+        else:
+            given, seen, both = self.R, np.zeros((H, n, n)), np.zeros((M, H, n, S))
+        hidden = covariance - Q @ covariance @ transpose(Q)
+        return HiddenNoise(Q, given, hidden, seen, both, covariance, _covariance(chain.start), chain.start - pi)
+
+    def push(self, X: np.ndarray) -> np.ndarray:
+        r"""What the noise adds to the mean of the state in a round, to second order: `X` is $\mathrm{cov}(y, u_i)$.
+
+        It is the mean of $\tilde A_i(o_{i,\ell})$ times the error that the agent's own noise, of this round and of
+        those before, has caused where it observes $o_{i,\ell}$.
+        """
+        (M, H, n, _), d = self.R.shape, self.joint.problem.dim
+        if self.law.independent:
+            return np.zeros(n)
+        P, S = self.law.chain.transition, self.law.num_states
+        given = self._given()
+        leaving = [np.moveaxis(x, 1, -1) for x in self._leaving()]  # on the event of the state after
+        powers = [np.broadcast_to(np.eye(S), P.shape)]
+        for _ in range(H):
+            powers.append(powers[-1] @ P)
+        moved = np.stack([X @ powers[k] for k in range(H)], axis=1)  # (M, H, n, S)
+        noises, matrices = np.zeros((M, H, S, H, d)), np.zeros((M, H, S, H, d, d))
+        for k in range(H):
+            for before in range(k):
+                later = powers[k - 1 - before]
+                noises[:, k, :, before] = np.moveaxis(leaving[0] @ later, -1, 1)
+                matrices[:, k, :, before] = np.moveaxis(leaving[1] @ later[:, None], -1, 1)
+        agent, step, _ = (x.ravel() for x in np.meshgrid(*map(np.arange, (M, H, S)), indexing="ij"))
+        matrix = np.broadcast_to(given[:, None], (M, H, S, d, d)).reshape(-1, d, d)
+        along = np.moveaxis(moved, -1, 2).reshape(-1, n), noises.reshape(-1, H, d), matrices.reshape(-1, H, d, d)
+        return self.joint.bends(self.limit, agent, step, matrix, along)
+
+    def _given(self) -> np.ndarray:
+        """The mean of the matrices given the state before, `(M, S, d, d)`."""
+        A, law = self.operators.A, self.law
+        if not law.pairs:
+            return A
+        return np.einsum("ist,istab->isab", law.chain.transition, A.reshape(len(A), law.num_states, -1, *A.shape[2:]))
+
+    def _leaving(self) -> tuple[np.ndarray, np.ndarray]:
+        """The means of vectors and matrices on the event of the state after, `(M, S, ...)`."""
+        (A, g), law, S = self.operators, self.law, self.law.num_states
+        P, pi = law.chain.transition, law.chain.stationary
+        if law.pairs:
+            w = self.weights.reshape(-1, S, S)
+            vectors = np.einsum("ist,ista->ita", w, g.reshape(len(g), S, S, -1))
+            return vectors, np.einsum("ist,istab->itab", w, A.reshape(len(A), S, S, *A.shape[2:]))
+        return np.einsum("is,ist,isa->ita", pi, P, g), np.einsum("is,ist,isab->itab", pi, P, A)
+
+    def strength(self, covariance: np.ndarray) -> float:
+        r"""The noise of $\tilde A_i(o)\,\delta$ by that of the vectors, for errors $\delta$ with this covariance.
+
+        Both as they add up over time, and on average over the agents.
+        """
+        values, vectors = np.linalg.eigh(covariance)
+        root = vectors * np.sqrt(values.clip(min=0.0))
+        A, g = self.operators
+        multiplied = self._long_run((A @ root).reshape(*A.shape[:2], -1))
+        at_limit = self.joint.shown[:, self.joint.kept] @ self.limit
+        return multiplied / max(self._long_run(g + A @ at_limit), np.finfo(float).tiny)
+
+    def _long_run(self, fields: np.ndarray) -> float:
+        """The sum over agents, fields and all lags of their correlations; `fields` `(M, outcomes, k)`."""
+        square = float(np.einsum("io,iok->", self.weights, fields**2))
+        if self.law.independent:
+            return square
+        law, S = self.law, self.law.num_states
+        P, pi = law.chain.transition, law.chain.stationary
+        if law.pairs:
+            by_edge = fields.reshape(len(fields), S, S, -1)
+            given = np.einsum("ist,istk->isk", P, by_edge)
+            leaving = np.einsum("ist,istk->itk", self.weights.reshape(-1, S, S), by_edge)
+        else:
+            given, leaving = fields, np.einsum("is,ist,isk->itk", pi, P, fields)
+        later = np.linalg.solve(np.eye(S) - P + pi[:, None, :], given)
+        return square + 2 * float(np.einsum("isk,isk->", leaving, later))
+
+
+def _covariance(law: np.ndarray) -> np.ndarray:
+    """The covariance of the indicators of states with these probabilities, `(M, S, S)`."""
+    return law[:, :, None] * np.eye(law.shape[-1]) - law[:, :, None] * law[:, None, :]
