@@ -65,9 +65,22 @@ def scafflsa(problem, seen, rounds, eta, H):
     return np.array(path)
 
 
-def enumerated(problem, loop, length):
+def local_sa(problem, seen, rounds, eta, H):
+    """Its loop."""
+    path, a, b = [0.0], problem.agents.A[..., 0, 0], problem.agents.b[..., 0]
+    for t in range(rounds):
+        ends = np.full(len(seen), path[-1])
+        for i in range(len(seen)):
+            for s in seen[i][t * H : (t + 1) * H]:
+                ends[i] += eta * (b[i, s] - a[i, s] * ends[i])
+        path.append(ends.mean())
+    return np.array(path)
+
+
+def enumerated(problem, loop, length, independent=False):
     """E|e|^2 of every round, summed over every trajectory of two agents with two states."""
     pi, P, expected = problem.agents.source.stationary, problem.agents.source.transition, 0.0
+    P = np.repeat(pi[:, None], 2, axis=1) if independent else P
 
     def trajectories(i):
         for states in itertools.product((0, 1), repeat=length):
@@ -106,3 +119,44 @@ def test_scafflsa_on_chains_has_the_predicted_floor_or_says_what_is_left_out(laz
     off, sem = abs(found.floor - runs.mean()), runs.std() / np.sqrt(len(runs))
     assert off < 4 * sem + found.law.left_out * runs.mean()
     assert found.law.left_out < 0.35
+
+
+def test_an_average_is_the_sum_over_all_trajectories_of_correlated_additive_noise():
+    problem, rounds, eta, H = two_chains(), 3, 0.3, 2
+    algorithm = fh.Averaged(fh.SCAFFLSA(eta, local_steps=H), burn_in=1)
+
+    def loop(seen):
+        path = scafflsa(problem, seen, rounds, eta, H)
+        return np.array([path[0], path[1], path[2], (path[2] + path[3]) / 2])
+
+    found = predict(problem, algorithm)
+    np.testing.assert_allclose(found.error(rounds), enumerated(problem, loop, rounds * H), rtol=1e-12)
+    assert found.floor < 1e-20
+    assert found.rounds_to(0.05) == np.argmax(found.error(200) <= 0.05) > 0
+
+
+def test_an_average_is_the_sum_over_all_trajectories_of_independent_noise_in_the_slopes():
+    problem, rounds, eta = two_chains(((0.2, 0.8), (2.0, 1.0))), 4, 0.3
+    decay = 0.6
+
+    def loop(seen):
+        path = local_sa(problem, seen, rounds, eta, 1)
+        weights = decay ** -np.arange(1.0, rounds + 1)
+        return np.array([path[0], *(np.average(path[1 : t + 1], weights=weights[:t]) for t in range(1, rounds + 1))])
+
+    found = predict(problem.iid(), fh.GeometricAverage(fh.LocalSA(eta, local_steps=1), decay=decay))
+    expected = enumerated(problem, loop, rounds, independent=True)
+    np.testing.assert_allclose(found.error(rounds), expected, rtol=1e-12)
+    assert found.floor == pytest.approx(found.error(300)[-1], rel=1e-9)
+
+
+def test_an_extrapolation_is_the_sum_over_all_trajectories_of_additive_noise_that_its_copies_share():
+    problem, rounds, eta, H = two_chains(), 3, 0.2, 2
+
+    def loop(seen):
+        return 2 * local_sa(problem, seen, rounds, eta, H) - local_sa(problem, seen, rounds, 2 * eta, H)
+
+    found = predict(problem, fh.RichardsonRomberg(fh.LocalSA(eta, local_steps=H)))
+    np.testing.assert_allclose(found.error(rounds), enumerated(problem, loop, rounds * H), rtol=1e-9)
+    averaged = predict(problem, fh.RichardsonRomberg(fh.Averaged(fh.LocalSA(eta, local_steps=H))))
+    assert averaged.floor == pytest.approx(float(found.bias @ found.bias))

@@ -218,11 +218,12 @@ class RichardsonRomberg(AbstractWrapper):
             inner = jax.vmap(
                 lambda f, s, values: of(f).aggregate(s, Replies(values, replies.weights), round), in_axes=(0, 0, 1)
             )(self.factors, server.inner, _apart(replies.values, copies))
-            return Server(jnp.tensordot(self._coefficients(), inner.theta, axes=1), inner)
+            return Server(jnp.tensordot(self.coefficients(), inner.theta, axes=1), inner)
 
         return self.algorithm.exchanges[number]._replace(send=send, local=local, aggregate=aggregate)
 
-    def _coefficients(self):
+    def coefficients(self):
+        """$h_m$."""
         f = jnp.asarray(self.factors)
         others = ~np.eye(len(self.factors), dtype=bool)
         ratios = f[None, :] / jnp.where(others, f[None, :] - f[:, None], 1)

@@ -1,6 +1,7 @@
 """What will happen, before anything runs: an algorithm on a problem, from exact laws, expansions or samples."""
 
 import contextlib
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from .laws.expansion import expansion
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.moments import AbstractLaw, TooLargeError
+from .laws.reported import predict_reported
 from .maps.linearise import LinearisedAgent, curvature, linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, limit_error, local_rule
 from .prediction import Prediction
@@ -55,6 +57,9 @@ def predict(
     check_schedule(algorithm)
     algorithm.check(problem)
     check_exogenous(problem)
+    again = functools.partial(predict, samples=samples, key=key)
+    if (reported := predict_reported(problem, algorithm, again)) is not None:
+        return reported
     rule = local_rule(algorithm)
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,18 @@ class CarriedLaw(AbstractLaw):
         return Moments(error_of(self.joint), np.zeros((self.joint.problem.dim,) * 2))
 
 
+class Correlations(NamedTuple):
+    """How errors of different rounds are correlated: by a state with additive noise, of which they show a part.
+
+    In the coordinates of all that is carried, and in those of what is reachable, which settles.
+    """
+
+    law: AdditiveLaw
+    observe: np.ndarray
+    settling: AdditiveLaw
+    observe_settling: np.ndarray
+
+
 class CarriedNoiseLaw(AbstractLaw):
     """The error under noise that adds to the rounds: all that is carried and the noise form a linear system.
 
@@ -92,6 +104,10 @@ class CarriedNoiseLaw(AbstractLaw):
         C, (mean, covariance, *_) = self.modes.observe, self.state
         return Moments(self.modes.origin + C @ mean + self.added_mean(), C @ covariance @ C.T)
 
+    def correlations(self) -> Correlations:
+        """How errors are correlated over time."""
+        return Correlations(self.whole, self.map.observe, self.reachable, self.modes.observe)
+
     def mean_square_radius(self):
         return Radius(visible_radius(self.modes) ** 2, "exact" if self.basis == "exact" else "estimate")
 
@@ -127,6 +143,11 @@ def chain_law(joint: Joint) -> CarriedNoiseLaw | None:
     own = joint.num_agents * C @ law.whole.added() @ C.T
     law.left_out = chains.strength(law.stationary().covariance + own)
     return law
+
+
+def noise_law(joint: Joint) -> CarriedNoiseLaw | None:
+    """The law with noise, exact under VAR(1) noise; None where there is none."""
+    return gaussian_law(joint) or chain_law(joint)
 
 
 def _first_is_like_others(joint: Joint, map: JointMap) -> bool:
@@ -242,7 +263,7 @@ def predict_carried(
         covariance, markov = np.diag(limit), nothing
     elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
         covariance, markov, basis = np.zeros((d, d)), nothing, "exact"
-    elif noise_is_known(problem) and problem.affine and (found := gaussian_law(joint) or chain_law(joint)) is not None:
+    elif noise_is_known(problem) and problem.affine and (found := noise_law(joint)) is not None:
         law, basis, markov, persistent = (
             found,
             found.basis,

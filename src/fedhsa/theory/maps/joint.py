@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -117,6 +118,12 @@ class Joint:
 
     def _parameter(self, state):
         return whole(self.unravel(state), self.rest)[0].theta
+
+    def observing(self, part: Callable[[Any], Any]) -> np.ndarray:
+        """How a part of the server's state depends on the kept state, `(..., n)`."""
+        with precision():
+            rate = jax.jacrev(lambda state: part(whole(self.unravel(state), self.rest)[0]))(jnp.asarray(self.base))
+        return np.asarray(rate)[..., self.kept]
 
     def play(self, states: np.ndarray, tangents: Any = 0.0, *, index: Any = 1, key: Any = 0):
         """The states after a round, their derivatives along `tangents`, and whether a counter moved, row by row."""

@@ -1,0 +1,321 @@
+"""What wrappers report instead of the last parameter: averages over rounds, and extrapolation to step zero."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ... import _check
+from ..._linear import transpose
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm
+from ...algorithms.output import AbstractAverage, RichardsonRomberg, scaled
+from ...problems import Problem
+from ..maps.joint import Joint, start_error
+from ..maps.linearise import linearised
+from ..prediction import Prediction, Reach, total_cost
+from .additive import AdditiveLaw
+from .carried import CarriedLaw, CarriedNoiseLaw, Correlations, noise_law
+from .finite import finite_law
+from .first_order import noise_is_known
+from .moments import AbstractLaw, Moments
+
+FOREVER = 1e15
+"""So many rounds count as all of them."""
+MOST_AVERAGED = 20_000
+"""How many rounds an average is followed to find the one that reaches a target; from there on it goes like 1/n."""
+
+
+class AveragedLaw(AbstractLaw):
+    r"""The running mean $a' = a + p_t (e' - a)$ of an error whose law is known.
+
+    Its mean is the running mean of the means. For its covariance the error is taken apart into $C y$ with additive
+    noise (`AdditiveLaw`), whose correlations over time are known, and a rest that is correlated by $\Phi$ alone:
+
+    $$\mathrm{cov}(y', a') = (1 - p)\,\bigl(\Phi\,\mathrm{cov}(y, a) + \sum_i \Psi_i\,\mathrm{cov}(u_i, a)\bigr)
+      + p\,\mathrm{cov}(y')\, C^T .$$
+
+    Exact for additive noise and for independent observations. With equal weights the covariance vanishes in the long
+    run, and the bias stays.
+
+    **Arguments:**
+
+    - `inner`: the law of the error.
+    - `average`: what is reported of it.
+    - `correlations`: how errors of different rounds are correlated by additive noise, if known.
+    - `transition`: $\Phi$, unless all noise is additive.
+    """
+
+    def __init__(
+        self,
+        inner: AbstractLaw,
+        average: AbstractAverage,
+        correlations: Callable[[], Correlations | None],
+        transition: np.ndarray | None,
+    ):
+        self.inner, self.average, self.correlations, self.transition = inner, average, correlations, transition
+        self.basis, self.left_out = inner.basis, inner.left_out
+
+    def path(self, start, rounds):
+        known, V = self.correlations(), np.zeros((len(start),) * 2)
+        additive = None if known is None else _AdditiveMean(known.law, known.observe)
+        rest = None if self.transition is None else _RestOfMean(self.transition)
+        average = start
+        yield Moments(start, V)
+        for t, (mean, covariance) in enumerate(itertools.islice(self.inner.path(start, rounds), 1, None), start=1):
+            part = self._part(t)
+            average = average + part * (mean - average)
+            if additive is not None:
+                V, newest = additive.after(part)
+                covariance = covariance - newest
+            yield Moments(average, V if rest is None else V + rest.after(part, covariance))
+
+    def stationary(self):
+        mean, covariance = self.inner.stationary()
+        part = self._part(FOREVER)
+        if part <= 1 / math.sqrt(FOREVER):
+            return Moments(mean, np.zeros_like(covariance))
+        keep, found = 1 - part, np.zeros_like(covariance)
+        if (known := self.correlations()) is not None:
+            law, C = known.settling, known.observe_settling
+            _, E, X, _, _ = law.settled()
+            Y = np.linalg.solve(np.eye(X.shape[-1]) - keep * law.QH, part * transpose(C @ X))
+            driven = (law.Psi @ Y).sum(0)
+            B = np.linalg.solve(np.eye(len(E)) - keep * law.Phi, keep * driven + part * E @ C.T)
+            found = _blended(C @ E @ C.T, C @ (law.Phi @ B + driven), part)
+            covariance = covariance - C @ E @ C.T
+        if self.transition is not None:
+            B = np.linalg.solve(np.eye(len(mean)) - keep * self.transition, part * covariance)
+            found = found + _blended(covariance, self.transition @ B, part)
+        return Moments(mean, found)
+
+    def mean_square_radius(self):
+        return self.inner.mean_square_radius()
+
+    def _part(self, rounds: float) -> float:
+        with precision():
+            return float(self.average.part(jnp.asarray(rounds, float)))
+
+
+class _AdditiveMean:
+    """The covariance of a running mean of $C y$, round by round."""
+
+    def __init__(self, law: AdditiveLaw, C: np.ndarray):
+        (M, n, s), d = law.Psi.shape, len(C)
+        self.law, self.C = law, C
+        self.state = next(law.states(np.zeros(n), 0))
+        self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((n, d)), np.zeros((M, s, d))
+
+    def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
+        """That of the mean, and that of $C y$, after one more round."""
+        law, C, keep = self.law, self.C, 1 - part
+        self.state = law.after(self.state)
+        cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), C @ self.state.E @ C.T
+        self.V = keep**2 * self.V + _mixed(C @ cross, newest, part)
+        self.B = keep * cross + part * self.state.E @ C.T
+        self.Y = keep * law.QH @ self.Y + part * transpose(C @ self.state.X)
+        return self.V, newest
+
+
+class _RestOfMean:
+    r"""The covariance of a running mean of errors that are correlated by $\Phi$ alone, round by round."""
+
+    def __init__(self, transition: np.ndarray):
+        self.Phi = transition
+        self.V = self.B = np.zeros_like(transition)
+
+    def after(self, part: float, newest: np.ndarray) -> np.ndarray:
+        """That after one more round, in which the error has the covariance `newest`."""
+        cross = self.Phi @ self.B
+        self.V = (1 - part) ** 2 * self.V + _mixed(cross, newest, part)
+        self.B = (1 - part) * cross + part * newest
+        return self.V
+
+
+def _mixed(cross: np.ndarray, newest: np.ndarray, part: float) -> np.ndarray:
+    """What a round adds to the covariance of a running mean, whose covariance with the newest error is `cross`."""
+    return part * (1 - part) * (cross + cross.T) + part**2 * newest
+
+
+def _blended(covariance: np.ndarray, cross: np.ndarray, part: float) -> np.ndarray:
+    """The covariance that a running mean with a constant part has in the long run."""
+    return _mixed(cross, covariance, part) / (1 - (1 - part) ** 2)
+
+
+class ExtrapolatedLaw(AbstractLaw):
+    r"""The error $\sum_m h_m e_m$ of copies of a method at several steps on the same observations.
+
+    Its mean is that of the copies. The copies' covariances with each other are those of additive noise, for which each
+    is as large as its own law says: $s_m$ times as large in the root mean square.
+    """
+
+    basis = "additive noise"
+
+    def __init__(self, copies: Sequence[AbstractLaw], coefficients: np.ndarray, noise: CarriedNoiseLaw):
+        self.copies, self.coefficients, self.noise = copies, coefficients, noise
+        joint = noise.joint
+        each = joint.observing(lambda server: server.inner.theta)  # (copies, d, n)
+        C, E = each @ noise.modes.project.T, noise.state.E
+        additive = np.trace(C @ E @ np.swapaxes(C, -1, -2), axis1=-2, axis2=-1)
+        own = np.array([np.trace(law.stationary().covariance) for law in copies])
+        scales = np.sqrt(np.where(additive > 0, own / np.where(additive > 0, additive, 1), 1.0))
+        self.observe = np.einsum("m,mdn->dn", coefficients * scales, each)
+        self.left_out = float(np.max([*(law.left_out for law in copies), *np.abs(scales**2 - 1)]))
+
+    def correlations(self) -> Correlations:
+        """How what is reported is correlated over time."""
+        found = self.noise.correlations()
+        C = self.observe
+        return found._replace(observe=C, observe_settling=C @ self.noise.modes.project.T)
+
+    def path(self, start, rounds):
+        law, C = self.correlations()[:2]
+        each = zip(*(copy.path(start, rounds) for copy in self.copies), strict=True)
+        for moments, (_, covariance) in zip(each, law.path(np.zeros(C.shape[1]), rounds), strict=True):
+            yield Moments(self._combined(moments), C @ covariance @ C.T)
+
+    def stationary(self):
+        _, _, law, C = self.correlations()
+        return Moments(self._combined([copy.stationary() for copy in self.copies]), C @ law.settled().E @ C.T)
+
+    def _combined(self, moments: Sequence[Moments]) -> np.ndarray:
+        return self.coefficients @ np.stack([copy.mean for copy in moments])
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportedPrediction(Prediction):
+    """A prediction of what is reported; stability and limits are those of the method inside."""
+
+    inner: Prediction = dataclasses.field(repr=False)
+
+    @property
+    def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the method inside."""
+        return self.inner.spectral_radius
+
+    @property
+    def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the method inside."""
+        return self.inner.max_step_size
+
+    @property
+    def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        """That of the method inside."""
+        return self.inner.max_local_steps
+
+    def error_after(self, rounds: int, theta: Any = None) -> float:
+        """The predicted mean-square error of what is reported after `rounds`."""
+        return float(self.error(rounds, theta)[-1])
+
+    def reach(self, target: float, theta: Any = None) -> Reach:
+        """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
+        return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
+
+    def rounds_to(self, target: float, theta: Any = None) -> float:
+        """The rounds until the error of what is reported is at most `target`; infinite where it stays above.
+
+        Followed for 20,000 rounds; from there on what is above the floor is taken to go with the inverse of the rounds.
+        """
+        _check.number("target", target, above=0.0)
+        assert self.law is not None
+        error = math.inf
+        for t, moments in enumerate(self.law.path(start_error(self.problem, theta), MOST_AVERAGED)):
+            if (error := moments.square) <= target:
+                return t
+        if not self.floor < target:
+            return math.inf
+        return math.ceil(MOST_AVERAGED * (error - self.floor) / (target - self.floor))
+
+
+def predict_reported(
+    problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
+) -> Prediction | None:
+    """What is reported of a method whose prediction `predict` makes; None where the algorithm reports its parameter."""
+    average, method = _split(algorithm)
+    if average is None:
+        return _extrapolated(problem, method, predict) if isinstance(method, RichardsonRomberg) else None
+    if isinstance(method, AbstractAverage):
+        raise TypeError(
+            f"What {type(algorithm).__name__} reports is a mean of means, of which no law is known. Use one of them."
+        )
+    inner = predict(problem, method)
+    if not inner.stable:
+        return dataclasses.replace(inner, algorithm=algorithm)
+    law = inner.law or SettlingLaw(inner)
+    if isinstance(law, CarriedNoiseLaw | ExtrapolatedLaw):
+        found = AveragedLaw(law, average, law.correlations, None)
+    else:
+        known = functools.cache(lambda: _correlations(problem, method))
+        found = AveragedLaw(law, average, known, None if isinstance(law, CarriedLaw) else inner.transition)
+    # Where the mean alone is known, what noise adds is NaN and stays it.
+    covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
+    return _reported(inner, algorithm=algorithm, law=found, covariance=covariance)
+
+
+def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:
+    """The average that is reported, and what it is of.
+
+    Averages over rounds and extrapolation are linear, so that it does not matter which comes first.
+    """
+    if isinstance(algorithm, AbstractAverage):
+        return algorithm, algorithm.algorithm
+    if isinstance(algorithm, RichardsonRomberg) and isinstance(algorithm.algorithm, AbstractAverage):
+        average = algorithm.algorithm
+        return average, eqx.tree_at(lambda a: a.algorithm, algorithm, average.algorithm)
+    return None, algorithm
+
+
+def _correlations(problem: Problem, method: AbstractAlgorithm) -> Correlations | None:
+    law = noise_law(Joint(linearised(problem), method)) if noise_is_known(problem) else None
+    return None if law is None else law.correlations()
+
+
+def _extrapolated(
+    problem: Problem, algorithm: RichardsonRomberg, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
+) -> Prediction | None:
+    """The copies' biases combined, with their covariances; None where the joint map of all copies has it exactly."""
+    if finite_law(problem.agents.source) is None:
+        return None
+    copies = [predict(problem, scaled(algorithm.algorithm, float(factor))) for factor in algorithm.factors]
+    slowest = copies[int(np.argmax(algorithm.factors))]
+    if not all(copy.stable for copy in copies):
+        return dataclasses.replace(slowest, algorithm=algorithm)
+    noise = noise_law(Joint(linearised(problem), algorithm))
+    if noise is None:
+        return None
+    with precision():
+        h = np.asarray(algorithm.coefficients())
+    law = ExtrapolatedLaw([copy.law or SettlingLaw(copy) for copy in copies], h, noise)
+    names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
+    combined: dict[str, Any] = {name: h @ np.stack([getattr(copy, name) for copy in copies]) for name in names}
+    covariance = law.stationary().covariance
+    return _reported(slowest, algorithm=algorithm, law=law, basis=law.basis, covariance=covariance, **combined)
+
+
+def _reported(inner: Prediction, **changes: Any) -> ReportedPrediction:
+    known = {field.name: getattr(inner, field.name) for field in dataclasses.fields(Prediction)}
+    return ReportedPrediction(**known | changes, inner=inner)
+
+
+class SettlingLaw(AbstractLaw):
+    """A prediction's mean and covariance of the long run, approached by its round map."""
+
+    def __init__(self, prediction: Prediction):
+        self.prediction, self.basis = prediction, prediction.basis
+        self.left_out = getattr(prediction, "left_out", math.nan)
+
+    def path(self, start, rounds):
+        bias, covariance, Phi = self.prediction.bias, self.prediction.covariance, self.prediction.transition
+        left = np.eye(len(Phi))
+        for _ in range(rounds + 1):
+            yield Moments(bias + left @ (start - bias), covariance - left @ covariance @ left.T)
+            left = Phi @ left
+
+    def stationary(self):
+        return Moments(self.prediction.bias, self.prediction.covariance)
