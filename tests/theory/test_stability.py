@@ -15,7 +15,7 @@ from fedhsa.sources import Silent
 from fedhsa.theory import exact, max_local_steps, max_step_size
 from fedhsa.theory.laws.moments import Radius
 from fedhsa.theory.maps.rounds import LocalRule, require_rule
-from fedhsa.theory.stability import Limit, RoundMaps, largest_mean_square_step
+from fedhsa.theory.stability import Limit, ManyRoundMaps, largest_mean_square_step
 
 
 def by_hand():
@@ -119,7 +119,7 @@ def test_an_algorithm_that_is_unstable_is_never_within_its_own_limits():
 def test_powers_of_matrices_without_eigenvectors_are_taken_of_the_matrices():
     A = np.array([[[-1.0, 1.0], [0.0, -1.0]], [[-0.1, 0.0], [0.5, -0.1]]])
     rule = LocalRule(0.4, 7, 0.9, 0.5)
-    maps = RoundMaps(A, rule)
+    maps = ManyRoundMaps(A, rule)
     assert not maps.spectral
     for H, found in zip((1, 30), maps(0.4, np.array([1, 30])), strict=True):
         np.testing.assert_allclose(found, rule._replace(local_steps=H).transition(A), rtol=1e-12)
@@ -130,7 +130,7 @@ def test_many_round_maps_at_once_are_those_of_one_rule_each(symmetric):
     A = np.random.default_rng(0).normal(size=(3, 4, 4)) - 3 * np.eye(4)
     A, rule = A + symmetric * np.swapaxes(A, 1, 2), LocalRule(0.1, 5, 0.9, 0.7)
     steps, numbers = np.array([1e-9, 0.1, 0.2, 0.7]), np.array([3, 1, 40, 9])
-    for step, H, found in zip(steps, numbers, RoundMaps(A, rule)(steps, numbers), strict=True):
+    for step, H, found in zip(steps, numbers, ManyRoundMaps(A, rule)(steps, numbers), strict=True):
         expected = rule._replace(step_size=step, local_steps=H).transition(A)
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
 

@@ -105,7 +105,7 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> Limit | N
 
 def largest_step(A: np.ndarray, rule: LocalRule) -> Limit:
     """`max_step_size` of a local rule on operators with the Jacobians `A`."""
-    maps, H = RoundMaps(A, rule), rule.local_steps
+    maps, H = ManyRoundMaps(A, rule), rule.local_steps
     return first_crossing(lambda steps: excess(maps(steps, H)), A, H, own=rule.step_size, each=maps.work)
 
 
@@ -215,7 +215,7 @@ def first_crossing(
 
 def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
     """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
-    maps, before = RoundMaps(A, rule), 0
+    maps, before = ManyRoundMaps(A, rule), 0
     every = int(np.clip(WORK / maps.work, ONE_BY_ONE, EVERY))
     for numbers in _numbers(every, rule.local_steps):
         scanned = f"every number up to {min(every, numbers[-1]):,}"
@@ -247,7 +247,7 @@ def _numbers(every: int, own: int) -> Iterator[np.ndarray]:
         at += size
 
 
-class RoundMaps:
+class ManyRoundMaps:
     """The round maps of a local rule for many steps and numbers of local steps at once.
 
     Powers are taken of the eigenvalues of the Jacobians, except where these have no good basis of eigenvectors.

@@ -46,7 +46,7 @@ class HiddenNoise(NamedTuple):
         return self._replace(C=matrix @ self.C, seen=matrix @ self.seen @ matrix.T, both=matrix @ self.both)
 
 
-class State(NamedTuple):
+class AdditiveState(NamedTuple):
     """Mean and covariance of the state, its covariance with the hidden states, and theirs."""
 
     mean: np.ndarray
@@ -87,19 +87,19 @@ class AdditiveLaw(AbstractLaw):
         for state in self.states(start, rounds):
             yield Moments(state.mean, state.E)
 
-    def states(self, start: np.ndarray, rounds: int) -> Iterator[State]:
+    def states(self, start: np.ndarray, rounds: int) -> Iterator[AdditiveState]:
         """All moments before the first round and after each of `rounds`."""
         nothing, none = np.zeros_like(self.Phi), np.zeros_like(self.Psi)
-        state = State(start, nothing, none, self.noise.start, self.noise.start_mean)
+        state = AdditiveState(start, nothing, none, self.noise.start, self.noise.start_mean)
         yield state
         for _ in range(rounds):
             state = self.after(state)
             yield state
 
-    def after(self, state: State) -> State:
+    def after(self, state: AdditiveState) -> AdditiveState:
         """The moments one round later."""
         (mean, E, X, Z, hidden), Phi = state, self.Phi
-        return State(
+        return AdditiveState(
             Phi @ mean + self.offset + np.einsum("ins,is->n", self.Psi, hidden),
             Phi @ E @ Phi.T + self._driven(X, Z),
             (Phi @ X + self.Psi @ Z) @ transpose(self.QH) + self.fresh_cross,
@@ -116,13 +116,13 @@ class AdditiveLaw(AbstractLaw):
         """The covariance of what noise adds to the state in one round, from hidden states in the long run."""
         return (self.Psi @ self.noise.stationary @ transpose(self.Psi)).sum(0) + self.fresh
 
-    def settled(self) -> State:
+    def settled(self) -> AdditiveState:
         """The moments in the long run."""
         Phi, Z = self.Phi, self.noise.stationary
         require_stable(spectral_radius(Phi), self.name)
         X = self.crossed()
         E = solve_discrete_lyapunov(Phi, self._driven(X, Z))
-        return State(np.linalg.solve(np.eye(len(Phi)) - Phi, self.offset), E, X, Z, np.zeros(Z.shape[:2]))
+        return AdditiveState(np.linalg.solve(np.eye(len(Phi)) - Phi, self.offset), E, X, Z, np.zeros(Z.shape[:2]))
 
     def stationary(self):
         return Moments(*self.settled()[:2])

@@ -21,7 +21,7 @@ from ..maps.rounds import require_stable
 from ..prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
 from ..samples.estimate import estimate
 from ..stability import largest_carried_step
-from .additive import AdditiveLaw, ChainNoise, HiddenNoise, State
+from .additive import AdditiveLaw, AdditiveState, ChainNoise, HiddenNoise
 from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
 from .gaussian import autoregressive
@@ -50,7 +50,7 @@ class CarriedLaw(AbstractLaw):
         return Moments(error_of(self.joint), np.zeros((self.joint.problem.dim,) * 2))
 
 
-class Correlations(NamedTuple):
+class ErrorsOverTime(NamedTuple):
     """How errors of different rounds are correlated: by a state with additive noise, of which they show a part.
 
     In the coordinates of all that is carried, and in those of what is reachable, which settles.
@@ -87,7 +87,7 @@ class CarriedNoiseLaw(AbstractLaw):
             yield Moments(mean + C @ more, C @ covariance @ C.T)
 
     @functools.cached_property
-    def state(self) -> State:
+    def state(self) -> AdditiveState:
         """The moments of what is reachable in the long run, in its own coordinates."""
         return self.reachable.settled()
 
@@ -104,9 +104,9 @@ class CarriedNoiseLaw(AbstractLaw):
         C, (mean, covariance, *_) = self.modes.observe, self.state
         return Moments(self.modes.origin + C @ mean + self.added_mean(), C @ covariance @ C.T)
 
-    def correlations(self) -> Correlations:
+    def correlations(self) -> ErrorsOverTime:
         """How errors are correlated over time."""
-        return Correlations(self.whole, self.map.observe, self.reachable, self.modes.observe)
+        return ErrorsOverTime(self.whole, self.map.observe, self.reachable, self.modes.observe)
 
     def mean_square_radius(self):
         return Radius(visible_radius(self.modes) ** 2, "exact" if self.basis == "exact" else "estimate")

@@ -21,7 +21,7 @@ from ..maps.joint import Joint, start_error
 from ..maps.linearise import linearised
 from ..prediction import Prediction, Reach, total_cost
 from .additive import AdditiveLaw
-from .carried import CarriedLaw, CarriedNoiseLaw, Correlations, noise_law
+from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
 from .first_order import noise_is_known
 from .moments import AbstractLaw, Moments
@@ -56,7 +56,7 @@ class AveragedLaw(AbstractLaw):
         self,
         inner: AbstractLaw,
         average: AbstractAverage,
-        correlations: Callable[[], Correlations | None],
+        correlations: Callable[[], ErrorsOverTime | None],
         transition: np.ndarray | None,
     ):
         self.inner, self.average, self.correlations, self.transition = inner, average, correlations, transition
@@ -168,7 +168,7 @@ class ExtrapolatedLaw(AbstractLaw):
         self.observe = np.einsum("m,mdn->dn", coefficients * scales, each)
         self.left_out = float(np.max([*(law.left_out for law in copies), *np.abs(scales**2 - 1)]))
 
-    def correlations(self) -> Correlations:
+    def correlations(self) -> ErrorsOverTime:
         """How what is reported is correlated over time."""
         found = self.noise.correlations()
         C = self.observe
@@ -271,7 +271,7 @@ def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, Abstra
     return None, algorithm
 
 
-def _correlations(problem: Problem, method: AbstractAlgorithm) -> Correlations | None:
+def _correlations(problem: Problem, method: AbstractAlgorithm) -> ErrorsOverTime | None:
     law = noise_law(Joint(linearised(problem), method)) if noise_is_known(problem) else None
     return None if law is None else law.correlations()
 

@@ -15,7 +15,7 @@ from ...sources import IID, VAR1, Replay, Silent
 from ..laws.finite import check_exogenous, finite_law
 from ..laws.first_order import long_run_of_var
 from . import mixing
-from .extremes import Agents, agents_at_root, extremes, observations, sample
+from .extremes import AtRoot, agents_at_root, extremes, observations, sample
 
 
 class AutoregressiveNoise(NamedTuple):
@@ -200,10 +200,10 @@ def _at_least_one(values: np.ndarray) -> float:
     return float(np.append(values, 1.0).max())  # NaN stays NaN
 
 
-def _agents(problem: Problem, notes: list[str]) -> Agents:
+def _agents(problem: Problem, notes: list[str]) -> AtRoot:
     if problem.affine:
         A, b = problem.affine_parts()
-        agents = Agents(A, A @ problem.root - b, affine_roots(A, b))
+        agents = AtRoot(A, A @ problem.root - b, affine_roots(A, b))
     else:
         agents = agents_at_root(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))

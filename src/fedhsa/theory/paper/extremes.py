@@ -218,7 +218,7 @@ def _steepest(agent: Any, every: Observations, theta: Any, start: Any) -> Any:
     return jnp.max(map_observations(every, norm))
 
 
-class Agents(NamedTuple):
+class AtRoot(NamedTuple):
     """Of every agent: its Jacobian and mean operator at the common root, and its own root or NaN."""
 
     jacobians: np.ndarray
@@ -226,7 +226,7 @@ class Agents(NamedTuple):
     roots: np.ndarray
 
 
-def agents_at_root(problem: Problem) -> Agents:
+def agents_at_root(problem: Problem) -> AtRoot:
     """Agents of any kind at the common root, and their own roots by damped Newton steps from there."""
 
     def expand(agent):
@@ -243,4 +243,4 @@ def agents_at_root(problem: Problem) -> Agents:
 
     jacobians, at_root, roots, residuals = by_agents(problem, expand, size=problem.dim**2)
     converged = residuals < 1e-10 * (1 + abs(at_root).max())
-    return Agents(jacobians, at_root, np.where(converged[:, None], roots, np.nan))
+    return AtRoot(jacobians, at_root, np.where(converged[:, None], roots, np.nan))
