@@ -14,29 +14,32 @@ from ...sources import AbstractSource
 
 
 class LinearisedAgent(AbstractAgent):
-    r"""$G_i(\theta^\star, o) + \partial G_i(\theta^\star, o)\,(\theta - \theta^\star)$."""
+    r"""$G_i(x_i, o) + \partial G_i(x_i, o)\,(\theta - x_i)$ at a point $x_i$ of its own."""
 
     source: AbstractSource
     agent: AbstractAgent
-    root: np.ndarray
+    point: np.ndarray
 
     affine: ClassVar[bool] = True
 
     def operator(self, theta, o, /):
-        value, change = jax.jvp(lambda t: self.agent.operator(t, o), (self.root,), (theta - self.root,))
+        value, change = jax.jvp(lambda t: self.agent.operator(t, o), (self.point,), (theta - self.point,))
         return value + change
 
     def mean_operator(self, theta, /):
-        value, change = jax.jvp(self.agent.mean_operator, (self.root,), (theta - self.root,))
+        value, change = jax.jvp(self.agent.mean_operator, (self.point,), (theta - self.point,))
         return value + change
 
 
-def linearised(problem: Problem) -> Problem:
-    """The affine problem that `problem` is to first order at its root; itself where it is affine."""
+def linearised(problem: Problem, points: np.ndarray | None = None) -> Problem:
+    """The affine problem that `problem` is to first order at `points`, one for each agent, or at its root.
+
+    Itself where it is affine.
+    """
     if problem.affine:
         return problem
-    roots = np.broadcast_to(problem.root, (problem.num_agents, problem.dim))
-    agents = LinearisedAgent(problem.agents.source, problem.flat_agents, roots)
+    points = np.broadcast_to(problem.root if points is None else points, (problem.num_agents, problem.dim))
+    agents = LinearisedAgent(problem.agents.source, problem.flat_agents, points)
     return Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)
 
 

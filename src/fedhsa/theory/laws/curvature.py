@@ -1,0 +1,402 @@
+"""Nonlinear operators on finite chains: where the agents' spread takes the mean, and the affine problem they see."""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import tree
+from ..._linear import spectral_radius
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm
+from ...problems import AbstractAgent, Problem
+from ...sources import AbstractSource, Transition
+from ..maps.linearise import linearised
+from ..maps.rounds import LocalRule, require_rule
+from .finite import FiniteLaw, chain_of, finite_law
+from .moments import AbstractLaw, Moments, TooLargeError
+
+LARGEST, BATCH = 4 * 10**9, 10**7
+"""How many numbers a round of all agents may have to average, and how many are averaged at once."""
+CLOSE = 1e-2
+"""At which part of the way the last step to the fixed point is made: what is left is much less."""
+MOST = 50
+JITTER = 1e-12
+SMALLEST = 1e-14
+"""What is added to covariances before their roots are taken: slopes are differences over these roots."""
+NEGLIGIBLE = 0.1
+"""Up to which part of the local spread that of the server is left out of the slopes."""
+SENSITIVITY = 0.5
+"""The relative error of the floor per relative change of the Jacobians, from simulation (`docs/theory.md`)."""
+
+
+LawOf: TypeAlias = Callable[[Problem], AbstractLaw]
+
+
+class SeenAgent(AbstractAgent):
+    r"""An affine agent by its outcomes, $G(\theta, o) = g(o) + A(o)\,\theta$."""
+
+    source: AbstractSource
+    A: np.ndarray
+    g: np.ndarray
+
+    affine: ClassVar[bool] = True
+
+    def operator(self, theta, o, /):
+        n = o.state * math.isqrt(len(self.g)) + o.next_state if isinstance(o, Transition) else o
+        return self.g[n] + self.A[n] @ theta
+
+
+class CurvedLaw(AbstractLaw):
+    r"""The error on a nonlinear problem: the law of the affine problem it looks like from the agents' own positions.
+
+    Inside a round an agent is spread out, by its own noise and not only by the server's, so that the average of its
+    operator is not the operator at the average; however many agents there are, this moves the mean. So two things are
+    computed: the mean field, a round of one agent whose local error given its first and its current observation is
+    taken to be Gaussian, the fixed point of which is the mean of many agents; and the affine problem of the average
+    slopes and values there, whose law gives the covariance, and what few agents add to the mean.
+    """
+
+    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf):
+        self.problem, self.algorithm, self.law_of = problem, algorithm, law_of
+        self.rule = rule = require_rule(algorithm)
+        A, self.noiseless = problem.jacobians(problem.root), _Noiseless(problem, rule)
+        self.inverse = np.linalg.inv(np.eye(problem.dim) - rule.transition(A))
+        self.limit = problem.root
+        if rule.correction < 1:
+            self.limit, _ = _settle(self.noiseless, problem.root, self.inverse, 1e-12)
+        self.finite = finite_law(problem.agents.source)
+        if self.finite is None:
+            self.many = self.limit
+            self._see(linearised(problem, self.noiseless(self.limit).paths))
+        else:
+            self.field, nothing = _MeanField(problem, rule, self.finite), np.zeros_like(A[0])
+            self.many, at = _settle(lambda theta: self.field(theta, nothing, 0.0), self.limit, self.inverse)
+            self._see(at)
+        self.basis, self.A_bar = self.law.basis, A.mean(0)
+
+    @functools.cached_property
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the affine law leaves out, and by how much the average slopes differ from those at the root."""
+        with contextlib.suppress(ValueError):
+            self.stationary()
+        seen, _ = self.model.affine_parts()
+        change = np.linalg.norm(np.linalg.solve(self.A_bar, seen.mean(0) - self.A_bar), 2)
+        return float(np.hypot(self.law.left_out, SENSITIVITY * change))
+
+    @property
+    def heterogeneity_bias(self) -> np.ndarray:
+        """Where the method goes without noise, minus the root."""
+        return self.limit - self.problem.root
+
+    def persistent_bias(self):
+        return self.many - self.problem.root
+
+    @property
+    def curvature_bias(self) -> np.ndarray:
+        """What noise adds to the mean because the operators are curved."""
+        A, b = self.model.affine_parts()
+        linear = self.law.stationary().mean - self.rule.limit_error(A, A @ self.model.root - b)
+        return self.stationary().mean - self.heterogeneity_bias - linear
+
+    @functools.cached_property
+    def _long_run(self) -> Moments:
+        E, share, found = np.zeros_like(self.inverse), 1 / self.problem.num_agents, self.many
+        if self.finite is None:
+            return Moments(self.heterogeneity_bias, E)
+        for _ in range(3):
+            before, (mean, E) = E, self.law.stationary()
+            found, at = _settle(lambda theta, E=E: self.field(theta, E, share), found, self.inverse)
+            if np.trace(E - before) < NEGLIGIBLE * self.spread:
+                break
+            self._see(at)
+        if not self.finite.independent:  # what few agents add: of the affine problem, its law minus its mean field
+            field = _MeanField(self.model, self.rule, self.finite)
+            many, _ = _settle(lambda theta: field(theta, E, share), found, self.inverse)
+            found = found + self.model.root + mean - many
+        return Moments(found - self.problem.root, E)
+
+    def _see(self, at: "Problem | _Round") -> None:
+        """Makes the affine problem, and its law."""
+        if isinstance(at, Problem):
+            self.model, self.spread = at, 0.0
+        else:
+            assert self.finite is not None
+            w, M = self.finite.weights(), self.problem.num_agents
+            A, g = np.einsum("io,ioab->ab", w, at.A) / M, np.einsum("io,ioa->a", w, at.g) / M
+            agents = SeenAgent(self.problem.agents.source, at.A, at.g)
+            root = -np.linalg.solve(A, g)
+            self.model, self.spread = Problem(agents, like=np.zeros_like(root), theta_star=root), at.spread
+        self.law = self.law_of(self.model)
+
+    def path(self, start, rounds):
+        """Rounds without noise are followed as they are; what noise adds to the mean comes in at their rate."""
+        root, theta, added = self.problem.root, self.problem.root + start, np.zeros_like(start)
+        target = self.stationary().mean - self.heterogeneity_bias
+        Phi = self.rule.transition(self.model.affine_parts()[0])
+        for _, covariance in self.law.path(theta - self.model.root, rounds):
+            yield Moments(theta - root + added, covariance)
+            theta, added = theta + self.noiseless(theta).move, target + Phi @ (added - target)
+
+    def stationary(self):
+        return self._long_run
+
+    def mean_square_radius(self):
+        return self.law.mean_square_radius()
+
+
+def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> AbstractLaw:
+    """The law of the error on a nonlinear problem, without noise or on finite chains.
+
+    `law_of` gives the law of affine problems on the same chains. Where the problem is too large to average over its
+    outcomes, or the method diverges, it is the law of the problem linearised at the root, and `left_out` is NaN.
+
+    !!! example
+        >>> from fedhsa.theory.laws.independent import IndependentLaw
+        >>> problem, algorithm = fedhsa.problems.logistic.random(4, 5, 2, key=1).iid(), fedhsa.FedHSA(0.1, 10)
+        >>> law = curved_law(problem, algorithm, lambda affine: IndependentLaw(affine, algorithm))
+        >>> runs = fedhsa.simulate(problem, algorithm, rounds=300, seeds=300, theta=problem.theta_star)
+        >>> bool(abs(runs.error[:, 100:].mean() / law.stationary().square - 1) < 0.1)
+        True
+    """
+    A = problem.jacobians(problem.root)
+    if spectral_radius(require_rule(algorithm).transition(A)) < 1:
+        with contextlib.suppress(TooLargeError):
+            return CurvedLaw(problem, algorithm, law_of)
+    law = law_of(linearised(problem))
+    law.left_out = math.nan
+    return law
+
+
+def _settle(round: Callable[[np.ndarray], Any], theta: np.ndarray, inverse: np.ndarray, close: float = CLOSE):
+    """The point that a round does not move, by Broyden's method from the inverse of $I - \\Phi$; NaN where it fails.
+
+    And the last round that was tried.
+    """
+    start, at = theta, round(theta)
+    for _ in range(MOST):
+        step = inverse @ at.move
+        theta = theta + step
+        if not np.isfinite(theta).all():
+            break
+        if np.linalg.norm(step) <= close * np.linalg.norm(theta - start) + 1e-6 * math.sqrt(at.spread):
+            return theta, at
+        before, at = at, round(theta)
+        fallen, row = before.move - at.move, step @ inverse
+        inverse = inverse + np.outer(step - inverse @ fallen, row) / (row @ fallen)
+    return np.full_like(theta, np.nan), at
+
+
+class _Quiet(NamedTuple):
+    move: np.ndarray
+    paths: np.ndarray
+    """Where each agent is on average during the round, `(M, d)`."""
+    spread: float = 0.0
+
+
+class _Noiseless:
+    """Rounds of the mean operators."""
+
+    def __init__(self, problem: Problem, rule: LocalRule):
+        numbers = np.float64(rule.step_size), np.float64(rule.correction), np.int64(rule.local_steps)
+        self.server_step = rule.server_step
+        with precision():
+            self.agents, self.numbers = tree.to_device((problem.flat_agents, numbers), "float64")
+
+    def __call__(self, theta: np.ndarray) -> _Quiet:
+        with precision():
+            end, paths = tree.to_host(_noiseless_round(self.agents, tree.to_device(theta, "float64"), *self.numbers))
+        return _Quiet(self.server_step * (end.mean(0) - theta), paths)
+
+
+@eqx.filter_jit
+def _noiseless_round(agents, theta, eta, kappa, H):
+    def means(points):
+        return jax.vmap(lambda agent, point: agent.mean_operator(point))(agents, points)
+
+    start = jnp.broadcast_to(theta, (tree.leading_axis(agents), theta.size))
+    g = means(start)
+    corrections = kappa * (jnp.mean(g, axis=0, keepdims=True) - g)
+
+    def step(_, carry):
+        y, total = carry
+        return y + eta * (means(y) + corrections), total + y
+
+    end, total = jax.lax.fori_loop(0, H, step, (start, jnp.zeros_like(start)))
+    return end, total / H
+
+
+class _Round(NamedTuple):
+    """A round of the mean field from one point."""
+
+    move: np.ndarray
+    spread: float
+    """The trace of the covariance of the local errors, on average."""
+    A: np.ndarray
+    """The average slopes of every outcome, `(M, outcomes, d, d)`."""
+    g: np.ndarray
+    """Its average values, extrapolated to `theta` zero with those slopes."""
+
+
+class _Kind(NamedTuple):
+    """What the compiled program depends on besides shapes."""
+
+    pairs: bool
+    independent: bool
+    anchored: bool
+    batch: int
+
+
+class _Shared(NamedTuple):
+    """What all agents have in common, as traced arrays."""
+
+    theta: Any
+    root: Any
+    """A square root of the server's covariance."""
+    share: Any
+    eta: Any
+    kappa: Any
+    local_steps: Any
+
+
+class _MeanField:
+    r"""A round of every agent on its own, given the average operator: the mean and spread of its local errors.
+
+    Let $n$ be the first observation, which the correction holds, and $o$ the current one. The local error given both
+    has a mean $u(n, o)$ and, given the first, a covariance $C(n)$. It starts as the server's, and a step makes of it
+
+    $$ u + \eta\,(E[G(\theta + u + \sqrt{C} z, o)] + c(n)), \qquad
+       E\bigl[(\sqrt C + \eta\, G_z)(\sqrt C + \eta\, G_z)^T\bigr] + \text{what } c \text{ adds}, $$
+
+    with the average $G_z = E[G z^T]$ over Gaussian $z$: the three-point rule along every axis. Exact for affine
+    operators, up to what the server's error and an agent's chain know of each other, which is of order $1/M$.
+    """
+
+    def __init__(self, problem: Problem, rule: LocalRule, law: FiniteLaw):
+        self.rule, self.agents = rule, problem.flat_agents
+        anchored = rule.correction > 0
+        each = (law.num_outcomes if anchored else 1) * law.num_outcomes * (2 * problem.dim + 1) * problem.dim
+        needed = float(problem.num_agents) * rule.local_steps * each
+        if needed > LARGEST or each > 10 * BATCH:
+            raise TooLargeError(
+                f"A round averages over {needed:.2g} numbers, more than {LARGEST:.2g}: what the curvature of "
+                f"{type(problem.agents).__name__} does to the mean is not computed at this size."
+            )
+        self.kind = _Kind(law.pairs, law.independent, anchored, max(1, BATCH // each))
+
+    def __call__(self, theta: np.ndarray, covariance: np.ndarray, share: float) -> _Round:
+        jitter = JITTER * np.trace(covariance) + SMALLEST
+        root = np.linalg.cholesky(covariance + jitter * np.eye(len(theta)))
+        numbers = map(np.float64, (share, self.rule.step_size, self.rule.correction))
+        with precision():
+            shared = tree.to_device(_Shared(theta, root, *numbers, np.int64(self.rule.local_steps)), "float64")
+            agents = tree.to_device(self.agents, "float64")
+            moves, spreads, A, g = tree.to_host(_round(agents, shared, self.kind))
+        return _Round(self.rule.server_step * moves.mean(0), float(spreads.mean()), A, g)
+
+
+@eqx.filter_jit
+def _round(agents, shared: _Shared, kind: _Kind):
+    anchors = jax.lax.map(lambda agent: _anchor(agent, shared, kind)[2:], agents, batch_size=kind.batch)
+    average = jax.tree.map(lambda x: jnp.mean(x, axis=0), anchors)
+    return jax.lax.map(lambda agent: _local(agent, shared, average, kind), agents, batch_size=kind.batch)
+
+
+class _Anchor(NamedTuple):
+    """An agent's first operators: values `(outcomes, d)`, slopes times the root of the covariance, and their law."""
+
+    values: Any
+    columns: Any
+    value: Any
+    column: Any
+    noise: Any
+
+
+def _anchor(agent, shared: _Shared, kind: _Kind) -> _Anchor:
+    w, _ = _chain(agent, kind)
+    values, columns = _averages(agent, shared.theta, jnp.zeros((w.size, shared.theta.size)), shared.root, kind)
+    value, column = w @ values, jnp.einsum("o,oak->ak", w, columns)
+    noise = jnp.concatenate([(values - value[None])[..., None], columns - column[None]], axis=-1)
+    return _Anchor(values, columns, value, column, jnp.einsum("o,oak,obk->ab", w, noise, noise))
+
+
+def _local(agent, shared: _Shared, average, kind: _Kind):
+    theta, start, share, eta, kappa, H = shared
+    w, K = _chain(agent, kind)
+    outcomes, d = w.size, theta.size
+    own, (value, column, noise) = _anchor(agent, shared, kind), average
+    if kind.anchored:  # c = kappa (g_bar - g_i), given the first observation; the agent is part of the average
+        weights, p = w, jnp.eye(outcomes)
+        c = kappa * ((value - share * own.value)[None] - (1 - share) * own.values)
+        B = kappa * ((column - share * own.column)[None] - (1 - share) * own.columns)
+        others = kappa**2 * share * (noise - share * own.noise)
+    else:
+        weights, p = jnp.ones(1), w[None]
+        c, B, others = jnp.zeros((1, d)), jnp.zeros((1, d, d)), jnp.zeros((d, d))
+    cross = start[None] @ jnp.swapaxes(B, 1, 2)
+    square = B @ jnp.swapaxes(B, 1, 2) + others[None]
+    u = jnp.zeros((weights.size, outcomes, d))
+    C = jnp.broadcast_to(start @ start.T, (weights.size, d, d))
+
+    def step(_, carry):
+        u, C, cross, p, spread, seen = carry
+        scale = jnp.einsum("naa->n", C) + jnp.einsum("no,noa->n", p, u**2)
+        L = jnp.linalg.cholesky(C + (JITTER * scale + SMALLEST)[:, None, None] * jnp.eye(d)[None])
+        values, columns = jax.vmap(lambda u, L: _averages(agent, theta, u, L, kind))(u, L)
+        inverse = jax.vmap(lambda L: jax.scipy.linalg.solve_triangular(L, jnp.eye(d), lower=True))(L)
+        slopes, q = jnp.einsum("noak,nkb->noab", columns, inverse), weights[:, None] * p
+        intercepts = values - jnp.einsum("noab,nob->noa", slopes, theta[None, None] + u)
+        added = jnp.einsum("no,noab->oab", q, slopes), jnp.einsum("no,noa->oa", q, intercepts), jnp.sum(q, axis=0)
+        seen, spread = jax.tree.map(jnp.add, seen, added), spread + weights @ scale
+        to = L[:, None] + eta * columns
+        moved = u + eta * (values + c[:, None])
+        crossed = jnp.einsum("no,noak->nak", p, to) @ (inverse @ cross)
+        C = jnp.einsum("no,noak,nobk->nab", p, to, to) + eta * (crossed + jnp.swapaxes(crossed, 1, 2)) + eta**2 * square
+        after = p @ K
+        u = jnp.einsum("noa,ot->nta", p[..., None] * moved, K) / jnp.where(after > 0, after, 1.0)[..., None]
+        C = C + jnp.einsum("no,noa,nob->nab", p, moved, moved) - jnp.einsum("no,noa,nob->nab", after, u, u)
+        return u, C, crossed + eta * square, after, spread, seen
+
+    nothing = jnp.zeros((outcomes, d, d)), jnp.zeros((outcomes, d)), jnp.zeros(outcomes)
+    carry = (u, C, cross, p, jnp.zeros(()), nothing)
+    u, _, _, p, spread, (A, g, often) = jax.lax.fori_loop(0, H, step, carry)
+    often = jnp.where(often > 0, often, 1.0)
+    move = jnp.einsum("n,no,noa->a", weights, p, u)
+    return move, spread / H, A / often[:, None, None], g / often[:, None]
+
+
+def _averages(agent, theta, u, L, kind: _Kind):
+    r"""$E[G(\theta + u + L z, o)]$ and $E[G z^T]$ over Gaussian $z$, for every outcome."""
+    outcomes = _outcomes(agent, kind)
+
+    def at(shift):
+        return jax.vmap(lambda u, o: agent.operator(theta + u + shift, o))(u, outcomes)
+
+    centre = at(jnp.zeros_like(theta))
+    points = math.sqrt(3) * L.T
+    plus, minus = jax.vmap(at)(points), jax.vmap(at)(-points)
+    values = centre + jnp.sum(plus + minus - 2 * centre[None], axis=0) / 6
+    return values, jnp.moveaxis((plus - minus) / math.sqrt(12), 0, -1)
+
+
+def _outcomes(agent, kind: _Kind):
+    return FiniteLaw(chain_of(agent), kind.pairs, kind.independent).outcomes()
+
+
+def _chain(agent, kind: _Kind):
+    """The stationary law of an agent's outcomes, and the kernel that leads from one to the next."""
+    chain: Any = chain_of(agent)
+    P, pi = chain.transition, chain.stationary
+    S = pi.size
+    w = (pi[:, None] * P).reshape(-1) if kind.pairs else pi
+    if kind.independent:
+        return w, jnp.broadcast_to(w, (w.size, w.size))
+    if not kind.pairs:
+        return w, P
+    return w, jnp.einsum("tv,vx->tvx", jnp.eye(S), P).reshape(1, S, S * S).repeat(S, axis=0).reshape(S * S, S * S)
