@@ -99,3 +99,113 @@ def _affine_operators(agents, outcomes, root):
         return jax.jacfwd(lambda theta: agent.operator(theta, o))(root), agent.operator(root, o)
 
     return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, outcomes)
+
+
+class Edges(NamedTuple):
+    r"""Affine agents on finite chains: on the edge $s \to s'$, $G(\theta^\star + y) = D(s)^T (W(s, s') y + v(s, s'))$.
+
+    Operators that depend on $s$ alone have one entry for all $s'$. Arrays carry a leading axis for the agents, and may
+    carry another behind it.
+    """
+
+    transition: np.ndarray
+    """$P$, `(agents, S, S)`."""
+    stationary: np.ndarray
+    start: np.ndarray
+    directions: np.ndarray
+    """$D$, `(agents, S, k, d)`."""
+    slopes: np.ndarray
+    """$W$, `(agents, S, S or 1, k, d)`."""
+    values: np.ndarray
+    """$v$, `(agents, S, S or 1, k)`."""
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents there are."""
+        return len(self.stationary)
+
+    @property
+    def num_states(self) -> int:
+        """$S$."""
+        return self.stationary.shape[-1]
+
+    @property
+    def dim(self) -> int:
+        """$d$."""
+        return self.slopes.shape[-1]
+
+    def take(self, agents: np.ndarray) -> "Edges":
+        """Those of some agents."""
+        return Edges(*(part[agents] for part in self))
+
+    def distinct(self) -> tuple["Edges", np.ndarray]:
+        """The different agents, and how many there are of each."""
+        rows = np.concatenate([part.reshape(len(part), -1) for part in self], axis=1)
+        _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+        return self.take(first), counts.astype(float)
+
+    def moved(self, X: np.ndarray) -> np.ndarray:
+        r"""$\sum_s P(s, s') X(s)$ for moments `(..., S, a, b)` on the event of each state."""
+        flat = np.swapaxes(self.transition, -1, -2) @ X.reshape(*X.shape[:-2], -1)
+        return flat.reshape(*flat.shape[:-1], *X.shape[-2:])
+
+    def pushed(self, Y: np.ndarray, one: np.ndarray) -> np.ndarray:
+        r"""$E[G w^T]$ on the event of the next state, of $w$ with $E[y w^T]$ = `Y` and $E[w]$ = `one` on each state."""
+        W, v = self.slopes, self.values
+        *_, S, T, k, d = W.shape
+        C = W.reshape(*W.shape[:-3], T * k, d) @ Y + v.reshape(*v.shape[:-2], T * k, 1) * one[..., None, :]
+        if T == 1:
+            return self.moved(np.swapaxes(self.directions, -1, -2) @ C)
+        C = C.reshape(*C.shape[:-2], T, k, -1) * self.transition[..., None, None]
+        C = np.moveaxis(C, -4, -3)  # by next state
+        return self._all_directions() @ C.reshape(*C.shape[:-3], S * k, -1)
+
+    def squared(self, YY: np.ndarray, y: np.ndarray, one: np.ndarray) -> np.ndarray:
+        r"""$E[G G^T]$ on the event of the next state, of $y$ with these second and first moments, and probabilities."""
+        W, v = self.slopes, self.values
+        *_, S, T, k, d = W.shape
+        WY = (W.reshape(*W.shape[:-3], T * k, d) @ np.concatenate([YY, y[..., None]], -1)).reshape(
+            *YY.shape[:-2], T, k, d + 1
+        )
+        cross = WY[..., d, None] * v[..., None, :]
+        both = v[..., :, None] * v[..., None, :] * one[..., None, None, None]
+        C = WY[..., :d] @ np.swapaxes(W, -1, -2) + cross + np.swapaxes(cross, -1, -2) + both
+        if T == 1:
+            D = self.directions
+            return self.moved(np.swapaxes(D, -1, -2) @ C[..., 0, :, :] @ D)
+        C = np.moveaxis(C * self.transition[..., None, None], -4, -3)
+        D = self.directions
+        pairs = (D[..., :, None, :, None] * D[..., None, :, None, :]).reshape(*D.shape[:-3], S * k * k, d * d)
+        return (C.reshape(*C.shape[:-3], S * k * k) @ pairs).reshape(*C.shape[:-4], T, d, d)
+
+    def _all_directions(self) -> np.ndarray:
+        D = self.directions
+        return np.swapaxes(D.reshape(*D.shape[:-3], 1, -1, D.shape[-1]), -1, -2)
+
+
+def edges_of(problem: Problem, law: FiniteLaw) -> Edges:
+    """The operators of affine agents on all edges of their chains; independent observations are edges as well."""
+    chain = law.chain
+    if law.pairs and not law.independent:
+        with precision():
+            agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
+            directions, slopes, values = tree.to_host(_transition_operators(agents, root, law.num_states))
+        return Edges(chain.transition, chain.stationary, chain.start, directions, slopes, values)
+    A, g = affine_operators(problem, law)
+    identity = np.broadcast_to(np.eye(problem.dim), A.shape)
+    if law.independent:
+        weights = law.weights()
+        return Edges(np.repeat(weights[:, None], law.num_outcomes, 1), weights, weights, identity, A[:, :, None], g[:, :, None])
+    return Edges(chain.transition, chain.stationary, chain.start, identity, A[:, :, None], g[:, :, None])
+
+
+@eqx.filter_jit
+def _transition_operators(agents, root, num_states: int):
+    states = jnp.arange(num_states)
+
+    def one(agent, s):
+        values, directions = agent.transition_operators(root, s, states)
+        slopes = jax.jacfwd(lambda theta: agent.transition_operators(theta, s, states)[0])(root)
+        return directions, slopes, values
+
+    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(agents, states)

@@ -1,0 +1,284 @@
+r"""Markov sampling of affine operators: second moments on the states of a few agents' chains, exactly or nearly.
+
+Write $x = (e, 1)$, and consider $Y_T(s) = E[x x^T 1\{s_T = s\}]$ for a set $T$ of agents, a cluster. Over a round, the
+agents of the cluster move as their chains do, and all others by their mean round maps. Three laws follow.
+
+- `ProductLaw`: the cluster holds every agent. Nothing is left out, and there are $S^M (d + 1)^2$ numbers.
+- `OneSiteLaw`: decompose the moments as in an analysis of variance, $Y_T = \sum_{U \subset T} V_U \prod_{j \in T
+  \setminus U} \pi_j$, where $V_U$ sums to zero over each of its states. Then $V_U = O(M^{-|U|})$, and the law keeps
+  $V_\emptyset$ and every $V_i$. It is exact for one agent and in the limit of many.
+- `PairsLaw` adds what the product of each pair of agents has beyond its one-site law: exact for two.
+"""
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from ..._linear import transpose
+from ..maps.rounds import LocalRule
+from .finite import Edges
+from .moments import AbstractLaw, MomentLaw, Moments
+
+
+class Means(NamedTuple):
+    r"""Each agent's mean round, $E[y_{i,H}] = R_i e + T_i \bar g + u_i$, and its mean operator $A_i e + r_i$."""
+
+    R: np.ndarray
+    T: np.ndarray
+    u: np.ndarray
+    A: np.ndarray
+    r: np.ndarray
+
+    def sum(self, weights: np.ndarray) -> "Means":
+        """The weighted sum over agents; `weights` may carry leading axes, `(..., agents)`."""
+        return Means(*(np.tensordot(weights, part, 1) for part in self))
+
+    def round(self, server_step: float) -> np.ndarray:
+        r"""The map of $(e, 1)$ over a round if these are the averages over all agents, `(d + 1, d + 1)`."""
+        d = len(self.u)
+        map = np.eye(d + 1)
+        map[:d, :d] += server_step * (self.R + self.T @ self.A - np.eye(d))
+        map[:d, d] = server_step * (self.T @ self.r + self.u)
+        return map
+
+
+def mean_rounds(edges: Edges, rule: LocalRule) -> Means:
+    """The mean rounds of all agents: first moments of the local error on the event of each state."""
+    eta, H, _, kappa = rule
+    d, pi = edges.dim, edges.stationary[..., None, None]
+    inputs = np.eye(2 * d + 1)  # e, the average operator, 1
+    e, g_bar, one = inputs[:d], inputs[d : 2 * d], inputs[-1]
+    a = edges.pushed(pi * e, pi[..., 0] * one)
+    y = edges.moved(pi * e) + eta * ((1 - kappa) * a + kappa * pi * g_bar)
+    anchor = a.sum(-3)
+    for _ in range(H - 1):
+        y = edges.moved(y + eta * kappa * (pi * g_bar - a)) + eta * edges.pushed(y, pi[..., 0] * one)
+        a = edges.moved(a)
+    end = y.sum(-3)
+    return Means(end[..., :d], end[..., d:-1], end[..., -1], anchor[..., :d], anchor[..., -1])
+
+
+def local_step(edges: Edges, eta, K, YY, YX, XX):
+    r"""Second moments of $(y, x)$ on the event of each state after $y \leftarrow y + \eta (G(y) + K x)$.
+
+    $x$ does not change; its last entry is 1. The agents' states are the axis before the moments.
+    """
+    KX = K @ XX
+    YK = YX @ transpose(K)
+    b_one, YB = (YX + eta * KX)[..., -1], YY + eta * YK  # b = y + eta K x
+    BB = YB + eta * transpose(YK) + eta**2 * KX @ transpose(K)
+    pushed = eta * edges.pushed(YB, b_one)
+    YY, YX = (
+        edges.moved(BB) + pushed + transpose(pushed) + eta**2 * edges.squared(YY, YX[..., -1], XX[..., -1, -1]),
+        edges.moved(YX + eta * KX) + eta * edges.pushed(YX, XX[..., -1, :]),
+    )
+    return YY, YX, edges.moved(XX)
+
+
+class Agents(NamedTuple):
+    """The different agents, how many there are of each, what they do in a round, and what that is on average."""
+
+    edges: Edges
+    counts: np.ndarray
+    rule: LocalRule
+    means: Means
+
+    @property
+    def number(self) -> float:
+        """$M$."""
+        return self.counts.sum()
+
+
+def agents_of(edges: Edges, rule: LocalRule) -> Agents:
+    """The agents of a problem; with one local step nothing is corrected, on average over the agents."""
+    rule = rule._replace(correction=0.0) if rule.local_steps == 1 else rule
+    distinct, counts = edges.distinct()
+    return Agents(distinct, counts, rule, mean_rounds(distinct, rule))
+
+
+class Clusters:
+    """Some clusters of agents, all of the same size, in which the other agents move by their mean round maps."""
+
+    def __init__(self, agents: Agents, members: np.ndarray):
+        edges, counts, rule, means = agents
+        (n, k), M, d = members.shape, agents.number, edges.dim
+        self.rule, self.edges = rule, [edges.take(members[:, q, None]) for q in range(k)]  # and all states of the others
+        weights = np.tile(counts / M, (n, 1))
+        np.subtract.at(weights, (np.arange(n)[:, None], members), 1 / M)
+        others = means.sum(weights)
+        # The state is z = (e, y_1 .. y_k, a_1 .. a_k, 1), where a_i are the first operators, if a correction uses them.
+        self.anchored = rule.correction != 0
+        rows = np.eye((1 + k * (2 if self.anchored else 1)) * d + 1)
+        e, one = rows[:d], rows[-1:]
+        self.local = [np.arange((1 + q) * d, (2 + q) * d) for q in range(k)]
+        self.first = [at + k * d for at in self.local] if self.anchored else []
+        g_bar = sum((rows[at] / M for at in self.first), others.A @ e + others.r[..., None] * one)
+        eta, _, alpha, kappa = rule
+        self.corrections = [kappa * (g_bar - rows[at]) for at in self.first] or [0 * g_bar] * k
+        self.begin = [e + eta * ((1 - kappa) * rows[at] + kappa * g_bar) for at in self.first]
+        ends = sum(rows[at] / M for at in self.local) + others.R @ e + others.T @ g_bar + others.u[..., None] * one
+        self.end = np.concatenate([(1 - alpha) * e + alpha * ends, np.broadcast_to(one, (n, *one.shape))], axis=-2)
+        self.enter = np.concatenate([e] * (len(rows) // d) + [one])[:, np.r_[:d, -1]]  # every part begins as e
+
+    def round(self, Y: np.ndarray) -> np.ndarray:
+        r"""Second moments of $(e, 1)$ one round later, `(n, ..., S, ..., S, d + 1, d + 1)` with an axis per member."""
+        members, d = range(len(self.edges)), Y.shape[-1] - 1
+        Z, steps = self.enter @ Y @ self.enter.T, self.rule.local_steps
+        if self.anchored:
+            to_operator = -np.eye(Z.shape[-1])[None, :d]  # e + (a - e)
+            for q in members:
+                Z = self._move(q, self.first[q], 1.0, to_operator, Z)
+            start = np.tile(np.eye(Z.shape[-1]), (len(self.end), 1, 1))
+            for at, begin in zip(self.local, self.begin, strict=True):
+                start[:, at] = begin
+            Z, steps = _through(start, Z), steps - 1
+        for _ in range(steps):
+            for q in members:
+                Z = self._move(q, self.local[q], self.rule.step_size, self.corrections[q], Z)
+        return _through(self.end, Z)
+
+    def _move(self, q: int, y: np.ndarray, eta: float, K: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """One step of the `q`-th member of each cluster, whose error is at the places `y` of the state."""
+        axis = q - len(self.edges) - 2
+        x = np.setdiff1d(np.arange(Z.shape[-1]), y)  # the last one stays the last
+        Z = np.moveaxis(Z, axis, -3)
+        shape, Z = Z.shape, Z.reshape(len(Z), -1, *Z.shape[-3:])
+        parts = Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], x]
+        YY, YX, XX = local_step(self.edges[q], eta, K[:, None, None][..., x], *parts)
+        Z = np.empty_like(Z)
+        Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], y] = YY, YX, transpose(YX)
+        Z[..., x[:, None], x] = XX
+        return np.moveaxis(Z.reshape(shape), -3, axis)
+
+
+def _through(map: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    map = map.reshape(len(map), *(1,) * (Z.ndim - 3), *map.shape[1:])
+    return map @ Z @ transpose(map)
+
+
+class ProductLaw(MomentLaw):
+    r"""The chains of some agents at once, by default of all: exact then. They move one at a time, being independent."""
+
+    def __init__(self, agents: Agents, members: np.ndarray | None = None):
+        members = np.repeat(np.arange(len(agents.counts)), agents.counts.astype(int)) if members is None else members
+        self.edges, self.shape = agents.edges.take(members), (agents.edges.num_states,) * len(members)
+        self.clusters = Clusters(agents, members[None])
+
+    def begin(self, start, *, stationary=False):
+        law = functools.reduce(np.multiply.outer, self.edges.stationary if stationary else self.edges.start)
+        return law.reshape(-1, 1, 1) * np.outer(start, start)
+
+    def round(self, blocks):
+        *many, _, d, _ = blocks.shape
+        return self.clusters.round(blocks.reshape(1, *many, *self.shape, d, d)).reshape(blocks.shape)
+
+    def total(self, blocks):
+        return blocks.sum(-3)
+
+    @property
+    def dim(self):
+        return self.edges.dim
+
+
+class OneSiteLaw(MomentLaw):
+    r"""Each agent's chain alone, beside the mean rounds of the others.
+
+    With $U = V_\emptyset$, $L_0$ the map of second moments by the mean round and $W_i = \pi_i U + V_i$ after agent $i$'s
+    cluster has moved, a round is $U' = L_0 U + \sum_i (\sum_s W_i(s) - L_0 U)$ and $V_i' = W_i - \pi_i \sum_s W_i(s)$.
+    Methods with a correction have one more term of the same order: what the other agents' first operators add to the
+    average, $\zeta$, is multiplied by agent $i$'s random response $T_i$ and not by its mean.
+    """
+
+    basis = "one site"
+
+    def __init__(self, agents: Agents, sites: np.ndarray | None = None, counts: np.ndarray | None = None):
+        sites = np.arange(len(agents.counts)) if sites is None else sites
+        self.agents, self.counts = agents, agents.counts if counts is None else counts
+        self.edges, self.means = agents.edges.take(sites), Means(*(part[sites] for part in agents.means))
+        self.mean_map = agents.means.sum(agents.counts / agents.number).round(agents.rule.server_step)
+        self.clusters = Clusters(agents, sites[:, None])
+
+    def begin(self, start, *, stationary=False):
+        square, pi = np.outer(start, start), self.edges.stationary
+        away = (pi if stationary else self.edges.start) - pi
+        return np.concatenate([square[None], away.reshape(-1, 1, 1) * square])
+
+    def round(self, blocks):
+        (n, S), (*many, _, d, _) = self.edges.stationary.shape, blocks.shape
+        U, V = blocks[..., 0, :, :], blocks[..., 1:, :, :].reshape(*many, n, S, d, d)
+        pi = self.edges.stationary[..., None, None]
+        W = np.moveaxis(pi * U[..., None, None, :, :] + V, len(many), 0)  # by agents
+        W = np.moveaxis(self.clusters.round(W), 0, len(many))
+        total, alone = W.sum(-3), self.mean_map @ U @ self.mean_map.T
+        gained = np.einsum("i,...iab->...ab", self.counts, total - alone[..., None, :, :])
+        after = alone + gained + self._through_responses(U)
+        V = (W - pi * total[..., None, :, :]).reshape(*many, n * S, d, d)
+        return np.concatenate([after[..., None, :, :], V], axis=-3)
+
+    def total(self, blocks):
+        return blocks[..., 0, :, :]
+
+    @property
+    def dim(self):
+        return self.edges.dim
+
+    def mean_square_radius(self):
+        return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
+
+    def _through_responses(self, U: np.ndarray) -> np.ndarray:
+        r"""$(\alpha_g / M)^2 \sum_i (E[T_i Z_i T_i^T] - \bar T_i Z_i \bar T_i^T)$, $Z_i$ the covariance of $\zeta$."""
+        added, (eta, H, alpha, kappa), M = np.zeros_like(U), self.agents.rule, self.agents.number
+        if not kappa or M == 1:
+            return added
+        edges, pi, d, U = self.edges, self.edges.stationary[..., None, None], self.dim, U[..., None, :, :]
+        mean = np.concatenate([self.means.A, self.means.r[..., None]], axis=-1)
+        spread = pi * U[..., None, :, :]
+        second = edges.squared(spread[..., :d, :d], spread[..., :d, d], spread[..., d, d]).sum(-3)
+        noise = second - mean @ U @ transpose(mean)
+        Z = (np.einsum("i,...iab->...ab", self.counts, noise)[..., None, :, :] - noise) / M**2
+        XX = np.zeros(spread.shape)  # x = (zeta, 1), of which 1 is left out: it adds no noise
+        XX[..., :d, :d] = pi * Z[..., None, :, :]
+        YY, YX = (eta * kappa) ** 2 * XX[..., :d, :d], eta * kappa * XX[..., :d, :]
+        for _ in range(H - 1):
+            YY, YX, XX = local_step(edges, eta, kappa * np.eye(d, d + 1), YY, YX, XX)
+        T = self.means.T
+        spread = YY.sum(-3) - T @ Z @ transpose(T)
+        added[..., :d, :d] = (alpha / M) ** 2 * np.einsum("i,...iab->...ab", self.counts, spread)
+        return added
+
+
+class PairsLaw(AbstractLaw):
+    r"""The one-site law, and for every pair of agents what its product has beyond its one-site law: exact for two."""
+
+    basis = "pairs"
+
+    def __init__(self, agents: Agents):
+        self.alone = OneSiteLaw(agents)
+        self.pairs = []
+        for i, j in itertools.combinations_with_replacement(range(len(agents.counts)), 2):
+            many = agents.counts[i] * (agents.counts[j] if i != j else (agents.counts[i] - 1) / 2)
+            if many:
+                sites, counts = (np.array([i, j]), np.ones(2)) if i != j else (np.array([i]), np.array([2.0]))
+                self.pairs.append((many, ProductLaw(agents, np.array([i, j])), OneSiteLaw(agents, sites, counts)))
+
+    def path(self, start, rounds):
+        both = [(product.path(start, rounds), closed.path(start, rounds)) for _, product, closed in self.pairs]
+        for moments in self.alone.path(start, rounds):
+            yield self._corrected(moments, [(next(product), next(closed)) for product, closed in both])
+
+    def stationary(self):
+        both = [(product.stationary(), closed.stationary()) for _, product, closed in self.pairs]
+        alone = self.alone.stationary()
+        found = self._corrected(alone, both)
+        return found
+
+    def mean_square_radius(self):
+        return self.alone.mean_square_radius()
+
+    def _corrected(self, alone: Moments, both: list[tuple[Moments, Moments]]) -> Moments:
+        mean, second = alone.mean, alone.second
+        for (many, *_), (product, closed) in zip(self.pairs, both, strict=True):
+            mean, second = mean + many * (product.mean - closed.mean), second + many * (product.second - closed.second)
+        return Moments(mean, second - np.outer(mean, mean))

@@ -1,0 +1,45 @@
+"""Fixed points and spectral radii of linear maps, as matrices or as what they do to a vector."""
+
+from typing import TypeAlias
+
+import numpy as np
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
+
+from ..._linear import spectral_radius
+
+Part: TypeAlias = np.ndarray | LinearOperator
+"""A linear map of vectors."""
+
+RESTART, CYCLES = 150, 40
+TOLERANCE = 1e-13
+CLOSE = 1e-8
+"""The largest relative residual that a solution may have."""
+
+
+def fixed_point(map: Part, added: np.ndarray) -> np.ndarray:
+    """The solution of `x = map @ x + added` for a map whose radius is below 1; raises if it is not found."""
+    n = added.size
+    if isinstance(map, np.ndarray):
+        return np.linalg.solve(np.eye(n) - map, added)
+    away = LinearOperator((n, n), matvec=lambda x: x - map @ x, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    x, _ = gmres(away, added, rtol=TOLERANCE, atol=0.0, restart=RESTART, maxiter=CYCLES)
+    residual = np.abs(x - map @ x - added).max()
+    if not residual <= CLOSE * np.abs(x).max():
+        raise ValueError(
+            f"The stationary moments were not found: {n:,} equations are left with a residual of {residual:.2g}. The "
+            "method may be close to its largest stable step; use a smaller one."
+        )
+    return x
+
+
+def radius(map: Part) -> float:
+    """The spectral radius of a map: from all eigenvalues of a matrix, by Arnoldi's iteration otherwise."""
+    if isinstance(map, np.ndarray):
+        return spectral_radius(map)
+    n = map.shape[0]
+    start = np.random.default_rng(0).standard_normal(n)
+    try:
+        values = eigs(map, k=1, ncv=min(n, 40), v0=start, maxiter=1000, tol=1e-12, return_eigenvectors=False)
+    except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: a few of them settle it
+        values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=1e-9, return_eigenvectors=False)
+    return float(np.abs(values).max())
