@@ -1,8 +1,8 @@
 """What will happen, before anything runs: an algorithm on a problem, from exact laws, expansions or samples."""
 
-import contextlib
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from ..problems import Problem
 from ..sources import Silent
 from . import exact
 from .laws.carried import predict_carried
-from .laws.expansion import expansion
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
-from .laws.moments import AbstractLaw, TooLargeError
+from .laws.markov import markov_law
+from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw, TooLargeError
 from .laws.reported import predict_reported
-from .maps.linearise import LinearisedAgent, curvature, linearised
-from .maps.rounds import LocalRule, RoundMap, check_schedule, limit_error, local_rule
+from .maps.linearise import curvature, linearised
+from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
 from .prediction import Prediction
 from .samples.estimate import Estimates, estimate
 
@@ -64,105 +64,100 @@ def predict(
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)
     if noise_is_known(problem):
-        A, map, long_run, law = _from_knowledge(problem, algorithm, rule)
-        basis = "exact" if law is not None and problem.affine else "expansion"
+        found = _from_knowledge(problem, algorithm, rule)
     else:
-        estimates = estimate(problem, samples=samples, key=key)
-        A, long_run = estimates.jacobians, _from_samples(problem, rule, estimates)
-        map = RoundMap(rule.transition(A), rule.offset(A, estimates.residuals), None)
-        basis, law = "samples", None
-    stable = long_run is not None
-    if long_run is None:
-        nowhere, nothing = np.full(problem.dim, np.inf), np.zeros(problem.dim)
-        long_run = _LongRun(nowhere, nothing, nothing, np.diag(nowhere), nowhere)
-    return Prediction(
-        basis=basis,
-        stable=stable,
-        transition=map.transition,
-        offset=map.offset,
-        jacobians=A,
-        problem=problem,
-        algorithm=algorithm,
-        law=law,
-        **long_run._asdict(),
-    )
+        found = _from_samples(problem, rule, estimate(problem, samples=samples, key=key))
+    return Prediction(problem=problem, algorithm=algorithm, **found)
 
 
-class _LongRun(NamedTuple):
-    """Bias, by its causes, and covariance of the error in the long run."""
+def law_of(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
+    """The best law of affine agents whose noise is known."""
+    finite, rule = finite_law(problem.agents.source), require_rule(algorithm)
+    if finite is not None and not finite.independent:
+        return markov_law(problem, algorithm)
+    A, b = problem.affine_parts()
+    residuals = A @ problem.root - b
+    if isinstance(problem.agents.source, Silent):
+        return exact.NoiselessLaw(problem, algorithm, RoundMap(rule.transition(A), rule.offset(A, residuals), None))
+    try:
+        return exact.law(problem, algorithm, rule.round_map(A, residuals))
+    except TooLargeError:
+        return markov_law(problem, algorithm)
 
-    heterogeneity_bias: np.ndarray
-    markov_bias: np.ndarray
-    curvature_bias: np.ndarray
-    covariance: np.ndarray
-    persistent_bias: np.ndarray
-    interval: tuple[float, float] | None = None
 
-
-def _from_knowledge(
-    problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule
-) -> tuple[np.ndarray, RoundMap, _LongRun | None, AbstractLaw | None]:
+def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> dict[str, Any]:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
-    map = RoundMap(rule.transition(A), rule.offset(A, residuals), None)
-    if not spectral_radius(map.transition) < 1:
-        return A, map, None, None
-    law = _law(model, algorithm, rule, A, residuals, map)
-    if law is not None:
-        return A, map, _from_law(law, limit_error(map, algorithm)), law
-    found = expansion(model, algorithm)
-    curved = -np.linalg.solve(A.mean(0), curvature(problem, found.covariance))
-    persistent = found.heterogeneity_bias + found.persistent_bias
-    long_run = _LongRun(found.heterogeneity_bias, found.markov_bias, curved, found.covariance, persistent)
-    return A, map, long_run, None
-
-
-def _law(
-    problem: Problem,
-    algorithm: AbstractAlgorithm,
-    rule: LocalRule,
-    A: np.ndarray,
-    residuals: np.ndarray,
-    map: RoundMap,
-) -> AbstractLaw | None:
-    """The exact law of affine agents, where it has one that is quick at any size; products of chains are not."""
-    finite = finite_law(problem.agents.source)
-    if isinstance(problem.agents, LinearisedAgent) and finite is not None:
-        return None  # the expansion knows what curvature adds
-    if finite is not None and not finite.independent:
-        return None
-    with contextlib.suppress(TooLargeError):
-        silent = isinstance(problem.agents.source, Silent)
-        return exact.law(problem, algorithm, map if silent else rule.round_map(A, residuals))
-    return None
-
-
-def _from_law(law: AbstractLaw, heterogeneity: np.ndarray) -> _LongRun | None:
+    transition, offset = rule.transition(A), rule.offset(A, residuals)
+    law = law_of(model, algorithm)
+    heterogeneity, nothing = rule.limit_error(A, residuals), np.zeros(problem.dim)
+    found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
+    found |= {"transition": transition, "offset": offset, "radius_at": _radius_at(model, law)}
     try:
         mean, covariance = law.stationary()
-    except ValueError:  # stable in the mean, but not in the mean square
+    except ValueError:
+        return found | unstable(problem.dim)
+    persistent = law.persistent_bias()
+    return found | {
+        "stable": True,
+        "heterogeneity_bias": heterogeneity,
+        "markov_bias": mean - heterogeneity,
+        "curvature_bias": nothing if problem.affine else -np.linalg.solve(A.mean(0), curvature(problem, covariance)),
+        "covariance": covariance,
+        "persistent_bias": heterogeneity if persistent is None else persistent,
+    }
+
+
+def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorithm], Radius | None] | None:
+    """The mean-square radius at other steps; it is known of the mean alone where that would take long."""
+    if law.additive:
         return None
-    nothing = np.zeros_like(mean)
-    return _LongRun(heterogeneity, mean - heterogeneity, nothing, covariance, heterogeneity)
+    return (lambda algorithm: law_of(problem, algorithm).mean_square_radius()) if law.quick else lambda algorithm: None
 
 
-def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> _LongRun | None:
-    def from_estimates(estimates: Estimates) -> _LongRun:
+def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> dict[str, Any]:
+    """To first order in the step."""
+
+    def biases(estimates: Estimates) -> tuple[np.ndarray, ...]:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
         residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
-        heterogeneity, A_bar = rule.limit_error(A, residuals), A.mean(0)
         shares = (1 / problem.num_agents, 0.0)
-        markov, persistent = (bias_of(A_bar, lagged, lagged.sum(1), rule, share) for share in shares)
-        covariance = covariance_of(A_bar, estimates.long_run, rule)
-        return _LongRun(heterogeneity, markov, np.zeros(problem.dim), covariance, heterogeneity + persistent)
+        markov, persistent = (bias_of(A.mean(0), lagged, lagged.sum(1), rule, share) for share in shares)
+        return rule.limit_error(A, residuals), markov, persistent, covariance_of(A.mean(0), estimates.long_run, rule)
 
     def floor(estimates: Estimates) -> float:
-        found = from_estimates(estimates)
-        bias = found.heterogeneity_bias + found.markov_bias
-        return float(bias @ bias + np.trace(found.covariance))
+        heterogeneity, markov, _, covariance = biases(estimates)
+        return float((heterogeneity + markov) @ (heterogeneity + markov) + np.trace(covariance))
 
-    if not spectral_radius(rule.transition(estimates.jacobians)) < 1:
-        return None
+    A = estimates.jacobians
+    transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
+    heterogeneity, markov, persistent, covariance = biases(estimates)
+    law = RelaxationLaw(transition, Moments(heterogeneity + markov, covariance), basis="samples")
+    found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
+    found |= {"transition": transition, "offset": offset, "radius_at": lambda algorithm: None}
+    if not spectral_radius(transition) < 1:
+        return found | unstable(problem.dim)
     _, low, high = estimates.interval(floor)
-    return from_estimates(estimates)._replace(interval=(max(float(low), 0.0), float(high)))
+    return found | {
+        "stable": True,
+        "heterogeneity_bias": heterogeneity,
+        "markov_bias": markov,
+        "curvature_bias": np.zeros(problem.dim),
+        "covariance": covariance,
+        "persistent_bias": heterogeneity + persistent,
+        "interval": (max(float(low), 0.0), float(high)),
+    }
+
+
+def unstable(dim: int) -> dict[str, Any]:
+    """What is said of the long run of a method that has none."""
+    nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)
+    return {
+        "stable": False,
+        "heterogeneity_bias": nowhere,
+        "markov_bias": nothing,
+        "curvature_bias": nothing,
+        "covariance": np.diag(nowhere),
+        "persistent_bias": nowhere,
+    }

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _check
+from .. import _check, _linear
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from ..sources import Silent
@@ -12,8 +12,8 @@ from .laws.carried import carried_law
 from .laws.finite import additive_noise, finite_law
 from .laws.gaussian import gaussian_law
 from .laws.independent import IndependentLaw
-from .laws.moments import AbstractLaw, Moments
-from .laws.product import ProductLaw
+from .laws.markov import exact_law
+from .laws.moments import AbstractLaw, Moments, Radius
 from .maps.joint import Joint
 from .maps.rounds import RoundMap as RoundMap
 from .maps.rounds import check_reach, limit_error, local_rule, start_error
@@ -25,6 +25,8 @@ from .maps.rounds import spectral_radius as spectral_radius
 
 class NoiselessLaw(AbstractLaw):
     r"""The error without noise, $e' = \Phi e + c$."""
+
+    additive = True
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
         self.map, self.algorithm = map or round_map(problem, algorithm), algorithm
@@ -38,6 +40,9 @@ class NoiselessLaw(AbstractLaw):
 
     def stationary(self):
         return Moments(limit_error(self.map, self.algorithm), np.zeros_like(self.map.transition))
+
+    def mean_square_radius(self):
+        return Radius(_linear.spectral_radius(self.map.transition) ** 2, "exact")
 
 
 def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
@@ -69,7 +74,7 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
             "noise, additive VAR(1) noise (`problems.quadratic`) or finite chains. `noiseless_error` and `limit` hold "
             "for every affine problem; `theory.predict` estimates the rest from samples."
         )
-    return IndependentLaw(problem, algorithm, map) if finite.independent else ProductLaw(problem, algorithm)
+    return IndependentLaw(problem, algorithm, map) if finite.independent else exact_law(problem, algorithm)
 
 
 def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +13,13 @@ from .._json import plain
 from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
-from .laws.moments import AbstractLaw
+from .laws.moments import AbstractLaw, Radius
 from .maps.rounds import require_rule, start_error
-from .stability import largest_local_steps, largest_step
+from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_step, largest_step
 
 FLOAT_BYTES = 8
-MOST_FOLLOWED = 2000
-"""How many rounds of an exact law are followed to find the one that reaches a target."""
+FIRST_LOOK, LONGEST = 64, 2**16
+"""How many rounds are followed at first to find the one that reaches a target, and at most."""
 UNLIMITED = 1e12
 """A speed-up that lasts for so many agents counts as unlimited."""
 
@@ -43,12 +44,14 @@ class Prediction:
     """
 
     basis: str
-    """What the numbers rest on: an `exact` law, the `expansion` to second order in the noise, or `samples`.
+    """What the numbers rest on.
 
-    Or the `mean` alone: then the rate is that of the mean, `error` its squared distance, and what noise adds is NaN.
+    An `exact` law; for Markov chains the laws of `pairs` of agents, of each agent alone (`one site`) or of `many
+    agents`; `samples`; or the `mean` alone: then the rate is that of the mean, `error` its squared distance, and what
+    noise adds is NaN.
     """
     stable: bool
-    """Whether the error stays bounded: in the mean, and where it is known, in the mean square."""
+    """Whether the error stays bounded: in the mean square where that is known, see `stability`, and in the mean."""
     heterogeneity_bias: np.ndarray
     """Where the method goes without noise, minus the root."""
     markov_bias: np.ndarray
@@ -60,26 +63,40 @@ class Prediction:
     """The part of the bias that stays however many agents like these there are."""
     interval: tuple[float, float] | None
     """A 95 % interval of the floor, where it is estimated from samples."""
+    left_out: float
+    """The size of what the law leaves out, as an estimated relative error of the floor: 0 where it is exact, NaN where
+    nobody knows."""
     transition: np.ndarray = dataclasses.field(repr=False)
-    """The round map of the error, $\\Phi$."""
+    """The round map of the error without noise, $\\Phi$."""
     offset: np.ndarray = dataclasses.field(repr=False)
     """What a round without noise adds at the root, $c$."""
     jacobians: np.ndarray = dataclasses.field(repr=False)
     problem: Problem = dataclasses.field(repr=False)
     algorithm: AbstractAlgorithm = dataclasses.field(repr=False)
-    law: AbstractLaw | None = dataclasses.field(repr=False)
-    """The exact law, where there is one."""
+    law: AbstractLaw = dataclasses.field(repr=False)
+    """The law that the numbers are from."""
+    radius_at: Callable[[AbstractAlgorithm], Radius | None] | None = dataclasses.field(repr=False)
+    """The mean-square radius of the algorithm with another step; None where it is the square of the mean's."""
 
     @functools.cached_property
     def spectral_radius(self) -> float:
-        """Of the round map: from 1 on the method diverges."""
-        return spectral_radius(self.transition)
+        """The factor of the mean error per round: from 1 on the method diverges."""
+        radius = self.law.mean_radius()
+        return spectral_radius(self.transition) if radius is None else radius
 
     @functools.cached_property
+    def _radius(self) -> Radius | None:
+        return self.law.mean_square_radius()
+
+    @property
     def mean_square_radius(self) -> float | None:
         """The factor of the mean-square error per round, noise in the operators' matrices included, or None."""
-        radius = None if self.law is None else self.law.mean_square_radius()
-        return None if radius is None else radius.value
+        return None if self._radius is None else self._radius.value
+
+    @property
+    def stability(self) -> str:
+        """In which sense `stable` is meant: of the `mean square`, exact, estimated or bounded, or of the `mean only`."""
+        return "mean only" if self._radius is None else KINDS[self._radius.kind]
 
     @property
     def rate(self) -> float:
@@ -88,13 +105,16 @@ class Prediction:
         return self.spectral_radius if square is None else math.sqrt(square)
 
     @functools.cached_property
-    def max_step_size(self) -> float:
-        """The first step at which the spectral radius reaches 1, at these local steps."""
-        return largest_step(self.jacobians, require_rule(self.algorithm))
+    def max_step_size(self) -> Limit:
+        """The first step at which the method diverges, at these local steps; its `kind` says in which sense."""
+        mean = largest_step(self.jacobians, require_rule(self.algorithm))
+        if self.radius_at is None:
+            return Limit(mean, self.stability, mean.scanned)
+        return largest_mean_square_step(self.algorithm, self.radius_at, mean)
 
     @functools.cached_property
-    def max_local_steps(self) -> float | None:
-        """The last number of local steps before it does, at this step; None for methods without local steps."""
+    def max_local_steps(self) -> Limit | None:
+        """The last number of local steps before the mean diverges, at this step; None for methods without them."""
         if not hasattr(self.algorithm, "local_steps"):
             return None
         return largest_local_steps(self.jacobians, require_rule(self.algorithm))
@@ -139,79 +159,38 @@ class Prediction:
         return float(bias @ bias + share * self.noise_variance)
 
     def error(self, rounds: int, theta: Any = None) -> np.ndarray:
-        """The predicted mean-square error before the first round and after each of `rounds`, from `theta`.
-
-        Exact where there is an exact law; elsewhere as `error_after`.
-        """
-        start = start_error(self.problem, theta)
-        if self.law is not None:
-            path = self.law.path(start, _check.count("rounds", rounds, least=0))
-            return np.array([moments.square for moments in path])
-        left, errors = np.eye(len(start) + 1), []
-        with np.errstate(over="ignore", invalid="ignore"):
-            for _ in range(_check.count("rounds", rounds, least=0) + 1):
-                errors.append(self._after(left, start))
-                left = self._augmented @ left
-        return np.array(errors)
+        """The predicted mean-square error before the first round and after each of `rounds`, from `theta`."""
+        return self.law.errors(start_error(self.problem, theta), _check.count("rounds", rounds, least=0))
 
     def error_after(self, rounds: int, theta: Any = None) -> float:
-        r"""The predicted mean-square error after `rounds`, without going through them one by one.
-
-        $|m + \Phi^t (e_0 - m)|^2 + \mathrm{tr}(\Sigma - \Phi^t \Sigma (\Phi^t)^T)$ with the mean $m$ and the covariance
-        $\Sigma$ of the long run. It leaves out that noise in the operators' matrices is larger far from the root, and
-        how correlated noise builds up in the first rounds. Where the method diverges, the error of its mean.
-        """
-        _check.count("rounds", rounds, least=0)
-        return self._after(np.linalg.matrix_power(self._augmented, rounds), start_error(self.problem, theta))
+        """The predicted mean-square error after `rounds`."""
+        return float(self.error(rounds, theta)[-1])
 
     def reach(self, target: float, theta: Any = None) -> Reach:
         """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
-        rounds = self.rounds_to(target, theta)
-        if self.law is not None and not MOST_FOLLOWED < rounds < math.inf:
-            path = self.law.path(start_error(self.problem, theta), MOST_FOLLOWED)
-            rounds = next((t for t, moments in enumerate(path) if moments.square <= target), rounds)
-        return total_cost(rounds, self.cost, self.problem.num_agents)
+        return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
-        """The rounds until `error_after` is at most `target`; infinite where the floor is above it.
-
-        By doubling and bisection: of an error that falls and rises again, one of the crossings.
-        """
+        """The first round after which the predicted error is at most `target`; infinite where it stays above."""
         _check.number("target", target, above=0.0)
-        start = start_error(self.problem, theta)
-        if start @ start <= target:
-            return 0
-        if self.floor >= target or not self.stable:
-            return math.inf
-        powers = [self._augmented]  # after 1, 2, 4, ... rounds
-        while self._after(powers[-1], start) > target:
-            powers.append(powers[-1] @ powers[-1])
-        rounds, left = 0, np.eye(len(self._augmented))
-        for k in range(len(powers) - 2, -1, -1):  # the last round above the target, digit by digit
-            if self._after(further := powers[k] @ left, start) > target:
-                rounds, left = rounds + 2**k, further
-        return rounds + 1
-
-    @functools.cached_property
-    def _augmented(self) -> np.ndarray:
-        """The round map on $(e, 1)$."""
-        top = np.concatenate([self.transition, self.offset[:, None]], axis=1)
-        return np.concatenate([top, np.eye(len(top) + 1)[-1:]])
-
-    def _after(self, rounds: np.ndarray, start: np.ndarray) -> float:
-        """The error after some rounds, given the power of the augmented map that they are."""
-        left, added = rounds[:-1, :-1], rounds[:-1, -1]
-        if not self.stable:
-            mean = left @ start + added
-            return float(mean @ mean)
-        mean = self.bias + left @ (start - self.bias)
-        return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
+        floor = float(self.heterogeneity_bias @ self.heterogeneity_bias) if self.basis == "mean" else self.floor
+        rounds = FIRST_LOOK
+        while True:
+            errors = self.error(rounds, theta)
+            if (errors <= target).any():
+                return int(np.argmax(errors <= target))
+            if not self.stable or (floor >= target and (abs(errors[-1] - floor) < 0.1 * floor or rounds >= LONGEST)):
+                return math.inf
+            if rounds >= LONGEST:  # from here on at the rate of the long run
+                excess = (errors[-1] - floor) / (target - floor)
+                return rounds + math.ceil(math.log(excess) / (-2 * math.log(self.rate)))
+            rounds *= 4
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON values; what is infinite becomes the word "infinity"."""
-        names = ("basis", "stable", "spectral_radius", "mean_square_radius", "max_step_size")
+        names = ("basis", "stable", "spectral_radius", "mean_square_radius", "stability", "max_step_size")
         names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
-        names += ("floor", "saturation_agents", "interval")
+        names += ("floor", "left_out", "saturation_agents", "interval")
         return {"algorithm": type(self.algorithm).__name__} | {name: plain(getattr(self, name)) for name in names}
 
 

@@ -3,11 +3,10 @@
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ... import _check
 from ..._linear import spectral_radius
 from ..._types import SeedLike
 from ...algorithms import AbstractAlgorithm
@@ -18,7 +17,7 @@ from ..maps.joint import Joint, JointMap
 from ..maps.linearise import linearised
 from ..maps.modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
 from ..maps.rounds import require_stable
-from ..prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
+from ..prediction import Prediction
 from ..samples.estimate import estimate
 from ..stability import largest_carried_step
 from .additive import AdditiveLaw, AdditiveState, ChainNoise, HiddenNoise
@@ -29,9 +28,6 @@ from .moments import AbstractLaw, Moments, Radius, TooLargeError
 
 CLOSE = 1e-10
 """How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""
-
-FEW = 100
-"""Up to so many numbers carried an exact law is gone through round by round to find the one that reaches a target."""
 
 
 class CarriedLaw(AbstractLaw):
@@ -184,57 +180,6 @@ class CarriedPrediction(Prediction):
         """Not known."""
         return None
 
-    def error_after(self, rounds: int, theta: Any = None) -> float:
-        """The predicted error after `rounds`: of the mean, and with the noise where its law is known."""
-        if self.modes is None:
-            return float(self.error(rounds, theta)[-1])
-        return super().error_after(rounds, theta)
-
-    def reach(self, target: float, theta: Any = None) -> Reach:
-        """The rounds, samples and bytes until the predicted error is at most `target`, from `theta`."""
-        if self.basis == "exact" and self.joint.size <= FEW:
-            return super().reach(target, theta)
-        return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
-
-    def rounds_to(self, target: float, theta: Any = None) -> float:
-        """The rounds until the predicted error is at most `target`; infinite where it stays above."""
-        _check.number("target", target, above=0.0)
-        stays = float(self.heterogeneity_bias @ self.heterogeneity_bias)
-        if self.modes is not None and stays < target:
-            return super().rounds_to(target, theta)
-        errors = self.error(MOST_FOLLOWED, theta)
-        if (errors <= target).any():
-            return int(np.argmax(errors <= target))
-        if stays >= target:
-            return math.inf
-        return MOST_FOLLOWED + math.ceil(math.log(errors[-1] / target) / (-2 * math.log(self.growth)))
-
-    @functools.cached_property
-    def _augmented(self) -> np.ndarray:
-        r"""A round on $(x, e_0, 1_{t=0}, 1)$, the first of which takes $e_0$ to where the map of the others starts."""
-        assert self.modes is not None
-        m, d = self.modes.spread.shape
-        G = np.zeros((m + d + 2,) * 2)
-        G[:m, :m], G[:m, m : m + d] = self.modes.transition, self.modes.spread
-        G[:m, -2], G[:m, -1], G[-1, -1] = -self.modes.offset, self.modes.offset, 1
-        return G
-
-    def _after(self, rounds, start):
-        assert self.modes is not None
-        m = len(self.modes.offset)
-        state = rounds @ np.concatenate([np.zeros(m), start, [1.0, 1.0]])
-        mean = self.modes.observe @ state[:m] + state[m:-2] + self.modes.origin * (state[-1] - state[-2])
-        square = float(mean @ mean)
-        if not self.stable or not isinstance(self.law, CarriedNoiseLaw):
-            return square
-        left = self.modes.observe @ rounds[:m, :m]
-        return square + self.noise_variance - float(np.trace(left @ self._state_covariance @ left.T))
-
-    @functools.cached_property
-    def _state_covariance(self) -> np.ndarray:
-        assert isinstance(self.law, CarriedNoiseLaw)
-        return self.law.state.E
-
 
 def predict_carried(
     problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | None = None, key: SeedLike = 0
@@ -280,6 +225,8 @@ def predict_carried(
         covariance=covariance,
         persistent_bias=persistent,
         interval=None,
+        left_out=math.nan if basis == "mean" else law.left_out,
+        radius_at=None if basis == "exact" else lambda algorithm: None,
         transition=np.empty((0, 0)) if modes is None else modes.transition,
         offset=np.empty(0) if modes is None else modes.offset,
         jacobians=A,

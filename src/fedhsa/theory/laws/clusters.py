@@ -10,6 +10,7 @@ agents of the cluster move as their chains do, and all others by their mean roun
 - `PairsLaw` adds what the product of each pair of agents has beyond its one-site law: exact for two.
 """
 
+import dataclasses
 import functools
 import itertools
 from typing import NamedTuple
@@ -77,7 +78,8 @@ def local_step(edges: Edges, eta, K, YY, YX, XX):
     return YY, YX, edges.moved(XX)
 
 
-class Agents(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Agents:
     """The different agents, how many there are of each, what they do in a round, and what that is on average."""
 
     edges: Edges
@@ -89,6 +91,32 @@ class Agents(NamedTuple):
     def number(self) -> float:
         """$M$."""
         return self.counts.sum()
+
+    @functools.cached_property
+    def mean_map(self) -> np.ndarray:
+        """The map of $(e, 1)$ over a round of infinitely many agents like these."""
+        return self.means.sum(self.counts / self.number).round(self.rule.server_step)
+
+    @functools.cached_property
+    def noise(self) -> float:
+        r"""$\eta \tau |\tilde A|^2 / |\bar A|$: the noise in the operators' matrices, by what averages it out.
+
+        $\tau$ is the relaxation time of the agents' chains on average, $|\tilde A|^2$ the largest mean square of their
+        matrices' noise in any direction, and $|\bar A|$ the slowest mode of the mean operator.
+        """
+        edges, weights = self.edges, self.counts / self.number
+        D, W, flow = edges.directions, edges.slopes, edges.stationary[..., None] * edges.transition
+        A = np.swapaxes(D, -1, -2)[:, :, None] @ W - self.means.A[:, None, None]
+        squares = np.einsum("nst,nstab,nstac->nbc", flow if W.shape[2] > 1 else flow.sum(-1, keepdims=True), A, A)
+        second = np.sort(np.abs(np.linalg.eigvals(edges.transition)), axis=-1)[:, -2] if edges.num_states > 1 else 0.0
+        tau = weights @ np.broadcast_to((1 + second) / (1 - second), weights.shape)
+        slowest = np.abs(np.linalg.eigvals(np.tensordot(weights, self.means.A, 1)).real).min()
+        return float(self.rule.step_size * tau * np.linalg.norm(np.tensordot(weights, squares, 1), 2) / slowest)
+
+    def persistent_bias(self) -> np.ndarray:
+        """Where infinitely many agents like these go, minus the root."""
+        Phi, c = self.mean_map[:-1, :-1], self.mean_map[:-1, -1]
+        return np.linalg.solve(np.eye(len(c)) - Phi, c)
 
 
 def agents_of(edges: Edges, rule: LocalRule) -> Agents:
@@ -102,9 +130,12 @@ class Clusters:
     """Some clusters of agents, all of the same size, in which the other agents move by their mean round maps."""
 
     def __init__(self, agents: Agents, members: np.ndarray):
-        edges, counts, rule, means = agents
+        edges, counts, rule, means = agents.edges, agents.counts, agents.rule, agents.means
         (n, k), M, d = members.shape, agents.number, edges.dim
-        self.rule, self.edges = rule, [edges.take(members[:, q, None]) for q in range(k)]  # and all states of the others
+        self.rule, self.edges = (
+            rule,
+            [edges.take(members[:, q, None]) for q in range(k)],
+        )  # and all states of the others
         weights = np.tile(counts / M, (n, 1))
         np.subtract.at(weights, (np.arange(n)[:, None], members), 1 / M)
         others = means.sum(weights)
@@ -120,7 +151,7 @@ class Clusters:
         self.begin = [e + eta * ((1 - kappa) * rows[at] + kappa * g_bar) for at in self.first]
         ends = sum(rows[at] / M for at in self.local) + others.R @ e + others.T @ g_bar + others.u[..., None] * one
         self.end = np.concatenate([(1 - alpha) * e + alpha * ends, np.broadcast_to(one, (n, *one.shape))], axis=-2)
-        self.enter = np.concatenate([e] * (len(rows) // d) + [one])[:, np.r_[:d, -1]]  # every part begins as e
+        self.enter = np.concatenate([e] * ((len(rows) - 1) // d) + [one])[:, np.r_[:d, -1]]  # every part begins as e
 
     def round(self, Y: np.ndarray) -> np.ndarray:
         r"""Second moments of $(e, 1)$ one round later, `(n, ..., S, ..., S, d + 1, d + 1)` with an axis per member."""
@@ -158,12 +189,28 @@ def _through(map: np.ndarray, Z: np.ndarray) -> np.ndarray:
     return map @ Z @ transpose(map)
 
 
-class ProductLaw(MomentLaw):
+class AbstractChainLaw(MomentLaw):
+    """A law of agents on finite chains."""
+
+    def __init__(self, agents: Agents):
+        self.agents = agents
+
+    @property
+    def dim(self):
+        return self.agents.edges.dim
+
+    def persistent_bias(self):
+        return self.agents.persistent_bias()
+
+
+class ProductLaw(AbstractChainLaw):
     r"""The chains of some agents at once, by default of all: exact then. They move one at a time, being independent."""
 
     def __init__(self, agents: Agents, members: np.ndarray | None = None):
         members = np.repeat(np.arange(len(agents.counts)), agents.counts.astype(int)) if members is None else members
-        self.edges, self.shape = agents.edges.take(members), (agents.edges.num_states,) * len(members)
+        super().__init__(agents)
+        self.edges = agents.edges.take(members)
+        self.shape = (agents.edges.num_states,) * len(members)
         self.clusters = Clusters(agents, members[None])
 
     def begin(self, start, *, stationary=False):
@@ -177,27 +224,25 @@ class ProductLaw(MomentLaw):
     def total(self, blocks):
         return blocks.sum(-3)
 
-    @property
-    def dim(self):
-        return self.edges.dim
 
-
-class OneSiteLaw(MomentLaw):
+class OneSiteLaw(AbstractChainLaw):
     r"""Each agent's chain alone, beside the mean rounds of the others.
 
-    With $U = V_\emptyset$, $L_0$ the map of second moments by the mean round and $W_i = \pi_i U + V_i$ after agent $i$'s
-    cluster has moved, a round is $U' = L_0 U + \sum_i (\sum_s W_i(s) - L_0 U)$ and $V_i' = W_i - \pi_i \sum_s W_i(s)$.
-    Methods with a correction have one more term of the same order: what the other agents' first operators add to the
-    average, $\zeta$, is multiplied by agent $i$'s random response $T_i$ and not by its mean.
+    Let $U = V_\emptyset$, let $L_0$ be the map of second moments by the mean round, and $W_i$ what becomes of
+    $\pi_i U + V_i$ when agent $i$'s cluster moves. A round is $U' = L_0 U + \sum_i (\sum_s W_i(s) - L_0 U)$ and
+    $V_i' = W_i - \pi_i \sum_s W_i(s)$. Methods with a correction have one more term of the same order: what the other
+    agents' first operators add to the average, $\zeta$, is multiplied by agent $i$'s random response $T_i$ and not by
+    its mean.
     """
 
     basis = "one site"
 
     def __init__(self, agents: Agents, sites: np.ndarray | None = None, counts: np.ndarray | None = None):
         sites = np.arange(len(agents.counts)) if sites is None else sites
-        self.agents, self.counts = agents, agents.counts if counts is None else counts
+        super().__init__(agents)
+        self.counts = agents.counts if counts is None else counts
         self.edges, self.means = agents.edges.take(sites), Means(*(part[sites] for part in agents.means))
-        self.mean_map = agents.means.sum(agents.counts / agents.number).round(agents.rule.server_step)
+        self.mean_map = agents.mean_map
         self.clusters = Clusters(agents, sites[:, None])
 
     def begin(self, start, *, stationary=False):
@@ -219,10 +264,6 @@ class OneSiteLaw(MomentLaw):
 
     def total(self, blocks):
         return blocks[..., 0, :, :]
-
-    @property
-    def dim(self):
-        return self.edges.dim
 
     def mean_square_radius(self):
         return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
@@ -255,30 +296,52 @@ class PairsLaw(AbstractLaw):
     basis = "pairs"
 
     def __init__(self, agents: Agents):
-        self.alone = OneSiteLaw(agents)
-        self.pairs = []
-        for i, j in itertools.combinations_with_replacement(range(len(agents.counts)), 2):
-            many = agents.counts[i] * (agents.counts[j] if i != j else (agents.counts[i] - 1) / 2)
-            if many:
-                sites, counts = (np.array([i, j]), np.ones(2)) if i != j else (np.array([i]), np.array([2.0]))
-                self.pairs.append((many, ProductLaw(agents, np.array([i, j])), OneSiteLaw(agents, sites, counts)))
+        self.alone, self.pairs = OneSiteLaw(agents), pairs_of(agents)
 
     def path(self, start, rounds):
-        both = [(product.path(start, rounds), closed.path(start, rounds)) for _, product, closed in self.pairs]
+        both = [(pair.product.path(start, rounds), pair.closed.path(start, rounds)) for pair in self.pairs]
         for moments in self.alone.path(start, rounds):
             yield self._corrected(moments, [(next(product), next(closed)) for product, closed in both])
 
     def stationary(self):
-        both = [(product.stationary(), closed.stationary()) for _, product, closed in self.pairs]
-        alone = self.alone.stationary()
-        found = self._corrected(alone, both)
-        return found
+        both = [(pair.product.stationary(), pair.closed.stationary()) for pair in self.pairs]
+        return self._corrected(self.alone.stationary(), both)
 
     def mean_square_radius(self):
         return self.alone.mean_square_radius()
 
+    def mean_radius(self):
+        return self.alone.mean_radius()
+
+    def persistent_bias(self):
+        return self.alone.persistent_bias()
+
     def _corrected(self, alone: Moments, both: list[tuple[Moments, Moments]]) -> Moments:
         mean, second = alone.mean, alone.second
-        for (many, *_), (product, closed) in zip(self.pairs, both, strict=True):
-            mean, second = mean + many * (product.mean - closed.mean), second + many * (product.second - closed.second)
+        for pair, (product, closed) in zip(self.pairs, both, strict=True):
+            mean = mean + pair.number * (product.mean - closed.mean)
+            second = second + pair.number * (product.second - closed.second)
         return Moments(mean, second - np.outer(mean, mean))
+
+
+class Pair(NamedTuple):
+    """Two kinds of agents, or twice the same: how many pairs there are of them, and their laws among the others."""
+
+    number: float
+    product: ProductLaw
+    closed: OneSiteLaw
+
+    def gap(self) -> float:
+        """The mean-square error of all these pairs that one site leaves out."""
+        return self.number * (self.product.stationary().square - self.closed.stationary().square)
+
+
+def pairs_of(agents: Agents) -> list[Pair]:
+    """All pairs of agents, by kinds."""
+    found, counts = [], agents.counts
+    for i, j in itertools.combinations_with_replacement(range(len(counts)), 2):
+        number = counts[i] * (counts[j] if i != j else (counts[i] - 1) / 2)
+        if number:
+            sites, of_each = (np.array([i, j]), np.ones(2)) if i != j else (np.array([i]), np.array([2.0]))
+            found.append(Pair(number, ProductLaw(agents, np.array([i, j])), OneSiteLaw(agents, sites, of_each)))
+    return found

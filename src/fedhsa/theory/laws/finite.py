@@ -195,7 +195,9 @@ def edges_of(problem: Problem, law: FiniteLaw) -> Edges:
     identity = np.broadcast_to(np.eye(problem.dim), A.shape)
     if law.independent:
         weights = law.weights()
-        return Edges(np.repeat(weights[:, None], law.num_outcomes, 1), weights, weights, identity, A[:, :, None], g[:, :, None])
+        return Edges(
+            np.repeat(weights[:, None], law.num_outcomes, 1), weights, weights, identity, A[:, :, None], g[:, :, None]
+        )
     return Edges(chain.transition, chain.stationary, chain.start, identity, A[:, :, None], g[:, :, None])
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -9,10 +10,12 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from ..maps.rounds import require_stable
-from .solve import Part, fixed_point, radius
+from .solve import Part, arnoldi, fixed_point, radius
 
-DENSE, CHUNK = 700, 64
+DENSE, CHUNK = 300, 64
 """Up to how many moments a round is a matrix, and how many of its columns are made at a time."""
+KRYLOV, FOLLOWED = 60, 3000
+"""How many rounds are followed one by one before the rest is extrapolated from them, without a matrix and with one."""
 
 
 class TooLargeError(TypeError):
@@ -53,6 +56,14 @@ class AbstractLaw(abc.ABC):
     """The estimated relative error of the floor, the size of what the law leaves out: 0 where it is exact, nan where
     it is unknown."""
 
+    additive: bool = False
+    """Whether the noise leaves the operators' matrices alone: the mean square then contracts as the mean does."""
+
+    @property
+    def quick(self) -> bool:
+        """Whether the laws of many other settings can be asked for."""
+        return True
+
     @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
         """The moments before the first round and after each of `rounds`, from the error `start`."""
@@ -61,9 +72,44 @@ class AbstractLaw(abc.ABC):
     def stationary(self) -> Moments:
         """The moments in the long run, by solving for them; raises ValueError where there are none."""
 
+    def errors(self, start: np.ndarray, rounds: int) -> np.ndarray:
+        """The mean-square error before the first round and after each of `rounds`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.array([moments.square for moments in self.path(start, rounds)])
+
     def mean_square_radius(self) -> Radius | None:
         """The factor of the mean-square error per round in the long run; None where only the mean is known."""
         return None
+
+    def mean_radius(self) -> float | None:
+        """The factor of the mean error per round in the long run; None where it is that of a round without noise."""
+        return None
+
+    def persistent_bias(self) -> np.ndarray | None:
+        """The mean error that stays at any number of agents like these; None where it is that without noise."""
+        return None
+
+
+class RelaxationLaw(AbstractLaw):
+    r"""A law of which only the mean map $\Phi$ and the moments in the long run are known.
+
+    $E e_t = m + \Phi^t (e_0 - m)$ and $\mathrm{cov}(e_t) = \Sigma - \Phi^t \Sigma (\Phi^t)^T$: it leaves out that noise
+    in the operators' matrices is larger far from the root, and how correlated noise builds up in the first rounds.
+    """
+
+    quick = False
+
+    def __init__(self, transition: np.ndarray, moments: Moments, *, basis: str, left_out: float = math.nan):
+        self.transition, self.moments, self.basis, self.left_out = transition, moments, basis, left_out
+
+    def path(self, start, rounds):
+        (mean, covariance), left = self.moments, np.eye(len(start))
+        for _ in range(rounds + 1):
+            yield Moments(mean + left @ (start - mean), covariance - left @ covariance @ left.T)
+            left = self.transition @ left
+
+    def stationary(self):
+        return self.moments
 
 
 class MomentLaw(AbstractLaw):
@@ -99,12 +145,38 @@ class MomentLaw(AbstractLaw):
             blocks = self._after(blocks)
             yield self._moments(blocks)
 
+    @property
+    def quick(self):
+        return self._matrix is not None
+
+    def errors(self, start, rounds):
+        if rounds <= (FOLLOWED if self._matrix is not None else KRYLOV) or not self.mean_square_radius().value < 1:
+            return super().errors(start, rounds)
+        # The way to the stationary state, in the space that the first rounds span: all that they show of slow modes.
+        still = self._still
+        away = self.begin(np.append(start, 1.0)) - still
+        basis, reduced, size = arnoldi(lambda x: self._after(x.reshape(still.shape)).ravel(), away.ravel(), KRYLOV)
+        shown = np.array([self._trace(vector.reshape(still.shape)) for vector in basis])
+        left, errors = size * np.eye(len(reduced))[0], []
+        for _ in range(rounds + 1):
+            errors.append(self._trace(still) + shown @ left)
+            left = reduced @ left
+        return np.array(errors)
+
+    def _trace(self, blocks: np.ndarray) -> float:
+        return float(np.trace(self.total(blocks)[:-1, :-1]))
+
     def stationary(self):
+        return self._moments(self._still)
+
+    @functools.cached_property
+    def _still(self) -> np.ndarray:
+        """The state in the long run."""
         require_stable(self.mean_square_radius().value, self.name, mean_square=True)
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
         found, unknown = base.copy(), _entries(base, lambda i, j: (i < self.dim) | (j < self.dim))
         found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown])
-        return self._moments(found)
+        return found
 
     @functools.cached_property
     def _square_radius(self) -> float:
@@ -114,9 +186,7 @@ class MomentLaw(AbstractLaw):
     def mean_square_radius(self) -> Radius:
         return Radius(self._square_radius, "exact")
 
-    @functools.cached_property
-    def mean_radius(self) -> float:
-        """The factor of the mean error per round in the long run."""
+    def mean_radius(self):
         base = self.begin(np.zeros(self.dim + 1))
         return radius(self._part(_entries(base, lambda i, j: (i < self.dim) ^ (j < self.dim))))
 
@@ -129,7 +199,9 @@ class MomentLaw(AbstractLaw):
             return None
         units = np.eye(size).reshape(size, *shape)
         units = (units + units.swapaxes(-1, -2)) / 2
-        return np.concatenate([self.round(part).reshape(-1, size) for part in np.split(units, range(CHUNK, size, CHUNK))]).T
+        return np.concatenate(
+            [self.round(part).reshape(-1, size) for part in np.split(units, range(CHUNK, size, CHUNK))]
+        ).T
 
     def _after(self, blocks: np.ndarray) -> np.ndarray:
         return self.round(blocks) if self._matrix is None else (self._matrix @ blocks.ravel()).reshape(blocks.shape)

@@ -1,9 +1,9 @@
 r"""Equal agents on finite chains, exactly at any number of them: only how many are in each state matters.
 
-Without a correction agents are independent within a round, given where it starts: agent $i$ ends at $B_i x$, $x = (e,
-1)$, and its chain in another state. So the moments $E[x x^T 1\{n\}]$ on each occupancy $n$, the numbers of agents in the
-$S$ states, close; there are $\binom{M + S - 1}{S - 1}$ of them. With a correction everybody's first operators enter
-everybody's steps, and occupancies do not close.
+Without a correction agents are independent within a round, given where it starts: agent $i$ ends at $B_i x$, with
+$x = (e, 1)$, and its chain in another state. So the moments $E[x x^T 1\{n\}]$ on each occupancy $n$, the numbers of
+agents in the $S$ states, close; there are $\binom{M + S - 1}{S - 1}$ of them. With a correction everybody's first
+operators enter everybody's steps, and occupancies do not close.
 """
 
 import itertools
@@ -11,11 +11,10 @@ import itertools
 import numpy as np
 from scipy.stats import multinomial
 
-from .clusters import Agents, local_step
-from .moments import MomentLaw
+from .clusters import AbstractChainLaw, Agents, local_step
 
 
-class OccupancyLaw(MomentLaw):
+class OccupancyLaw(AbstractChainLaw):
     r"""The moments of $x' = C x + \frac{\alpha_g}M \sum_i B_i x$ on each occupancy.
 
     An agent that moves from $s$ to $t$ leaves $M - 1$ others to move from $n - 1_s$ to $n' - 1_t$, and a pair of agents
@@ -23,13 +22,14 @@ class OccupancyLaw(MomentLaw):
     """
 
     def __init__(self, agents: Agents):
+        super().__init__(agents)
         rule, edges, M = agents.rule, agents.edges, int(agents.number)
-        S, self._dim, share = edges.num_states, edges.dim, rule.server_step / M
+        S, d, share = edges.num_states, self.dim, rule.server_step / M
         self.law = {True: edges.stationary[0], False: edges.start[0]}
         kernel = np.linalg.matrix_power(edges.transition[0], rule.local_steps)
         moves = [_moves(kernel, M - gone) for gone in range(min(M, 2) + 1)]
         self.occupancies = n = _occupancies(M, S)
-        self.stay = np.diag([*[1 - rule.server_step] * self._dim, 1.0])
+        self.stay = np.diag([*[1 - rule.server_step] * d, 1.0])
         self.everyone = moves[0]
         ways = list(itertools.product(range(S), repeat=2))
         self.one = {(s, t): share * n[:, s, None] * _without(moves[1], M, (s,), (t,), S) for s, t in ways}
@@ -38,10 +38,6 @@ class OccupancyLaw(MomentLaw):
             pairs = n[:, s] * (n[:, r] - (s == r))
             self.two[s, r, t, u] = share**2 * pairs[:, None] * _without(moves[2], M, (s, r), (t, u), S)
         self.mean, self.square, self.share = *_one_agent(agents), share
-
-    @property
-    def dim(self):
-        return self._dim
 
     def begin(self, start, *, stationary=False):
         chances = multinomial.pmf(self.occupancies, self.occupancies[0].sum(), self.law[stationary])
@@ -68,7 +64,7 @@ class OccupancyLaw(MomentLaw):
 
 
 def _one_agent(agents: Agents) -> tuple[np.ndarray, np.ndarray]:
-    r"""$E[B 1\{t\} | s]$, `(S, S, d + 1, d + 1)` with a last row of zeros, and the map $Y \mapsto E[B Y B^T 1\{t\} | s]$."""
+    r"""$E[B 1\{t\} | s]$, with a last row of zeros, and the map $Y \mapsto E[B Y B^T 1\{t\} | s]$: `(S, S, ...)`."""
     edges, rule, d = agents.edges, agents.rule, agents.edges.dim
     S, q = edges.num_states, (d + 1) ** 2
     begun = np.eye(S)[:, None, :, None, None]  # the state before, one of the inputs, the state now
@@ -128,4 +124,3 @@ def _index(number: int, states: int) -> np.ndarray:
     index = np.zeros((number + 1,) * states, dtype=int)
     index[tuple(occupancies.T)] = np.arange(len(occupancies))
     return index
-

@@ -1,5 +1,6 @@
 """Fixed points and spectral radii of linear maps, as matrices or as what they do to a vector."""
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ Part: TypeAlias = np.ndarray | LinearOperator
 """A linear map of vectors."""
 
 RESTART, CYCLES = 150, 40
-TOLERANCE = 1e-13
+TOLERANCE = 1e-12
 CLOSE = 1e-8
 """The largest relative residual that a solution may have."""
 
@@ -32,6 +33,30 @@ def fixed_point(map: Part, added: np.ndarray) -> np.ndarray:
     return x
 
 
+def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: int):
+    """An orthonormal basis of what a map makes of `start` in `count` steps, the map in it, and the size of `start`.
+
+    The powers of the small matrix give those of the map on `start`: exactly up to `count`, and as well as the slowest
+    modes show in so many steps from there on.
+    """
+    size = float(np.linalg.norm(start))
+    if size == 0:
+        return np.zeros((1, start.size)), np.zeros((1, 1)), 0.0
+    basis, H = [start / size], np.zeros((count + 1, count))
+    for k in range(count):
+        moved = map(basis[k])
+        reach = np.linalg.norm(moved)
+        for _ in range(2):  # twice is enough against rounding
+            parts = np.array([vector @ moved for vector in basis])
+            H[: k + 1, k] += parts
+            moved = moved - parts @ np.stack(basis)
+        H[k + 1, k] = np.linalg.norm(moved)
+        if not H[k + 1, k] > 1e-14 * reach or k == count - 1:
+            break
+        basis.append(moved / H[k + 1, k])
+    return np.stack(basis), H[: len(basis), : len(basis)], size
+
+
 def radius(map: Part) -> float:
     """The spectral radius of a map: from all eigenvalues of a matrix, by Arnoldi's iteration otherwise."""
     if isinstance(map, np.ndarray):
@@ -39,7 +64,7 @@ def radius(map: Part) -> float:
     n = map.shape[0]
     start = np.random.default_rng(0).standard_normal(n)
     try:
-        values = eigs(map, k=1, ncv=min(n, 40), v0=start, maxiter=1000, tol=1e-12, return_eigenvectors=False)
+        values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=1e-9, return_eigenvectors=False)
     except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: a few of them settle it
         values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=1e-9, return_eigenvectors=False)
     return float(np.abs(values).max())

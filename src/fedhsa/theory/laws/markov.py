@@ -1,0 +1,94 @@
+"""Which law of Markov sampling a problem gets: an exact one where that is quick, otherwise the best of the others."""
+
+import math
+
+from ...algorithms import AbstractAlgorithm
+from ...problems import Problem
+from ..maps.rounds import require_rule
+from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of
+from .expansion import expansion
+from .finite import edges_of, finite_law
+from .moments import AbstractLaw, MomentLaw, Moments, RelaxationLaw, TooLargeError
+from .occupancies import OccupancyLaw
+
+WORK = 1.2e7
+"""How many multiplications a round of second moments may take: a law goes through some sixty of them."""
+PAIRS, KINDS = 3e8, 8
+"""How many those of all pairs of agents may take together, and of how many kinds they may be."""
+OCCUPANCIES = 400
+EDGES = 2**25
+"""How many numbers the operators on the edges of all chains may have."""
+
+
+def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> MomentLaw:
+    """The exact law of affine agents on finite chains; raises `TooLargeError` where it would take long."""
+    agents = _agents(problem, algorithm)
+    found = None if agents is None else _exact(agents)
+    if found is None:
+        law = finite_law(problem.agents.source)
+        assert law is not None
+        raise TooLargeError(
+            f"The product of {problem.num_agents} chains with {law.num_states} states in {problem.dim} dimensions is "
+            "too large for its exact law. `theory.predict` has a law for every size."
+        )
+    return found
+
+
+def markov_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
+    """The best law of affine agents on finite chains that is quick."""
+    agents = _agents(problem, algorithm)
+    if agents is None:
+        return _large(problem, algorithm)
+    law = _exact(agents)
+    if law is not None:
+        return law
+    if _site_work(agents) > WORK:
+        return _large(problem, algorithm)
+    few = len(agents.counts) <= KINDS and _pair_work(agents) <= PAIRS
+    law = PairsLaw(agents) if few else OneSiteLaw(agents)
+    law.name = type(algorithm).__name__
+    return law
+
+
+def _agents(problem: Problem, algorithm: AbstractAlgorithm) -> Agents | None:
+    """The agents laid open, or None if they are too large for that."""
+    law = finite_law(problem.agents.source)
+    assert law is not None
+    M, S, d = problem.num_agents, law.num_states, problem.dim
+    per_edge = S * d if law.pairs and not law.independent else d * d
+    if M * S * per_edge > EDGES:
+        return None
+    return agents_of(edges_of(problem, law), require_rule(algorithm))
+
+
+def _exact(agents: Agents) -> MomentLaw | None:
+    S, M, corrected = agents.edges.num_states, int(agents.number), agents.rule.correction != 0
+    if _cluster_work(agents, M) <= WORK:
+        return ProductLaw(agents)
+    if len(agents.counts) == 1 and not corrected and math.comb(M + S - 1, S - 1) <= OCCUPANCIES:
+        return OccupancyLaw(agents)
+    return None
+
+
+def _cluster_work(agents: Agents, size: int) -> float:
+    """Of a round in which so many agents move as their chains do."""
+    S, blocks = agents.edges.num_states, (2 if agents.rule.correction else 1) * size + 1
+    state = float(S) ** size * (blocks * agents.edges.dim + 1) ** 2
+    return 3 * state * size * S * agents.rule.local_steps
+
+
+def _site_work(agents: Agents) -> float:
+    S, d = agents.edges.num_states, agents.edges.dim
+    return len(agents.counts) * agents.rule.local_steps * S * S * d * 3 * (d + 1)
+
+
+def _pair_work(agents: Agents) -> float:
+    n, (S, d) = len(agents.counts), (agents.edges.num_states, agents.edges.dim)
+    return n * (n + 1) / 2 * _cluster_work(agents, 2) * min(S**2 * (d + 1) ** 2, 70)
+
+
+def _large(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
+    found = expansion(problem, algorithm)
+    moments = Moments(found.heterogeneity_bias + found.markov_bias, found.covariance)
+    A, _ = problem.affine_parts()
+    return RelaxationLaw(require_rule(algorithm).transition(A), moments, basis="expansion")
