@@ -11,7 +11,7 @@ import naive
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import exact
 from fedhsa.theory.laws.independent import IndependentLaw
-from fedhsa.theory.laws.product import ProductLaw
+from fedhsa.theory.laws.markov import exact_law
 
 ALGORITHMS = [fh.FedHSA(0.3, 2, 0.8), fh.LocalSA(0.3, 2, 0.8), fh.SynchronisedSA(0.3)]
 ROUNDS = 2
@@ -64,7 +64,7 @@ def enumerated(problem, algorithm, independent):
 @pytest.mark.parametrize("name", ["td", "finite-sum"])
 def test_the_product_law_is_the_sum_over_all_trajectories(name, algorithm):
     problem = problems()[name]
-    law = [moments.square for moments in ProductLaw(problem, algorithm).path(-problem.theta_star, ROUNDS)]
+    law = [moments.square for moments in exact_law(problem, algorithm).path(-problem.theta_star, ROUNDS)]
     np.testing.assert_allclose(law, enumerated(problem, algorithm, independent=False), rtol=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_the_product_law_starts_where_the_chains_start():
     """One agent that starts in its second state: after one step the error is certain."""
     A, b, P = np.array([[[[1.0]], [[2.0]]]]), np.array([[[1.0], [5.0]]]), np.full((1, 2, 2), 0.5)
     problem = finite_sum.from_arrays(A, b, P, start=np.array([[0.0, 1.0]]))
-    _, after = ProductLaw(problem, fh.SynchronisedSA(0.1)).path(-problem.theta_star, 1)
+    _, after = exact_law(problem, fh.SynchronisedSA(0.1)).path(-problem.theta_star, 1)
     assert after.mean == pytest.approx(0.1 * 5.0 - problem.theta_star)
     assert after.covariance == pytest.approx(0, abs=1e-15)
 
@@ -88,7 +88,7 @@ def test_the_product_law_starts_where_the_chains_start():
 @pytest.mark.parametrize("name", ["td", "finite-sum"])
 def test_both_laws_agree_on_independent_observations(name, algorithm):
     problem = problems()[name].iid()
-    one, other = ProductLaw(problem, algorithm), IndependentLaw(problem, algorithm)
+    one, other = exact_law(problem, algorithm), IndependentLaw(problem, algorithm)
     start = np.array([1.0, -2.0])
     for a, b in zip(one.path(start, 30), other.path(start, 30), strict=True):
         np.testing.assert_allclose(a.mean, b.mean, atol=1e-12)
@@ -96,7 +96,7 @@ def test_both_laws_agree_on_independent_observations(name, algorithm):
     np.testing.assert_allclose(one.stationary().covariance, other.stationary().covariance, rtol=1e-9)
 
 
-@pytest.mark.parametrize("law", [ProductLaw, IndependentLaw])
+@pytest.mark.parametrize("law", [exact_law, IndependentLaw])
 def test_the_stationary_solve_is_the_limit_of_the_iterated_law(law):
     problem = problems()["finite-sum"]
     problem = problem.iid() if law is IndependentLaw else problem

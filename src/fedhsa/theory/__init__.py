@@ -8,6 +8,7 @@ from . import exact as exact
 from .choice import Candidate as Candidate
 from .choice import Choice as Choice
 from .choice import choose as choose
+from .entry import PredictionWarning as PredictionWarning
 from .entry import predict as predict
 from .laws.expansion import Expansion as Expansion
 from .laws.expansion import expansion as expansion

@@ -1,6 +1,8 @@
 """What will happen, before anything runs: an algorithm on a problem, from exact laws, expansions or samples."""
 
 import functools
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,13 @@ from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, requir
 from .prediction import Prediction
 from .samples.estimate import Estimates, estimate
 
+MUCH = 0.03
+"""From which estimated relative error on a prediction carries a warning."""
+
+
+class PredictionWarning(UserWarning):
+    """A prediction may be off by more than a few per cent."""
+
 
 def predict(
     problem: Problem,
@@ -33,9 +42,11 @@ def predict(
 ) -> Prediction:
     r"""What `algorithm` will do on `problem`.
 
-    Exact without noise, with additive VAR(1) noise and for independent observations of finite chains; to second order
-    in the noise on Markov chains with finitely many states; elsewhere from `samples` observations of every agent.
-    Nonlinear operators are linearised at the root, and what their curvature does to the mean is added.
+    Exact without noise, with additive VAR(1) noise, for independent observations of finite chains, and for Markov
+    chains whose product is small or whose agents are equal. On other finite chains from the law of each agent, with
+    pairs of agents where these are few; elsewhere from `samples` observations of every agent. `basis` says which, and
+    `left_out` how far off it may be; from 3 % on a `PredictionWarning` says so. Nonlinear operators are linearised, and
+    what their curvature does to the mean is added.
 
     All this for FedHSA, LocalSA, SynchronisedSA and SA. For every other method whose rounds are affine it gives
     stability, rate and limit of the mean, and under additive VAR(1) noise everything, unless it has a coin, its first
@@ -49,7 +60,7 @@ def predict(
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2, laziness=0.5)
         >>> prediction = predict(problem, fedhsa.FedHSA(0.05, local_steps=5))
         >>> prediction.stable, prediction.basis
-        (True, 'expansion')
+        (True, 'one site')
         >>> runs = fedhsa.simulate(problem, fedhsa.FedHSA(0.05, local_steps=5), rounds=600, seeds=50)
         >>> bool(0.9 < runs.error[:, 300:].mean() / prediction.floor < 1.1)
         True
@@ -92,14 +103,23 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
     transition, offset = rule.transition(A), rule.offset(A, residuals)
     law = law_of(model, algorithm)
     heterogeneity, nothing = rule.limit_error(A, residuals), np.zeros(problem.dim)
-    found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
+    found = {"basis": law.basis, "left_out": math.nan, "interval": None, "law": law, "jacobians": A}
     found |= {"transition": transition, "offset": offset, "radius_at": _radius_at(model, law)}
     try:
         mean, covariance = law.stationary()
     except ValueError:
         return found | unstable(problem.dim)
     persistent = law.persistent_bias()
+    if law.left_out > MUCH:
+        warnings.warn(
+            f"The floor of {type(algorithm).__name__} may be off by {law.left_out:.0%}: the noise in the operators' "
+            f"matrices is strong or sticky, and the law that was used ({law.basis}) leaves out what only "
+            "more of the agents' chains together would show. A smaller step or more agents make it better.",
+            PredictionWarning,
+            stacklevel=3,
+        )
     return found | {
+        "left_out": law.left_out,
         "stable": True,
         "heterogeneity_bias": heterogeneity,
         "markov_bias": mean - heterogeneity,

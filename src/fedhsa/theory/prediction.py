@@ -95,7 +95,7 @@ class Prediction:
 
     @property
     def stability(self) -> str:
-        """In which sense `stable` is meant: of the `mean square`, exact, estimated or bounded, or of the `mean only`."""
+        """In which sense `stable` is meant: of the mean square, exact, estimated or bounded, or of the mean only."""
         return "mean only" if self._radius is None else KINDS[self._radius.kind]
 
     @property

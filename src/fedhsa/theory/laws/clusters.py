@@ -13,6 +13,7 @@ agents of the cluster move as their chains do, and all others by their mean roun
 import dataclasses
 import functools
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from ..._linear import transpose
 from ..maps.rounds import LocalRule
 from .finite import Edges
 from .moments import AbstractLaw, MomentLaw, Moments
+
+FEW_PAIRS = 1e8
+"""How many multiplications the law of one pair of agents may take to tell how much one site leaves out."""
 
 
 class Means(NamedTuple):
@@ -265,6 +269,21 @@ class OneSiteLaw(AbstractChainLaw):
     def total(self, blocks):
         return blocks[..., 0, :, :]
 
+    @functools.cached_property
+    def left_out(self):
+        """From what one site leaves out of a few pairs of agents, or from the noise alone where pairs take long.
+
+        Calibrated against products of chains and occupancies: 95 % of errors are smaller.
+        """
+        agents, M = self.agents, self.agents.number
+        if M == 1:
+            return 0.0
+        if pair_work(agents) > FEW_PAIRS:
+            return min(0.015 * agents.noise * (M - 1) / M**2, 1.0)
+        chosen = pairs_of(agents, few=True)
+        gap = sum(abs(pair.gap()) for pair in chosen) * M * (M - 1) / 2 / sum(pair.number for pair in chosen)
+        return min(_part(gap, self.stationary().square) * (2 + 1.5 * math.sqrt(agents.noise) / M), 1.0)
+
     def mean_square_radius(self):
         return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
 
@@ -297,6 +316,16 @@ class PairsLaw(AbstractLaw):
 
     def __init__(self, agents: Agents):
         self.alone, self.pairs = OneSiteLaw(agents), pairs_of(agents)
+
+    @functools.cached_property
+    def left_out(self):
+        noise, M = self.alone.agents.noise, self.alone.agents.number
+        return min(self.gap * min(0.02 + noise / M**2, 0.2 + 1.5 * math.sqrt(noise) / M), 1.0)
+
+    @functools.cached_property
+    def gap(self) -> float:
+        """What the one-site law leaves out of all pairs together, regardless of sign, as a part of its floor."""
+        return _part(sum(abs(pair.gap()) for pair in self.pairs), self.alone.stationary().square)
 
     def path(self, start, rounds):
         both = [(pair.product.path(start, rounds), pair.closed.path(start, rounds)) for pair in self.pairs]
@@ -336,12 +365,26 @@ class Pair(NamedTuple):
         return self.number * (self.product.stationary().square - self.closed.stationary().square)
 
 
-def pairs_of(agents: Agents) -> list[Pair]:
-    """All pairs of agents, by kinds."""
+def pairs_of(agents: Agents, *, few: bool = False) -> list[Pair]:
+    """All pairs of agents, by kinds; or a few, of neighbours in the order of the agents."""
     found, counts = [], agents.counts
-    for i, j in itertools.combinations_with_replacement(range(len(counts)), 2):
+    kinds = itertools.combinations_with_replacement(range(len(counts)), 2)
+    if few and len(counts) > 1:
+        kinds = [(i, i + 1) for i in np.unique(np.linspace(0, len(counts) - 2, 3).astype(int))]
+    for i, j in kinds:
         number = counts[i] * (counts[j] if i != j else (counts[i] - 1) / 2)
         if number:
             sites, of_each = (np.array([i, j]), np.ones(2)) if i != j else (np.array([i]), np.array([2.0]))
             found.append(Pair(number, ProductLaw(agents, np.array([i, j])), OneSiteLaw(agents, sites, of_each)))
     return found
+
+
+def pair_work(agents: Agents) -> float:
+    """How many multiplications the law of one pair takes, roughly."""
+    S, d, blocks = agents.edges.num_states, agents.edges.dim, 5 if agents.rule.correction else 3
+    state = float(S) ** 2 * (blocks * d + 1) ** 2
+    return 6 * state * S * agents.rule.local_steps * min(S**2 * (d + 1) ** 2, 70)
+
+
+def _part(of: float, whole: float) -> float:
+    return of / whole if whole > 0 else 0.0

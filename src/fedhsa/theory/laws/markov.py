@@ -5,7 +5,7 @@ import math
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import require_rule
-from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of
+from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of, pair_work
 from .expansion import expansion
 from .finite import edges_of, finite_law
 from .moments import AbstractLaw, MomentLaw, Moments, RelaxationLaw, TooLargeError
@@ -44,7 +44,8 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
         return law
     if _site_work(agents) > WORK:
         return _large(problem, algorithm)
-    few = len(agents.counts) <= KINDS and _pair_work(agents) <= PAIRS
+    kinds = len(agents.counts)
+    few = kinds <= KINDS and kinds * (kinds + 1) / 2 * pair_work(agents) <= PAIRS
     law = PairsLaw(agents) if few else OneSiteLaw(agents)
     law.name = type(algorithm).__name__
     return law
@@ -80,11 +81,6 @@ def _cluster_work(agents: Agents, size: int) -> float:
 def _site_work(agents: Agents) -> float:
     S, d = agents.edges.num_states, agents.edges.dim
     return len(agents.counts) * agents.rule.local_steps * S * S * d * 3 * (d + 1)
-
-
-def _pair_work(agents: Agents) -> float:
-    n, (S, d) = len(agents.counts), (agents.edges.num_states, agents.edges.dim)
-    return n * (n + 1) / 2 * _cluster_work(agents, 2) * min(S**2 * (d + 1) ** 2, 70)
 
 
 def _large(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
