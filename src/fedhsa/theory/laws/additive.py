@@ -70,6 +70,7 @@ class AdditiveLaw(AbstractLaw):
 
     def __init__(self, transition: np.ndarray, offset: np.ndarray, noise: HiddenNoise, name: str, *, basis: str):
         self.Phi, self.offset, self.noise, self.name, self.basis = transition, offset, noise, name, basis
+        self.additive = basis == "exact"
         M, H, n, s = noise.C.shape
         W = noise.hidden
         J, power = np.zeros((M, n, s)), np.broadcast_to(np.eye(s), (M, s, s))

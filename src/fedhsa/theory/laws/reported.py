@@ -19,7 +19,7 @@ from ...algorithms.output import AbstractAverage, RichardsonRomberg, scaled
 from ...problems import Problem
 from ..maps.joint import Joint, start_error
 from ..maps.linearise import linearised
-from ..prediction import Prediction, Reach, total_cost
+from ..prediction import Prediction
 from .additive import AdditiveLaw
 from .carried import CarriedLaw, CarriedNoiseLaw, ErrorsOverTime, noise_law
 from .finite import finite_law
@@ -209,21 +209,12 @@ class ReportedPrediction(Prediction):
         """That of the method inside."""
         return self.inner.max_local_steps
 
-    def error_after(self, rounds: int, theta: Any = None) -> float:
-        """The predicted mean-square error of what is reported after `rounds`."""
-        return float(self.error(rounds, theta)[-1])
-
-    def reach(self, target: float, theta: Any = None) -> Reach:
-        """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
-        return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
-
     def rounds_to(self, target: float, theta: Any = None) -> float:
         """The rounds until the error of what is reported is at most `target`; infinite where it stays above.
 
         Followed for 20,000 rounds; from there on what is above the floor is taken to go with the inverse of the rounds.
         """
         _check.number("target", target, above=0.0)
-        assert self.law is not None
         error = math.inf
         for t, moments in enumerate(self.law.path(start_error(self.problem, theta), MOST_AVERAGED)):
             if (error := moments.square) <= target:
@@ -247,7 +238,7 @@ def predict_reported(
     inner = predict(problem, method)
     if not inner.stable:
         return dataclasses.replace(inner, algorithm=algorithm)
-    law = inner.law or SettlingLaw(inner)
+    law = inner.law
     if isinstance(law, CarriedNoiseLaw | ExtrapolatedLaw):
         found = AveragedLaw(law, average, law.correlations, None)
     else:
@@ -291,7 +282,7 @@ def _extrapolated(
         return None
     with precision():
         h = np.asarray(algorithm.coefficients())
-    law = ExtrapolatedLaw([copy.law or SettlingLaw(copy) for copy in copies], h, noise)
+    law = ExtrapolatedLaw([copy.law for copy in copies], h, noise)
     names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
     combined: dict[str, Any] = {name: h @ np.stack([getattr(copy, name) for copy in copies]) for name in names}
     covariance = law.stationary().covariance
@@ -301,21 +292,3 @@ def _extrapolated(
 def _reported(inner: Prediction, **changes: Any) -> ReportedPrediction:
     known = {field.name: getattr(inner, field.name) for field in dataclasses.fields(Prediction)}
     return ReportedPrediction(**known | changes, inner=inner)
-
-
-class SettlingLaw(AbstractLaw):
-    """A prediction's mean and covariance of the long run, approached by its round map."""
-
-    def __init__(self, prediction: Prediction):
-        self.prediction, self.basis = prediction, prediction.basis
-        self.left_out = getattr(prediction, "left_out", math.nan)
-
-    def path(self, start, rounds):
-        bias, covariance, Phi = self.prediction.bias, self.prediction.covariance, self.prediction.transition
-        left = np.eye(len(Phi))
-        for _ in range(rounds + 1):
-            yield Moments(bias + left @ (start - bias), covariance - left @ covariance @ left.T)
-            left = Phi @ left
-
-    def stationary(self):
-        return Moments(self.prediction.bias, self.prediction.covariance)
