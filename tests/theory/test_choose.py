@@ -2,12 +2,14 @@
 
 import json
 
+import equinox as eqx
 import numpy as np
 import pytest
 
 import fedhsa as fh
 from fedhsa.problems import finite_sum, quadratic, td
-from fedhsa.theory import choose, predict
+from fedhsa.theory import choice as choice_module
+from fedhsa.theory import choose, estimate, predict
 
 SEEDS = 400
 
@@ -96,10 +98,51 @@ def test_choices_without_anything_to_choose_are_refused(arguments, message):
         choose(quadratic.random(3, 2, key=1), **arguments)
 
 
-def test_a_problem_known_only_by_samples_is_refused_with_what_can_be_done():
-    problem = quadratic.random(3, 2, key=1)
-    with pytest.raises(TypeError, match=r"needs noise that is known, got QuadraticAgent observing Replay.*`predict`"):
-        choose(problem.replay(np.zeros((3, 10, 2))), target=1e-3)
+def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
+    """Only the mean of SCAFFLSA is known under Markov sampling: it would win with 4 rounds, and end at 1.9."""
+    problem = td.random(4, 5, 2, key=0)
+    choice = choose(problem, target=0.05, algorithms=("FedHSA", "SCAFFLSA"), local_steps=(5,), server_steps=(1.0,))
+    assert type(choice.algorithm) is fh.FedHSA
+    assert [entry.algorithm for entry in choice.unknown] == ["SCAFFLSA"]
+    assert "How much noise remains around the mean of SCAFFLSA is not known" in choice.unknown[0].reason
+    assert choice.to_dict()["unknown"][0]["algorithm"] == "SCAFFLSA"
+    with pytest.raises(ValueError, match=r"nothing to choose from.* noise remains around the mean of SCAFFLSA"):
+        choose(problem, target=0.05, algorithms=("SCAFFLSA",), local_steps=(5,))
+
+
+class Hidden(fh.AbstractSource):
+    """A source that keeps the law of another to itself."""
+
+    source: fh.AbstractSource
+
+    def init(self, key, /):
+        return self.source.init(key)
+
+    def step(self, key, state, /):
+        return self.source.step(key, state)
+
+
+def test_a_problem_known_only_by_samples_is_sampled_once_and_its_choice_reaches_the_target(monkeypatch):
+    """The same problem with a source of which nothing is declared: what it takes is within 30 % of the exact law's."""
+    known, drawn = quadratic.random(4, 2, key=1, start="stationary"), []
+    monkeypatch.setattr(choice_module, "estimate", lambda *a, **k: drawn.append(k) or estimate(*a, **k))
+    unknown = eqx.tree_at(lambda p: p.agents.source, known, Hidden(known.agents.source))
+    found = choose(unknown, target=1e-3, local_steps=(2, 5), server_steps=(1.0,), samples=4000, verify=True)
+    expected = choose(known, target=1e-3, local_steps=(2, 5), server_steps=(1.0,))
+    assert len(drawn) == 1
+    assert found.prediction.basis == "samples"
+    assert found.verified.low < 1e-3
+    assert found.reach.rounds < 1.3 * expected.reach.rounds
+
+
+def test_a_choice_that_misses_its_target_in_simulation_is_told():
+    """Planned for an error twice the target: a margin of minus one half, which users cannot ask for."""
+    problem = quadratic.random(4, 2, key=1)
+    choice = choose(problem, target=1e-3, algorithms=("FedHSA",), local_steps=(5,), verify=True)
+    assert choice.verified.low < choice.verified.value < choice.verified.high
+    assert choice.verified.contains(choice.best.error)
+    with pytest.warns(UserWarning, match=r"has the error .* after [\d,]+ rounds of a simulation, above `target` 1e-05"):
+        choice_module._verified(problem, choice, 1e-5, None, 0)
 
 
 RANDOM = [

@@ -7,6 +7,7 @@ learnt from `samples`.
 from . import exact as exact
 from .choice import Candidate as Candidate
 from .choice import Choice as Choice
+from .choice import Unknown as Unknown
 from .choice import choose as choose
 from .entry import PredictionWarning as PredictionWarning
 from .entry import predict as predict

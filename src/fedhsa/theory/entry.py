@@ -23,7 +23,7 @@ from .laws.reported import predict_reported
 from .maps.linearise import curvature, linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
 from .prediction import Prediction
-from .samples.estimate import Estimates, estimate
+from .samples.estimate import Estimates, estimates_of
 
 MUCH = 0.03
 """From which estimated relative error on a prediction carries a warning."""
@@ -37,7 +37,7 @@ def predict(
     problem: Problem,
     algorithm: AbstractAlgorithm,
     *,
-    samples: int | None = None,
+    samples: int | Estimates | None = None,
     key: SeedLike = 0,
 ) -> Prediction:
     r"""What `algorithm` will do on `problem`.
@@ -54,7 +54,8 @@ def predict(
 
     **Arguments:**
 
-    - `samples`, `key`: how many observations, and which, where the sources can only be sampled. See `estimate`.
+    - `samples`, `key`: how many observations, and which, where the sources can only be sampled. Or what `estimate`
+      made of them, to predict many algorithms from the same.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2, laziness=0.5)
@@ -77,7 +78,7 @@ def predict(
     if noise_is_known(problem):
         found = _from_knowledge(problem, algorithm, rule)
     else:
-        found = _from_samples(problem, rule, estimate(problem, samples=samples, key=key))
+        found = _from_samples(problem, rule, estimates_of(problem, samples, key))
     return Prediction(problem=problem, algorithm=algorithm, **found)
 
 

@@ -18,7 +18,7 @@ from ..maps.linearise import linearised
 from ..maps.modes import DENSE, Modes, error_of, radius_of, reduced, settled, visible_radius
 from ..maps.rounds import require_stable
 from ..prediction import Prediction
-from ..samples.estimate import estimate
+from ..samples.estimate import Estimates, estimates_of
 from ..stability import largest_carried_step
 from .additive import AdditiveLaw, AdditiveState, ChainNoise, HiddenNoise
 from .finite import additive_noise, finite_law
@@ -182,13 +182,13 @@ class CarriedPrediction(Prediction):
 
 
 def predict_carried(
-    problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | None = None, key: SeedLike = 0
+    problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | Estimates | None = None, key: SeedLike = 0
 ) -> CarriedPrediction:
     """What theory knows of an algorithm without a closed form: its mean, and more where its law is known."""
     if noise_is_known(problem):
         model = linearised(problem)
     else:
-        found = estimate(problem, samples=samples, key=key)
+        found = estimates_of(problem, samples, key)
         b = found.jacobians @ problem.root - found.residuals + found.residuals.mean(0)
         agents = AffineAgent(Silent(), found.jacobians, b)
         model = Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)

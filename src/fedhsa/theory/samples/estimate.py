@@ -156,6 +156,11 @@ def estimate(
     return dataclasses.replace(each._mean(range(R)), each=each)
 
 
+def estimates_of(problem: Problem, samples: "int | Estimates | None", key: SeedLike) -> Estimates:
+    """Estimates from so many samples, unless they are there already."""
+    return samples if isinstance(samples, Estimates) else estimate(problem, samples=samples, key=key)
+
+
 def _open(problem: Problem, plan: _Plan, key: SeedLike) -> _Stream:
     # The engine takes branches 0 and 1 of a seed's key; with another one, runs and estimates are independent.
     words = fold_in_words(np.asarray(jax.random.key_data(as_key(key))), np.arange(plan.replications))
