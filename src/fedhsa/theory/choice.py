@@ -12,14 +12,14 @@ import numpy as np
 from .. import _check, statistics
 from .._json import plain
 from .._types import SeedLike
-from ..algorithms import ALGORITHMS, AbstractAlgorithm
+from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ..statistics import Estimate
 from .entry import predict
 from .laws.first_order import noise_is_known
 from .maps.linearise import linearised
 from .maps.rounds import local_rule, start_error
-from .prediction import MOST_FOLLOWED, Prediction, Reach, total_cost
+from .prediction import Prediction, Reach, total_cost
 from .samples.estimate import estimate
 from .stability import largest_step, max_step_size
 
@@ -237,24 +237,22 @@ class _Search:
         Below the largest step whose floor is low enough, cost is a smooth function of the logarithm of the step with
         one valley, most often close to that step: we walk down from there until cost rises.
         """
-        largest = self._largest(make(0.1))
+        largest, each = self._largest(make(0.1)), cost(self.problem, make(0.1))
+        predicted = functools.cache(lambda log_step: self.predict(make(math.exp(log_step))))
         tried: dict[float, Candidate] = {}
 
-        def at(log_step: float) -> Candidate:
+        def value(log_step: float) -> float:
             if log_step not in tried:
-                tried[log_step] = self.evaluate(make(math.exp(log_step)))
-            return tried[log_step]
-
-        def cost(log_step: float) -> float:
-            return self.value(at(log_step))[0]
+                tried[log_step] = self.evaluate(predicted(log_step), each)
+            return self.value(tried[log_step])[0]
 
         high = math.log(0.98 * min(largest, 1e6))
         low = math.log(SMALLEST) + high
         top = high
         if self.goal.target is not None:
             first = high - math.log(3) if guess is None else math.log(guess)
-            top = self._last_low_enough(lambda x: self.short_of(at(x)), min(max(first, low), high), low, high)
-        _walk_down(cost, top, low)
+            top = _last_low_enough(lambda x: self.short_of(predicted(x)), min(max(first, low), high), low, high)
+        _walk_down(value, top, low)
         return min(tried.values(), key=self.value)
 
     def _largest(self, algorithm: AbstractAlgorithm) -> float:
@@ -272,31 +270,8 @@ class _Search:
             raise _UnknownError(f"How large a step {name} bears would take long to find on this problem.")
         return float(largest)
 
-    def _last_low_enough(self, excess: Callable[[float], float], x: float, low: float, high: float) -> float:
-        """The largest step whose floor is low enough; `excess` is the logarithm of floor by target.
-
-        The floor is nearly proportional to the step, so that it says itself where to look next.
-        """
-        inside, outside = None, None
-        while True:
-            now = excess(x)
-            inside, outside = ((x, now), outside) if now < 0 else (inside, (x, now))
-            if inside is not None and (x == high or (outside is not None and outside[0] - inside[0] <= RESOLUTION)):
-                return inside[0]
-            if outside is not None and outside[0] <= low:
-                return low
-            if inside is None:
-                by = -now - RESOLUTION / 2 if math.isfinite(now) else -math.log(3)
-                x = max(x + min(max(by, -math.log(30)), -RESOLUTION), low)
-            elif outside is None:
-                by = -now + RESOLUTION / 2 if math.isfinite(now) else math.log(30)
-                x = min(x + max(min(by, math.log(30)), RESOLUTION), high)
-            else:
-                share = -inside[1] / (outside[1] - inside[1]) if math.isfinite(outside[1] - inside[1]) else 0.5
-                x = inside[0] + min(max(share, 0.1), 0.9) * (outside[0] - inside[0])
-
-    def evaluate(self, algorithm: AbstractAlgorithm) -> Candidate:
-        """What an algorithm takes to reach the target, or the error it has when the budget is spent."""
+    def predict(self, algorithm: AbstractAlgorithm) -> Prediction:
+        """What an algorithm will do, if that is known."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the margin covers what predictions warn of
             prediction = predict(self.problem, algorithm, samples=self.samples)
@@ -304,29 +279,31 @@ class _Search:
             raise _UnknownError(
                 f"How much noise remains around the mean of {type(algorithm).__name__} is not known on this problem."
             )
-        goal, M = self.goal, self.problem.num_agents
-        if not prediction.stable:
-            rounds = math.inf
-        elif goal.target is not None:
-            rounds = prediction.reach(goal.target / (1 + self.margin(prediction)), goal.theta).rounds
-        else:
+        return prediction
+
+    def evaluate(self, prediction: Prediction, each: Cost) -> Candidate:
+        """What it takes to reach the target, or the error when the budget is spent; `each` is the cost of a round."""
+        goal, M, rounds = self.goal, self.problem.num_agents, math.inf
+        if goal.target is None:
             assert goal.budget is not None
-            rounds = goal.budget // getattr(total_cost(1, prediction.cost, M), goal.objective)
-        if not rounds:  # the budget does not buy a single one
+            rounds = goal.budget // getattr(total_cost(1, each, M), goal.objective)
+        elif self.short_of(prediction) < 0:
+            rounds = prediction.rounds_to(goal.target / (1 + self.margin(prediction)), goal.theta)
+        if not rounds or not prediction.stable:  # the budget does not buy a single one, or it makes things worse
             rounds = math.inf
-        error = _error(prediction, int(rounds), goal.theta) if math.isfinite(rounds) else math.inf
-        return Candidate(algorithm, prediction, total_cost(rounds, prediction.cost, M), error)
+        error = prediction.error_after(int(rounds), goal.theta) if math.isfinite(rounds) else math.inf
+        return Candidate(prediction.algorithm, prediction, total_cost(rounds, each, M), error)
 
     def margin(self, prediction: Prediction) -> float:
         """By which part an error is planned to be below the target: what was asked for, or what may be wrong."""
-        left_out = getattr(prediction, "left_out", 0.0)
+        left_out = prediction.left_out
         if prediction.interval is not None and prediction.floor > 0:
             left_out = prediction.interval[1] / prediction.floor - 1
         return max(self.goal.margin, UNSURE if math.isnan(left_out) else left_out)
 
-    def short_of(self, candidate: Candidate) -> float:
+    def short_of(self, prediction: Prediction) -> float:
         """The logarithm of the floor by what is planned for."""
-        prediction, target = candidate.prediction, self.goal.target
+        target = self.goal.target
         assert target is not None
         if not prediction.stable:
             return math.inf
@@ -339,6 +316,30 @@ class _Search:
             return (candidate.error,)
         spent = getattr(candidate.reach, self.goal.objective), candidate.reach.samples, candidate.reach.bytes
         return (*spent, 0.0 if math.isfinite(spent[0]) else candidate.prediction.floor)
+
+
+def _last_low_enough(excess: Callable[[float], float], x: float, low: float, high: float) -> float:
+    """The largest step whose floor is low enough; `excess` is the logarithm of floor by target.
+
+    The floor is nearly proportional to the step, so that it says itself where to look next.
+    """
+    inside, outside = None, None
+    while True:
+        now = excess(x)
+        inside, outside = ((x, now), outside) if now < 0 else (inside, (x, now))
+        if inside is not None and (x == high or (outside is not None and outside[0] - inside[0] <= RESOLUTION)):
+            return inside[0]
+        if outside is not None and outside[0] <= low:
+            return low
+        if inside is None:
+            by = -now - RESOLUTION / 2 if math.isfinite(now) else -math.log(3)
+            x = max(x + min(max(by, -math.log(30)), -RESOLUTION), low)
+        elif outside is None:
+            by = -now + RESOLUTION / 2 if math.isfinite(now) else math.log(30)
+            x = min(x + max(min(by, math.log(30)), RESOLUTION), high)
+        else:
+            share = -inside[1] / (outside[1] - inside[1]) if math.isfinite(outside[1] - inside[1]) else 0.5
+            x = inside[0] + min(max(share, 0.1), 0.9) * (outside[0] - inside[0])
 
 
 def _walk_down(cost: Callable[[float], float], top: float, low: float) -> None:
@@ -360,13 +361,6 @@ def _walk_down(cost: Callable[[float], float], top: float, low: float) -> None:
 
 def _step(candidate: Candidate) -> float:
     return float(cast(Any, candidate.algorithm).step_size)
-
-
-def _error(prediction: Prediction, rounds: int, theta: Any) -> float:
-    """The mean-square error after `rounds`, by the law while they are few enough to be followed."""
-    if rounds > MOST_FOLLOWED:
-        return prediction.error_after(rounds, theta)
-    return float(prediction.error(rounds, theta)[-1])
 
 
 def _chosen(
