@@ -287,6 +287,12 @@ def test_bad_arguments_are_named_shown_and_remedied(options, message):
         (lambda: fh.SynchronisedSA(-1), r"`step_size` must be greater than 0.0"),
         (lambda: fh.Polynomial(0.0), r"`scale` must be greater than 0.0"),
         (lambda: fh.Polynomial(1.0, power=-1), r"`power` must be at least 0.0"),
+        (lambda: fh.Stages((0.1, 0.0), (5,)), r"`step_sizes` must be greater than 0.0"),
+        (
+            lambda: fh.Stages((0.2, 0.1), ()),
+            r"`begins` must have a round for every stage but the first",
+        ),
+        (lambda: fh.Stages((0.3, 0.2, 0.1), (5, 5)), r"`begins` must be at least 6, got 5"),
         (lambda: fh.corollary_step(0, 1, 1, 10), r"`mu` must be greater than 0.0"),
     ],
 )

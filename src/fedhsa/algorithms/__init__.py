@@ -46,6 +46,7 @@ from .scaffold import SCAFFOLD as SCAFFOLD
 from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA
 from .schedules import AbstractSchedule as AbstractSchedule
 from .schedules import Polynomial as Polynomial
+from .schedules import Stages as Stages
 from .schedules import corollary_step as corollary_step
 from .server import Projected as Projected
 from .server import ServerMomentum as ServerMomentum

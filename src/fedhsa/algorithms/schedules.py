@@ -46,6 +46,39 @@ class Polynomial(AbstractSchedule):
         return self.scale / (t + self.offset) ** self.power
 
 
+class Stages(AbstractSchedule):
+    r"""Constant steps one after the other: $\eta_k$ from round $t_k$ on, where $t_0 = 0$.
+
+    **Arguments:**
+
+    - `step_sizes`: $\eta_0, \eta_1, \dots$
+    - `begins`: $t_1, t_2, \dots$, the rounds with which the second stage begins, the third and so on.
+
+    !!! example
+        >>> halved = Stages(step_sizes=(0.2, 0.1, 0.05), begins=(10, 30))
+        >>> [round(float(halved(t)), 2) for t in (0, 9, 10, 29, 30, 1000)]
+        [0.2, 0.2, 0.1, 0.1, 0.05, 0.05]
+    """
+
+    step_sizes: tuple[float, ...] = eqx.field(converter=tuple)
+    begins: tuple[int, ...] = eqx.field(converter=tuple, static=True)
+
+    def __check_init__(self):
+        for step in self.step_sizes:
+            _check.scalar("step_sizes", step, above=0.0)
+        if len(self.begins) != len(self.step_sizes) - 1:
+            raise ValueError(
+                f"`begins` must have a round for every stage but the first, {len(self.step_sizes) - 1} of them, got "
+                f"{self.begins}."
+            )
+        for before, begin in zip((0, *self.begins), self.begins, strict=False):
+            _check.count("begins", begin, least=before + 1)
+
+    def __call__(self, round_index):
+        stage = sum((jnp.asarray(round_index >= begin, dtype=jnp.int32) for begin in self.begins), jnp.int32(0))
+        return jnp.stack([jnp.asarray(step) for step in self.step_sizes])[stage]
+
+
 def step_at(step_size: float | AbstractSchedule, round_index):
     """The step size of a round, whether it is a number or a schedule."""
     return step_size(round_index) if isinstance(step_size, AbstractSchedule) else step_size
