@@ -21,8 +21,8 @@ from .settings import AnalyzeSettings
 
 LONGEST_CHOICE = 90.0
 """Seconds that the search for settings may take, by estimate."""
-PER_WAY = 25
-"""How many predictions the search makes for each method and number of local steps."""
+PER_WAY = 8
+"""How many predictions the search makes for each method, number of local steps and server step."""
 
 T = TypeVar("T")
 
@@ -142,6 +142,8 @@ def run_command(analysis: Analysis, choice: Choice) -> list[str]:
     words += ["--algorithm", type(choice.algorithm).__name__, "--step-size", f"{chosen['step_size']:.4g}"]
     if "local_steps" in chosen:
         words += ["--local-steps", str(chosen["local_steps"])]
+    if chosen.get("server_step", 1.0) != 1:
+        words += ["--server-step", f"{chosen['server_step']:g}"]
     return [*words, "--rounds", f"{choice.reach.rounds:.0f}", "--target", f"{settings.target:g}"]
 
 

@@ -136,19 +136,23 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
     console.print(f"{_count(choice.reach.rounds)} rounds and {in_bytes(choice.reach.bytes)} in all:")
     console.print("  " + shlex.join(run_command(analysis, choice)), soft_wrap=True)
     console.print("What no other way beats in rounds, observations and bytes alike:")
-    table = _table("algorithm", "step size", "local steps", "rounds", "observations", "traffic", "ends at")
+    columns = ("algorithm", "step size", "local steps", "server step", "rounds", "observations", "traffic", "ends at")
+    table = _table(*columns)
     for algorithm, p, reach, _ in choice.frontier:
         given = arguments(algorithm)
         table.add_row(
             type(algorithm).__name__,
             f"{given['step_size']:.3g}",
             str(given.get("local_steps", "-")),
+            f"{given['server_step']:g}" if "server_step" in given else "-",
             _count(reach.rounds),
             _count(reach.samples),
             in_bytes(reach.bytes),
             f"{p.floor:.2e}",
         )
     console.print(table)
+    for name, reason in choice.unknown:
+        console.print(f"{name} was not compared with them. {reason}")
 
 
 def _title(console: Console, title: str) -> None:
