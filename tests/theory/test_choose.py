@@ -1,5 +1,6 @@
 """Choices: they reach their target, and nothing near them is much cheaper."""
 
+import dataclasses
 import json
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.problems import finite_sum, quadratic, td
+from fedhsa.problems import finite_sum, logistic, quadratic, td
 from fedhsa.theory import choice as choice_module
 from fedhsa.theory import choose, estimate, predict
 
@@ -145,31 +146,60 @@ def test_a_choice_that_misses_its_target_in_simulation_is_told():
         choice_module._verified(problem, choice, 1e-5, None, 0)
 
 
-RANDOM = [
-    *((quadratic.random(8, 4, key=k), 3e-4) for k in range(4)),
-    *((td.random(8, 6, 3, key=k, laziness=0.4), 1e-2) for k in range(3)),
-    *((finite_sum.random(8, 3, 3, key=k, laziness=0.3, eigenvalues=(0.5, 3.0)), 2e-4) for k in range(3)),
-]
 GRID = (2, 5, 10, 20)
+FAMILIES = {
+    "quadratic": (lambda k: quadratic.random(8, 4, key=k), 0.004),
+    "td": (lambda k: td.random(8, 6, 3, key=k), 0.02),
+    "lazy td": (lambda k: td.random(8, 6, 3, key=k, laziness=0.9), 0.05),
+    "finite sum": (lambda k: finite_sum.random(8, 3, 3, key=k, laziness=0.3, eigenvalues=(0.5, 3.0)), 0.002),
+    "logistic": (lambda k: logistic.random(8, 20, 3, key=k), 0.05),
+}
+"""Random problems, and the part of the squared error at the start that is the target."""
+
+
+def bet(family, key):
+    make, part = FAMILIES[family]
+    problem = make(key)
+    return problem, part * float(problem.theta_star @ problem.theta_star)
+
+
+def neighbours(algorithm):
+    """One notch of the step up and down, at the same number of local steps and at those beside it on the grid."""
+    place = GRID.index(algorithm.local_steps)
+    for H in GRID[max(place - 1, 0) : place + 2]:
+        for factor in (0.8, 1.25):
+            yield dataclasses.replace(algorithm, step_size=factor * algorithm.step_size, local_steps=H)
+
+
+def much_faster(problem, algorithm, rounds, target):
+    """Whether it gets below the target in less than 80 % of the rounds, by more than 3 standard errors."""
+    error, spread = reached(problem, algorithm, max(int(0.8 * rounds) - 1, 1))
+    return (error < target - 3 * spread).any()
 
 
 @pytest.mark.slow
-def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_faster():
-    """At least 9 of 10 reach it, and no neighbour on the grid of steps and local steps in under 80 % of the rounds.
-
-    Reached means: the mean of 400 seeds is below the target plus 3 standard errors.
-    """
+@pytest.mark.parametrize("family", FAMILIES)
+def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_faster(family):
+    """Thirty problems in all. One of six may miss, none by more than a fifth, each by more than 3 standard errors."""
     hits = 0
-    for problem, target in RANDOM:
+    for key in range(6):
+        problem, target = bet(family, key)
         choice = choose(problem, target=target, local_steps=GRID)
         rounds, best = int(choice.reach.rounds), choice.algorithm
         error, spread = reached(problem, best, rounds)
         hits += error[-1] < target + 3 * spread[-1]
-        place = GRID.index(best.local_steps)
-        for H in GRID[max(place - 1, 0) : place + 2]:
-            for factor in (0.8, 1.25):
-                other = type(best)(factor * best.step_size, H)
-                error, spread = reached(problem, other, max(int(0.8 * rounds) - 1, 1))
-                faster = error[1:-1] < target - 3 * spread[1:-1]
-                assert not faster.any(), (best, other, rounds, np.argmax(faster) + 1)
-    assert hits >= 9
+        assert error[-1] < 1.2 * target + 3 * spread[-1], (key, best, rounds)
+        for other in neighbours(best):
+            assert not much_faster(problem, other, rounds, target), (key, best, other, rounds)
+    assert hits >= 5
+
+
+def test_the_choice_on_a_lazy_chain_reaches_its_target_and_no_neighbour_is_much_faster():
+    problem, target = td.random(2, 3, 2, key=1, laziness=0.8), 0.3
+    choice = choose(problem, target=target, algorithms=("FedHSA",), local_steps=(5, 10), server_steps=(1.0,))
+    rounds, best = int(choice.reach.rounds), choice.algorithm
+    error, spread = reached(problem, best, rounds)
+    assert error[-1] < target + 3 * spread[-1]
+    for factor in (0.8, 1.25):
+        other = dataclasses.replace(best, step_size=factor * best.step_size)
+        assert not much_faster(problem, other, rounds, target)

@@ -252,7 +252,9 @@ class _Search:
         if self.goal.target is not None:
             first = high - math.log(3) if guess is None else math.log(guess)
             top = _last_low_enough(lambda x: self.short_of(predicted(x)), min(max(first, low), high), low, high)
-        _walk_down(value, top, low)
+        if top > low:
+            _walk_down(value, top, low)
+        value(top)
         return min(tried.values(), key=self.value)
 
     def _largest(self, algorithm: AbstractAlgorithm) -> float:
@@ -296,7 +298,7 @@ class _Search:
 
     def margin(self, prediction: Prediction) -> float:
         """By which part an error is planned to be below the target: what was asked for, or what may be wrong."""
-        left_out = prediction.left_out
+        left_out = getattr(prediction, "left_out", 0.0)
         if prediction.interval is not None and prediction.floor > 0:
             left_out = prediction.interval[1] / prediction.floor - 1
         return max(self.goal.margin, UNSURE if math.isnan(left_out) else left_out)
