@@ -100,15 +100,26 @@ def test_choices_without_anything_to_choose_are_refused(arguments, message):
 
 
 def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
-    """Only the mean of SCAFFLSA is known under Markov sampling: it would win with 4 rounds, and end at 1.9."""
-    problem = td.random(4, 5, 2, key=0)
-    choice = choose(problem, target=0.05, algorithms=("FedHSA", "SCAFFLSA"), local_steps=(5,), server_steps=(1.0,))
+    """Only the mean of Scaffnew is known: without noise it would win."""
+    problem, options = td.random(4, 5, 2, key=0), {"local_steps": (5,), "server_steps": (1.0,)}
+    choice = choose(problem, target=0.05, algorithms=("FedHSA", "Scaffnew", "MomentumSA"), **options)
     assert type(choice.algorithm) is fh.FedHSA
-    assert [entry.algorithm for entry in choice.unknown] == ["SCAFFLSA"]
-    assert "How much noise remains around the mean of SCAFFLSA is not known" in choice.unknown[0].reason
-    assert choice.to_dict()["unknown"][0]["algorithm"] == "SCAFFLSA"
-    with pytest.raises(ValueError, match=r"nothing to choose from.* noise remains around the mean of SCAFFLSA"):
-        choose(problem, target=0.05, algorithms=("SCAFFLSA",), local_steps=(5,))
+    assert dict(choice.unknown) == {
+        "Scaffnew": "How much noise remains around the mean of Scaffnew is not known on this problem.",
+        "MomentumSA": "MomentumSA needs `beta`, which is not searched for.",
+    }
+    assert choice.to_dict()["unknown"][0]["algorithm"] == "Scaffnew"
+    with pytest.raises(ValueError, match=r"nothing to choose from.* noise remains around the mean of Scaffnew"):
+        choose(problem, target=0.05, algorithms=("Scaffnew",), **options)
+
+
+def test_what_is_chosen_among_corrections_reaches_its_target():
+    """A method whose noise was taken for nothing was chosen with 4 rounds here, and ended 40 times above the target."""
+    problem = td.random(4, 5, 2, key=0)
+    methods = ("FedHSA", "SCAFFLSA")
+    choice = choose(problem, target=0.05, algorithms=methods, local_steps=(5,), server_steps=(1.0,), verify=True)
+    assert choice.verified.low < 0.05
+    assert not choice.unknown
 
 
 class Hidden(fh.AbstractSource):

@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -113,7 +113,7 @@ def choose(
     r"""The method, step and local steps that reach a target error at the least cost, or the least error for a budget.
 
     For every method and number of local steps the step is optimised: a larger one is faster but has a higher floor.
-    For the best of them other server steps are tried as well. Methods of which not all is known that decides, such as
+    Methods of which not all is known that decides, such as
     what noise adds to the mean, are not compared with the others: they are listed in `unknown`, with the reason.
 
     **Arguments:**
@@ -121,7 +121,8 @@ def choose(
     - `target`: the mean-square error to reach.
     - `budget`: how much of the objective may be spent. Without a `target`, the least error it buys.
     - `objective`: what counts, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
-    - `algorithms`, `local_steps`, `server_steps`: what to choose from.
+    - `algorithms`, `local_steps`: what to choose from.
+    - `server_steps`: the first is that of all candidates; the others are tried with the best of them.
     - `theta`: where the run starts. Default: zeros.
     - `margin`: plan for an error smaller than the target by this part, since predictions are not exact; by more where
       a prediction says that it may be further off.
@@ -151,7 +152,7 @@ def choose(
     if target is not None and start @ start <= target:
         raise ValueError(f"The start is within `target` {target:g} already: its squared error is {start @ start:.4g}.")
     search = _Search(problem, _Goal(target, budget, objective, theta, margin), samples, key)
-    choice = search.choice([*_methods(algorithms, local_steps)], server_steps)
+    choice = search.choice(_methods(algorithms, local_steps, server_steps[0]), server_steps[1:])
     return _verified(problem, choice, target, theta, key) if verify else choice
 
 
@@ -167,24 +168,35 @@ class _Method(NamedTuple):
     """A method with everything but its step."""
 
     name: str
-    make: Callable[..., AbstractAlgorithm]
+    settings: dict[str, Any]
+
+    def make(self, step: float, **others: Any) -> AbstractAlgorithm:
+        """The algorithm with a step; the TypeError of a method that needs more says what."""
+        method, given = cast(Callable[..., AbstractAlgorithm], ALGORITHMS[self.name]), self.settings | others
+        needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty]
+        missing = [name for name in needed if name not in (*given, "step_size")]
+        if missing:
+            raise TypeError(f"{self.name} needs `{missing[0]}`, which is not searched for.")
+        return method(step_size=step, **given)
 
     @property
     def corrects(self) -> bool:
         """Whether a server step would make a difference that the step does not."""
-        return "server_step" in inspect.signature(self.make).parameters and self.make(0.1).block_length > 1
+        return "server_step" in _parameters(self.name) and self.make(0.1).block_length > 1
 
 
-def _methods(algorithms: Sequence[str], local_steps: Sequence[int]) -> Iterator[_Method]:
-    """Every method with every number of local steps, waiting for a step size."""
+def _parameters(name: str) -> Mapping[str, Any]:
+    return inspect.signature(ALGORITHMS[name]).parameters
+
+
+def _methods(algorithms: Sequence[str], local_steps: Sequence[int], server_step: float) -> Iterator[_Method]:
+    """Every method with every number of local steps, or a coin that has as many on average, waiting for a step."""
     for name in algorithms:
         _check.choice("algorithms", name, tuple(ALGORITHMS))
-        method = cast(Callable[..., AbstractAlgorithm], ALGORITHMS[name])
-        if "local_steps" not in inspect.signature(method).parameters:
-            yield _Method(name, method)
-        else:
-            for H in local_steps:
-                yield _Method(name, functools.partial(method, local_steps=_check.count("local_steps", H)))
+        known = _parameters(name)
+        for H in local_steps if "local_steps" in known or "probability" in known else (1,):
+            settings = {"local_steps": _check.count("local_steps", H), "probability": 1 / H, "server_step": server_step}
+            yield _Method(name, {setting: value for setting, value in settings.items() if setting in known})
 
 
 class _UnknownError(Exception):
@@ -203,7 +215,7 @@ class _Search:
             self.samples = estimate(problem, samples=samples, key=key)
             self.jacobians = self.samples.jacobians
 
-    def choice(self, methods: list[_Method], server_steps: Sequence[float]) -> Choice:
+    def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float]) -> Choice:
         """The best of all methods; of the first few with other server steps too."""
         found: list[tuple[Candidate, _Method]] = []
         unknown: dict[str, Unknown] = {}
@@ -221,14 +233,12 @@ class _Search:
         if not found:
             reasons = " ".join(entry.reason for entry in unknown.values())
             raise ValueError(f"There is nothing to choose from: of no method the error is known here. {reasons}")
-        if 1.0 not in server_steps:
-            found = [entry for entry in found if not entry[1].corrects] or found
-        leading = sorted((entry for entry in found if entry[1].corrects), key=lambda entry: self.value(entry[0]))
-        for best, method in leading[:REFINED]:
-            for server_step in server_steps:
-                if server_step != 1 and math.isfinite(best.error):
-                    make = functools.partial(method.make, server_step=server_step)
-                    found.append((self.best_step(make, _step(best) / server_step), method))
+        leading = [entry for entry in found if entry[1].corrects and math.isfinite(entry[0].error)]
+        for best, method in sorted(leading, key=lambda entry: self.value(entry[0]))[:REFINED]:
+            for server_step in other_server_steps:
+                make = functools.partial(method.make, server_step=server_step)
+                guess = _step(best) * cast(Any, best.algorithm).server_step / server_step
+                found.append((self.best_step(make, guess), method))
         return _chosen([best for best, _ in found], tuple(unknown.values()), self.goal, self.value)
 
     def best_step(self, make: Callable[..., AbstractAlgorithm], guess: float | None = None) -> Candidate:
