@@ -113,8 +113,8 @@ def choose(
     r"""The method, step and local steps that reach a target error at the least cost, or the least error for a budget.
 
     For every method and number of local steps the step is optimised: a larger one is faster but has a higher floor.
-    Methods of which not all is known that decides, such as
-    what noise adds to the mean, are not compared with the others: they are listed in `unknown`, with the reason.
+    Methods of which too little is known, such as only their mean, are not compared with the others: they are listed in
+    `unknown`, with the reason.
 
     **Arguments:**
 
