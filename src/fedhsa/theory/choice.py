@@ -308,7 +308,7 @@ class _Search:
 
     def margin(self, prediction: Prediction) -> float:
         """By which part an error is planned to be below the target: what was asked for, or what may be wrong."""
-        left_out = getattr(prediction, "left_out", 0.0)
+        left_out = prediction.left_out
         if prediction.interval is not None and prediction.floor > 0:
             left_out = prediction.interval[1] / prediction.floor - 1
         return max(self.goal.margin, UNSURE if math.isnan(left_out) else left_out)
