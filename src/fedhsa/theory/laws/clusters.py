@@ -353,7 +353,7 @@ class PairsLaw(AbstractLaw):
         return Moments(mean, second - np.outer(mean, mean))
 
 
-class Pair(NamedTuple):
+class PairOfAgents(NamedTuple):
     """Two kinds of agents, or twice the same: how many pairs there are of them, and their laws among the others."""
 
     number: float
@@ -365,7 +365,7 @@ class Pair(NamedTuple):
         return self.number * (self.product.stationary().square - self.closed.stationary().square)
 
 
-def pairs_of(agents: Agents, *, few: bool = False) -> list[Pair]:
+def pairs_of(agents: Agents, *, few: bool = False) -> list[PairOfAgents]:
     """All pairs of agents, by kinds; or a few, of neighbours in the order of the agents."""
     found, counts = [], agents.counts
     kinds = itertools.combinations_with_replacement(range(len(counts)), 2)
@@ -375,7 +375,7 @@ def pairs_of(agents: Agents, *, few: bool = False) -> list[Pair]:
         number = counts[i] * (counts[j] if i != j else (counts[i] - 1) / 2)
         if number:
             sites, of_each = (np.array([i, j]), np.ones(2)) if i != j else (np.array([i]), np.array([2.0]))
-            found.append(Pair(number, ProductLaw(agents, np.array([i, j])), OneSiteLaw(agents, sites, of_each)))
+            found.append(PairOfAgents(number, ProductLaw(agents, np.array([i, j])), OneSiteLaw(agents, sites, of_each)))
     return found
 
 
