@@ -11,10 +11,8 @@ from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result
 from ..problems import Problem
-from ..theory import Prediction, predict
-from ..theory.laws.finite import finite_law
+from ..theory import Prediction, PredictionWarning, predict
 from ..theory.laws.first_order import noise_is_known
-from ..theory.laws.independent import IndependentLaw
 from ..theory.maps.rounds import local_rule
 from ..theory.stability import largest_local_steps, largest_step
 from . import effort
@@ -22,20 +20,17 @@ from .settings import RunSettings
 
 PATIENCE = 2.0
 """Seconds that predictions may take away from a run, compilation apart."""
-PER_ROUND = 2e-4
-"""Seconds per round and local step of the exact law of independent sampling, the slowest to follow."""
 
 
 class Forecast:
-    """Predictions of what can be predicted without sampling and without a wait.
+    """Predictions of what can be predicted without sampling, made in the background while the simulation runs.
 
-    Those that take a compilation are made in the background while the simulation runs; what will diverge is known
-    before, from the Jacobians alone.
+    What will diverge is said before, from the predictions that are there by then, and of the rest from the Jacobians
+    alone, which tell of the mean.
     """
 
     def __init__(self, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]):
         self.problem, self.algorithms = problem, algorithms
-        self.slow = not _has_quick_law(problem)
         self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
         if noise_is_known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
             pool = concurrent.futures.ThreadPoolExecutor(1)
@@ -49,28 +44,26 @@ class Forecast:
 
     def announce(self, settings: RunSettings) -> list[str]:
         """Warns of what will diverge or miss the target; gives sentences on how long the rest will take."""
-        if settings.target is not None or not self.slow:
-            return warn(self.predictions(), settings)
-        A = self.problem.jacobians(self.problem.theta_star) if self.futures else None
-        for name, algorithm in self.algorithms.items():
+        late = {}
+        if settings.target is None:
+            concurrent.futures.wait(self.futures.values(), timeout=PATIENCE)
+            late = {name: self.algorithms[name] for name, future in self.futures.items() if not future.done()}
+        A = self.problem.jacobians(self.problem.theta_star) if late else None
+        for name, algorithm in late.items():
             rule = local_rule(algorithm)
             if A is not None and rule is not None and not (growth := spectral_radius(rule.transition(A))) < 1:
                 warnings.warn(divergence(name, algorithm, growth, A), stacklevel=2)
-        return []
+        early = {name: future.result() for name, future in self.futures.items() if name not in late}
+        return warn({name: prediction for name, prediction in early.items() if prediction is not None}, settings)
 
 
 def _predict(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction | None:
     try:
-        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow
+        with np.errstate(all="ignore"), warnings.catch_warnings():  # far beyond the stable steps numbers overflow
+            warnings.simplefilter("ignore", PredictionWarning)  # the figure shows how far off it may be
             return predict(problem, algorithm)
     except (TypeError, ValueError):  # theory has nothing to say: the run goes on without it
         return None
-
-
-def _has_quick_law(problem: Problem) -> bool:
-    """Whether predictions come from an exact law, which compiles next to nothing."""
-    finite = finite_law(problem.agents.source)
-    return problem.affine and (finite is None or finite.independent)
 
 
 def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[str]:
@@ -107,11 +100,6 @@ def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians
         return f"{name} will diverge with these settings: its spectral radius is {growth:.4g}. Use a smaller step."
     local = largest_local_steps(jacobians, rule) if hasattr(algorithm, "local_steps") else None
     at = f"step {rule.step_size:g}" + (f" and {H} local steps" if local is not None else "")
-    if growth < 1:
-        return (
-            f"{name} will diverge at {at}: its mean converges, but noise in the operators makes the mean-square error "
-            "grow. Use a smaller step."
-        )
     largest = largest_step(jacobians, rule)
     if not largest > 0:
         return f"{name} will diverge at {at}: no step is stable on this problem (spectral radius {growth:.4g})."
@@ -120,8 +108,18 @@ def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians
 
 
 def explain_divergence(name: str, prediction: Prediction) -> str:
-    """The same sentence for a prediction."""
-    return divergence(name, prediction.algorithm, prediction.spectral_radius, prediction.jacobians)
+    """The same sentence for a prediction, which may know that the mean square diverges where the mean does not."""
+    square = prediction.mean_square_radius
+    if square is None or not prediction.spectral_radius < 1:
+        return divergence(name, prediction.algorithm, prediction.spectral_radius, prediction.jacobians)
+    largest = prediction.max_step_size
+    advice = f"Use a step below {largest:.3g}." if largest.kind.startswith("mean square") else "Use a smaller step."
+    step = getattr(prediction.algorithm, "step_size", None)
+    at = "with these settings" if step is None else f"at step {step:g}"
+    return (
+        f"{name} will diverge {at}: its mean converges, but noise in the operators' matrices makes the mean-square "
+        f"error grow by {square:.4g} per round ({prediction.stability.removeprefix('mean square, ')}). {advice}"
+    )
 
 
 def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
@@ -142,11 +140,6 @@ def curves(predictions: Mapping[str, Prediction], results: Mapping[str, Result])
         prediction = predictions.get(name)
         if prediction is None or not prediction.stable or prediction.basis == "mean":
             continue  # the mean is not what runs show
-        last, law = int(result.rounds[-1]), prediction.law
-        slow = isinstance(law, IndependentLaw) and last * prediction.algorithm.block_length * PER_ROUND > PATIENCE
-        exact = exact and law is not None and not slow
-        if last == 0 or slow:
-            found[name] = np.array([prediction.error_after(int(t)) for t in result.rounds])
-        else:
-            found[name] = prediction.error(last)[result.rounds]
+        exact = exact and prediction.basis == "exact"
+        found[name] = prediction.error(int(result.rounds[-1]))[result.rounds]
     return found, "exact law" if exact else "theory"

@@ -17,6 +17,15 @@ from .words import negligible, percent, rough, sentences
 
 UNKNOWN = "not known"
 
+BASES = {
+    "pairs": "the law of each agent's chain and of every pair of them",
+    "one site": "the law of each agent's chain among the averages of the others",
+    "many agents": "the law of each agent's chain among the averages of the others, for large problems",
+    "additive noise": "noise as it is on the path without noise",
+    "samples": "to first order in the step, from samples",
+}
+"""What predictions rest on, where the word alone does not say it."""
+
 
 def show(console: Console, analysis: Analysis) -> None:
     """Prints the page, without the line about the figure."""
@@ -92,8 +101,9 @@ def _predictions(console: Console, analysis: Analysis) -> None:
     console.print(table)
     if any(p.basis == "mean" for p in found.values()):
         console.print("(mean: without the noise around it; rounds are those of the mean)")
-    if any(p.basis == "expansion" for p in found.values()):
-        console.print("(expansion: to second order in the noise)")
+    for basis in dict.fromkeys(p.basis for p in found.values()):
+        if basis in BASES:
+            console.print(f"({basis}: {BASES[basis]})")
 
 
 def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
@@ -102,7 +112,8 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
         ("step size", lambda p: _given(p, "step_size")),
         ("local steps H", lambda p: _given(p, "local_steps")),
         ("stable", lambda p: "yes" if p.stable else "NO"),
-        ("spectral radius of a round", lambda p: f"{p.spectral_radius:.4g}"),
+        ("   judged by the", lambda p: p.stability),
+        ("factor of the mean error per round", lambda p: f"{p.spectral_radius:.4g}"),
         ("largest stable step at this H", lambda p: _number(p.max_step_size, "any")),
         ("largest stable H at this step", _most_local_steps),
         ("factor of the r.m.s. error per round", lambda p: f"{p.rate:.4g}"),
@@ -115,6 +126,7 @@ def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
         ("   95 % interval", lambda p: "" if p.interval is None else f"[{p.interval[0]:.2e}, {p.interval[1]:.2e}]"),
         ("   of which bias", _bias_part),
         ("known by", lambda p: "exact law" if p.basis == "exact" else p.basis),
+        ("   and may be off by", _left_out),
         ("agents at which more stop helping", _saturation),
     ]
     target = analysis.settings.target
@@ -181,6 +193,12 @@ def _bias_part(p: Prediction) -> str:
     if math.isnan(p.floor):
         return UNKNOWN
     return "-" if not p.stable or negligible(p.floor, p) else percent(float(p.bias @ p.bias) / p.floor)
+
+
+def _left_out(p: Prediction) -> str:
+    if not p.stable or p.left_out == 0:
+        return ""
+    return UNKNOWN if math.isnan(p.left_out) else "< 0.1 %" if p.left_out < 1e-3 else f"{p.left_out:.1%}"
 
 
 def _saturation(p: Prediction) -> str:

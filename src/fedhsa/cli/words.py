@@ -26,11 +26,18 @@ def _stability(name: str, p: Prediction) -> str:
     if math.isinf(p.max_step_size):
         return f"{name}: stable at every step."
     if p.max_local_steps is None:
-        return f"{name}: stable up to step {p.max_step_size:.3g}."
+        return f"{name}: stable up to step {p.max_step_size:.3g}{_sense(p)}."
     most = "any number of" if math.isinf(p.max_local_steps) else f"up to {p.max_local_steps:,.0f}"
     step = p.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
     H = p.algorithm.block_length
-    return f"{name}: stable up to step {p.max_step_size:.3g} at H = {H}, and at step {step:g} with {most} local steps."
+    largest = f"{p.max_step_size:.3g} at H = {H}{_sense(p)}"
+    return f"{name}: stable up to step {largest}, and at step {step:g} with {most} local steps."
+
+
+def _sense(p: Prediction) -> str:
+    """In which sense the largest step is the largest stable one, unless it is so in every sense."""
+    kind = p.max_step_size.kind
+    return {"mean": " (in the mean; noise may allow less)", "mean square, exact": ""}.get(kind, f" ({kind})")
 
 
 def _stopping(name: str, p: Prediction) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..theory import Prediction
+from ..theory.entry import MUCH
 from ._style import DASHES, STYLE, colours, darker, drawable
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ GRID = 160
 """How many points a predicted curve is drawn with."""
 DECADES = 14
 """How far below its start an error is followed that has no floor."""
+VISIBLE = 0.005
+"""From which estimated relative error on a prediction has a band around it."""
 THIN: dict[str, Any] = {"linewidth": 0.8, "zorder": 1}
 LABELS = {"step_size": r"step size $\eta$", "local_steps": "local steps $H$"}
 
@@ -51,8 +54,9 @@ def decay(
     at, palette = np.unique(np.linspace(0, rounds, GRID).round().astype(int)), colours([*predictions])
     lowest = []
     for name, p in stable.items():
-        error = drawable(np.array([p.error_after(int(t)) for t in at]))
+        error = drawable(p.error(rounds)[at])
         ax.plot(at, error, color=palette[name], label=name)
+        _trust(ax, at, error, p, palette[name])
         bias, colour = float(p.bias @ p.bias), darker(palette[name])
         for value, style in ((p.floor, DASHES), (bias, DOTS), (p.noise_variance, DASH_DOTS)):
             if value > 0:
@@ -89,7 +93,9 @@ def speedup(
     for name, p in predictions.items():
         if not p.stable or math.isnan(p.floor):
             continue
-        ax.plot(agents, drawable(np.array([p.floor_at(M) for M in agents])), color=palette[name], label=name)
+        at_each = drawable(np.array([p.floor_at(M) for M in agents]))
+        ax.plot(agents, at_each, color=palette[name], label=name)
+        _trust(ax, agents, at_each, p, palette[name])
         _mark(ax, p.problem.num_agents, p.floor, palette[name])
         if 1 <= p.saturation_agents <= agents[-1]:
             _mark(ax, p.saturation_agents, p.floor_at(p.saturation_agents), palette[name], "D")
@@ -134,7 +140,9 @@ def floors(
             ax.axhline(sound[0].floor, color=palette[name], label=name)
             continue
         at = np.array([float(getattr(p.algorithm, setting)) for p in sound])
-        ax.plot(at, drawable(np.array([p.floor for p in sound])), color=palette[name], label=name, marker=".", ms=3)
+        values = drawable(np.array([p.floor for p in sound]))
+        ax.plot(at, values, color=palette[name], label=name, marker=".", ms=3)
+        _trust(ax, at, values, sound, palette[name])
         if name in current and current[name].stable:
             _mark(ax, float(getattr(current[name].algorithm, setting)), current[name].floor, palette[name])
     _finish(ax, sweeps, target)
@@ -203,7 +211,7 @@ def _axes(predictions: Mapping[str, Any], ax: "Axes | None") -> tuple["Figure", 
 
 def _settled(prediction: Prediction) -> int:
     """The rounds until the error is at its floor, and a little more."""
-    start = prediction.error_after(0)
+    start = float(prediction.error(0)[0])
     bias = prediction.heterogeneity_bias
     floor = float(bias @ bias) if math.isnan(prediction.floor) else prediction.floor
     level = max(1.05 * floor, start * 10.0**-DECADES)
@@ -255,6 +263,17 @@ def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o") -> Non
         ax.plot([x], [y], marker=marker, color=colour, markersize=4.5, markeredgecolor="white", markeredgewidth=0.6)
 
 
+def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Prediction], colour: str) -> None:
+    """A band as wide as predictions may be off, hatched where that is much."""
+    left_out = np.array([p.left_out for p in (of if isinstance(of, Sequence) else [of])])
+    off = np.broadcast_to(np.nan_to_num(left_out), values.shape)
+    if off.max(initial=0.0) >= VISIBLE:
+        hatch = "////" if off.max() > MUCH else None
+        ax.fill_between(
+            at, values / (1 + off), values * (1 + off), alpha=0.25, color=colour, hatch=hatch, linewidth=0, zorder=1
+        )
+
+
 def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str) -> None:
     """A vertical line where a method stops being stable, if that is in sight."""
     palette, right = colours([*predictions]), ax.get_xlim()[1]
@@ -272,6 +291,7 @@ def _say(ax: "Axes", words: str) -> None:
 def _legend(figure: "Figure", predictions: Mapping[str, Prediction], target: float | None, title: str | None) -> None:
     """One legend for all panels, above them: the methods, then what lines and marks mean."""
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     palette = colours([*predictions])
     methods = [
@@ -288,6 +308,8 @@ def _legend(figure: "Figure", predictions: Mapping[str, Prediction], target: flo
         ("these settings", Line2D([], [], marker="o", **dot)),
         ("more agents stop helping", Line2D([], [], marker="D", **dot)),
     ]
+    if any(p.left_out >= VISIBLE for p in predictions.values()):
+        meanings.append(("may be off so much", Patch(color="0.2", alpha=0.25, linewidth=0)))
     if target is not None:
         meanings.append(("target", Line2D([], [], color="0.4", linewidth=0.8)))
     # Legends fill column by column: the methods have the first to themselves.

@@ -18,7 +18,7 @@ from .maps.rounds import require_rule, start_error
 from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_step, largest_step
 
 FLOAT_BYTES = 8
-FIRST_LOOK, LONGEST = 64, 2**16
+FIRST_LOOK, LONGEST = 64, 4096
 """How many rounds are followed at first to find the one that reaches a target, and at most."""
 UNLIMITED = 1e12
 """A speed-up that lasts for so many agents counts as unlimited."""
@@ -179,12 +179,12 @@ class Prediction:
             errors = self.error(rounds, theta)
             if (errors <= target).any():
                 return int(np.argmax(errors <= target))
-            if not self.stable or (floor >= target and (abs(errors[-1] - floor) < 0.1 * floor or rounds >= LONGEST)):
+            if not self.stable or floor >= target:
                 return math.inf
+            left = math.log((errors[-1] - floor) / (target - floor)) / (-2 * math.log(self.rate))
             if rounds >= LONGEST:  # from here on at the rate of the long run
-                excess = (errors[-1] - floor) / (target - floor)
-                return rounds + math.ceil(math.log(excess) / (-2 * math.log(self.rate)))
-            rounds *= 4
+                return rounds + math.ceil(left)
+            rounds = min(LONGEST, rounds + max(math.ceil(1.2 * left), FIRST_LOOK))
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON values; what is infinite becomes the word "infinity"."""
