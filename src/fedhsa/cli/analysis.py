@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,9 +13,10 @@ from .. import theory
 from .._json import plain
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
-from ..theory import Choice, Constants, Prediction
+from ..theory import Choice, Constants, Estimates, Prediction
 from ..theory.choice import LOCAL_STEPS
 from ..theory.laws.finite import finite_law
+from ..theory.laws.first_order import noise_is_known
 from ..theory.paper.assumptions import Line
 from . import effort
 from .settings import AnalyzeSettings
@@ -40,6 +42,8 @@ class Analysis:
     predictions: Mapping[str, Prediction | str]
     choice: Choice | str | None
     """The settings that reach the target, or None without one."""
+    samples: Estimates | int | None
+    """What was estimated once and for all predictions, where the noise is known from samples alone."""
 
     @property
     def available(self) -> dict[str, Prediction]:
@@ -104,15 +108,19 @@ def analyse(
         assumptions = theory.check(problem, constants=constants).lines
         for name, algorithm in algorithms.items():
             conditions[name] = theory.check(problem, algorithm, constants=constants).lines[len(assumptions) :]
-    predictions = {}
+    samples, predictions = settings.samples, {}
+    if not noise_is_known(problem) and not problem.controlled:
+        progress("samples of the noise")
+        estimated = result_or_reason(lambda: theory.estimate(problem, samples=settings.samples, key=settings.key))
+        samples = settings.samples if isinstance(estimated, str) else estimated
     for name, algorithm in algorithms.items():
         progress(f"prediction of {name}")
-        predictions[name] = result_or_reason(lambda a=algorithm: _predict(settings, problem, a))
+        predictions[name] = result_or_reason(lambda a=algorithm: predicted(problem, a, samples, settings.key))
     choice = None
     if settings.target is not None:
         progress(f"settings that reach {settings.target:g}")
         choice = result_or_reason(lambda: _choose(settings, problem, algorithms))
-    return Analysis(settings, problem, constants, assumptions, conditions, predictions, choice)
+    return Analysis(settings, problem, constants, assumptions, conditions, predictions, choice, samples)
 
 
 def result_or_reason(compute: Callable[[], T]) -> T | str:
@@ -155,8 +163,11 @@ def rounds_per_tenth(prediction: Prediction) -> float:
     return math.inf if rate >= 1 else math.log(10) / (-2 * math.log(rate))
 
 
-def _predict(settings: AnalyzeSettings, problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
-    return theory.predict(problem, algorithm, samples=settings.samples, key=settings.key)
+def predicted(problem: Problem, algorithm: AbstractAlgorithm, samples: Estimates | int | None, key: int) -> Prediction:
+    """A prediction without a warning: the page and the figure say how far off it may be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", theory.PredictionWarning)
+        return theory.predict(problem, algorithm, samples=samples, key=key)
 
 
 def _choose(settings: AnalyzeSettings, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]) -> Choice:

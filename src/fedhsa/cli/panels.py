@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..theory import Prediction, predict
+from ..theory import Prediction
 from . import effort
-from .analysis import Analysis, result_or_reason
+from .analysis import Analysis, predicted, result_or_reason
 
 MOST_STEPS, FEWEST = 12, 3
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -38,7 +38,7 @@ def _predictions(analysis: Analysis, own: Prediction, setting: str, values: list
     made = (
         own
         if a == own.algorithm
-        else result_or_reason(lambda a=a: predict(own.problem, a, samples=analysis.settings.samples))
+        else result_or_reason(lambda a=a: predicted(own.problem, a, analysis.samples, analysis.settings.key))
         for a in others
     )
     return [p for p in made if isinstance(p, Prediction)]
