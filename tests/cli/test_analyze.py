@@ -147,7 +147,8 @@ def test_without_noise_fed_hsa_goes_to_the_root_and_local_sa_does_not(said):
 def test_td_is_predicted_with_its_states_and_slowest_agent(said):
     page = said("td", *QUIET, "--option", "num_states=3", "--algorithm", "FedHSA")
     assert "S = 3 states" in page
-    assert row(page, "known by") == ["expansion"]
+    assert row(page, "known by") == ["exact", "law"]
+    assert row(page, "judged by the") == ["mean", "square,", "exact"]
     slowest = theory.constants(fedhsa.problems.td.random(3, 3, 2)).slowest_agent
     assert f"agent {slowest}" in page
 

@@ -2,8 +2,7 @@
 
 import csv
 import json
-import types
-from typing import Any
+import threading
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ def test_markov_chains_get_a_predicted_curve_too(tmp_path, nothing_drawn):
     assert main(["run", *arguments, "--step-size", "0.1", "--out", str(tmp_path)]) == 0
     prediction = theory.predict(fedhsa.problems.td.random(2, 3, 2), fedhsa.FedHSA(0.1, local_steps=4))
     np.testing.assert_allclose(nothing_drawn["theory"]["FedHSA"], prediction.error(20)[::5], rtol=1e-12)
-    assert nothing_drawn["theory_label"] == "theory"
+    assert nothing_drawn["theory_label"] == "exact law"
 
 
 def test_a_method_that_will_diverge_is_announced_with_a_remedy(tmp_path, capsys, nothing_drawn):
@@ -71,11 +70,15 @@ def test_a_method_that_will_diverge_is_announced_with_a_remedy(tmp_path, capsys,
 
 @pytest.mark.parametrize("name", ["td", "logistic"])
 def test_divergence_is_announced_before_the_prediction_is_there(name, monkeypatch):
-    monkeypatch.setattr(forecast, "_predict", lambda *_: None)
+    waiting = threading.Event()
+    monkeypatch.setattr(forecast, "_predict", lambda *_: waiting.wait(60) and None)
+    monkeypatch.setattr(forecast, "PATIENCE", 1e-3)
+    monkeypatch.setattr(forecast.effort, "total", lambda *_: 0.0)
     sizes = {"td": (2, 3, 2), "logistic": (2, 4, 2)}[name]
     problem, algorithm = fedhsa.PROBLEMS[name](*sizes), fedhsa.FedHSA(50.0, local_steps=4)
     with pytest.warns(UserWarning, match=r"FedHSA will diverge at step 50 and 4 local steps.*Use a step below"):
         assert forecast.Forecast(problem, {"FedHSA": algorithm}).announce(RunSettings()) == []
+    waiting.set()
 
 
 def test_the_remedy_for_too_many_local_steps_is_fewer_of_them():
@@ -92,7 +95,9 @@ def test_noise_that_makes_only_the_mean_square_grow_is_named():
     # G = -a theta + b with a = 3 or -1: (1 - eta a)^2 has the mean 1 - 2 eta + 5 eta^2, above 1 from eta = 0.4 on,
     # while the mean, 1 - eta, converges up to 2.
     prediction = theory.predict(problem, fedhsa.SynchronisedSA(0.5))
-    with pytest.warns(UserWarning, match="its mean converges, but noise in the operators makes the mean-square error"):
+    with pytest.warns(
+        UserWarning, match="its mean converges, but noise.*grow by 1.25 per round .exact.. Use a step below 0.4"
+    ):
         forecast.warn({"SynchronisedSA": prediction}, RunSettings())
 
 
@@ -141,13 +146,3 @@ def test_what_theory_rejects_does_not_stop_a_run():
     schedule = fedhsa.FedHSA(fedhsa.Polynomial(0.1, offset=5.0), local_steps=4)
     found = forecast.Forecast(problem, {"changing": schedule, "constant": fedhsa.FedHSA(0.1, local_steps=4)})
     assert list(found.predictions()) == ["constant"]
-
-
-def test_long_runs_of_slow_laws_are_followed_by_powers():
-    problem = fedhsa.problems.finite_sum.random(2, 2, 2).iid()
-    algorithm = fedhsa.FedHSA(0.001, local_steps=4)
-    prediction = theory.predict(problem, algorithm)
-    result: Any = types.SimpleNamespace(rounds=np.arange(0, 4001, 1000))
-    found, label = forecast.curves({"FedHSA": prediction}, {"FedHSA": result})
-    assert label == "theory"
-    np.testing.assert_allclose(found["FedHSA"], [prediction.error_after(t) for t in range(0, 4001, 1000)])

@@ -130,12 +130,14 @@ def test_a_step_far_beyond_the_stable_ones_diverges_and_nothing_overflows_aloud(
     assert prediction.floor_at(7) == np.inf
 
 
-def test_the_error_of_a_diverging_method_is_that_of_its_mean():
+def test_the_error_of_a_diverging_method_is_followed_with_its_noise():
+    """2000 seeds, three rounds: within 4 standard errors, far above that of the mean."""
     problem, algorithm = CASES["finite-sum"]().problem, fh.LocalSA(1.5, 3)
-    run = fh.simulate(problem.noiseless(), algorithm, rounds=3, theta=problem.theta_star)
+    run = fh.simulate(problem, algorithm, rounds=3, seeds=2000, theta=problem.theta_star)
     prediction = predict(problem, algorithm)
-    np.testing.assert_allclose(prediction.error(3, problem.theta_star)[1:], run.error[0, 1:], rtol=1e-6)
-    assert prediction.error_after(3, problem.theta_star) == pytest.approx(run.error[0, -1], rel=1e-6)
+    found, error = run.error.mean(0), run.error.std(0, ddof=1) / np.sqrt(2000)
+    assert not prediction.stable
+    assert (abs(prediction.error(3, problem.theta_star) - found)[1:] < 4 * error[1:]).all()
 
 
 def test_reach_follows_the_exact_law_where_there_is_one():

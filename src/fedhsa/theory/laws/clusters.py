@@ -10,6 +10,7 @@ agents of the cluster move as their chains do, and all others by their mean roun
 - `PairsLaw` adds what the product of each pair of agents has beyond its one-site law: exact for two.
 """
 
+import abc
 import dataclasses
 import functools
 import itertools
@@ -23,6 +24,8 @@ from ..maps.rounds import LocalRule
 from .finite import Edges
 from .moments import AbstractLaw, MomentLaw, Moments
 
+QUICK = 2e7
+"""How many multiplications a law may take to be asked for at many steps."""
 FEW_PAIRS = 1e8
 """How many multiplications the law of one pair of agents may take to tell how much one site leaves out."""
 
@@ -203,6 +206,15 @@ class AbstractChainLaw(MomentLaw):
     def dim(self):
         return self.agents.edges.dim
 
+    @property
+    @abc.abstractmethod
+    def work(self) -> float:
+        """How many multiplications a round takes, roughly."""
+
+    @property
+    def quick(self):
+        return self._matrix is not None and len(self._matrix) * self.work <= QUICK
+
     def persistent_bias(self):
         return self.agents.persistent_bias()
 
@@ -216,6 +228,10 @@ class ProductLaw(AbstractChainLaw):
         self.edges = agents.edges.take(members)
         self.shape = (agents.edges.num_states,) * len(members)
         self.clusters = Clusters(agents, members[None])
+
+    @property
+    def work(self):
+        return cluster_work(self.agents, len(self.shape))
 
     def begin(self, start, *, stationary=False):
         law = functools.reduce(np.multiply.outer, self.edges.stationary if stationary else self.edges.start)
@@ -248,6 +264,10 @@ class OneSiteLaw(AbstractChainLaw):
         self.edges, self.means = agents.edges.take(sites), Means(*(part[sites] for part in agents.means))
         self.mean_map = agents.mean_map
         self.clusters = Clusters(agents, sites[:, None])
+
+    @property
+    def work(self):
+        return site_work(self.agents)
 
     def begin(self, start, *, stationary=False):
         square, pi = np.outer(start, start), self.edges.stationary
@@ -379,11 +399,21 @@ def pairs_of(agents: Agents, *, few: bool = False) -> list[PairOfAgents]:
     return found
 
 
+def cluster_work(agents: Agents, size: int) -> float:
+    """How many multiplications a round takes in which so many agents move as their chains do."""
+    S, blocks = agents.edges.num_states, (2 if agents.rule.correction else 1) * size + 1
+    return 3 * float(S) ** (size + 1) * (blocks * agents.edges.dim + 1) ** 2 * size * agents.rule.local_steps
+
+
+def site_work(agents: Agents) -> float:
+    """How many a round of the one-site law takes."""
+    S, d = agents.edges.num_states, agents.edges.dim
+    return len(agents.counts) * agents.rule.local_steps * S * S * 3 * d * (d + 1)
+
+
 def pair_work(agents: Agents) -> float:
-    """How many multiplications the law of one pair takes, roughly."""
-    S, d, blocks = agents.edges.num_states, agents.edges.dim, 5 if agents.rule.correction else 3
-    state = float(S) ** 2 * (blocks * d + 1) ** 2
-    return 6 * state * S * agents.rule.local_steps * min(S**2 * (d + 1) ** 2, 70)
+    """How many the law of one pair takes."""
+    return cluster_work(agents, 2) * min(agents.edges.num_states**2 * (agents.edges.dim + 1) ** 2, 70)
 
 
 def _part(of: float, whole: float) -> float:

@@ -5,7 +5,7 @@ import math
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import require_rule
-from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of, pair_work
+from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of, cluster_work, pair_work, site_work
 from .expansion import expansion
 from .finite import edges_of, finite_law
 from .moments import AbstractLaw, MomentLaw, Moments, RelaxationLaw, TooLargeError
@@ -42,7 +42,7 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
     law = _exact(agents)
     if law is not None:
         return law
-    if _site_work(agents) > WORK:
+    if site_work(agents) > WORK:
         return _large(problem, algorithm)
     kinds = len(agents.counts)
     few = kinds <= KINDS and kinds * (kinds + 1) / 2 * pair_work(agents) <= PAIRS
@@ -64,23 +64,11 @@ def _agents(problem: Problem, algorithm: AbstractAlgorithm) -> Agents | None:
 
 def _exact(agents: Agents) -> MomentLaw | None:
     S, M, corrected = agents.edges.num_states, int(agents.number), agents.rule.correction != 0
-    if _cluster_work(agents, M) <= WORK:
+    if cluster_work(agents, M) <= WORK:
         return ProductLaw(agents)
     if len(agents.counts) == 1 and not corrected and math.comb(M + S - 1, S - 1) <= OCCUPANCIES:
         return OccupancyLaw(agents)
     return None
-
-
-def _cluster_work(agents: Agents, size: int) -> float:
-    """Of a round in which so many agents move as their chains do."""
-    S, blocks = agents.edges.num_states, (2 if agents.rule.correction else 1) * size + 1
-    state = float(S) ** size * (blocks * agents.edges.dim + 1) ** 2
-    return 3 * state * size * S * agents.rule.local_steps
-
-
-def _site_work(agents: Agents) -> float:
-    S, d = agents.edges.num_states, agents.edges.dim
-    return len(agents.counts) * agents.rule.local_steps * S * S * d * 3 * (d + 1)
 
 
 def _large(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:

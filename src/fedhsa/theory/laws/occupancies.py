@@ -39,6 +39,10 @@ class OccupancyLaw(AbstractChainLaw):
             self.two[s, r, t, u] = share**2 * pairs[:, None] * _without(moves[2], M, (s, r), (t, u), S)
         self.mean, self.square, self.share = *_one_agent(agents), share
 
+    @property
+    def work(self):
+        return (1 + len(self.one) + len(self.two)) * self.everyone.size * (self.dim + 1) ** 2
+
     def begin(self, start, *, stationary=False):
         chances = multinomial.pmf(self.occupancies, self.occupancies[0].sum(), self.law[stationary])
         return chances[:, None, None] * np.outer(start, start)
