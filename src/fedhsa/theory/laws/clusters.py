@@ -26,8 +26,8 @@ from .moments import AbstractLaw, MomentLaw, Moments
 
 QUICK = 2e7
 """How many multiplications a law may take to be asked for at many steps."""
-FEW_PAIRS = 1e8
-"""How many multiplications the law of one pair of agents may take to tell how much one site leaves out."""
+FEW_PAIRS = 2e8
+"""How many multiplications the laws of a few pairs may take together to tell how much one site leaves out."""
 
 
 class Means(NamedTuple):
@@ -298,11 +298,13 @@ class OneSiteLaw(AbstractChainLaw):
         agents, M = self.agents, self.agents.number
         if M == 1:
             return 0.0
-        if pair_work(agents) > FEW_PAIRS:
-            return min(0.015 * agents.noise * (M - 1) / M**2, 1.0)
-        chosen = pairs_of(agents, few=True)
-        gap = sum(abs(pair.gap()) for pair in chosen) * M * (M - 1) / 2 / sum(pair.number for pair in chosen)
-        return min(_part(gap, self.stationary().square) * (2 + 1.5 * math.sqrt(agents.noise) / M), 1.0)
+        few = int(FEW_PAIRS / pair_work(agents))
+        if few < 3:
+            scale = 0.04 if agents.rule.correction else 0.015
+            return min(scale * agents.noise * (M - 1) / M**2, 1.0)
+        gaps = np.array([pair.gap() / pair.number for pair in pairs_of(agents, min(few, 12))])
+        gap = _part(M * (M - 1) / 2 * math.sqrt(np.mean(gaps**2)), self.stationary().square)
+        return min(gap * (2 + 1.5 * math.sqrt(agents.noise) / M), 1.0)
 
     def mean_square_radius(self):
         return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
@@ -385,12 +387,13 @@ class PairOfAgents(NamedTuple):
         return self.number * (self.product.stationary().square - self.closed.stationary().square)
 
 
-def pairs_of(agents: Agents, *, few: bool = False) -> list[PairOfAgents]:
-    """All pairs of agents, by kinds; or a few, of neighbours in the order of the agents."""
+def pairs_of(agents: Agents, few: int | None = None) -> list[PairOfAgents]:
+    """All pairs of agents, by kinds; or a few of them, drawn at random."""
     found, counts = [], agents.counts
-    kinds = itertools.combinations_with_replacement(range(len(counts)), 2)
-    if few and len(counts) > 1:
-        kinds = [(i, i + 1) for i in np.unique(np.linspace(0, len(counts) - 2, 3).astype(int))]
+    kinds = list(itertools.combinations_with_replacement(range(len(counts)), 2))
+    kinds = [(i, j) for i, j in kinds if i != j or counts[i] > 1]
+    if few is not None and few < len(kinds):
+        kinds = [kinds[k] for k in np.random.default_rng(0).choice(len(kinds), few, replace=False)]
     for i, j in kinds:
         number = counts[i] * (counts[j] if i != j else (counts[i] - 1) / 2)
         if number:
