@@ -341,8 +341,8 @@ class PairsLaw(AbstractLaw):
 
     @functools.cached_property
     def left_out(self):
-        noise, M = self.alone.agents.noise, self.alone.agents.number
-        return min(self.gap * min(0.02 + noise / M**2, 0.2 + 1.5 * math.sqrt(noise) / M), 1.0)
+        """Calibrated against products of chains: 95 % of errors are smaller."""
+        return min(1.6 * self.gap * (0.02 + math.sqrt(self.gap)), 1.0)
 
     @functools.cached_property
     def gap(self) -> float:

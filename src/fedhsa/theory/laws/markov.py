@@ -13,7 +13,7 @@ from .occupancies import OccupancyLaw
 
 WORK = 1.2e7
 """How many multiplications a round of second moments may take: a law goes through some sixty of them."""
-PAIRS, KINDS = 3e8, 8
+PAIRS, KINDS = 3e8, 20
 """How many those of all pairs of agents may take together, and of how many kinds they may be."""
 OCCUPANCIES = 400
 EDGES = 2**25
