@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
+from fedhsa.algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.theory import exact, predict
+from fedhsa.theory.entry import PredictionWarning
+from fedhsa.theory.laws import participation
 from fedhsa.theory.maps.rounds import local_rule
 
 
@@ -114,7 +117,8 @@ def test_scafflsa_on_chains_has_the_predicted_floor_or_says_what_is_left_out(laz
     """Within 4 standard errors and what the law says it leaves out."""
     problem = finite_sum.random(4, 3, 2, laziness=laziness, key=1)
     algorithm = fh.SCAFFLSA(0.03, local_steps=5)
-    found = predict(problem, algorithm)
+    with pytest.warns(PredictionWarning, match="additive noise"):
+        found = predict(problem, algorithm)
     runs = fh.simulate(problem, algorithm, rounds=500, seeds=60).error[:, 150:].mean(1)
     off, sem = abs(found.floor - runs.mean()), runs.std() / np.sqrt(len(runs))
     assert off < 4 * sem + found.law.left_out * runs.mean()
@@ -160,3 +164,162 @@ def test_an_extrapolation_is_the_sum_over_all_trajectories_of_additive_noise_tha
     np.testing.assert_allclose(found.error(rounds), enumerated(problem, loop, rounds * H), rtol=1e-9)
     averaged = predict(problem, fh.RichardsonRomberg(fh.Averaged(fh.LocalSA(eta, local_steps=H))))
     assert averaged.floor == pytest.approx(float(found.bias @ found.bias))
+
+
+METHODS = pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
+EVERYONE = pytest.mark.parametrize("all_answer", [False, True])
+
+
+@METHODS
+@EVERYONE
+def test_floors_among_some_agents_are_those_of_all_sets(method, all_answer):
+    """Of two out of five with white noise, and of a number by chance."""
+    if all_answer and method is fh.LocalSA:
+        pytest.skip("it has one exchange")
+    problem = quadratic.from_arrays(**matrices(5), noise_std=0.7, start="stationary")
+    agents, kind = participation.mean_operators(problem), {"corrected": method is fh.FedHSA, "all_answer": all_answer}
+    algorithm = fh.Partial(method(0.1, local_steps=4), UniformSampling(2, num_agents=5), all_answer_first=all_answer)
+    weights, chances = participation.uniform_subsets(5, 2)
+    law = participation.round_maps(agents, weights, 0.1, 4, noise_std=0.7, **kind)
+    found = predict(problem, algorithm)
+    assert found.floor == pytest.approx(participation.independent_floor(law, chances)[0], rel=1e-10)
+    expected = participation.expected_errors(law, chances, -problem.root, 5)
+    np.testing.assert_allclose(found.error(5), expected, rtol=1e-10)
+    there, chances = participation.independent_subsets(np.full(5, 0.4))
+    law = participation.round_maps(agents, participation.weights_of_present(there), 0.1, 4, **kind)
+    found = predict(problem.noiseless(), fh.Partial(algorithm.algorithm, Bernoulli(0.4), all_answer_first=all_answer))
+    assert found.floor == pytest.approx(participation.independent_floor(law, chances)[0], rel=1e-10, abs=1e-15)
+    assert (found.basis, found.stability) == ("exact", "mean square, exact")
+
+
+def matrices(num_agents):
+    A, b = quadratic.random(num_agents, dim=2).affine_parts()
+    return {"A": -A, "b": -b}
+
+
+def test_unequal_chances_weigh_replies_by_their_inverse():
+    problem, p = quadratic.random(4, dim=2).noiseless(), np.linspace(0.3, 0.9, 4)
+    there, chances = participation.independent_subsets(p)
+    law = participation.round_maps(participation.mean_operators(problem), there / p / 4, 0.1, 4, corrected=False)
+    found = predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=4), WeightedSampling(p)))
+    assert found.floor == pytest.approx(participation.independent_floor(law, chances)[0], rel=1e-10)
+
+
+def test_agents_that_come_and_go_are_a_chain_of_sets():
+    problem = quadratic.from_arrays(**matrices(4), noise_std=0.5)
+    there, chances = participation.independent_subsets(np.full(4, 2 / 3))
+    agents, weights = participation.mean_operators(problem), participation.weights_of_present(there)
+    law = participation.round_maps(agents, weights, 0.1, 4, noise_std=0.5)
+    expected = participation.chain_floor(law, chances, participation.availability_kernel(4, 0.2, 0.1))[0]
+    found = predict(problem, fh.Partial(fh.FedHSA(0.1, local_steps=4), Availability(0.2, 0.1)))
+    assert found.floor == pytest.approx(expected, rel=1e-8)
+
+
+def test_many_agents_that_come_and_go_are_known_to_first_order():
+    problem = quadratic.random(12, dim=2).noiseless()
+    algorithm = fh.Partial(fh.FedHSA(0.002, local_steps=4), Availability(0.1, 0.1))
+    found, agents = predict(problem, algorithm), participation.mean_operators(problem)
+    factor = participation.binomial_sampling_factor(12, 0.5)
+    assert found.basis == "first order"
+    assert np.isnan(found.left_out)
+    assert found.floor == pytest.approx(participation.correlated_floor(agents, 0.008, factor, 0.8), rel=0.02)
+
+
+def test_a_round_with_losses_and_codes_among_some_agents_is_the_sum_over_all_that_can_arrive():
+    problem, eta, H = quadratic.random(3, dim=2).noiseless(), 0.15, 3
+    coded = fh.Lossy(fh.Compressed(fh.FedHSA(eta, H, server_step=0.8), fh.codecs.RandK(0.5)), loss=0.2)
+    found = predict(problem, fh.Partial(coded, UniformSampling(2, num_agents=3)))
+    A, b = problem.affine_parts()
+    S = eta * sum(np.linalg.matrix_power(np.eye(2) + eta * A, k) for k in range(H))
+    arrives = [(0.2, np.zeros(2)), (0.4, np.array([2.5, 0.0])), (0.4, np.array([0.0, 2.5]))]
+    e, square = np.array([0.3, -0.5]), np.zeros((2, 2))
+    g = A @ (problem.root + e) - b
+    for there in itertools.combinations(range(3), 2):
+        for first, second in itertools.product(itertools.product(arrives, repeat=2), repeat=2):
+            g_bar = sum(kept * g[i] for (_, kept), i in zip(first, there, strict=True)) / 2
+            moved = sum(kept * (S[i] @ g_bar) for (_, kept), i in zip(second, there, strict=True)) / 2
+            chance = np.prod([p for p, _ in (*first, *second)]) / 3
+            square += chance * np.outer(e + 0.8 * moved, e + 0.8 * moved)
+    _, after = found.law.path(e, 1)
+    np.testing.assert_allclose(after.second, square, rtol=1e-12)
+
+
+@METHODS
+def test_independent_slopes_among_some_agents_are_the_sum_over_sets_and_outcomes(method):
+    eta, H, M = 0.3, 2, 3
+    A = np.array([[0.2, 0.8], [2.0, 1.0], [0.5, 1.5]]).reshape(M, 2, 1, 1)
+    b = np.array([[2.0, 0.0], [-1.0, 1.5], [0.5, 1.0]]).reshape(M, 2, 1)
+    problem = finite_sum.from_arrays(A, b, np.tile([[0.3, 0.7], [0.7, 0.3]], (M, 1, 1))).iid()
+    pi, a, b = problem.agents.source.source.stationary, A[..., 0, 0], b[..., 0]
+    square, theta = 0.0, problem.root[0] + 0.7
+    for there in itertools.combinations(range(M), 2):
+        for seen in itertools.product(itertools.product((0, 1), repeat=H), repeat=2):
+            chance = np.prod([pi[i, s] for i, states in zip(there, seen, strict=True) for s in states]) / 3
+            g = [b[i, states[0]] - a[i, states[0]] * theta for i, states in zip(there, seen, strict=True)]
+            ends = [theta, theta]
+            for k, (i, states) in enumerate(zip(there, seen, strict=True)):
+                for s in states:
+                    shift = np.mean(g) - g[k] if method is fh.FedHSA else 0.0
+                    ends[k] += eta * (b[i, s] - a[i, s] * ends[k] + shift)
+            square += chance * (np.mean(ends) - problem.root[0]) ** 2
+    found = predict(problem, fh.Partial(method(eta, local_steps=H), UniformSampling(2, num_agents=M)))
+    _, after = found.law.path(np.array([0.7]), 1)
+    assert after.square == pytest.approx(square, rel=1e-12)
+    assert found.floor == pytest.approx(found.error(200)[-1], rel=1e-9)
+
+
+@METHODS
+def test_correlated_noise_among_some_agents_is_the_sum_over_sets(method):
+    """Two rounds: for each sequence of sets the error is a sum of the noises, whose covariances are known."""
+    eta, H, M, rounds, q = 0.3, 2, 3, 2, 0.8
+    slopes = np.array([0.4, 1.0, 1.6])
+    problem = quadratic.from_arrays(
+        slopes.reshape(M, 1, 1),
+        np.array([[1.0], [-1.0], [0.5]]),
+        Q=np.full((M, 1, 1), q),
+        noise_std=0.5,
+        start="stationary",
+    )
+    b, root = np.array([1.0, -1.0, 0.5]), problem.root[0]
+    lags = q ** abs(np.subtract.outer(np.arange(rounds * H), np.arange(rounds * H)))
+    covariance = np.kron(np.eye(M), 0.25 / (1 - q**2) * lags)
+
+    def run(sets, z):
+        theta = root + 0.7
+        for t, there in enumerate(sets):
+            g = {i: b[i] - slopes[i] * theta + z[i, t * H] for i in there}
+            ends = dict.fromkeys(there, theta)
+            for i, k in itertools.product(there, range(H)):
+                shift = np.mean(list(g.values())) - g[i] if method is fh.FedHSA else 0.0
+                ends[i] = ends[i] + eta * (b[i] - slopes[i] * ends[i] + z[i, t * H + k] + shift)
+            theta = np.mean(list(ends.values()))
+        return theta - root
+
+    expected, silent = [], np.zeros((M, rounds * H))
+    for sets in itertools.product(itertools.combinations(range(M), 2), repeat=rounds):
+        mean = run(sets, silent)
+        response = np.array([run(sets, unit.reshape(M, -1)) - mean for unit in np.eye(M * rounds * H)])
+        expected.append(mean**2 + response @ covariance @ response)
+    found = predict(problem, fh.Partial(method(eta, local_steps=H), UniformSampling(2, num_agents=M)))
+    *_, after = found.law.path(np.array([0.7]), rounds)
+    assert after.square == pytest.approx(np.mean(expected), rel=1e-12)
+    assert found.floor == pytest.approx(found.law.errors(np.array([0.7]), 300)[-1], rel=1e-9)
+
+
+class Rota(AbstractSampling):
+    """One agent after the other."""
+
+    num_agents: int
+
+    @property
+    def share(self):
+        return 1 / self.num_agents
+
+    def __call__(self, round, state):
+        return (round.index % self.num_agents == round.agent).astype(float), state
+
+
+def test_a_sampling_that_does_not_say_how_likely_sets_are_has_no_law():
+    problem = quadratic.random(3, dim=2)
+    with pytest.raises(TypeError, match="Give Rota the method `counts` or `chances`"):
+        predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=2), Rota(3)))

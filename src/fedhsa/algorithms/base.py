@@ -93,6 +93,32 @@ class Coded(eqx.Module):
     bits: float = eqx.field(static=True)
 
 
+class Arrival(NamedTuple):
+    r"""What arrives of a reply $x$, if that is linear in it and random on its own for every agent, exchange and round.
+
+    $E\,\hat x = m\,x$ and $E\,\hat x \hat x^T = s\, x x^T + t\, \mathrm{diag}(x x^T)$; beside that the server's sum of
+    the replies may have noise of its own.
+    """
+
+    mean: float = 1.0
+    """$m$."""
+    square: float = 1.0
+    """$s$."""
+    entries: float = 0.0
+    """$t$."""
+    added: float = 0.0
+    """The variance of the noise in each entry of the sum."""
+
+    def then(self, later: "Arrival") -> "Arrival":
+        """What arrives if another stage follows."""
+        return Arrival(
+            self.mean * later.mean,
+            self.square * later.square,
+            self.square * later.entries + self.entries * (later.square + later.entries),
+            self.added + later.added,
+        )
+
+
 class Cost(NamedTuple):
     """Per round and agent; on average, where not every round or not every agent communicates."""
 
@@ -174,6 +200,10 @@ class AbstractAlgorithm(eqx.Module):
 
     def check(self, problem: Problem) -> None:
         """Raises if the problem is not one that this algorithm is for."""
+
+    def arrival(self, size: int) -> Arrival | None:
+        """What a wrapper lets arrive of replies of this size, if an `Arrival` says it; else None."""
+        return None
 
     def average_cost(self, cost: Cost) -> Cost:
         """The cost of a round on average, given that of a round in which everything happens."""

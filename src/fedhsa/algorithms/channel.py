@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream, fold_in
 from .._types import Key, Theta
-from .base import AbstractAlgorithm, Exchange, Replies
+from .base import AbstractAlgorithm, Arrival, Exchange, Replies
 from .demands import Effect
 from .trace import exchange_shapes
 from .wrapper import AbstractWrapper
@@ -60,6 +60,10 @@ class Lossy(AbstractWrapper):
     def __check_init__(self):
         _check.scalar("loss", self.loss, least=0.0, below=1.0, remedy="At 1 nothing would ever arrive.")
 
+    def arrival(self, size):
+        mean = 1.0 if self.rescale else 1 - float(self.loss)
+        return Arrival(mean, mean**2 / (1 - float(self.loss)))
+
     @property
     def exchanges(self):
         return tuple(e._replace(local=self._lose(e, number)) for number, e in enumerate(self.algorithm.exchanges))
@@ -110,6 +114,9 @@ class OverTheAir(AbstractWrapper):
     def __check_init__(self):
         _check.scalar("gain_std", self.gain_std, least=0.0)
         _check.scalar("noise_std", self.noise_std, least=0.0)
+
+    def arrival(self, size):
+        return Arrival(square=1 + float(self.gain_std) ** 2, added=float(self.noise_std) ** 2)
 
     @property
     def exchanges(self):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .. import _check
 from .._types import Key
+from .base import Arrival
 
 WORD = 64
 """The bits of a number that is sent as it is."""
@@ -36,6 +37,10 @@ class AbstractCodec(eqx.Module):
     @abc.abstractmethod
     def bits(self, size: int) -> float:
         """What a vector of this size takes."""
+
+    def arrival(self, size: int) -> Arrival | None:
+        """The moments of what arrives of a vector of this size, if the codec is linear; else None."""
+        return None
 
     @abc.abstractmethod
     def __call__(self, key: Key, x: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -115,6 +120,12 @@ class RandK(AbstractCodec):
 
     def bits(self, size):
         return _kept(self.fraction, size) * WORD
+
+    def arrival(self, size):
+        k = _kept(self.fraction, size)
+        mean = 1.0 if self.rescale else k / size
+        pairs = (k - 1) / (size - 1) if size > 1 else 0.0  # the chance of an entry, given another
+        return Arrival(mean, mean**2 * size / k * pairs, mean**2 * size / k * (1 - pairs))
 
     def __call__(self, key, x):
         k = _kept(self.fraction, x.size)

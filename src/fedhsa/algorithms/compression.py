@@ -103,6 +103,9 @@ class Compressed(AbstractWrapper):
                 )
         return server, Memory(inner, kept)
 
+    def arrival(self, size):
+        return self.codec.arrival(size) if self._feedback == "none" else None
+
     @property
     def exchanges(self):
         return tuple(

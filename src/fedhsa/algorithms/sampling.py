@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
 
 from .. import _check
@@ -37,6 +38,22 @@ class AbstractSampling(eqx.Module):
 
     def check(self, num_agents: int) -> None:
         """Raises if the number of agents is not the one this is for."""
+
+    def counts(self, num_agents: int) -> np.ndarray | None:
+        """The probabilities that 0, 1, ..., M agents are there, if given their number all sets are equally likely.
+
+        None where that is not so, or not known.
+        """
+        return None
+
+    def chances(self, num_agents: int) -> np.ndarray | None:
+        """Each agent's own chance, if agents take part independently of each other; None where that is not known."""
+        return None
+
+    @property
+    def memory(self) -> Any:
+        """The correlation between an agent's presence in one round and in the next."""
+        return 0.0
 
 
 class UniformSampling(AbstractSampling):
@@ -72,6 +89,9 @@ class UniformSampling(AbstractSampling):
     def check(self, num_agents):
         _check_number_of_agents("num_agents", self.num_agents, num_agents)
 
+    def counts(self, num_agents):
+        return np.eye(num_agents + 1)[int(self.count)]
+
 
 class Bernoulli(AbstractSampling):
     """Each agent takes part with the same probability, whatever the others do; nobody may be there.
@@ -96,6 +116,9 @@ class Bernoulli(AbstractSampling):
 
     def __call__(self, round, state):
         return _as_weight(_uniform(round) < self.probability), state
+
+    def counts(self, num_agents):
+        return _binomial(num_agents, self.probability)
 
 
 class Availability(AbstractSampling):
@@ -132,6 +155,13 @@ class Availability(AbstractSampling):
         stays = jnp.where(state, draw >= self.down, draw < self.up)
         there = jnp.where(round.index == 0, draw < self.share, stays)
         return _as_weight(there), there
+
+    def counts(self, num_agents):
+        return _binomial(num_agents, self.share)
+
+    @property
+    def memory(self):
+        return 1 - self.up - self.down
 
 
 class WeightedSampling(AbstractSampling):
@@ -171,6 +201,9 @@ class WeightedSampling(AbstractSampling):
         p = self.probabilities[round.agent]
         return jnp.where(_uniform(round) < p, 1 / p, 0), state
 
+    def chances(self, num_agents):
+        return self.probabilities
+
     def check(self, num_agents):
         _check_number_of_agents("probabilities", len(self.probabilities), num_agents)
 
@@ -181,6 +214,13 @@ def _key(key: Any) -> Key:
 
 def _uniform(round: Round) -> Float[Array, ""]:
     return jax.random.uniform(_key(round.agent_key))
+
+
+def _binomial(num_agents: int, probability: Any) -> np.ndarray:
+    n, p = np.arange(num_agents + 1), float(probability)
+    if p == 1:
+        return (n == num_agents).astype(float)
+    return np.exp(np.log(scipy.special.comb(num_agents, n)) + n * np.log(p) + (num_agents - n) * np.log1p(-p))
 
 
 def _as_weight(there: Array) -> Float[Array, ""]:

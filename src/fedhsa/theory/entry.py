@@ -19,6 +19,7 @@ from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
 from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw, TooLargeError
+from .laws.replies import predict_replies
 from .laws.reported import predict_reported
 from .maps.linearise import curvature, linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
@@ -50,9 +51,12 @@ def predict(
     `left_out` how far off it may be; from 3 % on a `PredictionWarning` says so. Nonlinear operators are linearised, and
     what their curvature does to the mean is added.
 
-    All this for FedHSA, LocalSA, SynchronisedSA and SA. For every other method whose rounds are affine it gives
-    stability, rate and limit of the mean, and under additive VAR(1) noise everything, unless it has a coin, its first
-    round differs from the others, or it carries more than 600 numbers.
+    All this for FedHSA, LocalSA, SynchronisedSA and SA; also where some agents are absent (`Partial`), replies are lost
+    or fade (`Lossy`, `OverTheAir`) or are coded by `RandK`: exactly but for Markov chains, whose noise is then taken at
+    the root. For every other method whose rounds are affine it gives stability, rate and limit of the mean, under
+    additive VAR(1) noise everything, and on finite chains the floor as if the noise were additive, unless it has a
+    coin, its first round differs from the others, or it carries more than 600 numbers. `Averaged`, `GeometricAverage`
+    and `RichardsonRomberg` around any of these: what they report.
 
     **Arguments:**
 
@@ -68,12 +72,27 @@ def predict(
         >>> bool(0.9 < runs.error[:, 300:].mean() / prediction.floor < 1.1)
         True
     """
+    found = _predict(problem, algorithm, samples=samples, key=key)
+    if found.left_out > MUCH:
+        warnings.warn(
+            f"The floor of {type(algorithm).__name__} may be off by {found.left_out:.0%}: the noise in the operators' "
+            f"matrices is strong or sticky, and the law that was used ({found.basis}) leaves out what only "
+            "more of the agents' chains together would show. A smaller step or more agents make it better.",
+            PredictionWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def _predict(problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | None, key: SeedLike) -> Prediction:
     check_schedule(algorithm)
     algorithm.check(problem)
     check_exogenous(problem)
-    again = functools.partial(predict, samples=samples, key=key)
+    again = functools.partial(_predict, samples=samples, key=key)
     if (reported := predict_reported(problem, algorithm, again)) is not None:
         return reported
+    if (partial := predict_replies(problem, algorithm, again)) is not None:
+        return partial
     rule = local_rule(algorithm)
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)
@@ -114,14 +133,6 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
     except ValueError:
         return found | unstable(problem.dim)
     persistent = law.persistent_bias()
-    if law.left_out > MUCH:
-        warnings.warn(
-            f"The floor of {type(algorithm).__name__} may be off by {law.left_out:.0%}: the noise in the operators' "
-            f"matrices is strong or sticky, and the law that was used ({law.basis}) leaves out what only "
-            "more of the agents' chains together would show. A smaller step or more agents make it better.",
-            PredictionWarning,
-            stacklevel=3,
-        )
     return found | {
         "left_out": law.left_out,
         "stable": True,

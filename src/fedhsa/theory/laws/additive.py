@@ -9,7 +9,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from ..._linear import spectral_radius, stein_sum, transpose
 from ..maps.joint import Joint
 from ..maps.rounds import require_stable
-from .finite import AffineOperators, affine_operators, finite_law
+from .finite import AffineOperators, FiniteLaw, affine_operators, finite_law
 from .moments import AbstractLaw, Moments, Radius, TooLargeError
 
 LARGEST = 2**26
@@ -166,27 +166,7 @@ class ChainNoise:
 
     def hidden(self) -> HiddenNoise:
         """The noise by the hidden states of the chains."""
-        M, H, n, _ = self.R.shape
-        if self.law.independent:
-            seen = np.einsum("ihno,io,ihmo->hnm", self.R, self.weights, self.R, optimize=True)
-            none = np.zeros((M, 0, 0))
-            empty = np.zeros((M, H, n, 0))
-            return HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
-        chain, S = self.law.chain, self.law.num_states
-        P, pi = chain.transition, chain.stationary
-        Q = transpose(P - pi[:, None, :])  # P itself on vectors that add to zero, and forgets rounding errors
-        covariance = _covariance(pi)
-        if self.law.pairs:
-            R = self.R.reshape(M, H, n, S, S)
-            given = np.einsum("ist,ihnst->ihns", P, R)
-            leaving = np.einsum("is,ist,ihnst->ihnt", pi, P, R)
-            square = np.einsum("ihnst,is,ist,ihmst->hnm", R, pi, P, R, optimize=True)
-            seen = square - np.einsum("ihns,is,ihms->hnm", given, pi, given, optimize=True)
-            both = leaving - (given * pi[:, None, None]) @ P[:, None]
-        else:
-            given, seen, both = self.R, np.zeros((H, n, n)), np.zeros((M, H, n, S))
-        hidden = covariance - Q @ covariance @ transpose(Q)
-        return HiddenNoise(Q, given, hidden, seen, both, covariance, _covariance(chain.start), chain.start - pi)
+        return chain_noise(self.law, self.R)
 
     def push(self, X: np.ndarray) -> np.ndarray:
         r"""What the noise adds to the mean of the state in a round, to second order: `X` is $\mathrm{cov}(y, u_i)$.
@@ -259,6 +239,32 @@ class ChainNoise:
             given, leaving = fields, np.einsum("is,ist,isk->itk", pi, P, fields)
         later = np.linalg.solve(np.eye(S) - P + pi[:, None, :], given)
         return square + 2 * float(np.einsum("isk,isk->", leaving, later))
+
+
+def chain_noise(law: FiniteLaw, R: np.ndarray, *, each: bool = False) -> HiddenNoise:
+    """Noise that moves the state by `R`, `(M, H, n, outcomes)`, of mean zero, where an agent observes an outcome.
+
+    With `each` the covariances `seen` are not summed over the agents, `(M, H, n, n)`.
+    """
+    squares = "ihnm" if each else "hnm"
+    (M, H, n, _), chain, S = R.shape, law.chain, law.num_states
+    if law.independent:
+        seen = np.einsum(f"ihno,io,ihmo->{squares}", R, law.weights(), R, optimize=True)
+        none, empty = np.zeros((M, 0, 0)), np.zeros((M, H, n, 0))
+        return HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
+    P, pi = chain.transition, chain.stationary
+    Q = transpose(P - pi[:, None, :])  # P itself on vectors that add to zero, and forgets rounding errors
+    covariance = _covariance(pi)
+    given, seen, both = R, np.zeros((M, H, n, n) if each else (H, n, n)), np.zeros((M, H, n, S))
+    if law.pairs:
+        R = R.reshape(M, H, n, S, S)
+        given = np.einsum("ist,ihnst->ihns", P, R)
+        leaving = np.einsum("is,ist,ihnst->ihnt", pi, P, R)
+        square = np.einsum(f"ihnst,is,ist,ihmst->{squares}", R, pi, P, R, optimize=True)
+        seen = square - np.einsum(f"ihns,is,ihms->{squares}", given, pi, given, optimize=True)
+        both = leaving - (given * pi[:, None, None]) @ P[:, None]
+    hidden = covariance - Q @ covariance @ transpose(Q)
+    return HiddenNoise(Q, given, hidden, seen, both, covariance, _covariance(chain.start), chain.start - pi)
 
 
 def _covariance(law: np.ndarray) -> np.ndarray:

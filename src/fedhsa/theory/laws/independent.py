@@ -26,6 +26,33 @@ DENSE = 5
 """Up to which dimension eigenvalues of the map of second moments are computed from its matrix."""
 
 
+class IndependentNoise:
+    r"""The covariance of independent operators of finite chains at a random point, $N_i$ of `IndependentLaw`."""
+
+    def __init__(self, problem: Problem):
+        law = finite_law(problem.agents.source)
+        assert law is not None
+        M, d = problem.num_agents, problem.dim
+        size = M * max(d**4, law.num_outcomes * d**2)
+        if size > LARGEST:
+            raise TooLargeError(
+                f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions needs {size:.2g} "
+                f"numbers, more than {LARGEST:.2g}. `theory.predict` has the expansion in the noise at any size."
+            )
+        weights, (A, g) = law.weights(), affine_operators(problem, law)
+        self.A, self.r = np.einsum("io,ioab->iab", weights, A), np.einsum("io,ioa->ia", weights, g)
+        A, g = A - self.A[:, None], g - self.r[:, None]
+        self.AA = np.einsum("io,ioab,iocd->iacbd", weights, A, A, optimize=True).reshape(M, d * d, d * d)
+        self.Ag = np.einsum("io,ioab,ioc->iacb", weights, A, g, optimize=True)
+        self.gg = np.einsum("io,ioa,ioc->iac", weights, g, g, optimize=True)
+
+    def covariance(self, Y: np.ndarray, y: np.ndarray, one: Any = 1.0) -> np.ndarray:
+        """$N_i(Y, y)$ for every agent; if moments are those of weighted points, `one` is the mean of the weights."""
+        quadratic = (self.AA @ Y.reshape(len(Y), -1, 1)).reshape(Y.shape)
+        linear = np.einsum("iacb,ib->iac", self.Ag, y)
+        return quadratic + linear + transpose(linear) + np.reshape(one, (-1, 1, 1)) * self.gg
+
+
 class IndependentLaw(AbstractLaw):
     r"""The error under i.i.d. sampling, the setting of the paper's Theorem 1.
 
@@ -45,21 +72,8 @@ class IndependentLaw(AbstractLaw):
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
         self.rule, self.map, self.algorithm = require_rule(algorithm), map or round_map(problem, algorithm), algorithm
-        law = finite_law(problem.agents.source)
-        assert law is not None
-        M, d = problem.num_agents, problem.dim
-        size = M * max(d**4, law.num_outcomes * d**2)
-        if size > LARGEST:
-            raise TooLargeError(
-                f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions needs {size:.2g} "
-                f"numbers, more than {LARGEST:.2g}. `theory.predict` has the expansion in the noise at any size."
-            )
-        weights, (A, g) = law.weights(), affine_operators(problem, law)
-        self.A, self.r = np.einsum("io,ioab->iab", weights, A), np.einsum("io,ioa->ia", weights, g)
-        A, g = A - self.A[:, None], g - self.r[:, None]
-        self._AA = np.einsum("io,ioab,iocd->iacbd", weights, A, A, optimize=True).reshape(M, d * d, d * d)
-        self._Ag = np.einsum("io,ioab,ioc->iacb", weights, A, g, optimize=True)
-        self._gg = np.einsum("io,ioa,ioc->iac", weights, g, g, optimize=True)
+        self.noise = IndependentNoise(problem)
+        self.A, self.r = self.noise.A, self.noise.r
         self._responses = self._local_responses()
 
     def path(self, start, rounds):
@@ -129,7 +143,7 @@ class IndependentLaw(AbstractLaw):
         """The mean and second moment of the error after one more round."""
         (eta, _, server_step, _), M, d = self.rule, len(self.A), len(mean)
         Phi, c = self.map.transition, self.map.offset
-        Xi = self._noise(np.broadcast_to(E, (M, d, d)), np.broadcast_to(mean, (M, d)))
+        Xi = self.noise.covariance(np.broadcast_to(E, (M, d, d)), np.broadcast_to(mean, (M, d)))
         Xi_bar = Xi.mean(0)
         F, C = np.eye(d) + eta * self.A, np.zeros((M, d, d))
         for to_e, to_g, to_g_bar, to_one in self._responses[:-1]:
@@ -139,18 +153,12 @@ class IndependentLaw(AbstractLaw):
             Y = to_e @ E @ transpose(to_e) + both + transpose(both) + np.einsum("ia,ic->iac", to_one, to_one)
             cross = to_g @ Xi @ transpose(to_g_bar) / M
             Y += to_g @ Xi @ transpose(to_g) + cross + transpose(cross) + to_g_bar @ Xi_bar @ transpose(to_g_bar) / M
-            C = F @ C @ transpose(F) + eta**2 * self._noise(C + Y, y)
+            C = F @ C @ transpose(F) + eta**2 * self.noise.covariance(C + Y, y)
         _, to_g, to_g_bar, _ = self._responses[-1]
         D = to_g + to_g_bar.mean(0)
         added = (server_step / M) ** 2 * (D @ Xi @ transpose(D) + C).sum(0)
         drift = np.outer(Phi @ mean, c)
         return Phi @ mean + c, Phi @ E @ Phi.T + drift + drift.T + np.outer(c, c) + added
-
-    def _noise(self, Y: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """$N_i(Y, y)$ for every agent."""
-        quadratic = (self._AA @ Y.reshape(len(Y), -1, 1)).reshape(Y.shape)
-        linear = np.einsum("iacb,ib->iac", self._Ag, y)
-        return quadratic + linear + transpose(linear) + self._gg
 
     def _local_responses(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         r"""How the mean local error depends on $e$, on the noise $\xi_i$ of the first operator, on $\bar\xi$, and on 1.

@@ -246,7 +246,7 @@ def predict_reported(
         found = AveragedLaw(law, average, known, None if isinstance(law, CarriedLaw) else inner.transition)
     # Where the mean alone is known, what noise adds is NaN and stays it.
     covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
-    return _reported(inner, algorithm=algorithm, law=found, covariance=covariance)
+    return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, left_out=found.left_out)
 
 
 def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:
@@ -286,7 +286,8 @@ def _extrapolated(
     names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
     combined: dict[str, Any] = {name: h @ np.stack([getattr(copy, name) for copy in copies]) for name in names}
     covariance = law.stationary().covariance
-    return _reported(slowest, algorithm=algorithm, law=law, basis=law.basis, covariance=covariance, **combined)
+    known: dict[str, Any] = {"basis": law.basis, "left_out": law.left_out, "covariance": covariance}
+    return _reported(slowest, algorithm=algorithm, law=law, **known, **combined)
 
 
 def _reported(inner: Prediction, **changes: Any) -> ReportedPrediction:

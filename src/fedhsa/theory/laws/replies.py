@@ -1,0 +1,568 @@
+"""FedHSA and Local SA where not every reply counts, or not as it was sent: absent agents, losses, codes, fading.
+
+Given who takes part and what arrives, a round is an affine map of the error. Second moments close on averages of
+products of up to four weights, which are sums over patterns of equal agents: no sets of agents are gone through.
+"""
+
+import copy
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+from scipy.sparse.linalg import LinearOperator
+
+from ..._linear import spectral_radius, stein_sum, transpose
+from ...algorithms import AbstractAlgorithm, Partial
+from ...algorithms.base import Arrival
+from ...algorithms.sampling import AbstractSampling
+from ...problems import Problem
+from ...sources import IID, Silent
+from ..maps.rounds import LocalRule, local_powers, local_rule, require_rule, require_stable
+from ..prediction import Prediction
+from ..stability import Limit, largest_mean_square_step, largest_step
+from .additive import AdditiveLaw, HiddenNoise, chain_noise
+from .finite import additive_noise, affine_operators, finite_law
+from .first_order import noise_is_known
+from .gaussian import autoregressive
+from .independent import IndependentNoise
+from .moments import AbstractLaw, MomentLaw, Moments, Radius, RelaxationLaw
+from .solve import Part, fixed_point, radius
+from .weights import EqualChances, OwnChances
+
+DENSE = 8
+"""Up to this dimension the map of second moments is a matrix."""
+MOST_SETS = 256
+"""Up to so many sets of agents they are gone through."""
+
+
+class OwnNoise(NamedTuple):
+    r"""The noise $z$ of an agent's first operator and $o$ of its displacement, by a hidden state $u$ and afresh."""
+
+    first: np.ndarray
+    """The response of $z$ to $u$, `(M, d, s)`."""
+    moved: np.ndarray
+    """That of $o$."""
+    fresh_first: np.ndarray
+    """The covariance of $z$ given $u$, `(M, d, d)`."""
+    fresh_moved: np.ndarray
+    fresh_both: np.ndarray
+    """Of $o$ with $z$."""
+    with_next: tuple[np.ndarray, np.ndarray]
+    """Of $z$ and of $o$ with the next $u$, `(M, d, s)`."""
+    decay: np.ndarray
+    """The mean of the next $u$ is this times $u$."""
+    renewed: np.ndarray
+    hidden: np.ndarray
+    """The covariance of $u$ in the long run, `(M, s, s)`."""
+    start: np.ndarray
+    start_mean: np.ndarray
+
+
+class RepliesLaw(AbstractLaw):
+    r"""The error if replies are weighted at random by who takes part, and arrive at random.
+
+    With $g_b$ agent $b$'s operator at the start of the round and $o_a$ the noise of its own displacement,
+
+    $$e' = e + \alpha_g \sum_a w_a L'_a \Bigl(\eta S_a \sum_b w_b L_b\, g_b + o_a\Bigr)$$
+
+    for FedHSA; Local SA has $\eta S_a g_a$ in the place of $\eta S_a \hat g$. $w$ are the weights of those present, the
+    same in both exchanges or $1/M$ in the first where everyone answers it; $L$ is what arrives, by its `Arrival`. Exact
+    without noise, for additive VAR(1) noise and for independent observations of finite chains; on Markov chains the
+    noise is taken at the root, as if it were additive.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        rule: LocalRule,
+        arrival: Arrival,
+        weights: EqualChances | OwnChances,
+        *,
+        all_first: bool = False,
+        unit: float = 1.0,
+        name: str,
+    ):
+        self.unit = unit
+        """What the last replies are multiplied by before the server moves: the step, where they are operators."""
+        self.rule, self.arrival, self.weights, self.all_first, self.name = rule, arrival, weights, all_first, name
+        A, b = problem.affine_parts()
+        self.M, self.d = A.shape[:2]
+        self.G = np.concatenate([A, (A @ problem.root - b)[..., None]], axis=2)  # g = G (e, 1)
+        powers = local_powers(A, rule.step_size, rule.local_steps)
+        self.F = np.eye(self.d) + rule.step_size * A
+        self.sums = rule.step_size * np.concatenate([np.zeros((1, *A.shape)), np.cumsum(powers, axis=0)])
+        """$\\eta S_i$ of $0, \\dots, H$ steps, `(H + 1, M, d, d)`."""
+        self.S = self.sums[-1]
+        finite = finite_law(problem.agents.source)
+        self.independent = IndependentNoise(problem) if finite is not None and finite.independent else None
+        self.noise = self._own_noise(problem, powers)
+        if finite is not None and not finite.independent:
+            self.basis, self.left_out = "additive noise", math.nan
+        if rule.correction:
+            self.mean_map = arrival.mean**2 * self._sum("Aij,Bjk->ik", "Ab", self.S, self.G)
+        else:
+            self.mean_map = arrival.mean * self._sum("Aik->ik", "A", self.S @ self.G)
+        self.transition = np.eye(self.d) + rule.server_step * self.mean_map[:, :-1]
+        self.offset = rule.server_step * self.mean_map[:, -1]
+        self.markov_bias = np.zeros(self.d)
+
+    def with_noise_of(self, plain: Prediction) -> "RepliesLaw":
+        """The law with as large a noise, and what it adds to the mean, as with all replies; there more is known."""
+        all_replies = EqualChances(np.eye(self.M + 1)[-1])
+        everyone = RepliesLaw(plain.problem, self.rule, Arrival(), all_replies, name=self.name)
+        factor = plain.noise_variance / np.trace(everyone.stationary().covariance)
+        found, n = copy.copy(self), self.noise
+        found.noise = n._replace(
+            fresh_first=factor * n.fresh_first,
+            fresh_moved=factor * n.fresh_moved,
+            fresh_both=factor * n.fresh_both,
+            with_next=(factor * n.with_next[0], factor * n.with_next[1]),
+            renewed=factor * n.renewed,
+            hidden=factor * n.hidden,
+            start=factor * n.start,
+        )
+        found.markov_bias = plain.markov_bias
+        found.left_out = max(plain.left_out, abs(factor - 1))
+        return found
+
+    def path(self, start, rounds):
+        x = np.append(start, 1.0)
+        X, cross = np.outer(x, x), np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
+        cross[:] = x[:, None] * self.noise.start_mean[:, None, :]
+        Z = self.noise.start + self.noise.start_mean[:, :, None] * self.noise.start_mean[:, None, :]
+        missing = self.markov_bias
+        for _ in range(rounds + 1):
+            mean, covariance = self._moments(X)
+            yield Moments(mean + self.markov_bias - missing, covariance)
+            X, cross, Z = self._next(X, cross, Z)
+            missing = self.transition @ missing
+
+    def stationary(self):
+        require_stable(spectral_radius(self.transition), self.name)
+        require_stable(self._square_radius, self.name, mean_square=True)
+        mean = np.linalg.solve(np.eye(self.d) - self.transition, self.offset)
+        cross = self._settled_cross()
+        known = np.zeros((self.d + 1,) * 2)
+        known[-1] = known[:, -1] = np.append(mean, 1.0)
+        added = self._next(known, cross, self.noise.hidden)[0][:-1, :-1].ravel()
+        E = fixed_point(self._map, added).reshape(self.d, self.d)
+        return Moments(mean + self.markov_bias, (E + E.T) / 2 - np.outer(mean, mean))
+
+    @functools.cached_property
+    def _square_radius(self) -> float:
+        return radius(self._map)
+
+    def mean_square_radius(self):
+        """That of the map of second moments; noise in the matrices of Markov chains is not in it."""
+        return Radius(self._square_radius, "exact" if self.basis == "exact" else "estimate")
+
+    @functools.cached_property
+    def _map(self) -> Part:
+        n = self.d**2
+        if self.d <= DENSE:
+            return np.stack([self._carried(unit) for unit in np.eye(n)], axis=1)
+        return LinearOperator((n, n), matvec=self._carried, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+
+    def _carried(self, E: np.ndarray) -> np.ndarray:
+        """What a round makes of a second moment of the error alone, flat."""
+        X = np.zeros((self.d + 1,) * 2)
+        X[:-1, :-1] = E.reshape(self.d, self.d)
+        nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
+        return self._next((X + X.T) / 2, nothing, np.zeros_like(self.noise.hidden))[0][:-1, :-1].ravel()
+
+    def _moments(self, X: np.ndarray) -> Moments:
+        mean = X[:-1, -1]
+        return Moments(mean, X[:-1, :-1] - np.outer(mean, mean))
+
+    def _settled_cross(self) -> np.ndarray:
+        """The covariance of the error with the hidden states in the long run, `(M, d + 1, s)`."""
+        nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
+        driven = self._next_cross(nothing, self.noise.hidden)[:, :-1]
+        found = stein_sum(self.transition, transpose(self.noise.decay), driven)
+        return np.concatenate([found, nothing[:, -1:]], axis=1)
+
+    def _sum(self, spec: str, factors: str, *arrays: np.ndarray, in_the_air: bool = False) -> np.ndarray:
+        """The mean of an `einsum` over agents that are weighted: a small letter is a weight of the first exchange."""
+        first, degree, scale = [f for f in factors if f.islower()], len(factors), 1.0
+        letters = factors.upper()
+        if self.all_first:
+            letters, degree = "".join(f for f in factors if f.isupper()), degree - len(first)
+            scale = self.M ** -float(len(first) + 2 * in_the_air)
+        elif in_the_air:
+            degree += 2
+        return scale * self.weights.contract(spec, "".join(dict.fromkeys(letters)), degree, *arrays)
+
+    def _next(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The second moments of $(e, 1)$, those with hidden states, and theirs, one round later."""
+        n, s = self.noise, self.rule.server_step
+        square = (self._two_exchanges if self.rule.correction else self._one_exchange)(X, cross, Z)
+        moved = X @ self.mean_map.T + self._noise_drift(cross)
+        after = X.copy()
+        after[:, :-1] += s * moved
+        after[:-1] += s * moved.T
+        after[:-1, :-1] += s**2 * square
+        return after, self._next_cross(cross, Z), n.decay @ Z @ transpose(n.decay) + n.renewed
+
+    def sampling_noise(self, x: np.ndarray) -> np.ndarray:
+        """The covariance of how far the server moves from a known point, by who takes part and what arrives."""
+        nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
+        quiet = self.noise._replace(
+            **{name: np.zeros_like(getattr(self.noise, name)) for name in ("fresh_first", "fresh_moved", "fresh_both")}
+        )
+        law = copy.copy(self)
+        law.noise, law.independent = quiet, None
+        moved = self.mean_map @ x
+        after = (law._two_exchanges if self.rule.correction else law._one_exchange)(
+            np.outer(x, x), nothing, np.zeros_like(quiet.hidden)
+        )
+        return self.rule.server_step**2 * (after - np.outer(moved, moved))
+
+    def _noise_drift(self, cross: np.ndarray) -> np.ndarray:
+        r"""$E[(e, 1) D^T]$, as far as the displacement $D$ is due to hidden states, `(d + 1, d)`."""
+        n, m = self.noise, self.arrival.mean
+        moved = m * self._sum("Aki->ki", "A", cross @ transpose(n.moved))
+        if self.rule.correction:
+            moved = moved + m**2 * self._sum("Bkj,Aij->ki", "Ab", cross @ transpose(n.first), self.S)
+        return moved
+
+    def _next_cross(self, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        n, m, s = self.noise, self.arrival.mean, self.rule.server_step
+        later = Z @ transpose(n.decay)
+        first, moved = n.first @ later + n.with_next[0], n.moved @ later + n.with_next[1]
+        D = self.mean_map @ cross @ transpose(n.decay) + m * self._sum("Ais->Ais", "A", moved)
+        if self.rule.correction:
+            D = D + m**2 * self._sum("Aij,Bjs->Bis", "Ab", self.S, first)
+        after = cross @ transpose(n.decay)
+        after[:, :-1] += s * D
+        return after
+
+    def _excess(self, V: np.ndarray) -> np.ndarray:
+        """What the randomness of arrivals adds to second moments."""
+        a = self.arrival
+        return (a.square - a.mean**2) * V + a.entries * V * np.eye(self.d)
+
+    @property
+    def _random_arrivals(self) -> bool:
+        return self.arrival.square != self.arrival.mean**2 or self.arrival.entries != 0
+
+    def _one_exchange(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """The second moment of how far the server moves; what is fresh counts as much as the 1 in $(e, 1)$."""
+        n, m, B, one = self.noise, self.arrival.mean, self.S @ self.G, X[-1, -1]
+        U = n.moved @ transpose(cross)
+        own = n.moved @ Z @ transpose(n.moved) + one * n.fresh_moved
+        found = m**2 * (self._sum("Aik,kl,Djl->ij", "AD", B, X, B) + _both(self._sum("Aik,Djk->ij", "AD", U, B)))
+        alone = self._sum("Aij->ij", "AA", own)
+        if self.independent is not None:
+            alone = alone + self._steps_of_one_exchange(X)
+        if self._random_arrivals:
+            each = B @ X @ transpose(B) + _both(U @ transpose(B))
+            found = found + self._excess(self._sum("Aij->ij", "AA", each) + alone)
+        return found + m**2 * alone + one * self._air()
+
+    def _two_exchanges(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        n, S, G, m, one = self.noise, self.S, self.G, self.arrival.mean, X[-1, -1]
+        added = one * self.arrival.added
+        D = n.first @ Z @ transpose(n.first) + one * n.fresh_first
+        W = n.moved @ Z @ transpose(n.first) + one * n.fresh_both
+        own = n.moved @ Z @ transpose(n.moved) + one * n.fresh_moved
+        if self.independent is not None:  # the noise of the first operator is also in every later step
+            E, mean = (np.broadcast_to(x, (self.M, *x.shape)) for x in (X[:-1, :-1], X[:-1, -1]))
+            D = self.independent.covariance(E, mean, one=one)
+            late = self.sums[-2]
+            W, own = -late @ D, late @ D @ transpose(late)
+        Y, U = cross @ transpose(n.first), n.moved @ transpose(cross)
+        first = m**2 * D
+        if self._random_arrivals:
+            first = first + self._excess(G @ X @ transpose(G) + _both(G @ Y) + D)
+        found = m**2 * (
+            m**2 * self._sum("Aij,Bjk,kl,Cml,Dnm->in", "ADbc", S, G, X, G, S)
+            + m**2 * _both(self._sum("Aij,Bjk,Ckm,Dnm->in", "ADbc", S, G, Y, S))
+            + self._sum("Aij,Bjm,Dnm->in", "ADbb", S, first, S)
+            + m * _both(self._sum("Ail,Bml,Dnm->in", "ADb", U, G, S) + self._sum("Aim,Dnm->in", "ADa", W, S))
+        )
+        alone = self._sum("Aij->ij", "AA", own)
+        if self.independent is not None:
+            alone = alone + self._steps_of_two_exchanges(X, D, first, added)
+        if self._random_arrivals:
+            each = (
+                m**2 * self._sum("Aij,Bjk,kl,Cml,Anm->in", "AAbc", S, G, X, G, S)
+                + m**2 * _both(self._sum("Aij,Bjk,Ckm,Anm->in", "AAbc", S, G, Y, S))
+                + self._sum("Aij,Bjm,Anm->in", "AAbb", S, first, S)
+                + m * _both(self._sum("Ail,Bml,Anm->in", "AAb", U, G, S) + self._sum("Aim,Anm->in", "AAa", W, S))
+            )
+            found = found + self._excess(each + alone)
+        if added:
+            found = found + m**2 * added * self._sum("Aij,Dnj->in", "AD", S, S, in_the_air=True)
+            found = found + added * self._excess(self._sum("Aij,Anj->in", "AA", S, S, in_the_air=True))
+        return found + m**2 * alone + one * self._air()
+
+    def _air(self) -> Any:
+        """The receiver's noise in the average that the server moves by."""
+        added = self.unit**2 * self.arrival.added
+        return added * self.weights.moment(0, 2) * np.eye(self.d) if added else 0.0
+
+    def _steps_of_one_exchange(self, X: np.ndarray) -> np.ndarray:
+        """The covariance that independent observations give the displacements, weighted by the squares of weights."""
+        assert self.independent is not None
+        count = self._sum("A->A", "AA", np.ones(self.M))
+        C, power = np.zeros((self.M, self.d, self.d)), np.broadcast_to(np.eye(self.d), self.F.shape)
+        for k in range(self.rule.local_steps):
+            J = np.concatenate([power, self.sums[k] @ self.G[..., -1:]], axis=2)  # the local error is J (e, 1)
+            Y, y = count[:, None, None] * (J @ X @ transpose(J)), count[:, None] * (J @ X[:, -1])
+            C = self._local_step(C, Y, y, count * X[-1, -1])
+            power = self.F @ power
+        return C.sum(0)
+
+    def _steps_of_two_exchanges(self, X: np.ndarray, D: np.ndarray, first: np.ndarray, added: float) -> np.ndarray:
+        r"""The same for FedHSA; its local error is on average $e + \eta S_\ell\, \hat g - \eta S_{\ell-1}\, \xi_i$."""
+        assert self.independent is not None
+        m, G, ones = self.arrival.mean, self.G, np.ones(self.M)
+        count = self._sum("A->A", "AA", ones)
+        operators = m**2 * self._sum("A,Bjk,kl,Cml->Ajm", "AAbc", ones, G, X, G) + self._sum(
+            "A,Bjm->Ajm", "AAbb", ones, first
+        )
+        if added:
+            operators = (
+                operators + added * np.eye(self.d) * self._sum("A->A", "AA", ones, in_the_air=True)[:, None, None]
+            )
+        with_error = m * self._sum("A,kl,Bml->Akm", "AAb", ones, X, G)
+        with_own = m * self._sum("Ajm->Ajm", "AAa", D)
+        own, C = count[:, None, None] * D, np.zeros((self.M, self.d, self.d))
+        for k in range(1, self.rule.local_steps):
+            P, R = self.sums[k], self.sums[k - 1]
+            Y = count[:, None, None] * X[:-1, :-1] + _both(with_error[:, :-1] @ transpose(P))
+            Y = Y + P @ operators @ transpose(P) - _both(P @ with_own @ transpose(R)) + R @ own @ transpose(R)
+            y = count[:, None] * X[:-1, -1] + np.einsum("aij,aj->ai", P, with_error[:, -1])
+            C = self._local_step(C, Y, y, count * X[-1, -1])
+        return C.sum(0)
+
+    def _local_step(self, C: np.ndarray, Y: np.ndarray, y: np.ndarray, count: np.ndarray) -> np.ndarray:
+        assert self.independent is not None
+        noise = self.independent.covariance(C + Y, y, one=count)
+        return self.F @ C @ transpose(self.F) + self.rule.step_size**2 * noise
+
+    def _own_noise(self, problem: Problem, powers: np.ndarray) -> OwnNoise:
+        """The agents' noise by their sources; independent observations of finite chains are followed step by step."""
+        (M, d), (eta, H, _, kappa) = (self.M, self.d), self.rule
+        source, finite = problem.agents.source, finite_law(problem.agents.source)
+        if isinstance(source, Silent) or self.independent is not None:
+            return OwnNoise(
+                *(np.zeros((M, d, 0)),) * 2,
+                *(np.zeros((M, d, d)),) * 3,
+                (np.zeros((M, d, 0)),) * 2,
+                *(np.zeros((M, 0, 0)),) * 4,
+                np.zeros((M, 0)),
+            )
+        # What is added to the operators of a round moves the first operator, and the agent's displacement.
+        K = np.zeros((M, H, 2 * d, d))
+        K[:, 0, :d] = np.eye(d)
+        K[:, :, d:] = eta * np.moveaxis(powers[::-1], 0, 1)
+        K[:, 0, d:] -= kappa * self.S
+        if finite is not None:
+            operators = affine_operators(problem, finite)
+            g = operators.g - np.einsum("io,ioa->ia", finite.weights(), operators.g)[:, None]
+            noise = chain_noise(finite, np.einsum("ihna,ioa->ihno", K, g), each=True)
+        else:
+            noise = autoregressive(source, K)
+        each = [
+            AdditiveLaw(np.zeros((2 * d,) * 2), np.zeros(2 * d), _of_agent(noise, i), "", basis="") for i in range(M)
+        ]
+        Psi, cross = np.concatenate([a.Psi for a in each]), np.concatenate([a.fresh_cross for a in each])
+        fresh = np.stack([a.fresh for a in each])
+        return OwnNoise(
+            Psi[:, :d],
+            Psi[:, d:],
+            fresh[:, :d, :d],
+            fresh[:, d:, d:],
+            fresh[:, d:, :d],
+            (cross[:, :d], cross[:, d:]),
+            np.concatenate([a.QH for a in each]),
+            np.concatenate([a.fresh_own for a in each]),
+            noise.stationary,
+            noise.start,
+            noise.start_mean,
+        )
+
+
+class SetsLaw(MomentLaw):
+    r"""The error of few agents that come and go as chains: second moments on the event of each set of agents.
+
+    Exact without noise and for white noise, by all $2^M$ sets.
+    """
+
+    def __init__(self, problem: Problem, rule: LocalRule, sampling: AbstractSampling, *, all_first: bool, name: str):
+        self.name, share, lasting = name, float(sampling.share), float(sampling.memory)
+        A, b = problem.affine_parts()
+        (M, d, _), r = A.shape, A @ problem.root - b
+        there = np.array(list(itertools.product((0.0, 1.0), repeat=M)))
+        self.chances = np.prod(np.where(there > 0, share, 1 - share), axis=1)
+        one = lasting * np.eye(2) + (1 - lasting) * np.array([1 - share, share])
+        self.kernel = functools.reduce(np.kron, [one] * M)
+        w = there / np.maximum(there.sum(1, keepdims=True), 1)
+        first = np.full_like(w, 1 / M) if all_first else w
+        kappa, scale, powers = rule.correction, rule.server_step * rule.step_size, local_powers(A, *rule[:2])
+        S = powers.sum(0)
+        S_mean, moved = np.einsum("nm,mij->nij", w, S), S @ np.concatenate([A, r[..., None]], axis=2)
+        g = np.einsum("nm,mik->nik", first, np.concatenate([A, r[..., None]], axis=2))
+        self.maps = np.zeros((len(w), d + 1, d + 1)) + np.eye(d + 1)
+        self.maps[:, :-1] += scale * (kappa * S_mean @ g + (1 - kappa) * np.einsum("nm,mik->nik", w, moved))
+        self.transition = np.einsum("n,nij->ij", self.chances, self.maps)[:-1, :-1]
+        self.noise, white = np.zeros_like(self.maps), white_noise(problem)
+        for step in range(rule.local_steps):
+            K = w[:, :, None, None] * powers[rule.local_steps - 1 - step]
+            if step == 0:
+                K = K + kappa * (first[:, :, None, None] * S_mean[:, None] - w[:, :, None, None] * S)
+            if white is not None:
+                self.noise[:, :-1, :-1] += scale**2 * (K @ white @ transpose(K)).sum(1)
+
+    @property
+    def dim(self):
+        return self.maps.shape[-1] - 1
+
+    def begin(self, start, *, stationary=False):
+        return self.chances[:, None, None] * np.outer(start, start)
+
+    def round(self, blocks):
+        after = self.maps @ blocks @ transpose(self.maps) + blocks[..., -1:, -1:] * self.noise
+        return np.einsum("st,...sab->...tab", self.kernel, after)
+
+    def total(self, blocks):
+        return blocks.sum(-3)
+
+
+def white_noise(problem: Problem) -> np.ndarray | None:
+    """The covariance of additive white noise, `(M, d, d)`; None where there is no noise, or another."""
+    noise, source = additive_noise(problem), problem.agents.source
+    white = noise is not None and (isinstance(source, IID) or not noise.transition.any())
+    return noise.covariance if noise is not None and white else None
+
+
+def replies_law(problem: Problem, algorithm: AbstractAlgorithm) -> RepliesLaw | SetsLaw | RelaxationLaw | None:
+    """The law of a method with a local rule inside wrappers that say what becomes of replies; None for all others."""
+    *wrappers, method = algorithm.layers
+    rule = local_rule(method)
+    if rule is None or not wrappers:
+        return None
+    arrival, sampling, all_first = Arrival(), None, False
+    for layer in reversed(wrappers):
+        if isinstance(layer, Partial):
+            sampling, all_first = layer.sampling, layer.all_answer_first
+        elif (stage := layer.arrival(problem.dim)) is None:
+            return None
+        else:
+            arrival = arrival.then(stage)
+    M, name = problem.num_agents, type(algorithm).__name__
+    weights = EqualChances(np.eye(M + 1)[M]) if sampling is None else _weights(sampling, M, name)
+    if isinstance(weights, OwnChances) and rule.correction and not all_first:
+        raise TypeError(
+            f"The law of {name} with unequal chances is known for one sampled exchange. Let all answer first."
+        )
+    unit = rule.step_size if method.exchanges[-1].replies_are_operators else 1.0
+    if sampling is None or sampling.memory == 0:
+        return RepliesLaw(problem, rule, arrival, weights, all_first=all_first, unit=unit, name=name)
+    quiet = isinstance(problem.agents.source, Silent) or white_noise(problem) is not None
+    if 2**M <= MOST_SETS and quiet and arrival == Arrival():
+        return SetsLaw(problem, rule, sampling, all_first=all_first, name=name)
+    law = RepliesLaw(problem, rule, arrival, weights, all_first=all_first, unit=unit, name=name)
+    return lasting_law(law, float(sampling.memory))
+
+
+def _weights(sampling: AbstractSampling, num_agents: int, name: str) -> EqualChances | OwnChances:
+    if (counts := sampling.counts(num_agents)) is not None:
+        return EqualChances(counts)
+    if (chances := sampling.chances(num_agents)) is not None:
+        return OwnChances(np.asarray(chances, dtype=float))
+    raise TypeError(
+        f"`sampling` of {name} does not say how likely sets of agents are, so that no law is known. Give "
+        f"{type(sampling).__name__} the method `counts` or `chances`."
+    )
+
+
+def lasting_law(law: RepliesLaw, correlation: float) -> RelaxationLaw:
+    r"""The law if participation has a correlation $\lambda$ from one round to the next, to first order.
+
+    What the sampling $Q$ of one round adds meets its own echoes: $X = \Phi X \Phi^T + B Q + Q B^T$ on top of what there
+    is without correlation, with $B = \lambda \Phi (I - \lambda \Phi)^{-1}$.
+    """
+    (mean, covariance), Phi = law.stationary(), law.transition
+    x = np.append(mean, 1.0)
+    Q = law.sampling_noise(x)
+    B = correlation * Phi @ np.linalg.inv(np.eye(len(Phi)) - correlation * Phi)
+    echoes = solve_discrete_lyapunov(Phi, B @ Q + Q @ B.T)
+    return RelaxationLaw(Phi, Moments(mean, covariance + echoes), basis="first order")
+
+
+@dataclasses.dataclass(frozen=True)
+class RepliesPrediction(Prediction):
+    """A prediction for a method whose replies do not all count."""
+
+    @functools.cached_property
+    def max_step_size(self) -> Limit:
+        """The first step at which the mean square diverges; that of the mean with all replies where it takes long."""
+        mean = largest_step(self.jacobians, require_rule(self.algorithm.layers[-1]))
+        if self.radius_at is None or self.problem.dim > DENSE:
+            return mean
+        return largest_mean_square_step(self.algorithm, self.radius_at, mean)
+
+    @property
+    def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Not known."""
+        return None
+
+
+def predict_replies(
+    problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
+) -> Prediction | None:
+    """The prediction from `replies_law`; None where there is none, or the noise is not known or not affine."""
+    if not problem.affine or not noise_is_known(problem):
+        return None
+    law = replies_law(problem, algorithm)
+    if law is None:
+        return None
+    markov = persistent = np.zeros(problem.dim)
+    if isinstance(law, RepliesLaw) and law.basis != "exact":
+        plain = predict(problem, algorithm.layers[-1])
+        if plain.stable:
+            law, markov = law.with_noise_of(plain), plain.markov_bias
+            persistent = plain.persistent_bias - plain.heterogeneity_bias
+    finite = finite_law(problem.agents.source)
+    quiet = problem if finite is not None and finite.independent else problem.noiseless()
+
+    def radius_at(other: AbstractAlgorithm) -> Radius | None:
+        found = replies_law(quiet, other)
+        return None if found is None else found.mean_square_radius()
+
+    A, nothing = problem.affine_parts()[0], np.zeros(problem.dim)
+    known: dict[str, Any] = {"basis": law.basis, "law": law, "jacobians": A, "interval": None, "radius_at": radius_at}
+    known |= {"problem": problem, "algorithm": algorithm, "curvature_bias": nothing}
+    known |= {"transition": law.transition, "offset": list(law.path(nothing, 1))[1].mean}
+    try:
+        mean, covariance = law.stationary()
+    except ValueError:
+        nowhere = np.full(problem.dim, np.inf)
+        known |= {"left_out": math.nan, "stable": False, "covariance": np.diag(nowhere), "markov_bias": nothing}
+        return RepliesPrediction(**known, heterogeneity_bias=nowhere, persistent_bias=nowhere)
+    return RepliesPrediction(
+        **known,
+        left_out=law.left_out,
+        stable=True,
+        heterogeneity_bias=mean - markov,
+        markov_bias=markov,
+        covariance=covariance,
+        persistent_bias=mean - markov + persistent,
+    )
+
+
+def _of_agent(noise: HiddenNoise, i: int) -> HiddenNoise:
+    """One agent's noise; `seen` must be of each agent."""
+    seen = noise.seen[i] if noise.seen.ndim == 4 else noise.seen
+    return HiddenNoise(*(x[i : i + 1] for x in noise[:3]), seen, *(x[i : i + 1] for x in noise[4:]))
+
+
+def _both(x: np.ndarray) -> np.ndarray:
+    return x + transpose(x)
