@@ -1,6 +1,5 @@
 """Which method, which step, how many local steps: the cheapest way to a target error, by prediction."""
 
-import functools
 import inspect
 import math
 import warnings
@@ -15,13 +14,13 @@ from .._types import SeedLike
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from ..statistics import Estimate
-from .entry import predict
+from .entry import PredictionWarning, predict
 from .laws.first_order import noise_is_known
-from .maps.linearise import linearised
-from .maps.rounds import local_rule, start_error
+from .maps.rounds import LocalRule, local_rule, start_error
 from .prediction import Prediction, Reach, total_cost
 from .samples.estimate import estimate
-from .stability import largest_step, max_step_size
+from .sketch import Outline, Sketch
+from .stability import largest_step
 
 OBJECTIVES = Reach._fields
 METHODS = ("FedHSA", "LocalSA", "SynchronisedSA")
@@ -31,8 +30,12 @@ SMALLEST = 1e-6
 """The smallest step that is tried, as a part of the largest stable one."""
 RESOLUTION = 0.06
 """How well the logarithms of steps are found."""
-REFINED = 2
-"""For how many of the best methods and local steps other server steps are tried."""
+SETTLED = 0.1
+"""How close the logarithm of a step must be to one that the law was asked about."""
+MOST_PREDICTIONS = 6
+"""How often the law is asked about a method and number of local steps."""
+ROUGHLY, BETTER = 1.5, 1.03
+"""How far off costs in outline may be, and by how much another server step must be better."""
 UNSURE = 0.25
 """The margin where it is not known how good a prediction is."""
 SEEDS = 200
@@ -122,7 +125,7 @@ def choose(
     - `budget`: how much of the objective may be spent. Without a `target`, the least error it buys.
     - `objective`: what counts, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
     - `algorithms`, `local_steps`: what to choose from.
-    - `server_steps`: the first is that of all candidates; the others are tried with the best of them.
+    - `server_steps`: the first is used unless another is better.
     - `theta`: where the run starts. Default: zeros.
     - `margin`: plan for an error smaller than the target by this part, since predictions are not exact; by more where
       a prediction says that it may be further off.
@@ -151,7 +154,7 @@ def choose(
     start = start_error(problem, theta)
     if target is not None and start @ start <= target:
         raise ValueError(f"The start is within `target` {target:g} already: its squared error is {start @ start:.4g}.")
-    search = _Search(problem, _Goal(target, budget, objective, theta, margin), samples, key)
+    search = _Search(problem, _Goal(target, budget, objective, theta, margin), samples, key, local_steps)
     choice = search.choice(_methods(algorithms, local_steps, server_steps[0]), server_steps[1:])
     return _verified(problem, choice, target, theta, key) if verify else choice
 
@@ -170,19 +173,28 @@ class _Method(NamedTuple):
     name: str
     settings: dict[str, Any]
 
-    def make(self, step: float, **others: Any) -> AbstractAlgorithm:
+    def make(self, step: float) -> AbstractAlgorithm:
         """The algorithm with a step; the TypeError of a method that needs more says what."""
-        method, given = cast(Callable[..., AbstractAlgorithm], ALGORITHMS[self.name]), self.settings | others
+        method, given = cast(Callable[..., AbstractAlgorithm], ALGORITHMS[self.name]), self.settings
         needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty]
         missing = [name for name in needed if name not in (*given, "step_size")]
         if missing:
             raise TypeError(f"{self.name} needs `{missing[0]}`, which is not searched for.")
         return method(step_size=step, **given)
 
+    def rule(self, step: float) -> LocalRule:
+        """Its local rule; methods with another are outlined by that of FedHSA, which most of them approximate."""
+        algorithm = self.make(step)
+        return local_rule(algorithm) or LocalRule(step, algorithm.block_length, 1.0, 1.0)
+
     @property
-    def corrects(self) -> bool:
+    def has_server_step(self) -> bool:
         """Whether a server step would make a difference that the step does not."""
-        return "server_step" in _parameters(self.name) and self.make(0.1).block_length > 1
+        return "server_step" in self.settings and self.settings["local_steps"] > 1
+
+    def with_server_step(self, server_step: float) -> "_Method":
+        """The same with another server step."""
+        return self._replace(settings=self.settings | {"server_step": server_step})
 
 
 def _parameters(name: str) -> Mapping[str, Any]:
@@ -203,89 +215,192 @@ class _UnknownError(Exception):
     """Theory does not say what noise adds for a method."""
 
 
-class _Search:
-    """The search for settings on one problem."""
+class _Plan(NamedTuple):
+    """A method with a step that a rough outline proposes, and what that says it takes."""
 
-    def __init__(self, problem: Problem, goal: _Goal, samples: int | None, key: SeedLike):
-        self.problem, self.goal, self.model, self.samples = problem, goal, None, None
-        if noise_is_known(problem):
-            self.model = linearised(problem)
-            self.jacobians = self.model.affine_parts()[0]
-        else:  # all settings are compared on the same observations, so that these do not choose between them
-            self.samples = estimate(problem, samples=samples, key=key)
-            self.jacobians = self.samples.jacobians
+    method: _Method
+    log_step: float
+    each: Cost
+    reach: Reach
+    error: float
+
+
+class _Seen(NamedTuple):
+    """What laws said of a method at other steps, by which its outline is corrected."""
+
+    log_steps: list[float]
+    floors: list[float]
+    """Logarithms of the floor, by that of the outline."""
+    values: list[float]
+    """Logarithms of rounds or, for a budget, of the error, by those of the corrected outline."""
+    margin: float
+    largest: float
+    """The logarithm of the largest step that may be stable."""
+
+    def at(self, log_step: float, which: list[float]) -> float:
+        """A correction between those that are known."""
+        order = np.argsort(self.log_steps)
+        known = np.array(self.log_steps)[order], np.array(which)[order]
+        return math.exp(float(np.interp(log_step, *known))) if which else 1.0
+
+
+class _Search:
+    """The search for settings on one problem.
+
+    Laws may take seconds, so we look at all settings in a rough outline, ask the law about the most promising, correct
+    the outline by what it says, and look again.
+    """
+
+    def __init__(self, problem: Problem, goal: _Goal, samples: int | None, key: SeedLike, local_steps: Sequence[int]):
+        # All settings are compared on the same observations, so that these do not choose between them.
+        known = noise_is_known(problem)
+        self.problem, self.goal = problem, goal
+        self.samples = None if known else estimate(problem, samples=samples, key=key)
+        self.sketch = Sketch(problem, self.samples, max(local_steps))
+        self.start = start_error(problem, goal.theta)
 
     def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float]) -> Choice:
-        """The best of all methods; of the first few with other server steps too."""
-        found: list[tuple[Candidate, _Method]] = []
+        """The best of all methods."""
         unknown: dict[str, Unknown] = {}
-        guesses: dict[str, float] = {}
+        plans: list[_Plan] = []
         for method in methods:
-            if method.name in unknown:
-                continue
-            try:
-                best = self.best_step(method.make, guesses.get(method.name))
-            except (_UnknownError, TypeError) as reason:
-                unknown[method.name] = Unknown(method.name, str(reason))
-                continue
-            found.append((best, method))
-            guesses[method.name] = _step(best)
+            if method.name not in unknown:
+                try:
+                    plans.append(self.plan(method, other_server_steps))
+                except (_UnknownError, TypeError) as reason:
+                    unknown[method.name] = Unknown(method.name, str(reason))
+        found: list[Candidate] = []
+        for plan in sorted(plans, key=self.value):
+            if plan.method.name not in unknown and not any(self.hopeless(plan, candidate) for candidate in found):
+                try:
+                    found.append(self.refined(plan))
+                except (_UnknownError, TypeError) as reason:
+                    unknown[plan.method.name] = Unknown(plan.method.name, str(reason))
         if not found:
             reasons = " ".join(entry.reason for entry in unknown.values())
             raise ValueError(f"There is nothing to choose from: of no method the error is known here. {reasons}")
-        leading = [entry for entry in found if entry[1].corrects and math.isfinite(entry[0].error)]
-        for best, method in sorted(leading, key=lambda entry: self.value(entry[0]))[:REFINED]:
-            for server_step in other_server_steps:
-                make = functools.partial(method.make, server_step=server_step)
-                guess = _step(best) * cast(Any, best.algorithm).server_step / server_step
-                found.append((self.best_step(make, guess), method))
-        return _chosen([best for best, _ in found], tuple(unknown.values()), self.goal, self.value)
+        return _chosen(found, tuple(unknown.values()), self.goal, self.value)
 
-    def best_step(self, make: Callable[..., AbstractAlgorithm], guess: float | None = None) -> Candidate:
-        """The candidate with the best step, from a guess of it.
+    def hopeless(self, plan: _Plan, candidate: Candidate) -> bool:
+        """Whether a candidate is so much better in every respect that outlines cannot be so wrong."""
+        pairs = list(zip(candidate.reach, plan.reach, strict=True))
+        if self.goal.target is None:
+            pairs.append((candidate.error, plan.error))
+        return all(ROUGHLY * ours <= theirs for ours, theirs in pairs) and math.isfinite(candidate.error)
+
+    def plan(self, method: _Method, other_server_steps: Sequence[float]) -> _Plan:
+        """The best step by the outline; with another server step where that is clearly better."""
+        algorithm = method.make(0.1)
+        if local_rule(algorithm) is None:
+            if self.samples is not None:
+                raise _UnknownError(f"What noise does to {method.name} is not known from samples alone.")
+            self.predict(method.make(1e-3 / self.size(method)))  # raises if it is not known
+        each = cost(self.problem, algorithm)
+        best = self.outlined(method, each)
+        for server_step in other_server_steps if method.has_server_step else ():
+            other = self.outlined(method.with_server_step(server_step), each)
+            if BETTER * self.value(other)[0] < self.value(best)[0]:
+                best = other
+        return best
+
+    def size(self, method: _Method) -> float:
+        """One by the scale of steps."""
+        return method.make(0.1).block_length * float(np.linalg.norm(self.sketch.A, 2, axis=(1, 2)).max())
+
+    def outlined(self, method: _Method, each: Cost, seen: _Seen | None = None) -> _Plan:
+        """The best step of a method by its outline, as far as it is corrected.
 
         Below the largest step whose floor is low enough, cost is a smooth function of the logarithm of the step with
         one valley, most often close to that step: we walk down from there until cost rises.
         """
-        largest, each = self._largest(make(0.1)), cost(self.problem, make(0.1))
-        predicted = functools.cache(lambda log_step: self.predict(make(math.exp(log_step))))
-        tried: dict[float, Candidate] = {}
+        if seen is None:
+            largest = float(largest_step(self.sketch.A, method.rule(0.1)))
+            if not largest > 0:
+                raise ValueError(
+                    "No step is stable on this problem: its root is unstable. Check the sign of the operator."
+                )
+            seen = _Seen([], [], [], self.goal.margin, math.log(min(largest, 1e6)))
+        outlines: dict[float, Outline] = {}
 
-        def value(log_step: float) -> float:
-            if log_step not in tried:
-                tried[log_step] = self.evaluate(predicted(log_step), each)
-            return self.value(tried[log_step])[0]
+        def outline(x: float) -> Outline:
+            if x not in outlines:
+                outlines[x] = self.sketch.outline(method.rule(math.exp(x))).scaled(seen.at(x, seen.floors))
+            return outlines[x]
 
-        high = math.log(0.98 * min(largest, 1e6))
-        low = math.log(SMALLEST) + high
-        top = high
+        def short(x: float) -> float:
+            assert self.goal.target is not None
+            return _log(outline(x).floor * (1 + seen.margin) / self.goal.target)
+
+        tried: dict[float, _Plan] = {}
+
+        def value(x: float) -> float:
+            if x not in tried:
+                tried[x] = self._outlined(method, x, outline(x), each, seen)
+            return self.value(tried[x])[0]
+
+        high = seen.largest + math.log(0.98)
+        top, low = high, high + math.log(SMALLEST)
         if self.goal.target is not None:
-            first = high - math.log(3) if guess is None else math.log(guess)
-            top = _last_low_enough(lambda x: self.short_of(predicted(x)), min(max(first, low), high), low, high)
+            top = _last_low_enough(short, high - math.log(3), low, high)
         if top > low:
             _walk_down(value, top, low)
         value(top)
         return min(tried.values(), key=self.value)
 
-    def _largest(self, algorithm: AbstractAlgorithm) -> float:
-        """The largest step at which the mean is stable."""
-        rule, name = local_rule(algorithm), type(algorithm).__name__
-        if rule is not None:
-            largest = largest_step(self.jacobians, rule)
-        elif self.model is not None:
-            largest = max_step_size(self.model, algorithm)
-        else:
-            raise _UnknownError(f"What noise does to {name} is not known from samples alone.")
-        if largest == 0:
-            raise ValueError("No step is stable on this problem: its root is unstable. Check the sign of the operator.")
-        if math.isnan(largest):
-            raise _UnknownError(f"How large a step {name} bears would take long to find on this problem.")
-        return float(largest)
+    def _outlined(self, method: _Method, x: float, outline: Outline, each: Cost, seen: _Seen) -> _Plan:
+        goal, M, correction = self.goal, self.problem.num_agents, seen.at(x, seen.values)
+        if goal.target is None:
+            rounds = self.affordable(each)
+            error = (
+                outline.error_after(int(rounds), self.start) if math.isfinite(rounds) and outline.stable else math.inf
+            )
+            return _Plan(method, x, each, total_cost(rounds, each, M), correction * error)
+        target = goal.target / (1 + seen.margin)
+        rounds = correction * outline.rounds_to(target, self.start)
+        return _Plan(method, x, each, total_cost(rounds, each, M), target if math.isfinite(rounds) else outline.floor)
+
+    def affordable(self, each: Cost) -> float:
+        """The rounds that the budget buys; infinite where it does not buy a single one."""
+        assert self.goal.budget is not None
+        return (
+            self.goal.budget // getattr(total_cost(1, each, self.problem.num_agents), self.goal.objective) or math.inf
+        )
+
+    def refined(self, plan: _Plan) -> Candidate:
+        """The candidate with the best step by the law."""
+        method, found = plan.method, list[Candidate]()
+        seen = _Seen([], [], [], self.goal.margin, plan.log_step + math.log(1e3))
+        while len(found) < MOST_PREDICTIONS:
+            x = plan.log_step
+            prediction = self.predict(method.make(math.exp(x)))
+            found.append(self.evaluate(prediction, plan.each))
+            if not prediction.stable:
+                seen = seen._replace(largest=x)
+                plan = (
+                    plan._replace(log_step=x - math.log(2))
+                    if not seen.floors
+                    else self.outlined(method, plan.each, seen)
+                )
+                continue
+            outline = self.sketch.outline(method.rule(math.exp(x)))
+            by = prediction.floor / outline.floor if 0 < outline.floor < math.inf and prediction.floor > 0 else 1.0
+            seen = seen._replace(
+                log_steps=[*seen.log_steps, x], floors=[*seen.floors, math.log(by)], margin=self.margin(prediction)
+            )
+            bare = self._outlined(method, x, outline.scaled(by), plan.each, seen._replace(log_steps=[], values=[]))
+            ours, theirs = self.value(found[-1])[0], self.value(bare)[0]
+            known = 0 < ours < math.inf and 0 < theirs < math.inf
+            seen = seen._replace(values=[*seen.values, math.log(ours / theirs) if known else 0.0])
+            plan = self.outlined(method, plan.each, seen)
+            near = min(abs(plan.log_step - other) for other in seen.log_steps)
+            if near < SETTLED and any(math.isfinite(self.value(candidate)[0]) for candidate in found):
+                break
+        return min(found, key=self.value)
 
     def predict(self, algorithm: AbstractAlgorithm) -> Prediction:
         """What an algorithm will do, if that is known."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the margin covers what predictions warn of
+            warnings.simplefilter("ignore", PredictionWarning)  # the margin covers what it warns of
             prediction = predict(self.problem, algorithm, samples=self.samples)
         if prediction.basis == "mean" or math.isnan(prediction.floor):
             raise _UnknownError(
@@ -295,16 +410,15 @@ class _Search:
 
     def evaluate(self, prediction: Prediction, each: Cost) -> Candidate:
         """What it takes to reach the target, or the error when the budget is spent; `each` is the cost of a round."""
-        goal, M, rounds = self.goal, self.problem.num_agents, math.inf
-        if goal.target is None:
-            assert goal.budget is not None
-            rounds = goal.budget // getattr(total_cost(1, each, M), goal.objective)
-        elif self.short_of(prediction) < 0:
-            rounds = prediction.rounds_to(goal.target / (1 + self.margin(prediction)), goal.theta)
-        if not rounds or not prediction.stable:  # the budget does not buy a single one, or it makes things worse
-            rounds = math.inf
+        goal, rounds = self.goal, math.inf
+        if not prediction.stable:
+            pass
+        elif goal.target is None:
+            rounds = self.affordable(each)
+        elif (target := goal.target / (1 + self.margin(prediction))) > prediction.floor:
+            rounds = prediction.rounds_to(target, goal.theta)
         error = prediction.error_after(int(rounds), goal.theta) if math.isfinite(rounds) else math.inf
-        return Candidate(prediction.algorithm, prediction, total_cost(rounds, each, M), error)
+        return Candidate(prediction.algorithm, prediction, total_cost(rounds, each, self.problem.num_agents), error)
 
     def margin(self, prediction: Prediction) -> float:
         """By which part an error is planned to be below the target: what was asked for, or what may be wrong."""
@@ -313,21 +427,14 @@ class _Search:
             left_out = prediction.interval[1] / prediction.floor - 1
         return max(self.goal.margin, UNSURE if math.isnan(left_out) else left_out)
 
-    def short_of(self, prediction: Prediction) -> float:
-        """The logarithm of the floor by what is planned for."""
-        target = self.goal.target
-        assert target is not None
-        if not prediction.stable:
-            return math.inf
-        floor = prediction.floor * (1 + self.margin(prediction)) / target
-        return math.log(floor) if floor > 0 else -math.inf
-
-    def value(self, candidate: Candidate) -> tuple[float, ...]:
-        """What is to be made small, first things first; where the target is out of reach, the floor."""
+    def value(self, way: Candidate | _Plan) -> tuple[float, ...]:
+        """What is to be made small, first things first; where the target is out of reach, the error that remains."""
         if self.goal.target is None:
-            return (candidate.error,)
-        spent = getattr(candidate.reach, self.goal.objective), candidate.reach.samples, candidate.reach.bytes
-        return (*spent, 0.0 if math.isfinite(spent[0]) else candidate.prediction.floor)
+            return (way.error,)
+        spent = getattr(way.reach, self.goal.objective), way.reach.samples, way.reach.bytes
+        if math.isfinite(spent[0]):
+            return (*spent, 0.0)
+        return (*spent, way.prediction.floor if isinstance(way, Candidate) else way.error)
 
 
 def _last_low_enough(excess: Callable[[float], float], x: float, low: float, high: float) -> float:
@@ -371,8 +478,8 @@ def _walk_down(cost: Callable[[float], float], top: float, low: float) -> None:
         left, right = (left, b) if cost(a) <= cost(b) else (a, right)
 
 
-def _step(candidate: Candidate) -> float:
-    return float(cast(Any, candidate.algorithm).step_size)
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
 
 
 def _chosen(

@@ -1,0 +1,97 @@
+"""Methods in rough outline, in no time: the round map without noise, and the floor to first order in the step."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from .._linear import spectral_radius, stein_sum
+from ..problems import Problem
+from .laws.first_order import bias_of, correlations, covariance_of
+from .maps.linearise import linearised
+from .maps.rounds import LocalRule
+from .samples.estimate import Estimates
+
+MOST_DOUBLINGS = 60
+
+
+class Outline(NamedTuple):
+    r"""The error relaxes to its mean and covariance in the long run by $\Phi$, as in `RelaxationLaw`."""
+
+    transition: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @property
+    def stable(self) -> bool:
+        """Whether the mean converges."""
+        return bool(np.isfinite(self.transition).all()) and spectral_radius(self.transition) < 1
+
+    @property
+    def floor(self) -> float:
+        """The mean-square error in the long run."""
+        return float(self.mean @ self.mean + np.trace(self.covariance)) if self.stable else math.inf
+
+    def scaled(self, factor: float) -> "Outline":
+        """With another floor."""
+        return self._replace(mean=math.sqrt(factor) * self.mean, covariance=factor * self.covariance)
+
+    def error_after(self, rounds: int, start: np.ndarray) -> float:
+        """The mean-square error after `rounds`."""
+        return self._error(np.linalg.matrix_power(self.transition, rounds), start)
+
+    def rounds_to(self, target: float, start: np.ndarray) -> float:
+        """The rounds until the error is at most `target`, with fractions, so that they depend smoothly on settings."""
+        if not self.floor < target:
+            return math.inf
+        powers = [self.transition]
+        while self._error(powers[-1], start) > target:
+            if len(powers) > MOST_DOUBLINGS:
+                return math.inf
+            powers.append(powers[-1] @ powers[-1])
+        rounds, left = 0, np.eye(len(start))
+        for k in range(len(powers) - 2, -1, -1):  # the last round above the target, digit by digit
+            if self._error(further := powers[k] @ left, start) > target:
+                rounds, left = rounds + 2**k, further
+        above, below = self._error(left, start), max(self._error(self.transition @ left, start), 1e-300)
+        return (
+            rounds + min(max(math.log(above / target) / math.log(above / below), 0.0), 1.0) if below < above else rounds
+        )
+
+    def _error(self, left: np.ndarray, start: np.ndarray) -> float:
+        mean = self.mean + left @ (start - self.mean)
+        return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
+
+
+class Sketch:
+    """Outlines of local rules on a problem, from what is known of its agents or from `estimates` of that."""
+
+    def __init__(self, problem: Problem, estimates: Estimates | None, local_steps: int):
+        if estimates is None:
+            model = linearised(problem)
+            self.A, b = model.affine_parts()
+            self.residuals = self.A @ problem.root - b
+            self.long_run, self.lagged, self.lagged_sum = correlations(model, lags=max(local_steps - 1, 1))
+        else:
+            self.A, self.lagged = estimates.jacobians, estimates.lagged[:, 1:]
+            self.residuals = estimates.residuals - estimates.residuals.mean(0)  # at the root they average to zero
+            self.long_run, self.lagged_sum = estimates.long_run, self.lagged.sum(1)
+        self.A_bar = self.A.mean(0)
+
+    def outline(self, rule: LocalRule) -> Outline:
+        r"""The long run of a rule. Its covariance is what local steps add to it in a round, summed over rounds.
+
+        With $X$ of first order for a server step of 1, $F = I + \eta \bar A$ and the server step $\alpha_g$, the sum is
+        that of $\alpha_g^2 (X - F^H X (F^H)^T)$.
+        """
+        Phi, d = rule.transition(self.A), len(self.A_bar)
+        unstable = Outline(Phi, np.zeros(d), np.zeros((d, d)))
+        if not unstable.stable:
+            return unstable
+        mean = rule.limit_error(self.A, self.residuals)
+        mean = mean + bias_of(self.A_bar, self.lagged, self.lagged_sum, rule, 1 / len(self.A))
+        X = covariance_of(self.A_bar, self.long_run, rule._replace(server_step=1.0))
+        if rule.server_step != 1:
+            power = rule.powers(self.A_bar[None])[0]
+            X = stein_sum(Phi, Phi.T, rule.server_step**2 * (X - power @ X @ power.T))
+        return Outline(Phi, mean, X)
