@@ -234,3 +234,11 @@ def test_nonlinear_problems_are_predicted_too(M):
     tolerance = max(0.03 * prediction.floor, 3 * squares.std(ddof=1) / 20)
     assert abs(squares.mean() - prediction.floor) < tolerance
     assert (abs(means.mean(0) - prediction.bias) < 4 * means.std(0, ddof=1) / 20).all()
+
+
+def test_rounding_does_not_grow_on_the_way_to_the_floor():
+    """A large server step: what second moments differ from their transposes grew threefold a round."""
+    problem = td.random(8, 6, 3, key=0, laziness=0.4)
+    prediction = predict(problem, fh.FedHSA(0.00443, 5, server_step=4.0))
+    path = [moments.square for moments in prediction.law.path(-problem.theta_star, 60)]
+    np.testing.assert_array_less(path[1:], path[:-1])

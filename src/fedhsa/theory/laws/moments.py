@@ -204,7 +204,9 @@ class MomentLaw(AbstractLaw):
         ).T
 
     def _after(self, blocks: np.ndarray) -> np.ndarray:
-        return self.round(blocks) if self._matrix is None else (self._matrix @ blocks.ravel()).reshape(blocks.shape)
+        if self._matrix is not None:
+            return (self._matrix @ blocks.ravel()).reshape(blocks.shape)
+        return self.round((blocks + blocks.swapaxes(-1, -2)) / 2)  # where they differ by rounding, that may grow
 
     def _part(self, entries: np.ndarray) -> Part:
         """The map of some entries by those entries."""
