@@ -269,6 +269,9 @@ class _Search:
                     plans.append(self.plan(method, other_server_steps))
                 except (_UnknownError, TypeError) as reason:
                     unknown[method.name] = Unknown(method.name, str(reason))
+        if self.goal.target is None and plans and not any(math.isfinite(plan.error) for plan in plans):
+            budget, objective = self.goal.budget, self.goal.objective
+            raise ValueError(f"`budget` {budget:g} does not buy one round of any candidate, in {objective}.")
         found: list[Candidate] = []
         for plan in sorted(plans, key=self.value):
             if plan.method.name not in unknown and not any(self.hopeless(plan, candidate) for candidate in found):
@@ -294,7 +297,7 @@ class _Search:
         if local_rule(algorithm) is None:
             if self.samples is not None:
                 raise _UnknownError(f"What noise does to {method.name} is not known from samples alone.")
-            self.predict(method.make(1e-3 / self.size(method)))  # raises if it is not known
+            self.predict(method.make(0.1 / self.size(method)))  # raises if it is not known
         each = cost(self.problem, algorithm)
         best = self.outlined(method, each)
         for server_step in other_server_steps if method.has_server_step else ():
@@ -496,8 +499,6 @@ def _chosen(
             f"No step brings the error down to `target` {goal.target:g} with its `margin`: the lowest floor found is "
             f"{lowest.prediction.floor:.3g}, of {lowest.algorithm}. Use more agents, or a larger target."
         )
-    if goal.target is None and not math.isfinite(best.error):
-        raise ValueError(f"`budget` {goal.budget:g} does not buy one round of any candidate, in {goal.objective}.")
     if goal.target is not None and goal.budget is not None and spent > goal.budget:
         raise ValueError(
             f"`target` {goal.target:g} takes at least {spent:.0f} {goal.objective}, more than the `budget` of "
