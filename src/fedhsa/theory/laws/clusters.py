@@ -73,16 +73,17 @@ def local_step(edges: Edges, eta, K, YY, YX, XX):
 
     $x$ does not change; its last entry is 1. The agents' states are the axis before the moments.
     """
-    KX = K @ XX
-    YK = YX @ transpose(K)
-    b_one, YB = (YX + eta * KX)[..., -1], YY + eta * YK  # b = y + eta K x
-    BB = YB + eta * transpose(YK) + eta**2 * KX @ transpose(K)
-    pushed = eta * edges.pushed(YB, b_one)
-    YY, YX = (
-        edges.moved(BB) + pushed + transpose(pushed) + eta**2 * edges.squared(YY, YX[..., -1], XX[..., -1, -1]),
-        edges.moved(YX + eta * KX) + eta * edges.pushed(YX, XX[..., -1, :]),
+    d = YX.shape[-2]
+    KX, YK = eta * K @ XX, eta * YX @ transpose(K)
+    BX, YB = YX + KX, YY + YK  # b = y + eta K x
+    BB = YB + transpose(YK) + eta * KX @ transpose(K)
+    pushed = eta * edges.pushed(
+        np.concatenate([YB, YX], axis=-1), np.concatenate([BX[..., -1], XX[..., -1, :]], axis=-1)
     )
-    return YY, YX, edges.moved(XX)
+    squared = eta**2 * edges.squared(YY, YX[..., -1], XX[..., -1, -1])
+    left = edges.moved(np.concatenate([BB, BX], axis=-1)) + pushed
+    YY = left[..., :d] + transpose(pushed[..., :d]) + squared
+    return YY, left[..., d:], edges.moved(XX)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,20 +173,20 @@ class Clusters:
             for at, begin in zip(self.local, self.begin, strict=True):
                 start[:, at] = begin
             Z, steps = _through(start, Z), steps - 1
-        for _ in range(steps):
-            for q in members:
-                Z = self._move(q, self.local[q], self.rule.step_size, self.corrections[q], Z)
+        for q in members:  # after the first operators they do not meet before the end
+            Z = self._move(q, self.local[q], self.rule.step_size, self.corrections[q], Z, steps)
         return _through(self.end, Z)
 
-    def _move(self, q: int, y: np.ndarray, eta: float, K: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        """One step of the `q`-th member of each cluster, whose error is at the places `y` of the state."""
+    def _move(self, q: int, y: np.ndarray, eta: float, K: np.ndarray, Z: np.ndarray, steps: int = 1) -> np.ndarray:
+        """Some steps of the `q`-th member of each cluster, whose error is at the places `y` of the state."""
         axis = q - len(self.edges) - 2
         x = np.setdiff1d(np.arange(Z.shape[-1]), y)  # the last one stays the last
         Z = np.moveaxis(Z, axis, -3)
         shape, Z = Z.shape, Z.reshape(len(Z), -1, *Z.shape[-3:])
         parts = Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], x]
-        YY, YX, XX = local_step(self.edges[q], eta, K[:, None, None][..., x], *parts)
-        Z = np.empty_like(Z)
+        for _ in range(steps):
+            parts = local_step(self.edges[q], eta, K[:, None, None][..., x], *parts)
+        Z, (YY, YX, XX) = np.empty_like(Z), parts
         Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], y] = YY, YX, transpose(YX)
         Z[..., x[:, None], x] = XX
         return np.moveaxis(Z.reshape(shape), -3, axis)
