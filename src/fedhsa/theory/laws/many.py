@@ -106,14 +106,15 @@ class Agents(NamedTuple):
         B, S, T, K, n = self.W.shape
         return (self.W.reshape(B, S, T * K, n) @ X).reshape(B, S, T, K, -1)
 
-    def squares(self, coefficients: np.ndarray) -> np.ndarray:
-        r"""$W X W^T D$ from $W X$: what `directed` makes the second moment of the operator."""
+    def squares(self, coefficients: np.ndarray, part: float = 1.0) -> np.ndarray:
+        r"""A `part` of $W X W^T D$, from $W X$: what `directed` makes the second moment of the operator."""
         coefficients = coefficients[..., : self.dim + 1]
         if self.D is None:
-            return coefficients @ transpose(self.W)
+            return part * coefficients @ transpose(self.W)
         if self.W.shape[3] == 1:  # so many products of single numbers are slow
-            return np.einsum("bstkn,bstkn->bstk", coefficients, self.W)[..., None] * self.D[:, :, None]
-        return coefficients @ transpose(self.W) @ self.D[:, :, None]
+            square = part * np.einsum("bstkn,bstkn->bstk", coefficients, self.W)
+            return square[..., None] * self.D[:, :, None]
+        return part * coefficients @ transpose(self.W) @ self.D[:, :, None]
 
     def directed(self, r: np.ndarray) -> np.ndarray:
         r"""$\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
@@ -231,7 +232,7 @@ class End(NamedTuple):
 
     xx: np.ndarray
     yx: np.ndarray
-    """Only that with 1 where the products with $e$ are not followed."""
+    """Only that with 1 where the products with $e$ are not followed; then only sums over the other moments are right."""
     yy: np.ndarray
     yh: np.ndarray | None = None
     ax: np.ndarray | None = None
@@ -251,7 +252,7 @@ def second_moments(agents: Agents, others: Others, Y: np.ndarray, rule: Rule, *,
         for _ in range(rule.H):
             Z, h = _step(agents, Z, h)
         yx = np.concatenate([Z[..., e, d + 1 :], Z[..., e, one]], axis=-1)
-        return End(agents.move_on(Y, rule.H), yx, Z[..., e, e])
+        return End(agents.move_on(Y, rule.H) if follow else Y, yx, Z[..., e, e])
     # The first step: h = rho a - B x - nu and y = e + a - h.
     rho, B, noise = rule.rho, others.B[:, None], agents.spread(others.noise)
     r = agents.coefficients(Y)
@@ -270,7 +271,9 @@ def second_moments(agents: Agents, others: Others, Y: np.ndarray, rule: Rule, *,
     Z = np.concatenate([np.concatenate(top, axis=-1), np.concatenate(row, axis=-1)], axis=-2)
     for _ in range(rule.H - 1):
         Z, h = _step(agents, Z, h)
-    xx, ax, aa = (agents.move_on(X, rule.H - 1) for X in (xx, ax, aa))
+    ax = agents.move_on(ax if follow else ax[..., one], rule.H - 1)
+    if follow:
+        xx, aa = (agents.move_on(X, rule.H - 1) for X in (xx, aa))
     yx = np.concatenate([Z[..., e, 2 * d + 1 :], Z[..., e, one]], axis=-1)
     return End(xx, yx, Z[..., e, e], Z[..., e, d + 1 : 2 * d + 1], ax, aa)
 
@@ -279,7 +282,7 @@ def _step(agents: Agents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarr
     """One local step of the second moments: rows are $(y, 1)$, columns $(y, 1, h, e)$, those of `h` $(1, h, e)$."""
     d = agents.dim
     r = agents.coefficients(Z)
-    r[..., :d] += agents.squares(r) / 2
+    r[..., :d] += agents.squares(r, 0.5)
     added, Z = agents.directed(r), agents.move(Z)
     if h is not None:  # y loses h: in the rows, then in the columns
         of_h = slice(d + 1, 2 * d + 1)
@@ -430,12 +433,6 @@ class ManyAgentsLaw(AbstractLaw):
         return Radius(self._radius, "exact" if self.rule.M == 1 and self.work <= SMALL else "estimate")
 
     @functools.cached_property
-    def left_out(self) -> float:
-        """The square of the part of the floor that is not of leading order in the number of agents."""
-        M = self.rule.M
-        return (M - 1) / M * self._beyond_leading**2 + (self._beyond_leading if self.large else 0.0)
-
-    @functools.cached_property
     def _radius(self) -> float:
         """Of a round without what it adds: of moments that are those of $e$ alone."""
         d = self.problem.dim
@@ -473,17 +470,13 @@ class ManyAgentsLaw(AbstractLaw):
         return float(abs(values[top]) ** 2 + np.sum(Y * added[:d, :d]) / np.sum(Y * X))
 
     @functools.cached_property
-    def _solution(self) -> tuple[State, float]:
-        """The long run, and which part of its variance is not of leading order in the number of agents."""
+    def _long_run(self) -> State:
         d, Phi = self.problem.dim, self._augmented
         base = np.diag([0.0] * d + [1.0])
         if self.large:
-            U, C, traces = base, None, []
-            for which in (self._some, self._some, slice(None)):
-                added, C = self._leading_noise(U, which, C)
-                U = base + _later(Phi, added)
-                traces.append(np.trace(U[:d, :d]))
-            return State(U, np.zeros(0), np.zeros(0)), abs(1 - traces[0] / traces[1])
+            added, C = self._leading_noise(base, self._some)
+            added, _ = self._leading_noise(base + _later(Phi, added), slice(None), C)
+            return State(base + _later(Phi, added), np.zeros(0), np.zeros(0))
         added, C = self._leading_noise(base, slice(None))
         leading = _later(Phi, added)
         guess = self._state(leading)._replace(C=C)
@@ -495,17 +488,9 @@ class ManyAgentsLaw(AbstractLaw):
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
         close = CLOSE if self.work <= SMALL else ROUGHLY
         solved, _ = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
+        self._leading_trace = float(np.trace(leading))
         found = guess.unpack(solved)
-        beyond = abs(1 - np.trace(leading) / np.trace(found.U))
-        return found._replace(U=found.U + base), beyond
-
-    @property
-    def _long_run(self) -> State:
-        return self._solution[0]
-
-    @property
-    def _beyond_leading(self) -> float:
-        return self._solution[1]
+        return found._replace(U=found.U + base)
 
     def _sweep(self, state: State) -> State:
         """A better guess of the long run less $E[1] = 1$: right if noise were a small part of what a round does."""
@@ -550,7 +535,7 @@ class ManyAgentsLaw(AbstractLaw):
             near = Others(*(X.astype(self.dtype) for X in around))
             Y = agents.spread(np.broadcast_to(U.astype(self.dtype), (len(which), *U.shape)))
             end = second_moments(agents, near, Y, rule, follow=False)
-            z = end.yx if end.ax is None else end.yx + near.T[:, None] @ end.ax[..., d:]
+            z = end.yx if end.ax is None else end.yx + near.T[:, None] @ end.ax
             v = rule.share * (z - agents.spread(z.sum(1)))  # of this round's noise, then of all rounds'
             v = _later(self.transition.astype(self.dtype), v, agents.memory(rule.H), squares=False)
             pushed = first_moments(agents, near, v, rule)
@@ -564,7 +549,7 @@ class ManyAgentsLaw(AbstractLaw):
                 return products[:, None]
 
             yx = with_error(ends[which], self._given[which], end.yx[:, 0] + pushed)
-            ax = None if end.ax is None else with_error(self.means.A[which], agents.given(), end.ax[:, 0, :, d:])
+            ax = None if end.ax is None else with_error(self.means.A[which], agents.given(), end.ax[:, 0])
             end = end._replace(xx=np.broadcast_to(U, (len(which), 1, *U.shape)), yx=yx, ax=ax)
             new = server(end, around, rule, np.ones((len(which), 1)))[:, 0]
             return new - mean, self._anchor_noise(agents, Y, U, which)
@@ -637,12 +622,11 @@ class ManyAgentsLaw(AbstractLaw):
         pairs, chain, point = self.law.pairs, self.law.chain, self.problem.root + error
         with precision():  # which every thread has to ask for itself
             agents, at = tree.to_device((tree.take(self.problem.flat_agents, which), point), "float64")
-            W, D = tree.to_host(_coefficients(agents, np.arange(self.law.num_states), at, pairs))
-        P, pi = chain.transition[which], chain.stationary[which]
-        P, pi, W = (x.astype(self.dtype, copy=False) for x in (P, pi, self.step_size * W))
-        if not pairs:
+            states, step = np.arange(self.law.num_states), np.float64(self.step_size)
+            W, D = tree.to_host(_coefficients(agents, states, at, step, pairs, np.dtype(self.dtype).name))
+        P, pi = (x[which].astype(self.dtype, copy=False) for x in (chain.transition, chain.stationary))
+        if D is None:
             return Agents(P, pi, W, None, None, self.law.independent)
-        D = D.astype(self.dtype, copy=False)
         PD = P[..., None, None] * D[:, :, None]
         PD = PD.transpose(0, 2, 4, 1, 3).reshape(len(P), W.shape[2], self.problem.dim, -1)
         return Agents(P, pi, W, D, PD, self.law.independent)
@@ -666,8 +650,8 @@ def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squar
 
 
 @eqx.filter_jit
-def _coefficients(agents, states, point, pairs: bool):
-    """Slopes and values of the operators' coefficients, `(B, S, T, K, d + 1)`, and directions, `(B, S, K, d)` or None."""
+def _coefficients(agents, states, point, step, pairs: bool, dtype: str):
+    """Slopes and values, times the step, of the operators' coefficients, `(B, S, T, K, d + 1)`, and directions, `(B, S, K, d)` or None."""
 
     def between(agent, s, t):
         def coefficients(theta):
@@ -676,11 +660,11 @@ def _coefficients(agents, states, point, pairs: bool):
         values = coefficients(point)
         backward = len(values) < len(point)  # TD's one coefficient has all its slopes in one go
         slopes = (jax.jacrev if backward else jax.jacfwd)(coefficients)(point)
-        return jnp.concatenate([slopes, values[:, None]], axis=-1)
+        return step * jnp.concatenate([slopes, values[:, None]], axis=-1)
 
     def one(agent):
         following = states if pairs else states[:1]
         W = jax.vmap(lambda s: jax.vmap(lambda t: between(agent, s, t))(following))(states)
         return W, jax.vmap(lambda s: agent.transition_operators(point, s, states)[1])(states) if pairs else None
 
-    return jax.vmap(one)(agents)
+    return jax.tree.map(lambda x: x.astype(dtype), jax.vmap(one)(agents))
