@@ -11,8 +11,6 @@ from .choice import Unknown as Unknown
 from .choice import choose as choose
 from .entry import PredictionWarning as PredictionWarning
 from .entry import predict as predict
-from .laws.expansion import Expansion as Expansion
-from .laws.expansion import expansion as expansion
 from .laws.first_order import Correlations as Correlations
 from .laws.first_order import correlations as correlations
 from .laws.first_order import first_order_bias as first_order_bias

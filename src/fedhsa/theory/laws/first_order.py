@@ -12,10 +12,9 @@ from ... import tree
 from ..._linear import transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
-from ...problems import Problem
+from ...problems import AbstractAgent, Problem
 from ...sources import IID, VAR1, Silent
 from ..maps.rounds import LocalRule, require_rule
-from .expansion import Kind, multiplied, noise_at
 from .finite import additive_noise, finite_law
 
 
@@ -66,24 +65,72 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
     with precision():
         inputs = tree.to_device((problem.flat_agents, law.chain), "float64")
         root = tree.to_device(problem.root, "float64")
-        kind = Kind(lags, law.pairs, law.independent, False)
+        kind = _Kind(lags, law.pairs, law.independent)
         return Correlations(*tree.to_host(_correlations(inputs, root, kind)))
 
 
+class _Kind(NamedTuple):
+    """What the compiled program depends on besides shapes."""
+
+    lags: int
+    pairs: bool
+    independent: bool
+
+
 @eqx.filter_jit
-def _correlations(inputs, root, kind: Kind):
+def _correlations(inputs, root, kind: _Kind):
     def one(inputs):
         agent, chain = inputs
         P, pi = chain.transition, chain.stationary
-        noise = noise_at(agent, chain, root, kind)
+        given, leaving, square = _noise_at(agent, chain, root, kind)
         # leaving Z, with Z = (I - P + 1 pi^T)^-1: the sum over all later times
-        summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, noise.leaving.T).T
-        cross = summed @ noise.given
-        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), noise.leaving, length=kind.room)
-        products = multiplied(agent, chain, root, jnp.concatenate([joint, summed[None]]), kind)
-        return noise.square + cross + cross.T, products[:-1], products[-1]
+        summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, leaving.T).T
+        cross = summed @ given
+        _, joint = jax.lax.scan(lambda D, _: (D @ P, D), leaving, length=kind.lags)
+        products = _multiplied(agent, chain, root, jnp.concatenate([joint, summed[None]]), kind)
+        return square + cross + cross.T, products[:-1], products[-1]
 
     return jax.lax.map(one, inputs)
+
+
+def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
+    """An agent's noise at `x`: its mean given the state before, and on the event of that after, and its covariance."""
+    P, pi = chain.transition, chain.stationary
+    states = jnp.arange(P.shape[0])
+    if kind.pairs:
+        values, directions = jax.vmap(lambda s: agent.transition_operators(x, s, states))(states)
+        weighted = (pi[:, None] * P)[..., None] * values
+        inner = jnp.einsum("stk,stm->skm", weighted, values)
+        square = jnp.einsum("ska,skm,smb->ab", directions, inner, directions)
+        given = jnp.einsum("st,stk,ska->sa", P, values, directions)
+        leaving = jnp.einsum("stk,ska->ta", weighted, directions)
+    else:
+        given = jax.vmap(lambda s: agent.operator(x, s))(states)
+        leaving, square = P.T @ (pi[:, None] * given), given.T @ (pi[:, None] * given)
+    mean = pi @ given
+    square = square - jnp.outer(mean, mean)
+    if kind.independent:
+        return jnp.zeros_like(given), jnp.zeros_like(given.T), square
+    return given - mean[None], (leaving - jnp.outer(pi, mean)).T, square
+
+
+def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
+    r"""$E[\tilde A(o)\, \delta]$ for errors whose mean on the event of each state is `D`, `(k, d, S)`."""
+    if kind.independent:
+        return jnp.zeros(D.shape[:2])
+    P = chain.transition
+    states = jnp.arange(P.shape[0])
+
+    def given(theta, s):
+        if not kind.pairs:
+            return agent.operator(theta, s)
+        values, directions = agent.transition_operators(theta, s, states)
+        return P[s] @ values @ directions
+
+    def along(s, direction):
+        return jax.jvp(lambda theta: given(theta, s), (x,), (direction,))[1]
+
+    return jax.vmap(lambda D: jnp.sum(jax.vmap(along, in_axes=(0, 1))(states, D), axis=0))(D)
 
 
 def long_run_of_var(source: VAR1) -> np.ndarray:

@@ -37,7 +37,7 @@ class IndependentNoise:
         if size > LARGEST:
             raise TooLargeError(
                 f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions needs {size:.2g} "
-                f"numbers, more than {LARGEST:.2g}. `theory.predict` has the expansion in the noise at any size."
+                f"numbers, more than {LARGEST:.2g}. `theory.predict` has a law for every size."
             )
         weights, (A, g) = law.weights(), affine_operators(problem, law)
         self.A, self.r = np.einsum("io,ioab->iab", weights, A), np.einsum("io,ioa->ia", weights, g)

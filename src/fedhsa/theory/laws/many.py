@@ -1,13 +1,13 @@
 r"""Markov chains at any size: each agent's own noise exactly, and agents that know of each other through the server.
 
-Seen from the fixed point $x_0$ of infinitely many agents, a round takes the error to $e' = \Phi e$ in the mean. $\Phi$ is
-exact: a mean of products $E[\prod_\ell F_i(o_\ell)]$, not of powers of $E[F_i]$. Agent $i$ alone goes through
+Seen from the fixed point $x_0$ of infinitely many agents, a round takes the error to $e' = \Phi e$ in the mean. Here
+$\Phi$ is exact: a mean of products $E[\prod_\ell F_i(o_\ell)]$, not of powers of $E[F_i]$. Agent $i$ goes through
 
 $$y \leftarrow y + \eta\, (G_i(y, o_\ell) - \kappa h_i), \qquad h_i = a_i - \bar g,$$
 
 from $y = e$, with its first operator $a_i$. If all others are replaced by their means, then
-$e' = E_i (e, 1) + \frac\alpha M (y + T a_i)$ with $T$ the others' mean response to $a_i$ in $\bar g$, and the second moments
-of $(y, 1, h, e)$ on the event of each state of agent $i$ close, multiplicative noise included. They map
+$e' = E_i (e, 1) + \frac\alpha M (y + T a_i)$ with the others' mean response $T$ to $a_i$ in $\bar g$, and the second
+moments of $(y, 1, h, e)$ on the event of each state of agent $i$ close, multiplicative noise included. They take
 $Y_i(s) = E[(e, 1)(e, 1)^T 1\{s_i = s\}]$ to $R_i(Y_i)$ after a round. The law is the solution of
 
 $$U = L_0 U + \sum_i \Bigl(\sum_s R_i(Y_i)(s) - L_0 U\Bigr), \qquad
@@ -53,6 +53,8 @@ PATH = 10**10
 """How many operations the rounds of a path may take that are followed one by one."""
 SOME = 10
 """From so many agents a large problem gets its first guess."""
+VISITS = 100
+"""How many agents a large problem's second guesses may take to compute."""
 DENSE = 60
 """Up to how many unknowns the mean-square radius is that of a matrix."""
 CLOSE, ROUGHLY = 1e-9, 1e-4
@@ -152,10 +154,10 @@ class Rule(NamedTuple):
 
 
 class Means(NamedTuple):
-    r"""The mean end of an agent's round, $E[y_i] = (F_i - \kappa K_i)(e, 1) + \kappa T_i \bar g$, with an axis of agents.
+    r"""The mean end of an agent's round, $E[y_i] = (F_i - \kappa K_i)(e, 1) + \kappa T_i \bar g$; axis 0 is agents.
 
-    $F_i$ is that of the local steps without correction, $T_i$ the mean response to the correction, $K_i = E[T a_i]$ that
-    to the agent's own first operator, and $A_i$ the mean of that.
+    $F_i$ is that of the local steps without correction, $T_i$ the mean response to the correction, $K_i = E[T a_i]$
+    that to the agent's own first operator, and $A_i$ the mean of that.
     """
 
     F: np.ndarray
@@ -176,8 +178,8 @@ class Means(NamedTuple):
 class Others(NamedTuple):
     r"""What an agent meets of the others, with an axis of agents.
 
-    $\bar g = B (e, 1) + a_i / M + \nu$ with $\nu$ of the covariance `noise`, and $e' = E (e, 1) + \frac\alpha M (y + T a_i)$;
-    `own` is the agent's own mean response to $\bar g$.
+    $\bar g = B (e, 1) + a_i / M + \nu$ with $\nu$ of the covariance `noise`, and $e' = E (e, 1) + \frac\alpha M (y +
+    T a_i)$; `own` is the agent's own mean response to $\bar g$.
     """
 
     B: np.ndarray
@@ -190,7 +192,7 @@ class Others(NamedTuple):
 def mean_round(agents: Agents, rule: Rule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     r"""$F_i$, $K_i$ and $T_i$ of `Means`, and $E[y \mid s]$ at $e = 0$ and $\bar g = a_i / M$, `(B, S, d)`.
 
-    Backwards: $E[y_H \mid s_\ell, y_\ell] = N(s_\ell) (y_\ell, 1) + \kappa R(s_\ell) (\bar g - a)$ for ever earlier $\ell$.
+    Backwards: $E[y_H \mid s_\ell, y_\ell] = N(s_\ell) (y_\ell, 1) + \kappa R(s_\ell) (\bar g - a)$ from $\ell = H$ on.
     """
     P, W, d = agents.P, agents.W, agents.dim
     B, S, _, K, _ = W.shape
@@ -228,11 +230,11 @@ def mean_round(agents: Agents, rule: Rule) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 class End(NamedTuple):
-    r"""Moments at the end of a round, on the event of each state, of $x = (e, 1)$ at its start and of $y$, $h$ and $a$."""
+    r"""Moments at the end of a round, on the event of each state, of $x = (e, 1)$ at its start, $y$, $h$ and $a$."""
 
     xx: np.ndarray
     yx: np.ndarray
-    """Only that with 1 where the products with $e$ are not followed; then only sums over the other moments are right."""
+    """Only that with 1 where products with $e$ are not followed; of the others then only the sums are right."""
     yy: np.ndarray
     yh: np.ndarray | None = None
     ax: np.ndarray | None = None
@@ -279,7 +281,7 @@ def second_moments(agents: Agents, others: Others, Y: np.ndarray, rule: Rule, *,
 
 
 def _step(agents: Agents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """One local step of the second moments: rows are $(y, 1)$, columns $(y, 1, h, e)$, those of `h` $(1, h, e)$."""
+    """One local step of the second moments: rows $(y, 1)$ and columns $(y, 1, h, e)$, and of `h`."""
     d = agents.dim
     r = agents.coefficients(Z)
     r[..., :d] += agents.squares(r, 0.5)
@@ -298,7 +300,7 @@ def _step(agents: Agents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarr
 
 
 def server(end: End, others: Others, rule: Rule, pi: np.ndarray) -> np.ndarray:
-    r"""The moments of $(e', 1)$, $e' = E x + \frac\alpha M z$ with $z = y + T a$; `pi` is the chance of each event."""
+    r"""The moments of $(e', 1)$ with $e' = E x + \frac\alpha M z$, $z = y + T a$; `pi` has the events' chances."""
     xx, zx, zz = end.xx, end.yx, end.yy
     E, d = others.E[:, None], zz.shape[-1]
     if end.yh is not None and end.ax is not None and end.aa is not None:
@@ -318,7 +320,7 @@ def server(end: End, others: Others, rule: Rule, pi: np.ndarray) -> np.ndarray:
 
 
 def first_moments(agents: Agents, others: Others, v: np.ndarray, rule: Rule) -> np.ndarray:
-    r"""$E[z]$ for errors with $E[e 1\{s\}] = v$, `(B, S, d, 1)`, which sum to zero, and no operators but their slopes."""
+    r"""$E[z]$ for errors with $E[e 1\{s\}] = v$, `(B, S, d, 1)` and zero in sum, from the operators' slopes alone."""
     x = np.concatenate([v, np.zeros_like(v[..., :1, :])], axis=-2)
     h = a = None
     for _ in range(rule.H):
@@ -355,8 +357,8 @@ class State(NamedTuple):
 class ManyAgentsLaw(AbstractLaw):
     """The law of this page, on finite chains with affine operators, for FedHSA, Local SA and the one-step methods.
 
-    In problems of more than `LARGE` operations a round, an agent's states say about the server's error only what its own
-    noise put there, which is right to leading order in the number of agents.
+    In problems of more than `LARGE` operations a round, an agent's states say about the server's error only what its
+    own noise put there, which is right to leading order in the number of agents.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=8, num_states=6, dim=3, laziness=0.5)
@@ -365,7 +367,7 @@ class ManyAgentsLaw(AbstractLaw):
         (True, True)
     """
 
-    basis = "many agents"
+    basis, quick = "many agents", False
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
         check_reach(problem, algorithm)
@@ -389,58 +391,91 @@ class ManyAgentsLaw(AbstractLaw):
         self.large = self.work > LARGE
         self.dtype = np.float64 if slow or not self.large else np.float32
         # Errors are measured from where the method goes without noise, or from the root if it goes nowhere.
-        self.heterogeneity_bias = np.zeros(d) if slow else found.limit_error(A, residuals)
-        origin = self.heterogeneity_bias
-        operators = self.step_size * np.concatenate([A, (residuals + A @ origin)[..., None]], axis=-1)
+        self._origin = origin = np.zeros(d) if slow else found.limit_error(A, residuals)
+        self._operators = self.step_size * np.concatenate([A, (residuals + A @ origin)[..., None]], axis=-1)
         parts = self._over_agents(lambda agents, _: mean_round(agents, self.rule), origin)
         F, K, T, self._given = (part.astype(float) for part in parts)
-        means = Means(F, K, T, operators)
-        self.transition, offset = self._mean_map(means)
+        means = Means(F, K, T, self._operators)
+        self.transition, self._offset = self._mean_map(means)
         self.spectral_radius = float(spectral_radius(self.transition))
-        self.fixed_point = np.full(d, np.inf)
+        further = np.zeros(d)
         if self.spectral_radius < 1:
-            further = np.linalg.solve(np.eye(d) - self.transition, offset)
-            self.fixed_point, self.means = origin + further, means.seen_from(further)
+            further, self._offset = np.linalg.solve(np.eye(d) - self.transition, self._offset), np.zeros(d)
+        self.centre, self.means = origin + further, means.seen_from(further)
 
-    @property
-    def persistent_bias(self) -> np.ndarray:
-        """What correlation in time adds to the mean however many agents like these there are, `(d,)`."""
-        return self.fixed_point - self.heterogeneity_bias
+    def persistent_bias(self):
+        return self.centre if self.spectral_radius < 1 else np.full(self.problem.dim, np.inf)
+
+    def mean_radius(self):
+        """That of the mean map where it would take long to follow what agents know of the mean error."""
+        if not self.quick_round:
+            return self.spectral_radius
+        products = np.zeros((self.problem.dim + 1,) * 2, bool)
+        products[:-1, -1] = products[-1, :-1] = True
+        return self._radius_of(products)
+
+    def mean_square_radius(self):
+        return Radius(self._radius, "exact" if self.rule.M == 1 and self.quick_round else "estimate")
 
     def stationary(self):
-        require_stable(self.mean_square_radius().value, self.name, mean_square=True)
+        require_stable(self.spectral_radius, self.name)
+        require_stable(self._radius, self.name, mean_square=True)
         return self._moments(self._long_run.U)
 
     def path(self, start, rounds):
-        """The first rounds one by one, as many as are quick, and from there to the long run with the mean map."""
-        require_stable(self.spectral_radius, self.name)
-        x = np.append(start - self.fixed_point, 1.0)
+        """The first rounds one by one, as many as are quick; from there to the long run, with the mean map."""
+        x = np.append(start - self.centre, 1.0)
         state = self._state(np.outer(x, x))
         yield self._moments(state.U)
+        stable, Phi = self.spectral_radius < 1 and self._radius < 1, self._augmented
         followed = 0 if self.large else min(rounds, int(PATH / self.work))
         for _ in range(followed):
             state = self._round(state)
             yield self._moments(state.U)
-        if followed < rounds:
-            limit, Phi = self._long_run.U, self._augmented
-            away = state.U - limit
-            for _ in range(rounds - followed):
-                away = Phi @ away @ Phi.T
-                yield self._moments(limit + away)
+        limit = self._long_run.U if stable and followed < rounds else np.zeros_like(state.U)
+        away, gain = state.U - limit, max(1.0, self._radius / self.spectral_radius**2)
+        for _ in range(rounds - followed):
+            away = Phi @ away @ Phi.T
+            away[:-1, :-1] *= gain  # noise in the operators' matrices slows the mean square down
+            yield self._moments(limit + away)
 
-    def mean_square_radius(self):
-        require_stable(self.spectral_radius, self.name)
-        return Radius(self._radius, "exact" if self.rule.M == 1 and self.work <= SMALL else "estimate")
+    @functools.cached_property
+    def left_out(self) -> float:
+        r"""$\frac12 (\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which covers 95 % of what was tried.
+
+        $\tau$ is the longest relaxation time, $|\tilde A|^2$ the mean over agents of the largest mean square of their
+        matrices' noise in any direction, and $r$ how much noise slows down the mean square, $(1 - |\lambda|^2) / (1 -
+        \rho_2)$. In large problems it is twice that of some agents, and $\tau / 10 M$ for what is not followed.
+        """
+        M, d, slack = self.rule.M, self.problem.dim, 1 - self.mean_square_radius().value
+        if not slack > 0:
+            return np.nan
+
+        def one(agents: Agents, which: np.ndarray):
+            W, D, A = agents.W[..., :d], agents.D, self._operators[which, :, :d]
+            if D is None:
+                squares = np.einsum("bs,bska,bskc->bac", agents.pi, W[:, :, 0], W[:, :, 0])
+            else:
+                flow, both = agents.pi[..., None] * agents.P, D @ transpose(D)
+                squares = np.einsum("bst,bskl,bstka,bstlc->bac", flow, both, W, W, optimize=True)
+            return np.linalg.norm(squares - transpose(A) @ A, 2, axis=(1, 2)), spectral_radius(agents.memory(1))
+
+        squares, second = self._over_agents(one, self._origin, np.arange(M)[self._some] if self.large else None)
+        tau, slower = 1 / max(1 - second.max(), 1e-12), max(1.0, (1 - self.spectral_radius**2) / slack)
+        part = 0.5 * (tau * np.sqrt(squares.mean())) ** 1.5 * slower**3 * (M - 1) / M**2
+        return float(min(2 * part + 0.1 * tau / M if self.large else part, 1.0))
 
     @functools.cached_property
     def _radius(self) -> float:
-        """Of a round without what it adds: of moments that are those of $e$ alone."""
+        of_e = np.pad(np.full((self.problem.dim,) * 2, True), (0, 1))
+        return self._radius_of(of_e) if self.quick_round else self._perturbed_radius()
+
+    def _radius_of(self, entries: np.ndarray) -> float:
+        """The radius of a round on some entries of the moments, which go by themselves."""
         d = self.problem.dim
-        if self.work > SMALL:
-            return self._perturbed_radius()
         empty = self._state(np.zeros((d + 1, d + 1)))
-        of_e = np.pad(np.full((d, d), True), (0, 1))
-        kept = State(of_e, np.broadcast_to(of_e, empty.V.shape), np.full(empty.C.shape, True)).pack()
+        noise = np.full(empty.C.shape, entries[0, 0])
+        kept = State(entries, np.broadcast_to(entries, empty.V.shape), noise).pack()
         size = int(kept.sum())
 
         def round(vector):
@@ -450,7 +485,7 @@ class ManyAgentsLaw(AbstractLaw):
 
         if size <= DENSE:
             return float(spectral_radius(np.stack([round(unit) for unit in np.eye(size)], axis=1)))
-        start = self._state(np.diag([1.0] * d + [0.0])).pack()[kept]
+        start = self._state(np.where(entries, np.eye(d + 1) + entries[0, d], 0.0)).pack()[kept]
         try:
             operator = LinearOperator((size, size), round, dtype=float)  # pyright: ignore[reportCallIssue]
             return float(abs(eigs(operator, 1, v0=start, tol=1e-7, return_eigenvectors=False)).max())
@@ -458,7 +493,7 @@ class ManyAgentsLaw(AbstractLaw):
             return np.nan
 
     def _perturbed_radius(self) -> float:
-        r"""$|\lambda|^2 + \langle Y, N(X) \rangle / \langle Y, X \rangle$ with what noise adds to the slowest mode, $N$."""
+        r"""$|\lambda|^2 + \langle Y, N(X) \rangle / \langle Y, X \rangle$: what noise adds to the slowest mode."""
         d = self.problem.dim
         values, right = np.linalg.eig(self.transition)
         top = np.argmax(abs(values))
@@ -475,8 +510,13 @@ class ManyAgentsLaw(AbstractLaw):
         base = np.diag([0.0] * d + [1.0])
         if self.large:
             added, C = self._leading_noise(base, self._some)
-            added, _ = self._leading_noise(base + _later(Phi, added), slice(None), C)
-            return State(base + _later(Phi, added), np.zeros(0), np.zeros(0))
+            U, before = base + _later(Phi, added), base
+            for _ in range(max(1, VISITS // self.rule.M)):
+                added, C = self._leading_noise(U, slice(None), C)
+                U, before = base + _later(Phi, added), U
+                if np.trace(abs(U - before)) < ROUGHLY * np.trace(U[:d, :d]):
+                    break
+            return State(U, np.zeros(0), np.zeros(0))
         added, C = self._leading_noise(base, slice(None))
         leading = _later(Phi, added)
         guess = self._state(leading)._replace(C=C)
@@ -486,9 +526,8 @@ class ManyAgentsLaw(AbstractLaw):
             return vector - self._sweep(guess.unpack(vector)).pack() + constant
 
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
-        close = CLOSE if self.work <= SMALL else ROUGHLY
+        close = CLOSE if self.quick_round else ROUGHLY
         solved, _ = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
-        self._leading_trace = float(np.trace(leading))
         found = guess.unpack(solved)
         return found._replace(U=found.U + base)
 
@@ -504,7 +543,7 @@ class ManyAgentsLaw(AbstractLaw):
     def _round(self, state: State, *, settled: bool = False) -> State:
         """One round; if `settled`, agents know what they would if rounds like it had gone on for long."""
         Phi, (U, V, C), rule = self._augmented, state, self.rule
-        U = (U + U.T) / 2  # what is not symmetric comes from rounding, or an iteration tries it
+        U, V = ((X + transpose(X)) / 2 for X in (U, V))  # else it is rounding, or an iteration tries it
         others, mean = self._others(C), Phi @ U @ Phi.T
 
         def one(agents: Agents, which: np.ndarray):
@@ -517,8 +556,8 @@ class ManyAgentsLaw(AbstractLaw):
                 after = before + _later(Phi, after - before, agents.memory(rule.H))
             return after, total - mean, self._anchor_noise(agents, Y, U, which)
 
-        after, added, C = self._over_agents(one, self.fixed_point)
-        return State(mean + added.sum(0), (after + transpose(after)) / 2, C)
+        after, added, C = self._over_agents(one, self.centre)
+        return State(mean + added.sum(0), after, C)
 
     def _leading_noise(self, U: np.ndarray, which: slice, C: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What noise adds to $U$ in a round, and the first operators' covariances, of some agents for all.
@@ -554,7 +593,7 @@ class ManyAgentsLaw(AbstractLaw):
             new = server(end, around, rule, np.ones((len(which), 1)))[:, 0]
             return new - mean, self._anchor_noise(agents, Y, U, which)
 
-        added, C = self._over_agents(one, self.fixed_point, chosen)
+        added, C = self._over_agents(one, self.centre, chosen)
         return added.sum(0) * M / len(chosen), C
 
     def _anchor_noise(self, agents: Agents, Y: np.ndarray, U: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -582,10 +621,15 @@ class ManyAgentsLaw(AbstractLaw):
 
     @functools.cached_property
     def _augmented(self) -> np.ndarray:
-        r"""$\Phi$ on $(e, 1)$."""
+        r"""$\Phi$ on $(e, 1)$; where it is not stable, errors are not measured from its fixed point."""
         Phi = np.eye(self.problem.dim + 1)
-        Phi[:-1, :-1] = self.transition
+        Phi[:-1, :-1], Phi[:-1, -1] = self.transition, self._offset
         return Phi
+
+    @property
+    def quick_round(self) -> bool:
+        """Whether a round is so quick that many can be made."""
+        return not self.large and self.work <= SMALL
 
     @property
     def _some(self) -> slice:
@@ -598,7 +642,7 @@ class ManyAgentsLaw(AbstractLaw):
 
     def _moments(self, U: np.ndarray) -> Moments:
         mean = U[:-1, -1]
-        return Moments(self.fixed_point + mean, U[:-1, :-1] - np.outer(mean, mean))
+        return Moments(self.centre + mean, U[:-1, :-1] - np.outer(mean, mean))
 
     def _over_agents(
         self, function: Callable[[Agents, np.ndarray], tuple], error: np.ndarray, chosen: np.ndarray | None = None
@@ -633,7 +677,7 @@ class ManyAgentsLaw(AbstractLaw):
 
 
 def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squares: bool = True) -> np.ndarray:
-    r"""What `R` adds in this and all later rounds, $\sum_k \Phi^k R(\cdot P^k) (\Phi^k)^T$; of vectors on the left alone.
+    r"""What `R` adds in all rounds from now on, $\sum_k \Phi^k R(\cdot P^k) (\Phi^k)^T$; of vectors without the last.
 
     Not where the chance $E[1]$ is: that is neither added to nor forgotten.
     """
@@ -651,7 +695,7 @@ def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squar
 
 @eqx.filter_jit
 def _coefficients(agents, states, point, step, pairs: bool, dtype: str):
-    """Slopes and values, times the step, of the operators' coefficients, `(B, S, T, K, d + 1)`, and directions, `(B, S, K, d)` or None."""
+    """Slopes and values of the operators' coefficients, times the step, `(B, S, T, K, d + 1)`, and directions."""
 
     def between(agent, s, t):
         def coefficients(theta):

@@ -6,9 +6,9 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import require_rule
 from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of, cluster_work, pair_work, site_work
-from .expansion import expansion
 from .finite import edges_of, finite_law
-from .moments import AbstractLaw, MomentLaw, Moments, RelaxationLaw, TooLargeError
+from .many import ManyAgentsLaw
+from .moments import AbstractLaw, MomentLaw, TooLargeError
 from .occupancies import OccupancyLaw
 
 WORK = 1.2e7
@@ -38,12 +38,12 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
     """The best law of affine agents on finite chains that is quick."""
     agents = _agents(problem, algorithm)
     if agents is None:
-        return _large(problem, algorithm)
+        return ManyAgentsLaw(problem, algorithm)
     law = _exact(agents)
     if law is not None:
         return law
     if site_work(agents) > WORK:
-        return _large(problem, algorithm)
+        return ManyAgentsLaw(problem, algorithm)
     kinds = len(agents.counts)
     few = kinds <= KINDS and kinds * (kinds + 1) / 2 * pair_work(agents) <= PAIRS
     law = PairsLaw(agents) if few else OneSiteLaw(agents)
@@ -69,10 +69,3 @@ def _exact(agents: Agents) -> MomentLaw | None:
     if len(agents.counts) == 1 and not corrected and math.comb(M + S - 1, S - 1) <= OCCUPANCIES:
         return OccupancyLaw(agents)
     return None
-
-
-def _large(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
-    found = expansion(problem, algorithm)
-    moments = Moments(found.heterogeneity_bias + found.markov_bias, found.covariance)
-    A, _ = problem.affine_parts()
-    return RelaxationLaw(require_rule(algorithm).transition(A), moments, basis="expansion")

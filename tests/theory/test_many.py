@@ -1,0 +1,175 @@
+"""The law of many agents, against enumeration and simulation that share no code with it."""
+
+import numpy as np
+import pytest
+
+import fedhsa as fh
+from cases import CASES
+from fedhsa.problems import finite_sum, td
+from fedhsa.theory import exact
+from fedhsa.theory.laws import many
+from fedhsa.theory.laws.many import ManyAgentsLaw
+from theory import bets
+from theory.enumeration import Law, Rule
+
+METHODS = {"FedHSA": (fh.FedHSA, 1.0), "LocalSA": (fh.LocalSA, 0.0)}
+MAKE = {"td": td.from_arrays, "finite-sum": finite_sum.from_arrays}
+
+
+def law_and_truth(family, M, stay, method, step, H):
+    """Both with a server step of 0.8, on the same two-state chains."""
+    federation, (make, correction) = bets.tiny(family, M, stay), METHODS[method]
+    agents, _ = federation.agents()
+    law = ManyAgentsLaw(MAKE[family](*federation.arrays), make(step, H, 0.8))
+    return law, Law(agents, Rule(step, H, 0.8, correction))
+
+
+@pytest.mark.parametrize("stay", [0.5, 0.98])
+@pytest.mark.parametrize(("family", "H"), [("td", 1), ("td", 8), ("finite-sum", 8)])
+def test_for_one_agent_the_law_is_exact(family, H, stay):
+    """Long run, radii and first rounds equal to enumeration to 1e-8, at a large step on fast and on sticky chains."""
+    law, truth = law_and_truth(family, 1, stay, "FedHSA", 0.3, H)
+    assert law.mean_radius() == pytest.approx(truth.mean_radius, rel=1e-9)
+    assert law.mean_square_radius() == (pytest.approx(truth.mean_square_radius, rel=1e-9), "exact")
+    start = np.array([1.0, -2.0])
+    path = [moments.square for moments in law.path(start, 5)]
+    np.testing.assert_allclose(path, truth.errors(start, 5), rtol=1e-9)
+    if truth.mean_square_radius < 1:
+        found = law.stationary()
+        np.testing.assert_allclose(found.mean, truth.mean, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(found.covariance, truth.covariance, rtol=1e-7, atol=1e-9)
+        assert law.left_out == 0
+    else:
+        with pytest.raises(ValueError, match="grows without bound|diverges"):
+            law.stationary()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_few_agents_are_close_to_enumeration(method):
+    """Three agents that mix fast, at a large step: the floor to half a per cent, the radius to 1e-3, a path to 1 %."""
+    law, truth = law_and_truth("td", 3, 0.5, method, 0.3, 8)
+    assert law.stationary().square == pytest.approx(truth.floor, rel=5e-3)
+    assert law.mean_square_radius().value == pytest.approx(truth.mean_square_radius, rel=1e-3)
+    start = np.array([1.0, -2.0])
+    path = [moments.square for moments in law.path(start, 10)]
+    np.testing.assert_allclose(path, truth.errors(start, 10), rtol=1e-2)
+
+
+CHOSEN = [case for case in bets.MANY + bets.EQUAL + bets.HARSH if case.M > 16 or case.kind != "harsh"]
+FAST = ["td equal M=256 LocalSA(0.3, 20)", "td equal M=64 FedHSA(0.1, 20)", "finite-sum lazy M=64 FedHSA(0.2, 10)"]
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.name, marks=() if c.name in FAST else pytest.mark.slow) for c in CHOSEN]
+)
+def test_floors_and_variances_of_many_agents_are_the_simulated_ones(case):
+    """Within 3 % or 3 standard errors, or by no more than the law says that it leaves out."""
+    recorded = bets.recorded()[case.name]
+    law = ManyAgentsLaw(MAKE[case.family](*case.federation.arrays), METHODS[case.method][0](case.step_size, case.H))
+    found, allowed = law.stationary(), max(0.03, law.left_out)
+    assert abs(found.square / recorded["floor"] - 1) < max(allowed, 3 * recorded["floor_se"] / recorded["floor"])
+    error = abs(np.trace(found.covariance) / recorded["variance"] - 1)
+    assert error < max(allowed, 3 * recorded["variance_se"] / recorded["variance"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_large_problem_is_solved_in_single_precision_without_what_agents_know_of_the_server(method, monkeypatch):
+    """Both are harmless: single precision to 1e-4, and the rest to what is left out of 64 agents that mix fast."""
+    case = bets.Case("td", "fast", 64, method, 10, 0.1)
+    problem, algorithm = td.from_arrays(*case.federation.arrays), METHODS[method][0](0.1, 10)
+    small = ManyAgentsLaw(problem, algorithm)
+    monkeypatch.setattr(many, "LARGE", 0)
+    single = ManyAgentsLaw(problem, algorithm)
+    monkeypatch.setattr(many, "SLOW", 1.0)
+    double = ManyAgentsLaw(problem, algorithm)
+    assert (small.dtype, single.dtype, double.dtype) == (np.float64, np.float32, np.float64)
+    floors = [law.stationary().square for law in (small, single, double)]
+    assert floors[1] == pytest.approx(floors[2], rel=1e-4)
+    assert 0 < single.left_out < 0.02
+    assert floors[2] == pytest.approx(floors[0], rel=single.left_out)
+    radii = [law.mean_square_radius().value for law in (small, single)]
+    assert radii[1] == pytest.approx(radii[0], rel=1e-2)
+    path = np.array([[m.square for m in law.path(-problem.theta_star, 20)] for law in (small, single)])
+    np.testing.assert_allclose(path[1], path[0], rtol=0.03)
+
+
+def test_additive_noise_on_markov_chains_has_an_exact_law_at_any_number_of_agents():
+    """Components that share their matrix, against the product of the chains."""
+    A, b = np.array([[2.0, 0.3], [0.0, 1.0]]), np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])
+    P = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
+    problem = finite_sum.from_arrays(np.broadcast_to(A, (2, 3, 2, 2)), np.stack([b, 2 * b]), np.stack([P, P]))
+    for algorithm in (fh.FedHSA(0.1, 4), fh.LocalSA(0.1, 4)):
+        truth, found = exact.law(problem, algorithm).stationary(), ManyAgentsLaw(problem, algorithm).stationary()
+        np.testing.assert_allclose(found.covariance, truth.covariance, rtol=1e-7)
+        np.testing.assert_allclose(found.mean, truth.mean, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["td", "finite-sum"])
+def test_local_sa_with_independent_observations_has_an_exact_law(name):
+    problem, algorithm = CASES[name]().problem.iid(), fh.LocalSA(0.1, 4, 0.8)
+    truth, found = exact.law(problem, algorithm).stationary(), ManyAgentsLaw(problem, algorithm).stationary()
+    np.testing.assert_allclose(found.covariance, truth.covariance, rtol=1e-6)
+    np.testing.assert_allclose(found.mean, truth.mean, rtol=1e-6)
+
+
+def test_of_the_same_agents_many_times_over_the_mean_goes_to_where_infinitely_many_stand_still():
+    """Scalar, two components: the mean of a round from any point, state by state, and its fixed point."""
+    eta, H, A, b = 0.02, 40, -np.array([0.2, 1.8]), np.array([-1.0, 1.0])
+    P = np.array([[0.9, 0.1], [0.1, 0.9]])
+
+    def mean_after_a_round(theta):
+        total = 0.0
+        for first in (0, 1):  # the agent's first state, which its first operator depends on
+            anchor = (A * theta + b).mean() - (A[first] * theta + b[first])
+            chance = 0.5 * np.eye(2)[first]
+            Y = theta * chance  # E[theta_l; state]
+            for _ in range(H):
+                Y, chance = (Y + eta * (A * Y + (b + anchor) * chance)) @ P, chance @ P
+            total += Y.sum()
+        return total
+
+    offset = mean_after_a_round(0.0)
+    stands = offset / (1 - (mean_after_a_round(1.0) - offset))
+    arrays = -A.reshape(1, 2, 1, 1), b.reshape(1, 2, 1), P[None]
+    distances = []
+    for M in (4, 40):
+        problem = finite_sum.from_arrays(*(np.repeat(x, M, axis=0) for x in arrays))
+        law = ManyAgentsLaw(problem, fh.FedHSA(eta, H))
+        assert law.persistent_bias() + problem.theta_star == pytest.approx(stands, rel=1e-9)
+        distances.append(law.stationary().mean - law.persistent_bias())
+    assert distances[1] == pytest.approx(distances[0] / 10, rel=0.05)
+
+
+def test_a_user_defined_agent_on_transitions_needs_no_hook():
+    """TD written without `transition_operators` gives the same numbers as with it."""
+
+    class PlainTD(fh.AbstractAgent):
+        source: fh.AbstractSource
+        features: np.ndarray
+        rewards: np.ndarray
+        discount: np.ndarray
+        affine = True
+
+        def operator(self, theta, o, /):
+            phi, next_phi = self.features[o.state], self.features[o.next_state]
+            return (self.rewards[o.state] + (self.discount * next_phi - phi) @ theta) * phi
+
+    problem = CASES["td"](laziness=0.5).problem
+    agents = problem.agents
+    plain = fh.Problem(
+        PlainTD(agents.source, agents.features, agents.rewards, agents.discount), like=np.zeros(problem.dim)
+    )
+    one, other = (ManyAgentsLaw(p, fh.FedHSA(0.05, 6)).stationary() for p in (problem, plain))
+    np.testing.assert_allclose(one.covariance, other.covariance, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-7, atol=1e-12)
+
+
+def test_what_has_no_such_law_is_refused_and_a_diverging_mean_is_told():
+    with pytest.raises(TypeError, match="Exact laws need operators that are affine"):
+        ManyAgentsLaw(CASES["logistic"]().problem, fh.FedHSA(0.1, 2))
+    with pytest.raises(TypeError, match="The law of many agents is one of finite chains, got VAR1"):
+        ManyAgentsLaw(CASES["quadratic"]().problem, fh.FedHSA(0.1, 2))
+    law = ManyAgentsLaw(CASES["td"]().problem, fh.FedHSA(50.0, 2))
+    assert law.mean_square_radius().value > 1
+    with pytest.raises(ValueError, match="FedHSA diverges on this problem"):
+        law.stationary()
