@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,20 @@ from ..problems import Problem
 from ..sources import Silent
 from . import exact
 from .laws.carried import predict_carried
+from .laws.curvature import CurvedLaw, curved_law
 from .laws.finite import check_exogenous, finite_law
 from .laws.first_order import bias_of, covariance_of, noise_is_known
 from .laws.markov import markov_law
 from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw, TooLargeError
 from .laws.replies import predict_replies
 from .laws.reported import predict_reported
-from .maps.linearise import curvature, linearised
+from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
 from .prediction import Prediction
 from .samples.estimate import Estimates, estimates_of
 
-MUCH = 0.03
-"""From which estimated relative error on a prediction carries a warning."""
+MUCH, BENT = 0.03, 0.1
+"""From which estimated relative error on a prediction carries a warning: of affine operators, and of curved ones."""
 HOPELESS = 1e100
 """Rounds that grow so much without noise diverge, and their moments overflow."""
 
@@ -48,8 +49,8 @@ def predict(
     Exact without noise, with additive VAR(1) noise, for independent observations of finite chains, and for Markov
     chains whose product is small or whose agents are equal. On other finite chains from the law of each agent, with
     pairs of agents where these are few; elsewhere from `samples` observations of every agent. `basis` says which, and
-    `left_out` how far off it may be; from 3 % on a `PredictionWarning` says so. Nonlinear operators are linearised, and
-    what their curvature does to the mean is added.
+    `left_out` how far off it may be; from 3 % on a `PredictionWarning` says so. Nonlinear operators are averaged over
+    where the agents are inside their rounds, and then linearised: a warning says where that may be off by 10 %.
 
     All this for FedHSA, LocalSA, SynchronisedSA and SA; also where some agents are absent (`Partial`), replies are lost
     or fade (`Lossy`, `OverTheAir`) or are coded by `RandK`: exactly but for Markov chains, whose noise is then taken at
@@ -73,14 +74,8 @@ def predict(
         True
     """
     found = _predict(problem, algorithm, samples=samples, key=key)
-    if found.left_out > MUCH:
-        warnings.warn(
-            f"The floor of {type(algorithm).__name__} may be off by {found.left_out:.0%}: the noise in the operators' "
-            f"matrices is strong or sticky, and the law that was used ({found.basis}) leaves out what only "
-            "more of the agents' chains together would show. A smaller step or more agents make it better.",
-            PredictionWarning,
-            stacklevel=2,
-        )
+    for sentence in _doubts(found):
+        warnings.warn(sentence, PredictionWarning, stacklevel=2)
     return found
 
 
@@ -124,24 +119,51 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
     transition, offset = rule.transition(A), rule.offset(A, residuals)
-    law = law_of(model, algorithm)
-    heterogeneity, nothing = rule.limit_error(A, residuals), np.zeros(problem.dim)
+    law = law_of(problem, algorithm) if problem.affine else curved_law(problem, algorithm, law_of)
+    heterogeneity, curved = rule.limit_error(A, residuals), np.zeros(problem.dim)
     found = {"basis": law.basis, "left_out": math.nan, "interval": None, "law": law, "jacobians": A}
     found |= {"transition": transition, "offset": offset, "radius_at": _radius_at(model, law)}
     try:
         mean, covariance = law.stationary()
     except ValueError:
         return found | unstable(problem.dim)
-    persistent = law.persistent_bias()
+    persistent, left_out = law.persistent_bias(), law.left_out
+    if isinstance(law, CurvedLaw):
+        heterogeneity, curved = law.heterogeneity_bias, law.curvature_bias
+    elif not problem.affine:
+        left_out = math.nan
     return found | {
-        "left_out": law.left_out,
+        "left_out": left_out,
         "stable": True,
         "heterogeneity_bias": heterogeneity,
-        "markov_bias": mean - heterogeneity,
-        "curvature_bias": nothing if problem.affine else -np.linalg.solve(A.mean(0), curvature(problem, covariance)),
+        "markov_bias": mean - heterogeneity - curved,
+        "curvature_bias": curved,
         "covariance": covariance,
         "persistent_bias": heterogeneity if persistent is None else persistent,
     }
+
+
+def _doubts(found: Prediction) -> Iterator[str]:
+    """Why the floor may be off by more than it should."""
+    law, name, kind = found.law, type(found.algorithm).__name__, type(found.problem.agents).__name__
+    affine = law.law if isinstance(law, CurvedLaw) else found
+    if found.stable and affine.left_out > MUCH:
+        yield (
+            f"The floor of {name} may be off by {affine.left_out:.0%}: the noise in the operators' matrices is strong "
+            f"or sticky, and the law that was used ({affine.basis}) leaves out what only more of the agents' chains "
+            "together would show. A smaller step or more agents make it better."
+        )
+    if found.stable and isinstance(law, CurvedLaw) and law.bend > BENT:
+        yield (
+            f"The floor of {name} may be off by {law.bend:.0%}: inside a round the agents spread so far that the "
+            f"average slope of {kind} is not that at the root. A smaller step or fewer local steps make it better."
+        )
+    known = isinstance(law, CurvedLaw) or found.problem.affine or not noise_is_known(found.problem)
+    if found.stable and not known and local_rule(found.algorithm) is not None:
+        yield (
+            f"What the curvature of {kind} does to the floor of {name} is not known: there are too many observations "
+            "to average over, or the mean does not settle. The problem was linearised at its root."
+        )
 
 
 def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorithm], Radius | None] | None:

@@ -27,6 +27,7 @@ LARGEST, BATCH = 4 * 10**9, 10**7
 CLOSE = 1e-2
 """At which part of the way the last step to the fixed point is made: what is left is much less."""
 MOST = 50
+ROUNDING = 1e-12
 JITTER = 1e-12
 SMALLEST = 1e-14
 """What is added to covariances before their roots are taken: slopes are differences over these roots."""
@@ -36,7 +37,7 @@ SENSITIVITY = 0.5
 """The relative error of the floor per relative change of the Jacobians, from simulation (`docs/theory.md`)."""
 
 
-LawOf: TypeAlias = Callable[[Problem], AbstractLaw]
+LawOf: TypeAlias = Callable[[Problem, AbstractAlgorithm], AbstractLaw]
 
 
 class SeenAgent(AbstractAgent):
@@ -69,7 +70,7 @@ class CurvedLaw(AbstractLaw):
         A, self.noiseless = problem.jacobians(problem.root), _Noiseless(problem, rule)
         self.inverse = np.linalg.inv(np.eye(problem.dim) - rule.transition(A))
         self.limit = problem.root
-        if rule.correction < 1:
+        if rule.correction < 1 and rule.local_steps > 1:  # otherwise it is the root
             self.limit, _ = _settle(self.noiseless, problem.root, self.inverse, 1e-12)
         self.finite = finite_law(problem.agents.source)
         if self.finite is None:
@@ -79,16 +80,19 @@ class CurvedLaw(AbstractLaw):
             self.field, nothing = _MeanField(problem, rule, self.finite), np.zeros_like(A[0])
             self.many, at = _settle(lambda theta: self.field(theta, nothing, 0.0), self.limit, self.inverse)
             self._see(at)
-        self.basis, self.A_bar = self.law.basis, A.mean(0)
+        self.basis, self.A_bar = "exact" if self.finite is None else "mean field", A.mean(0)
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the affine law leaves out, and by how much the average slopes differ from those at the root."""
-        with contextlib.suppress(ValueError):
-            self.stationary()
+        """What the affine law leaves out, and `bend`."""
+        return float(np.hypot(self.law.left_out, self.bend))
+
+    @functools.cached_property
+    def bend(self) -> float:
+        """What the affine problem leaves out: by how much the average slope differs from that at the root."""
+        self.stationary()
         seen, _ = self.model.affine_parts()
-        change = np.linalg.norm(np.linalg.solve(self.A_bar, seen.mean(0) - self.A_bar), 2)
-        return float(np.hypot(self.law.left_out, SENSITIVITY * change))
+        return SENSITIVITY * float(np.linalg.norm(np.linalg.solve(self.A_bar, seen.mean(0) - self.A_bar), 2))
 
     @property
     def heterogeneity_bias(self) -> np.ndarray:
@@ -133,7 +137,7 @@ class CurvedLaw(AbstractLaw):
             agents = SeenAgent(self.problem.agents.source, at.A, at.g)
             root = -np.linalg.solve(A, g)
             self.model, self.spread = Problem(agents, like=np.zeros_like(root), theta_star=root), at.spread
-        self.law = self.law_of(self.model)
+        self.law = self.law_of(self.model, self.algorithm)
 
     def path(self, start, rounds):
         """Rounds without noise are followed as they are; what noise adds to the mean comes in at their rate."""
@@ -147,50 +151,55 @@ class CurvedLaw(AbstractLaw):
     def stationary(self):
         return self._long_run
 
+    @property
+    def quick(self):
+        return self.law.quick
+
     def mean_square_radius(self):
         return self.law.mean_square_radius()
+
+    def mean_radius(self):
+        return self.law.mean_radius()
 
 
 def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> AbstractLaw:
     """The law of the error on a nonlinear problem, without noise or on finite chains.
 
-    `law_of` gives the law of affine problems on the same chains. Where the problem is too large to average over its
-    outcomes, or the method diverges, it is the law of the problem linearised at the root, and `left_out` is NaN.
+    `law_of` gives the law of affine problems on the same chains. Where the method diverges, its mean does not settle,
+    or there are too many outcomes to average over, it is that of the problem linearised at its root.
 
     !!! example
         >>> from fedhsa.theory.laws.independent import IndependentLaw
         >>> problem, algorithm = fedhsa.problems.logistic.random(4, 5, 2, key=1).iid(), fedhsa.FedHSA(0.1, 10)
-        >>> law = curved_law(problem, algorithm, lambda affine: IndependentLaw(affine, algorithm))
+        >>> law = curved_law(problem, algorithm, IndependentLaw)
         >>> runs = fedhsa.simulate(problem, algorithm, rounds=300, seeds=300, theta=problem.theta_star)
         >>> bool(abs(runs.error[:, 100:].mean() / law.stationary().square - 1) < 0.1)
         True
     """
     A = problem.jacobians(problem.root)
     if spectral_radius(require_rule(algorithm).transition(A)) < 1:
-        with contextlib.suppress(TooLargeError):
-            return CurvedLaw(problem, algorithm, law_of)
-    law = law_of(linearised(problem))
-    law.left_out = math.nan
-    return law
+        with contextlib.suppress(TooLargeError, ArithmeticError):
+            law = CurvedLaw(problem, algorithm, law_of)
+            with contextlib.suppress(ValueError):  # not stable in the mean square: who asks for them is told so
+                law.stationary()
+            return law
+    return law_of(linearised(problem), algorithm)
 
 
 def _settle(round: Callable[[np.ndarray], Any], theta: np.ndarray, inverse: np.ndarray, close: float = CLOSE):
-    """The point that a round does not move, by Broyden's method from the inverse of $I - \\Phi$; NaN where it fails.
-
-    And the last round that was tried.
-    """
+    """The point that a round does not move, by Broyden's method from the inverse of $I - \\Phi$, and the last round."""
     start, at = theta, round(theta)
+    step = start
     for _ in range(MOST):
         step = inverse @ at.move
         theta = theta + step
-        if not np.isfinite(theta).all():
-            break
-        if np.linalg.norm(step) <= close * np.linalg.norm(theta - start) + 1e-6 * math.sqrt(at.spread):
+        rest = ROUNDING * np.linalg.norm(theta) + 1e-6 * math.sqrt(at.spread)
+        if np.linalg.norm(step) <= close * np.linalg.norm(theta - start) + rest:
             return theta, at
         before, at = at, round(theta)
         fallen, row = before.move - at.move, step @ inverse
         inverse = inverse + np.outer(step - inverse @ fallen, row) / (row @ fallen)
-    return np.full_like(theta, np.nan), at
+    raise ArithmeticError(f"The mean of the method does not settle: after {MOST} steps it still moves by {step}.")
 
 
 class _Quiet(NamedTuple):
@@ -205,14 +214,14 @@ class _Noiseless:
 
     def __init__(self, problem: Problem, rule: LocalRule):
         numbers = np.float64(rule.step_size), np.float64(rule.correction), np.int64(rule.local_steps)
-        self.server_step = rule.server_step
+        self.rule = rule
         with precision():
             self.agents, self.numbers = tree.to_device((problem.flat_agents, numbers), "float64")
 
     def __call__(self, theta: np.ndarray) -> _Quiet:
         with precision():
-            end, paths = tree.to_host(_noiseless_round(self.agents, tree.to_device(theta, "float64"), *self.numbers))
-        return _Quiet(self.server_step * (end.mean(0) - theta), paths)
+            end, total = tree.to_host(_noiseless_round(self.agents, tree.to_device(theta, "float64"), *self.numbers))
+        return _Quiet(self.rule.server_step * (end.mean(0) - theta), total / self.rule.local_steps)
 
 
 @eqx.filter_jit
@@ -229,7 +238,7 @@ def _noiseless_round(agents, theta, eta, kappa, H):
         return y + eta * (means(y) + corrections), total + y
 
     end, total = jax.lax.fori_loop(0, H, step, (start, jnp.zeros_like(start)))
-    return end, total / H
+    return end, total
 
 
 class _Round(NamedTuple):
@@ -298,7 +307,7 @@ class _MeanField:
             shared = tree.to_device(_Shared(theta, root, *numbers, np.int64(self.rule.local_steps)), "float64")
             agents = tree.to_device(self.agents, "float64")
             moves, spreads, A, g = tree.to_host(_round(agents, shared, self.kind))
-        return _Round(self.rule.server_step * moves.mean(0), float(spreads.mean()), A, g)
+        return _Round(self.rule.server_step * moves.mean(0), float(spreads.mean()) / self.rule.local_steps, A, g)
 
 
 @eqx.filter_jit
@@ -368,7 +377,7 @@ def _local(agent, shared: _Shared, average, kind: _Kind):
     u, _, _, p, spread, (A, g, often) = jax.lax.fori_loop(0, H, step, carry)
     often = jnp.where(often > 0, often, 1.0)
     move = jnp.einsum("n,no,noa->a", weights, p, u)
-    return move, spread / H, A / often[:, None, None], g / often[:, None]
+    return move, spread, A / often[:, None, None], g / often[:, None]
 
 
 def _averages(agent, theta, u, L, kind: _Kind):

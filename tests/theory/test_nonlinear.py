@@ -1,0 +1,185 @@
+"""Nonlinear operators: what the agents' spread inside a round does, and how far predictions of it can be trusted."""
+
+import itertools
+import warnings
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy.optimize import root as solve
+
+import fedhsa as fh
+from cases import CASES
+from fedhsa.theory import predict
+from fedhsa.theory.entry import PredictionWarning
+from fedhsa.theory.laws import curvature
+from fedhsa.theory.laws.curvature import CurvedLaw
+from theory import logistic_runs
+
+METHODS = {"FedHSA": fh.FedHSA, "LocalSA": fh.LocalSA}
+GENTLE = ((0.02, 50), (0.05, 20), (0.1, 10))
+
+
+def problem_of(case):
+    inputs, labels, P = logistic_runs.arrays(case.M, logistic_runs.STAY[case.sampling])
+    problem = fh.problems.logistic.from_arrays(inputs, labels, P, logistic_runs.REGULARISATION)
+    return problem.iid() if case.sampling == "iid" else problem
+
+
+def predicted(case):
+    """The prediction, and whether it came with a warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PredictionWarning)
+        prediction = predict(problem_of(case), METHODS[case.method](case.step_size, case.H))
+    return prediction, bool(caught)
+
+
+def miss(case):
+    """The relative error of the predicted floor, and of the predicted bias, beyond four standard errors of the runs."""
+    prediction, warned = predicted(case)
+    run = logistic_runs.recorded()[str(case)]
+    floor, mean = run["floor"][0], np.array(run["mean"])
+    off = max(abs(prediction.floor - floor) - 4 * run["floor_se"][0], 0.0) / floor
+    bias = max(np.linalg.norm(prediction.bias - mean) - 4 * np.linalg.norm(run["mean_se"]), 0.0)
+    return off, bias / np.linalg.norm(mean), warned
+
+
+def named(cases):
+    return {str(case): case for case in cases}
+
+
+SOME = named(c for c in logistic_runs.CASES if c.M == 16 and c.sampling in ("iid", "lazy") and c[3:] == (0.05, 20))
+TARGETS = named(c for c in logistic_runs.CASES if c.M > 1 and c[3:] in GENTLE and c.sampling != "sticky")
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_bias_and_floor_are_those_of_simulation(name):
+    """Within 10 %, and four standard errors of the runs, of `logistic_runs`."""
+    floor, bias, warned = miss(SOME[name])
+    assert floor < 0.1
+    assert bias < 0.1
+    assert not warned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TARGETS if name not in SOME])
+def test_bias_and_floor_are_those_of_simulation_at_every_gentle_step(name):
+    floor, bias, warned = miss(TARGETS[name])
+    assert floor < 0.1
+    assert bias < 0.1
+    assert not warned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", logistic_runs.STAY)
+@pytest.mark.parametrize("M", logistic_runs.SEEDS)
+def test_floors_without_a_warning_are_within_a_tenth_at_any_step(M, sampling):
+    for case in logistic_runs.CASES:
+        if (case.M, case.sampling) == (M, sampling):
+            floor, _, warned = miss(case)
+            assert floor < (0.3 if warned else 0.1), case
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
+    """Half a step, twenty times: the floor of the problem linearised at the root was far too low, without a word."""
+    case = logistic_runs.Case(16, "iid", method, 0.5, 20)
+    with pytest.warns(PredictionWarning, match=r"spread so far that the average slope of LogisticAgent is not that at"):
+        prediction = predict(problem_of(case), METHODS[method](0.5, 20))
+    assert prediction.left_out > 0.1
+    assert prediction.basis == "mean field"
+
+
+def test_without_noise_local_sa_goes_where_its_rounds_go():
+    """Against rounds in NumPy, until they stand still."""
+    case = CASES["logistic"]()
+    problem, eta, H = case.problem.noiseless(), 0.1, 25
+    pi = case.problem.agents.source.stationary
+    theta, path = np.zeros(problem.dim), []
+    for _ in range(400):
+        local = np.repeat(theta[None], 3, axis=0)
+        for _ in range(H):
+            local = local + eta * np.array(
+                [sum(p * case.G(i, y, n) for n, p in enumerate(pi[i])) for i, y in enumerate(local)]
+            )
+        theta = local.mean(0)
+        path.append(((theta - problem.theta_star) ** 2).sum())
+    prediction = predict(problem, fh.LocalSA(eta, H))
+    np.testing.assert_allclose(prediction.bias, theta - problem.theta_star, rtol=1e-7)
+    np.testing.assert_allclose(prediction.error(10)[1:], path[:10], rtol=1e-7)
+    assert prediction.basis == "exact"
+    assert (predict(problem, fh.FedHSA(eta, H)).bias == 0).all()
+
+
+@pytest.mark.parametrize("correction", [1.0, 0.0], ids=["FedHSA", "LocalSA"])
+@pytest.mark.parametrize("sampling", ["iid", "Markov"])
+def test_the_mean_of_infinitely_many_agents_is_that_of_all_trajectories(correction, sampling):
+    """Two kinds of agents, three examples, four local steps: the fixed point of the mean over all 81 trajectories.
+
+    Only the shape of the local errors is approximated. Within 3 % of the bias.
+    """
+    eta, H = 0.1, 4
+    problem = fh.problems.logistic.random(2, 3, 2, laziness=0.5, key=5)
+    x, y, chain = problem.agents.inputs, problem.agents.labels, problem.agents.source
+    pi, P = chain.stationary, chain.transition
+
+    def G(i, theta, n):
+        return y[i, n] * x[i, n] / (1 + np.exp(y[i, n] * x[i, n] @ theta)) - 0.1 * theta
+
+    def chance(i, steps):
+        if sampling == "iid":
+            return np.prod(pi[i, list(steps)])
+        return pi[i, steps[0]] * np.prod([P[i, s, t] for s, t in itertools.pairwise(steps)])
+
+    def move(theta):
+        g_bar = np.mean([sum(pi[i, n] * G(i, theta, n) for n in range(3)) for i in range(2)], axis=0)
+        total = np.zeros(2)
+        for i, steps in itertools.product(range(2), itertools.product(range(3), repeat=H)):
+            local, held = theta, correction * (g_bar - G(i, theta, steps[0]))
+            for n in steps:
+                local = local + eta * (G(i, local, n) + held)
+            total += chance(i, steps) * (local - theta) / 2
+        return total
+
+    expected = solve(move, problem.theta_star, tol=1e-12).x - problem.theta_star
+    method = fh.FedHSA if correction else fh.LocalSA
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PredictionWarning)
+        prediction = predict(problem.iid() if sampling == "iid" else problem, method(eta, H))
+    assert np.linalg.norm(prediction.persistent_bias - expected) < 0.03 * np.linalg.norm(expected)
+
+
+class Disguised(fh.problems.AbstractAgent):
+    """An affine agent that does not say so."""
+
+    source: fh.AbstractSource
+    agent: fh.problems.AbstractAgent
+
+    affine: ClassVar[bool] = False
+
+    def operator(self, theta, o, /):
+        return self.agent.operator(theta, o)
+
+
+@pytest.mark.parametrize("algorithm", [fh.FedHSA(0.1, 6, 0.8), fh.LocalSA(0.1, 6)], ids=str)
+@pytest.mark.parametrize("sampling", ["iid", "Markov"])
+def test_what_is_affine_is_not_bent(algorithm, sampling):
+    """Averages over the spread change nothing then: bias, covariance and transients are those of the affine problem."""
+    problem = fh.problems.finite_sum.random(3, 3, 2, laziness=0.5, key=3, eigenvalues=(0.2, 1.0))
+    problem = problem.iid() if sampling == "iid" else problem
+    hidden = fh.Problem(Disguised(problem.agents.source, problem.agents), problem.like, problem.theta_star)
+    expected, found = predict(problem, algorithm), predict(hidden, algorithm)
+    assert isinstance(found.law, CurvedLaw)
+    np.testing.assert_allclose(found.bias, expected.bias, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(found.curvature_bias, 0, atol=1e-7)
+    np.testing.assert_allclose(found.error(0), expected.error(0))
+    np.testing.assert_allclose(found.error(20)[-1], expected.error(20)[-1], rtol=0.02)
+    assert found.left_out < 1e-6 + expected.left_out
+
+
+def test_a_nonlinear_problem_with_too_many_observations_says_so(monkeypatch):
+    monkeypatch.setattr(curvature, "LARGEST", 100)
+    with pytest.warns(PredictionWarning, match="the curvature of LogisticAgent does to the floor of FedHSA is not"):
+        prediction = predict(CASES["logistic"]().problem.iid(), fh.FedHSA(0.1, 4))
+    assert np.isnan(prediction.left_out)
