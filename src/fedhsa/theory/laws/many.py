@@ -63,7 +63,7 @@ SLOW = 1e-3
 """How far from 1 the mean map's radius has to be for single precision."""
 
 
-class Agents(NamedTuple):
+class OpenAgents(NamedTuple):
     r"""Some agents laid open: from $s$ to $t$ the operator at $e$, times the step, is $D(s)^T W(s, t) (e, 1)$."""
 
     P: np.ndarray
@@ -134,7 +134,7 @@ class Agents(NamedTuple):
         return (np.einsum("bst,bstk->bsk", self.P, values)[:, :, None] @ self.D)[:, :, 0]
 
 
-class Rule(NamedTuple):
+class RoundRule(NamedTuple):
     r"""The local rule for operators times the step; with one agent or one local step there is nothing to correct."""
 
     H: int
@@ -153,7 +153,7 @@ class Rule(NamedTuple):
         return 1 - 1 / self.M
 
 
-class Means(NamedTuple):
+class MeanEnds(NamedTuple):
     r"""The mean end of an agent's round, $E[y_i] = (F_i - \kappa K_i)(e, 1) + \kappa T_i \bar g$; axis 0 is agents.
 
     $F_i$ is that of the local steps without correction, $T_i$ the mean response to the correction, $K_i = E[T a_i]$
@@ -165,14 +165,14 @@ class Means(NamedTuple):
     T: np.ndarray
     A: np.ndarray
 
-    def seen_from(self, x: np.ndarray) -> "Means":
+    def seen_from(self, x: np.ndarray) -> "MeanEnds":
         """The same with errors measured from `x`."""
         d = len(x)
         F, K, A = (
             np.concatenate([X[..., :d], X[..., d:] + X[..., :d] @ x[:, None]], -1) for X in (self.F, self.K, self.A)
         )
         F[..., d] -= x
-        return Means(F, K, self.T, A)
+        return MeanEnds(F, K, self.T, A)
 
 
 class Others(NamedTuple):
@@ -189,8 +189,8 @@ class Others(NamedTuple):
     noise: np.ndarray
 
 
-def mean_round(agents: Agents, rule: Rule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    r"""$F_i$, $K_i$ and $T_i$ of `Means`, and $E[y \mid s]$ at $e = 0$ and $\bar g = a_i / M$, `(B, S, d)`.
+def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    r"""$F_i$, $K_i$ and $T_i$ of `MeanEnds`, and $E[y \mid s]$ at $e = 0$ and $\bar g = a_i / M$, `(B, S, d)`.
 
     Backwards: $E[y_H \mid s_\ell, y_\ell] = N(s_\ell) (y_\ell, 1) + \kappa R(s_\ell) (\bar g - a)$ from $\ell = H$ on.
     """
@@ -245,7 +245,7 @@ class End(NamedTuple):
         return End(*(None if X is None else X.sum(1, keepdims=True).astype(float) for X in self))
 
 
-def second_moments(agents: Agents, others: Others, Y: np.ndarray, rule: Rule, *, follow: bool) -> End:
+def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
     r"""A round of $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` asks for the products of $y$ with $e$."""
     d = agents.dim
     e, one = slice(0, d), slice(d, d + 1)
@@ -280,7 +280,7 @@ def second_moments(agents: Agents, others: Others, Y: np.ndarray, rule: Rule, *,
     return End(xx, yx, Z[..., e, e], Z[..., e, d + 1 : 2 * d + 1], ax, aa)
 
 
-def _step(agents: Agents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
     """One local step of the second moments: rows $(y, 1)$ and columns $(y, 1, h, e)$, and of `h`."""
     d = agents.dim
     r = agents.coefficients(Z)
@@ -299,7 +299,7 @@ def _step(agents: Agents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarr
     return Z, h
 
 
-def server(end: End, others: Others, rule: Rule, pi: np.ndarray) -> np.ndarray:
+def server(end: End, others: Others, rule: RoundRule, pi: np.ndarray) -> np.ndarray:
     r"""The moments of $(e', 1)$ with $e' = E x + \frac\alpha M z$, $z = y + T a$; `pi` has the events' chances."""
     xx, zx, zz = end.xx, end.yx, end.yy
     E, d = others.E[:, None], zz.shape[-1]
@@ -319,7 +319,7 @@ def server(end: End, others: Others, rule: Rule, pi: np.ndarray) -> np.ndarray:
     return (new + transpose(new)) / 2
 
 
-def first_moments(agents: Agents, others: Others, v: np.ndarray, rule: Rule) -> np.ndarray:
+def first_moments(agents: OpenAgents, others: Others, v: np.ndarray, rule: RoundRule) -> np.ndarray:
     r"""$E[z]$ for errors with $E[e 1\{s\}] = v$, `(B, S, d, 1)` and zero in sum, from the operators' slopes alone."""
     x = np.concatenate([v, np.zeros_like(v[..., :1, :])], axis=-2)
     h = a = None
@@ -335,7 +335,7 @@ def first_moments(agents: Agents, others: Others, v: np.ndarray, rule: Rule) -> 
     return z.sum(1)
 
 
-class State(NamedTuple):
+class ManyMoments(NamedTuple):
     r"""What goes from round to round: the moments $U$ of $(e, 1)$, and what each agent's states say about them."""
 
     U: np.ndarray
@@ -348,10 +348,10 @@ class State(NamedTuple):
         """All of it as one vector."""
         return np.concatenate([x.ravel() for x in self])
 
-    def unpack(self, vector: np.ndarray) -> "State":
+    def unpack(self, vector: np.ndarray) -> "ManyMoments":
         """The state that was packed, in the shapes of this one."""
         parts = np.split(vector, np.cumsum([x.size for x in self])[:-1])
-        return State(*(part.reshape(x.shape) for part, x in zip(parts, self, strict=True)))
+        return ManyMoments(*(part.reshape(x.shape) for part, x in zip(parts, self, strict=True)))
 
 
 class ManyAgentsLaw(AbstractLaw):
@@ -380,7 +380,7 @@ class ManyAgentsLaw(AbstractLaw):
             )
         M, d, S = problem.num_agents, problem.dim, law.num_states
         kappa = found.correction if M > 1 and found.local_steps > 1 else 0.0
-        self.rule, self.step_size = Rule(found.local_steps, found.server_step, kappa, M), found.step_size
+        self.rule, self.step_size = RoundRule(found.local_steps, found.server_step, kappa, M), found.step_size
         self.name, self.problem, self.law = type(algorithm).__name__, problem, law
         outcomes = S * S if law.pairs else S
         self.work = 12.0 * M * found.local_steps * outcomes * d * d
@@ -395,7 +395,7 @@ class ManyAgentsLaw(AbstractLaw):
         self._operators = self.step_size * np.concatenate([A, (residuals + A @ origin)[..., None]], axis=-1)
         parts = self._over_agents(lambda agents, _: mean_round(agents, self.rule), origin)
         F, K, T, self._given = (part.astype(float) for part in parts)
-        means = Means(F, K, T, self._operators)
+        means = MeanEnds(F, K, T, self._operators)
         self.transition, self._offset = self._mean_map(means)
         self.spectral_radius = float(spectral_radius(self.transition))
         further = np.zeros(d)
@@ -451,7 +451,7 @@ class ManyAgentsLaw(AbstractLaw):
         if not slack > 0:
             return np.nan
 
-        def one(agents: Agents, which: np.ndarray):
+        def one(agents: OpenAgents, which: np.ndarray):
             W, D, A = agents.W[..., :d], agents.D, self._operators[which, :, :d]
             if D is None:
                 squares = np.einsum("bs,bska,bskc->bac", agents.pi, W[:, :, 0], W[:, :, 0])
@@ -475,7 +475,7 @@ class ManyAgentsLaw(AbstractLaw):
         d = self.problem.dim
         empty = self._state(np.zeros((d + 1, d + 1)))
         noise = np.full(empty.C.shape, entries[0, 0])
-        kept = State(entries, np.broadcast_to(entries, empty.V.shape), noise).pack()
+        kept = ManyMoments(entries, np.broadcast_to(entries, empty.V.shape), noise).pack()
         size = int(kept.sum())
 
         def round(vector):
@@ -505,7 +505,7 @@ class ManyAgentsLaw(AbstractLaw):
         return float(abs(values[top]) ** 2 + np.sum(Y * added[:d, :d]) / np.sum(Y * X))
 
     @functools.cached_property
-    def _long_run(self) -> State:
+    def _long_run(self) -> ManyMoments:
         d, Phi = self.problem.dim, self._augmented
         base = np.diag([0.0] * d + [1.0])
         if self.large:
@@ -516,7 +516,7 @@ class ManyAgentsLaw(AbstractLaw):
                 U, before = base + _later(Phi, added), U
                 if np.trace(abs(U - before)) < ROUGHLY * np.trace(U[:d, :d]):
                     break
-            return State(U, np.zeros(0), np.zeros(0))
+            return ManyMoments(U, np.zeros(0), np.zeros(0))
         added, C = self._leading_noise(base, slice(None))
         leading = _later(Phi, added)
         guess = self._state(leading)._replace(C=C)
@@ -531,7 +531,7 @@ class ManyAgentsLaw(AbstractLaw):
         found = guess.unpack(solved)
         return found._replace(U=found.U + base)
 
-    def _sweep(self, state: State) -> State:
+    def _sweep(self, state: ManyMoments) -> ManyMoments:
         """A better guess of the long run less $E[1] = 1$: right if noise were a small part of what a round does."""
         U = state.U.copy()
         U[-1, -1] = 1
@@ -540,13 +540,13 @@ class ManyAgentsLaw(AbstractLaw):
         U[-1, -1] = 0
         return new._replace(U=U)
 
-    def _round(self, state: State, *, settled: bool = False) -> State:
+    def _round(self, state: ManyMoments, *, settled: bool = False) -> ManyMoments:
         """One round; if `settled`, agents know what they would if rounds like it had gone on for long."""
         Phi, (U, V, C), rule = self._augmented, state, self.rule
         U, V = ((X + transpose(X)) / 2 for X in (U, V))  # else it is rounding, or an iteration tries it
         others, mean = self._others(C), Phi @ U @ Phi.T
 
-        def one(agents: Agents, which: np.ndarray):
+        def one(agents: OpenAgents, which: np.ndarray):
             around, before = tree.take(others, which), V[which] - agents.spread(V[which].sum(1))
             Y = agents.spread(np.broadcast_to(U, (len(which), *U.shape))) + before
             new = server(second_moments(agents, around, Y, rule, follow=True), around, rule, agents.pi)
@@ -557,7 +557,7 @@ class ManyAgentsLaw(AbstractLaw):
             return after, total - mean, self._anchor_noise(agents, Y, U, which)
 
         after, added, C = self._over_agents(one, self.centre)
-        return State(mean + added.sum(0), after, C)
+        return ManyMoments(mean + added.sum(0), after, C)
 
     def _leading_noise(self, U: np.ndarray, which: slice, C: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """What noise adds to $U$ in a round, and the first operators' covariances, of some agents for all.
@@ -569,7 +569,7 @@ class ManyAgentsLaw(AbstractLaw):
         mean, chosen = Phi @ U @ Phi.T, np.arange(M)[which]
         ends = self.means.F - rule.kappa * rule.rho * self.means.K + rule.kappa * self.means.T @ others.B
 
-        def one(agents: Agents, which: np.ndarray):
+        def one(agents: OpenAgents, which: np.ndarray):
             around = tree.take(others, which)
             near = Others(*(X.astype(self.dtype) for X in around))
             Y = agents.spread(np.broadcast_to(U.astype(self.dtype), (len(which), *U.shape)))
@@ -596,7 +596,7 @@ class ManyAgentsLaw(AbstractLaw):
         added, C = self._over_agents(one, self.centre, chosen)
         return added.sum(0) * M / len(chosen), C
 
-    def _anchor_noise(self, agents: Agents, Y: np.ndarray, U: np.ndarray, which: np.ndarray) -> np.ndarray:
+    def _anchor_noise(self, agents: OpenAgents, Y: np.ndarray, U: np.ndarray, which: np.ndarray) -> np.ndarray:
         """The covariances of the first operators around their means given the error."""
         if not self.rule.kappa:
             return np.zeros((len(which), agents.dim, agents.dim))
@@ -612,7 +612,7 @@ class ManyAgentsLaw(AbstractLaw):
         noise = C.sum(0) - C if len(C) == M else np.broadcast_to((M - 1) * C.mean(0), T.shape)
         return Others(B, E, kappa * T / M, kappa * means.T, noise / M**2)
 
-    def _mean_map(self, means: Means) -> tuple[np.ndarray, np.ndarray]:
+    def _mean_map(self, means: MeanEnds) -> tuple[np.ndarray, np.ndarray]:
         r"""$\Phi$, and what a round adds where errors are measured from, for infinitely many agents."""
         (_, alpha, kappa, _), d = self.rule, self.problem.dim
         F, K, T, A = (x.mean(0) for x in means)
@@ -635,17 +635,17 @@ class ManyAgentsLaw(AbstractLaw):
     def _some(self) -> slice:
         return slice(0, None, max(1, self.rule.M // SOME))
 
-    def _state(self, U: np.ndarray) -> State:
+    def _state(self, U: np.ndarray) -> ManyMoments:
         """A state in which no agent knows anything."""
         M, S, n = self.rule.M, 0 if self.large else self.law.num_states, len(U)
-        return State(U, np.zeros((M, S, n, n)), np.zeros((M, n - 1, n - 1)))
+        return ManyMoments(U, np.zeros((M, S, n, n)), np.zeros((M, n - 1, n - 1)))
 
     def _moments(self, U: np.ndarray) -> Moments:
         mean = U[:-1, -1]
         return Moments(self.centre + mean, U[:-1, :-1] - np.outer(mean, mean))
 
     def _over_agents(
-        self, function: Callable[[Agents, np.ndarray], tuple], error: np.ndarray, chosen: np.ndarray | None = None
+        self, function: Callable[[OpenAgents, np.ndarray], tuple], error: np.ndarray, chosen: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
         """`function(agents, which)` with errors measured from `error`, for all agents or those `chosen`, joined."""
         chosen = np.arange(self.rule.M) if chosen is None else chosen
@@ -662,7 +662,7 @@ class ManyAgentsLaw(AbstractLaw):
                 parts = list(pool.map(part, starts))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
-    def _lay_open(self, which: np.ndarray, error: np.ndarray) -> Agents:
+    def _lay_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
         pairs, chain, point = self.law.pairs, self.law.chain, self.problem.root + error
         with precision():  # which every thread has to ask for itself
             agents, at = tree.to_device((tree.take(self.problem.flat_agents, which), point), "float64")
@@ -670,10 +670,10 @@ class ManyAgentsLaw(AbstractLaw):
             W, D = tree.to_host(_coefficients(agents, states, at, step, pairs, np.dtype(self.dtype).name))
         P, pi = (x[which].astype(self.dtype, copy=False) for x in (chain.transition, chain.stationary))
         if D is None:
-            return Agents(P, pi, W, None, None, self.law.independent)
+            return OpenAgents(P, pi, W, None, None, self.law.independent)
         PD = P[..., None, None] * D[:, :, None]
         PD = PD.transpose(0, 2, 4, 1, 3).reshape(len(P), W.shape[2], self.problem.dim, -1)
-        return Agents(P, pi, W, D, PD, self.law.independent)
+        return OpenAgents(P, pi, W, D, PD, self.law.independent)
 
 
 def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squares: bool = True) -> np.ndarray:
