@@ -303,8 +303,8 @@ class OneSiteLaw(AbstractChainLaw):
         if few < 3:
             scale = 0.04 if agents.rule.correction else 0.015
             return min(scale * agents.noise * (M - 1) / M**2, 1.0)
-        gaps = np.array([pair.gap() / pair.number for pair in pairs_of(agents, min(few, 12))])
-        gap = _part(M * (M - 1) / 2 * math.sqrt(np.mean(gaps**2)), self.stationary().square)
+        gaps = np.array([pair.gap() / pair.number for pair in pairs_of(agents, min(few, 8))])
+        gap = _part(M * (M - 1) / 2 * math.sqrt(np.mean(gaps**2)), self.settled().square)
         return min(gap * (2 + 1.5 * math.sqrt(agents.noise) / M), 1.0)
 
     def mean_square_radius(self):
@@ -356,7 +356,7 @@ class PairsLaw(AbstractLaw):
             yield self._corrected(moments, [(next(product), next(closed)) for product, closed in both])
 
     def stationary(self):
-        both = [(pair.product.stationary(), pair.closed.stationary()) for pair in self.pairs]
+        both = [(pair.product.settled(), pair.closed.settled()) for pair in self.pairs]
         return self._corrected(self.alone.stationary(), both)
 
     def mean_square_radius(self):
@@ -385,7 +385,7 @@ class PairOfAgents(NamedTuple):
 
     def gap(self) -> float:
         """The mean-square error of all these pairs that one site leaves out."""
-        return self.number * (self.product.stationary().square - self.closed.stationary().square)
+        return self.number * (self.product.settled().square - self.closed.settled().square)
 
 
 def pairs_of(agents: Agents, few: int | None = None) -> list[PairOfAgents]:

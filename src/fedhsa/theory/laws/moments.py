@@ -167,12 +167,19 @@ class MomentLaw(AbstractLaw):
         return float(np.trace(self.total(blocks)[:-1, :-1]))
 
     def stationary(self):
-        return self._moments(self._still)
+        require_stable(self.mean_square_radius().value, self.name, mean_square=True)
+        return self.settled()
+
+    def settled(self) -> Moments:
+        """The moments that a round does not change: those of the long run, unless the mean square grows."""
+        found = self._moments(self._still)
+        if found.square < 0:  # no law has such moments
+            require_stable(self.mean_square_radius().value, self.name, mean_square=True)
+        return found
 
     @functools.cached_property
     def _still(self) -> np.ndarray:
-        """The state in the long run."""
-        require_stable(self.mean_square_radius().value, self.name, mean_square=True)
+        """The state that a round does not change."""
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
         found, unknown = base.copy(), _entries(base, lambda i, j: (i < self.dim) | (j < self.dim))
         found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown])
