@@ -56,6 +56,8 @@ class ErrorsOverTime(NamedTuple):
     observe: np.ndarray
     settling: AdditiveLaw
     observe_settling: np.ndarray
+    scale: float = 1.0
+    """How much larger errors are than additive noise alone would make them."""
 
 
 class CarriedNoiseLaw(AbstractLaw):

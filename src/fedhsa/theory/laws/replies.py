@@ -30,12 +30,12 @@ from .finite import additive_noise, affine_operators, finite_law
 from .first_order import noise_is_known
 from .gaussian import autoregressive
 from .independent import IndependentNoise
-from .moments import AbstractLaw, MomentLaw, Moments, Radius, RelaxationLaw
+from .moments import AbstractLaw, MomentLaw, Moments, Radius, RelaxationLaw, TooLargeError
 from .solve import Part, fixed_point, radius
 from .weights import EqualChances, OwnChances
 
-DENSE = 8
-"""Up to this dimension the map of second moments is a matrix."""
+DENSE, LARGEST = 8, 30
+"""Up to which dimension the map of second moments is a matrix, and up to which there is one."""
 MOST_SETS = 256
 """Up to so many sets of agents they are gone through."""
 
@@ -280,7 +280,7 @@ class RepliesLaw(AbstractLaw):
         if self._random_arrivals:
             first = first + self._excess(G @ X @ transpose(G) + _both(G @ Y) + D)
         found = m**2 * (
-            m**2 * self._sum("Aij,Bjk,kl,Cml,Dnm->in", "ADbc", S, G, X, G, S)
+            m**2 * np.tensordot(self._between, X, 2)
             + m**2 * _both(self._sum("Aij,Bjk,Ckm,Dnm->in", "ADbc", S, G, Y, S))
             + self._sum("Aij,Bjm,Dnm->in", "ADbb", S, first, S)
             + m * _both(self._sum("Ail,Bml,Dnm->in", "ADb", U, G, S) + self._sum("Aim,Dnm->in", "ADa", W, S))
@@ -290,7 +290,7 @@ class RepliesLaw(AbstractLaw):
             alone = alone + self._steps_of_two_exchanges(X, D, first, added)
         if self._random_arrivals:
             each = (
-                m**2 * self._sum("Aij,Bjk,kl,Cml,Anm->in", "AAbc", S, G, X, G, S)
+                m**2 * np.tensordot(self._within, X, 2)
                 + m**2 * _both(self._sum("Aij,Bjk,Ckm,Anm->in", "AAbc", S, G, Y, S))
                 + self._sum("Aij,Bjm,Anm->in", "AAbb", S, first, S)
                 + m * _both(self._sum("Ail,Bml,Anm->in", "AAb", U, G, S) + self._sum("Aim,Anm->in", "AAa", W, S))
@@ -300,6 +300,16 @@ class RepliesLaw(AbstractLaw):
             found = found + m**2 * added * self._sum("Aij,Dnj->in", "AD", S, S, in_the_air=True)
             found = found + added * self._excess(self._sum("Aij,Anj->in", "AA", S, S, in_the_air=True))
         return found + m**2 * alone + one * self._air()
+
+    @functools.cached_property
+    def _between(self) -> np.ndarray:
+        r"""$E[\sum w_a w_b w_c w_d\, S_a G_b X G_c^T S_d^T]$ as a map of $X$, `(d, d, d + 1, d + 1)`."""
+        return self._sum("Aij,Bjk,Cml,Dnm->inkl", "ADbc", self.S, self.G, self.G, self.S)
+
+    @functools.cached_property
+    def _within(self) -> np.ndarray:
+        """The same for $a = d$."""
+        return self._sum("Aij,Bjk,Cml,Anm->inkl", "AAbc", self.S, self.G, self.G, self.S)
 
     def _air(self) -> Any:
         """The receiver's noise in the average that the server moves by."""
@@ -457,6 +467,11 @@ def replies_law(problem: Problem, algorithm: AbstractAlgorithm) -> RepliesLaw | 
         else:
             arrival = arrival.then(stage)
     M, name = problem.num_agents, type(algorithm).__name__
+    if problem.dim > LARGEST:
+        raise TooLargeError(
+            f"The law of {name} is a map of second moments that takes long in {problem.dim} dimensions; made for up "
+            f"to {LARGEST}. `theory.predict` has the law of {type(method).__name__} with all replies."
+        )
     weights = EqualChances(np.eye(M + 1)[M]) if sampling is None else _weights(sampling, M, name)
     if isinstance(weights, OwnChances) and rule.correction and not all_first:
         raise TypeError(

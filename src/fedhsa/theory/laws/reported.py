@@ -26,6 +26,8 @@ from .finite import finite_law
 from .first_order import noise_is_known
 from .moments import AbstractLaw, Moments
 
+UNLIKE = 0.25
+"""How much of the difference between a variance and that of additive noise counts as a difference in correlation."""
 FOREVER = 1e15
 """So many rounds count as all of them."""
 MOST_AVERAGED = 20_000
@@ -41,15 +43,17 @@ class AveragedLaw(AbstractLaw):
     $$\mathrm{cov}(y', a') = (1 - p)\,\bigl(\Phi\,\mathrm{cov}(y, a) + \sum_i \Psi_i\,\mathrm{cov}(u_i, a)\bigr)
       + p\,\mathrm{cov}(y')\, C^T .$$
 
-    Exact for additive noise and for independent observations. With equal weights the covariance vanishes in the long
-    run, and the bias stays.
+    Exact for additive noise and for independent observations. On Markov chains there is no such rest: all of the error
+    is taken to be correlated as additive noise makes it, as much larger as the law of the error says. With equal
+    weights the covariance vanishes in the long run, and the bias stays.
 
     **Arguments:**
 
     - `inner`: the law of the error.
     - `average`: what is reported of it.
     - `correlations`: how errors of different rounds are correlated by additive noise, if known.
-    - `transition`: $\Phi$, unless all noise is additive.
+    - `transition`: $\Phi$.
+    - `rest`: whether there is one besides what `correlations` tell.
     """
 
     def __init__(
@@ -58,14 +62,16 @@ class AveragedLaw(AbstractLaw):
         average: AbstractAverage,
         correlations: Callable[[], ErrorsOverTime | None],
         transition: np.ndarray | None,
+        *,
+        rest: bool,
     ):
         self.inner, self.average, self.correlations, self.transition = inner, average, correlations, transition
-        self.basis, self.left_out = inner.basis, inner.left_out
+        self.rest, self.basis, self.left_out = rest, inner.basis, inner.left_out
 
     def path(self, start, rounds):
         known, V = self.correlations(), np.zeros((len(start),) * 2)
         additive = None if known is None else _AdditiveMean(known.law, known.observe)
-        rest = None if self.transition is None else _RestOfMean(self.transition)
+        rest = _RestOfMean(self.transition) if self._has_rest(known) else None
         average = start
         yield Moments(start, V)
         for t, (mean, covariance) in enumerate(itertools.islice(self.inner.path(start, rounds), 1, None), start=1):
@@ -78,9 +84,9 @@ class AveragedLaw(AbstractLaw):
 
     def stationary(self):
         mean, covariance = self.inner.stationary()
-        part = self._part(FOREVER)
-        if part <= 1 / math.sqrt(FOREVER):
+        if not self.forgets:
             return Moments(mean, np.zeros_like(covariance))
+        part = self._part(FOREVER)
         keep, found = 1 - part, np.zeros_like(covariance)
         if (known := self.correlations()) is not None:
             law, C = known.settling, known.observe_settling
@@ -90,13 +96,26 @@ class AveragedLaw(AbstractLaw):
             B = np.linalg.solve(np.eye(len(E)) - keep * law.Phi, keep * driven + part * E @ C.T)
             found = _blended(C @ E @ C.T, C @ (law.Phi @ B + driven), part)
             covariance = covariance - C @ E @ C.T
-        if self.transition is not None:
+        if self._has_rest(known):
             B = np.linalg.solve(np.eye(len(mean)) - keep * self.transition, part * covariance)
             found = found + _blended(covariance, self.transition @ B, part)
         return Moments(mean, found)
 
     def mean_square_radius(self):
         return self.inner.mean_square_radius()
+
+    @property
+    def forgets(self) -> bool:
+        """Whether late rounds count for more than early ones."""
+        return self._part(FOREVER) > 1 / math.sqrt(FOREVER)
+
+    def unlike(self) -> float:
+        """By how much the variance of the error differs from that of additive noise, as a part of it."""
+        known = self.correlations()
+        return 0.0 if known is None else abs(known.scale**2 - 1)
+
+    def _has_rest(self, known: ErrorsOverTime | None) -> bool:
+        return self.transition is not None and (self.rest or known is None)
 
     def _part(self, rounds: float) -> float:
         with precision():
@@ -166,7 +185,7 @@ class ExtrapolatedLaw(AbstractLaw):
         own = np.array([np.trace(law.stationary().covariance) for law in copies])
         scales = np.sqrt(np.where(additive > 0, own / np.where(additive > 0, additive, 1), 1.0))
         self.observe = np.einsum("m,mdn->dn", coefficients * scales, each)
-        self.left_out = float(np.max([*(law.left_out for law in copies), *np.abs(scales**2 - 1)]))
+        self.left_out = float(np.max([*(law.left_out for law in copies), *UNLIKE * np.abs(scales**2 - 1)]))
 
     def correlations(self) -> ErrorsOverTime:
         """How what is reported is correlated over time."""
@@ -181,7 +200,7 @@ class ExtrapolatedLaw(AbstractLaw):
             yield Moments(self._combined(moments), C @ covariance @ C.T)
 
     def stationary(self):
-        _, _, law, C = self.correlations()
+        _, _, law, C, _ = self.correlations()
         return Moments(self._combined([copy.stationary() for copy in self.copies]), C @ law.settled().E @ C.T)
 
     def _combined(self, moments: Sequence[Moments]) -> np.ndarray:
@@ -240,13 +259,20 @@ def predict_reported(
         return dataclasses.replace(inner, algorithm=algorithm)
     law = inner.law
     if isinstance(law, CarriedNoiseLaw | ExtrapolatedLaw):
-        found = AveragedLaw(law, average, law.correlations, None)
+        found = AveragedLaw(law, average, law.correlations, None, rest=False)
     else:
-        known = functools.cache(lambda: _correlations(problem, method))
-        found = AveragedLaw(law, average, known, None if isinstance(law, CarriedLaw) else inner.transition)
+        finite = finite_law(problem.agents.source)
+        markov = finite is not None and not finite.independent
+        known = functools.cache(lambda: _correlations(problem, method, inner.noise_variance if markov else None))
+        transition = None if isinstance(law, CarriedLaw) else inner.transition
+        found = AveragedLaw(law, average, known, transition, rest=not markov)
+        if markov:
+            found.basis = "additive noise"
+            # With equal weights the bias alone is left, which correlations do not change.
+            found.left_out = law.left_out + (UNLIKE * found.unlike() if found.forgets else 0.0)
     # Where the mean alone is known, what noise adds is NaN and stays it.
     covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
-    return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, left_out=found.left_out)
+    return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, **_words(found))
 
 
 def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:
@@ -262,9 +288,15 @@ def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, Abstra
     return None, algorithm
 
 
-def _correlations(problem: Problem, method: AbstractAlgorithm) -> ErrorsOverTime | None:
+def _correlations(problem: Problem, method: AbstractAlgorithm, variance: float | None) -> ErrorsOverTime | None:
+    """Those of additive noise, of which the error has the variance given."""
     law = noise_law(Joint(linearised(problem), method)) if noise_is_known(problem) else None
-    return None if law is None else law.correlations()
+    if law is None:
+        return None
+    found, additive = law.correlations(), float(np.trace(law.stationary().covariance))
+    scale = 1.0 if variance is None or not additive > 0 else math.sqrt(variance / additive)
+    C, settling = scale * found.observe, scale * found.observe_settling
+    return found._replace(observe=C, observe_settling=settling, scale=scale)
 
 
 def _extrapolated(
@@ -286,8 +318,11 @@ def _extrapolated(
     names = ("heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias")
     combined: dict[str, Any] = {name: h @ np.stack([getattr(copy, name) for copy in copies]) for name in names}
     covariance = law.stationary().covariance
-    known: dict[str, Any] = {"basis": law.basis, "left_out": law.left_out, "covariance": covariance}
-    return _reported(slowest, algorithm=algorithm, law=law, **known, **combined)
+    return _reported(slowest, algorithm=algorithm, law=law, covariance=covariance, **_words(law), **combined)
+
+
+def _words(law: AbstractLaw) -> dict[str, Any]:
+    return {"basis": law.basis, "left_out": law.left_out}
 
 
 def _reported(inner: Prediction, **changes: Any) -> ReportedPrediction:
