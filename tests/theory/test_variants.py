@@ -323,3 +323,24 @@ def test_a_sampling_that_does_not_say_how_likely_sets_are_has_no_law():
     problem = quadratic.random(3, dim=2)
     with pytest.raises(TypeError, match="Give Rota the method `counts` or `chances`"):
         predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=2), Rota(3)))
+
+
+def test_quantised_replies_have_the_floor_of_runs():
+    """Within 4 standard errors and 3 %: the law is of first order and drawn."""
+    problem = quadratic.random(4, dim=3, noise_std=1.0)
+    algorithm = fh.Compressed(fh.FedHSA(0.02, local_steps=3), fh.codecs.Quantised(2))
+    found, plain = predict(problem, algorithm), predict(problem, algorithm.algorithm)
+    runs = fh.simulate(problem, algorithm, rounds=400, seeds=64, theta=problem.root).error[:, 150:].mean(1)
+    assert abs(found.floor - runs.mean()) < 4 * runs.std() / 8 + 0.03 * runs.mean()
+    assert found.basis == "first order"
+    assert found.floor > plain.floor
+
+
+def test_codes_that_choose_are_played_where_nothing_is_random():
+    problem = quadratic.random(4, dim=3).noiseless()
+    algorithm = fh.Compressed(fh.FedHSA(0.02, local_steps=3), fh.codecs.TopK(0.34), "none")
+    found, run = predict(problem, algorithm), fh.simulate(problem, algorithm, rounds=30)
+    np.testing.assert_allclose(found.error(30), run.error[0], rtol=1e-9)
+    assert (found.basis, found.stability) == ("played", "mean only")
+    assert found.floor == pytest.approx(found.error(3000, problem.root)[2000:].mean(), rel=0.05)
+    assert not predict(problem, fh.Compressed(fh.FedHSA(5.0, local_steps=3), fh.codecs.TopK(0.34), "none")).stable

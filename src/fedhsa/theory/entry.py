@@ -22,6 +22,7 @@ from .laws.markov import markov_law
 from .laws.moments import AbstractLaw, Moments, Radius, RelaxationLaw, TooLargeError
 from .laws.replies import predict_replies
 from .laws.reported import predict_reported
+from .laws.unbiased import predict_unbiased
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
 from .prediction import Prediction
@@ -88,6 +89,8 @@ def _predict(problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | N
         return reported
     if (partial := predict_replies(problem, algorithm, again)) is not None:
         return partial
+    if (coded := predict_unbiased(problem, algorithm, again)) is not None:
+        return coded
     rule = local_rule(algorithm)
     if rule is None:
         return predict_carried(problem, algorithm, samples=samples, key=key)

@@ -129,7 +129,7 @@ class AdditiveLaw(AbstractLaw):
         return Moments(*self.settled()[:2])
 
     def mean_square_radius(self):
-        return Radius(spectral_radius(self.Phi) ** 2, "exact" if self.basis == "exact" else "estimate")
+        return Radius(spectral_radius(self.Phi) ** 2, "exact") if self.basis == "exact" else None
 
     def _driven(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
         """What the noise adds to the covariance of the state in one round."""

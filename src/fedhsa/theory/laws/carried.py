@@ -25,6 +25,7 @@ from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
 from .gaussian import autoregressive
 from .moments import AbstractLaw, Moments, Radius, TooLargeError
+from .played import predict_played
 
 CLOSE = 1e-10
 """How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""
@@ -107,7 +108,7 @@ class CarriedNoiseLaw(AbstractLaw):
         return ErrorsOverTime(self.whole, self.map.observe, self.reachable, self.modes.observe)
 
     def mean_square_radius(self):
-        return Radius(visible_radius(self.modes) ** 2, "exact" if self.basis == "exact" else "estimate")
+        return Radius(visible_radius(self.modes) ** 2, "exact") if self.basis == "exact" else None
 
 
 def gaussian_law(joint: Joint) -> CarriedNoiseLaw | None:
@@ -185,7 +186,7 @@ class CarriedPrediction(Prediction):
 
 def predict_carried(
     problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | Estimates | None = None, key: SeedLike = 0
-) -> CarriedPrediction:
+) -> Prediction:
     """What theory knows of an algorithm without a closed form: its mean, and more where its law is known."""
     if noise_is_known(problem):
         model = linearised(problem)
@@ -195,6 +196,8 @@ def predict_carried(
         agents = AffineAgent(Silent(), found.jacobians, b)
         model = Problem(agents, like=np.zeros(problem.dim), theta_star=problem.root)
     joint = Joint(model, algorithm)
+    if isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1 and not joint.one_map:
+        return predict_played(joint, algorithm)
     joint.check()
     A, modes, d = model.affine_parts()[0], None, problem.dim
     if joint.size <= DENSE:
@@ -211,13 +214,8 @@ def predict_carried(
     elif isinstance(problem.agents.source, Silent) and problem.affine and len(joint.coins) == 1:
         covariance, markov, basis = np.zeros((d, d)), nothing, "exact"
     elif noise_is_known(problem) and problem.affine and (found := noise_law(joint)) is not None:
-        law, basis, markov, persistent = (
-            found,
-            found.basis,
-            found.added_mean(),
-            limit if found.basis == "exact" else unknown,
-        )
-        covariance, modes = found.stationary().covariance, found.pushed_modes()
+        law, basis, markov, covariance = found, found.basis, found.added_mean(), found.stationary().covariance
+        modes, persistent = found.pushed_modes(), limit if basis == "exact" else unknown
     return CarriedPrediction(
         basis=basis,
         stable=stable,

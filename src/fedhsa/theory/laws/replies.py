@@ -158,8 +158,8 @@ class RepliesLaw(AbstractLaw):
         return radius(self._map)
 
     def mean_square_radius(self):
-        """That of the map of second moments; noise in the matrices of Markov chains is not in it."""
-        return Radius(self._square_radius, "exact" if self.basis == "exact" else "estimate")
+        """That of the map of second moments, unless noise in the matrices of Markov chains is missing in it."""
+        return Radius(self._square_radius, "exact") if self.basis == "exact" else None
 
     @functools.cached_property
     def _map(self) -> Part:
@@ -549,7 +549,7 @@ def predict_replies(
     quiet = problem if finite is not None and finite.independent else problem.noiseless()
 
     def radius_at(other: AbstractAlgorithm) -> Radius | None:
-        found = replies_law(quiet, other)
+        found = replies_law(quiet, other) if law.basis == "exact" else None
         return None if found is None else found.mean_square_radius()
 
     A, nothing = problem.affine_parts()[0], np.zeros(problem.dim)

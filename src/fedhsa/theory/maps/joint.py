@@ -113,6 +113,11 @@ class Joint:
         """Whether more than the parameter, or a coin, decides what a round does to it."""
         return self.size > self.problem.dim or len(self.coins) > 1
 
+    @property
+    def one_map(self) -> bool:
+        """Whether all rounds after the first are one and the same affine map."""
+        return self.affine and self.alike
+
     def _start(self, theta):
         return ravel_pytree(floats(start(self.algorithm, theta, self.num_agents))[0])[0]
 

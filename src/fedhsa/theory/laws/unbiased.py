@@ -1,0 +1,111 @@
+"""Replies in unbiased codes whose noise depends on what is sent: the floor from draws of the code itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm, Compressed, Effect
+from ...algorithms.base import Arrival
+from ...problems import Problem
+from ..maps.rounds import local_rule
+from ..prediction import Prediction
+from .finite import finite_law
+from .first_order import noise_is_known
+from .moments import Moments, RelaxationLaw
+from .replies import RepliesLaw, RepliesPrediction
+from .weights import EqualChances
+
+DRAWS = 4000
+"""Rounds that are drawn: the variance that they give is right to about 2 %."""
+SWEEPS = 4
+"""How often the spread of the error and the noise of codes at it are made from each other."""
+
+
+def predict_unbiased(
+    problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
+) -> Prediction | None:
+    r"""The prediction for unbiased codes without memory; None for everything else.
+
+    The mean of a round is that without codes. To first order the covariance is $\Sigma_0 + X$, with $\Sigma_0$ that
+    without codes and $X = \Phi X \Phi^T + Q$, where $Q$ is the covariance of what coding adds to a round at errors that
+    are spread as $\Sigma_0 + X$: from draws with a fixed key.
+    """
+    finite = finite_law(problem.agents.source)
+    if not isinstance(algorithm, Compressed) or Effect.REMEMBERS_REPLIES in algorithm.effects:
+        return None
+    rule = local_rule(algorithm.algorithm)
+    if rule is None or not algorithm.codec.unbiased or not problem.affine or not noise_is_known(problem):
+        return None
+    if finite is not None and finite.independent:
+        return None
+    plain, M = predict(problem, algorithm.algorithm), problem.num_agents
+    known = {
+        "problem": problem,
+        "algorithm": algorithm,
+        "radius_at": lambda algorithm: None,
+        "jacobians": plain.jacobians,
+    }
+    names = ("stable", "heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias", "interval")
+    known |= {name: getattr(plain, name) for name in (*names, "left_out", "transition", "offset")}
+    if not plain.stable:
+        return RepliesPrediction(**known, basis="first order", covariance=plain.covariance, law=plain.law)
+    law = RepliesLaw(problem, rule, Arrival(), EqualChances(np.eye(M + 1)[M]), name=type(algorithm).__name__)
+    rng = np.random.default_rng(0)
+    first, moved = _own_noise(law, rng)
+    spread, Phi, covariance = rng.standard_normal((DRAWS, problem.dim)), plain.transition, plain.covariance
+    for _ in range(SWEEPS):
+        errors = plain.bias + spread @ _root(covariance).T
+        g = np.einsum("iak,nk->nia", law.G, np.append(errors, np.ones((DRAWS, 1)), axis=1)) + first
+        added = rule.server_step * _coding_noise(algorithm.codec, g, law.S, moved, bool(rule.correction))
+        covariance = plain.covariance + solve_discrete_lyapunov(Phi, added.T @ added / DRAWS)
+    moments = Moments(plain.bias, covariance)
+    found = RelaxationLaw(Phi, moments, basis="first order")
+    return RepliesPrediction(
+        **known | {"left_out": found.left_out}, basis=found.basis, covariance=covariance, law=found
+    )
+
+
+def _own_noise(law: RepliesLaw, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of the noise of first operators and of displacements, `(draws, M, d)` each."""
+    n, d = law.noise, law.d
+    both = np.concatenate([n.first, n.moved], axis=1)
+    covariance = both @ n.hidden @ np.swapaxes(both, 1, 2)
+    covariance[:, :d, :d] += n.fresh_first
+    covariance[:, d:, d:] += n.fresh_moved
+    covariance[:, d:, :d] += n.fresh_both
+    covariance[:, :d, d:] += np.swapaxes(n.fresh_both, 1, 2)
+    roots = np.stack([_root(c) for c in covariance])
+    drawn = np.einsum("iab,nib->nia", roots, rng.standard_normal((DRAWS, law.M, 2 * d)))
+    return drawn[..., :d], drawn[..., d:]
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(values.clip(min=0.0))
+
+
+def _coding_noise(codec: Any, g: np.ndarray, S: np.ndarray, moved: np.ndarray, corrected: bool) -> np.ndarray:
+    """How far a round with codes ends from the same round without, `(draws, d)`."""
+
+    def rounds(g_sent):
+        steered = jnp.broadcast_to(g_sent.mean(1, keepdims=True), g.shape) if corrected else g_sent
+        return jnp.einsum("iab,nib->nia", S, steered) + moved
+
+    with precision():
+        first, second = jax.random.split(jax.random.key(0))
+        g = jnp.asarray(g)
+        sent = _coded(codec, first, g) if corrected else g
+        coded = _coded(codec, second, rounds(sent))
+        return np.asarray(coded.mean(1) - rounds(g).mean(1))
+
+
+@eqx.filter_jit
+def _coded(codec, key, x):
+    keys = jax.random.split(key, x.shape[:2])
+    return jax.vmap(jax.vmap(codec))(keys, x)
