@@ -16,7 +16,7 @@ WORK = 1.2e7
 PAIRS, KINDS = 3e8, 20
 """How many those of all pairs of agents may take together, and of how many kinds they may be."""
 OCCUPANCIES = 400
-EDGES = 2**25
+EDGES = 2**22
 """How many numbers the operators on the edges of all chains may have."""
 
 
@@ -57,9 +57,10 @@ def _agents(problem: Problem, algorithm: AbstractAlgorithm) -> Agents | None:
     assert law is not None
     M, S, d = problem.num_agents, law.num_states, problem.dim
     per_edge = S * d if law.pairs and not law.independent else d * d
-    if M * S * per_edge > EDGES:
+    rule = require_rule(algorithm)
+    if M * S * per_edge > EDGES or 3 * rule.local_steps * S**2 * d * (d + 1) > WORK:
         return None
-    return agents_of(edges_of(problem, law), require_rule(algorithm))
+    return agents_of(edges_of(problem, law), rule)
 
 
 def _exact(agents: Agents) -> MomentLaw | None:
