@@ -150,7 +150,12 @@ def _doubts(found: Prediction) -> Iterator[str]:
     """Why the floor may be off by more than it should."""
     law, name, kind = found.law, type(found.algorithm).__name__, type(found.problem.agents).__name__
     affine = law.law if isinstance(law, CurvedLaw) else found
-    if found.stable and affine.left_out > MUCH:
+    if found.stable and found.basis == "samples" and found.left_out > MUCH:
+        yield (
+            f"The floor of {name} may be off by {found.left_out:.0%}, besides its interval: what is known from samples "
+            "alone is predicted to first order in the step. A smaller step or fewer local steps make it better."
+        )
+    elif found.stable and affine.left_out > MUCH:
         yield (
             f"The floor of {name} may be off by {affine.left_out:.0%}: the noise in the operators' matrices is strong "
             f"or sticky, and the law that was used ({affine.basis}) leaves out what only more of the agents' chains "
@@ -193,7 +198,9 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
     A = estimates.jacobians
     transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
     heterogeneity, markov, persistent, covariance = biases(estimates)
-    law = RelaxationLaw(transition, Moments(heterogeneity + markov, covariance), basis="samples")
+    left_out = np.linalg.norm(np.eye(len(transition)) - transition, 2) / 2  # the next order in the step
+    moments = Moments(heterogeneity + markov, covariance)
+    law = RelaxationLaw(transition, moments, basis="samples", left_out=float(min(left_out, 1.0)))
     found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
     found |= {"transition": transition, "offset": offset, "radius_at": lambda algorithm: None}
     if not spectral_radius(transition) < 1:
