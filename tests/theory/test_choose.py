@@ -67,7 +67,7 @@ def test_what_cannot_be_chosen_is_explained():
     with pytest.raises(ValueError, match=r"`objective` must be one of"):
         choose(problem, target=1e-3, objective="money")
     with pytest.raises(ValueError, match=r"takes at least \d+ rounds, more than the `budget` of 1"):
-        choose(problem, target=1e-5, budget=1, algorithms=("SynchronisedSA",))
+        choose(problem, target=1e-3, budget=1, algorithms=("SynchronisedSA",), schedules=False)
 
 
 @pytest.mark.slow
@@ -101,7 +101,8 @@ def test_choices_without_anything_to_choose_are_refused(arguments, message):
 
 def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
     """Only the mean of Scaffnew is known: without noise it would win."""
-    problem, options = td.random(4, 5, 2, key=0), {"local_steps": (5,), "server_steps": (1.0,)}
+    problem = td.random(2, 3, 2, key=0)
+    options = {"local_steps": (5,), "server_steps": (1.0,), "schedules": False}
     choice = choose(problem, target=0.05, algorithms=("FedHSA", "Scaffnew", "MomentumSA"), **options)
     assert type(choice.algorithm) is fh.FedHSA
     assert dict(choice.unknown) == {
@@ -115,9 +116,9 @@ def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
 
 def test_what_is_chosen_among_corrections_reaches_its_target():
     """A method whose noise was taken for nothing was chosen with 4 rounds here, and ended 40 times above the target."""
-    problem = td.random(4, 5, 2, key=0)
-    methods = ("FedHSA", "SCAFFLSA")
-    choice = choose(problem, target=0.05, algorithms=methods, local_steps=(5,), server_steps=(1.0,), verify=True)
+    problem, methods = td.random(2, 3, 2, key=0), ("FedHSA", "SCAFFLSA")
+    options = {"local_steps": (5,), "server_steps": (1.0,), "schedules": False}
+    choice = choose(problem, target=0.05, algorithms=methods, verify=True, **options)
     assert choice.verified.low < 0.05
     assert not choice.unknown
 
@@ -139,8 +140,9 @@ def test_a_problem_known_only_by_samples_is_sampled_once_and_its_choice_reaches_
     known, drawn = quadratic.random(4, 2, key=1, start="stationary"), []
     monkeypatch.setattr(choice_module, "estimate", lambda *a, **k: drawn.append(k) or estimate(*a, **k))
     unknown = eqx.tree_at(lambda p: p.agents.source, known, Hidden(known.agents.source))
-    found = choose(unknown, target=1e-3, local_steps=(2, 5), server_steps=(1.0,), samples=4000, verify=True)
-    expected = choose(known, target=1e-3, local_steps=(2, 5), server_steps=(1.0,))
+    options = {"target": 1e-3, "local_steps": (2, 5), "server_steps": (1.0,), "schedules": False}
+    found = choose(unknown, **options, samples=4000, verify=True)
+    expected = choose(known, **options)
     assert len(drawn) == 1
     assert found.prediction.basis == "samples"
     assert found.verified.low < 1e-3
@@ -160,10 +162,10 @@ def test_a_choice_that_misses_its_target_in_simulation_is_told():
 GRID = (2, 5, 10, 20)
 FAMILIES = {
     "quadratic": (lambda k: quadratic.random(8, 4, key=k), 0.004),
-    "td": (lambda k: td.random(8, 6, 3, key=k), 0.02),
-    "lazy td": (lambda k: td.random(8, 6, 3, key=k, laziness=0.9), 0.05),
-    "finite sum": (lambda k: finite_sum.random(8, 3, 3, key=k, laziness=0.3, eigenvalues=(0.5, 3.0)), 0.002),
-    "logistic": (lambda k: logistic.random(8, 20, 3, key=k), 0.05),
+    "td": (lambda k: td.random(6, 5, 2, key=k), 0.002),
+    "lazy td": (lambda k: td.random(6, 5, 2, key=k, laziness=0.9), 0.02),
+    "finite sum": (lambda k: finite_sum.random(6, 3, 2, key=k, laziness=0.3, eigenvalues=(0.5, 3.0)), 0.005),
+    "logistic": (lambda k: logistic.random(6, 10, 2, key=k), 0.05),
 }
 """Random problems, and the part of the squared error at the start that is the target."""
 
@@ -174,12 +176,19 @@ def bet(family, key):
     return problem, part * float(problem.theta_star @ problem.theta_star)
 
 
-def neighbours(algorithm):
+def times(factor, step_size):
+    """The step or all steps of a schedule multiplied."""
+    if isinstance(step_size, fh.Stages):
+        return fh.Stages(tuple(factor * step for step in step_size.step_sizes), step_size.begins)
+    return factor * step_size
+
+
+def neighbours(algorithm, grid=GRID):
     """One notch of the step up and down, at the same number of local steps and at those beside it on the grid."""
-    place = GRID.index(algorithm.local_steps)
-    for H in GRID[max(place - 1, 0) : place + 2]:
+    place = grid.index(algorithm.local_steps)
+    for H in grid[max(place - 1, 0) : place + 2]:
         for factor in (0.8, 1.25):
-            yield dataclasses.replace(algorithm, step_size=factor * algorithm.step_size, local_steps=H)
+            yield dataclasses.replace(algorithm, step_size=times(factor, algorithm.step_size), local_steps=H)
 
 
 def much_faster(problem, algorithm, rounds, target):
@@ -205,12 +214,21 @@ def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_
     assert hits >= 5
 
 
-def test_the_choice_on_a_lazy_chain_reaches_its_target_and_no_neighbour_is_much_faster():
-    problem, target = td.random(2, 3, 2, key=1, laziness=0.8), 0.3
-    choice = choose(problem, target=target, algorithms=("FedHSA",), local_steps=(5, 10), server_steps=(1.0,))
+@pytest.mark.parametrize("schedules", [False, True])
+def test_the_choice_on_a_lazy_chain_reaches_its_target_and_no_neighbour_is_much_faster(schedules):
+    problem, target = td.random(1, 3, 2, key=1, laziness=0.5), 0.1
+    grid = {"local_steps": (5, 10), "server_steps": (1.0,)}
+    choice = choose(problem, target=target, algorithms=("LocalSA",), schedules=schedules, **grid)
     rounds, best = int(choice.reach.rounds), choice.algorithm
+    assert isinstance(best.step_size, fh.Stages) == schedules
     error, spread = reached(problem, best, rounds)
     assert error[-1] < target + 3 * spread[-1]
-    for factor in (0.8, 1.25):
-        other = dataclasses.replace(best, step_size=factor * best.step_size)
+    for other in neighbours(best, (5, 10)):
         assert not much_faster(problem, other, rounds, target)
+
+
+def test_a_schedule_takes_fewer_rounds_than_any_constant_step():
+    problem = quadratic.random(3, 2, key=1)
+    one, two = (choose(problem, target=1e-4, local_steps=(5,), schedules=schedules) for schedules in (False, True))
+    assert two.reach.rounds < 0.8 * one.reach.rounds
+    json.dumps(two.to_dict(), allow_nan=False)

@@ -1,5 +1,6 @@
 """Which method, which step, how many local steps: the cheapest way to a target error, by prediction."""
 
+import dataclasses
 import inspect
 import math
 import warnings
@@ -11,11 +12,12 @@ import numpy as np
 from .. import _check, statistics
 from .._json import plain
 from .._types import SeedLike
-from ..algorithms import ALGORITHMS, AbstractAlgorithm, Cost, cost
+from ..algorithms import ALGORITHMS, AbstractAlgorithm, AbstractSchedule, Cost, Stages, cost
 from ..problems import Problem
 from ..statistics import Estimate
 from .entry import PredictionWarning, predict
 from .laws.first_order import noise_is_known
+from .laws.moments import Moments
 from .maps.rounds import LocalRule, local_rule, start_error
 from .prediction import Prediction, Reach, total_cost
 from .samples.estimate import estimate
@@ -34,8 +36,15 @@ SETTLED = 0.1
 """How close the logarithm of a step must be to one that the law was asked about."""
 MOST_PREDICTIONS = 6
 """How often the law is asked about a method and number of local steps."""
-ROUGHLY, BETTER = 1.5, 1.03
-"""How far off costs in outline may be, and by how much another server step must be better."""
+ROUGHLY, ALIKE, BETTER = 1.5, 0.9, 1.03
+"""How far off costs in outline may be, down to where they count as alike, and by how much another server step must be
+better."""
+NOTCH = 1.2
+"""The best step is compared with others this factor apart."""
+LARGER, SMALLER, TIMES = (1.5, 2.0, 3.0, 4.5, 7.0, 10.0), (1.0, 0.85, 0.7, 0.5, 0.35), 24
+"""The first and the second step of a schedule, by the best constant one, and at how many rounds they may change."""
+STAGES_PAY = 1.1
+"""By how much a schedule must be better in outline before the law is asked about it."""
 UNSURE = 0.25
 """The margin where it is not known how good a prediction is."""
 SEEDS = 200
@@ -107,6 +116,7 @@ def choose(
     algorithms: Sequence[str] = METHODS,
     local_steps: Sequence[int] = LOCAL_STEPS,
     server_steps: Sequence[float] = SERVER_STEPS,
+    schedules: bool = True,
     theta: Any = None,
     margin: float = 0.1,
     samples: int | None = None,
@@ -126,6 +136,7 @@ def choose(
     - `objective`: what counts, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
     - `algorithms`, `local_steps`: what to choose from.
     - `server_steps`: the first is used unless another is better.
+    - `schedules`: whether the step of the best candidate may change once, from a larger to a smaller one (`Stages`).
     - `theta`: where the run starts. Default: zeros.
     - `margin`: plan for an error smaller than the target by this part, since predictions are not exact; by more where
       a prediction says that it may be further off.
@@ -155,7 +166,7 @@ def choose(
     if target is not None and start @ start <= target:
         raise ValueError(f"The start is within `target` {target:g} already: its squared error is {start @ start:.4g}.")
     search = _Search(problem, _Goal(target, budget, objective, theta, margin), samples, key, local_steps)
-    choice = search.choice(_methods(algorithms, local_steps, server_steps[0]), server_steps[1:])
+    choice = search.choice(_methods(algorithms, local_steps, server_steps[0]), server_steps[1:], schedules)
     return _verified(problem, choice, target, theta, key) if verify else choice
 
 
@@ -257,9 +268,10 @@ class _Search:
         self.problem, self.goal = problem, goal
         self.samples = None if known else estimate(problem, samples=samples, key=key)
         self.sketch = Sketch(problem, self.samples, max(local_steps))
-        self.start = start_error(problem, goal.theta)
+        start = start_error(problem, goal.theta)
+        self.start = Moments(start, np.zeros((len(start),) * 2))
 
-    def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float]) -> Choice:
+    def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float], schedules: bool) -> Choice:
         """The best of all methods."""
         unknown: dict[str, Unknown] = {}
         plans: list[_Plan] = []
@@ -273,23 +285,35 @@ class _Search:
             budget, objective = self.goal.budget, self.goal.objective
             raise ValueError(f"`budget` {budget:g} does not buy one round of any candidate, in {objective}.")
         found: list[Candidate] = []
+        all_seen: list[tuple[Candidate, _Plan, _Seen]] = []
         for plan in sorted(plans, key=self.value):
             if plan.method.name not in unknown and not any(self.hopeless(plan, candidate) for candidate in found):
                 try:
-                    found.append(self.refined(plan))
+                    best, seen = self.refined(plan)
                 except (_UnknownError, TypeError) as reason:
                     unknown[plan.method.name] = Unknown(plan.method.name, str(reason))
+                    continue
+                found.append(best)
+                all_seen.append((best, plan, seen))
+        if found:
+            best, plan, seen = min(all_seen, key=lambda entry: self.value(entry[0]))
+            found.append(best := self.polished(best, plan))
+            if schedules:
+                found += self.staged(best, plan, seen)
         if not found:
             reasons = " ".join(entry.reason for entry in unknown.values())
             raise ValueError(f"There is nothing to choose from: of no method the error is known here. {reasons}")
         return _chosen(found, tuple(unknown.values()), self.goal, self.value)
 
     def hopeless(self, plan: _Plan, candidate: Candidate) -> bool:
-        """Whether a candidate is so much better in every respect that outlines cannot be so wrong."""
-        pairs = list(zip(candidate.reach, plan.reach, strict=True))
+        """Whether a candidate is so much better in what counts, and no worse in all else, that outlines cannot tell."""
+        if not math.isfinite(candidate.error):
+            return False
+        ours, theirs = candidate.reach._asdict(), plan.reach._asdict()
         if self.goal.target is None:
-            pairs.append((candidate.error, plan.error))
-        return all(ROUGHLY * ours <= theirs for ours, theirs in pairs) and math.isfinite(candidate.error)
+            ours, theirs = ours | {"error": candidate.error}, theirs | {"error": plan.error}
+        counts = "error" if self.goal.target is None else self.goal.objective
+        return ROUGHLY * ours[counts] <= theirs[counts] and all(ALIKE * ours[name] <= theirs[name] for name in ours)
 
     def plan(self, method: _Method, other_server_steps: Sequence[float]) -> _Plan:
         """The best step by the outline; with another server step where that is clearly better."""
@@ -353,10 +377,9 @@ class _Search:
     def _outlined(self, method: _Method, x: float, outline: Outline, each: Cost, seen: _Seen) -> _Plan:
         goal, M, correction = self.goal, self.problem.num_agents, seen.at(x, seen.values)
         if goal.target is None:
-            rounds = self.affordable(each)
-            error = (
-                outline.error_after(int(rounds), self.start) if math.isfinite(rounds) and outline.stable else math.inf
-            )
+            rounds, error = self.affordable(each), math.inf
+            if math.isfinite(rounds) and outline.stable:
+                error = outline.after(int(rounds), self.start).square
             return _Plan(method, x, each, total_cost(rounds, each, M), correction * error)
         target = goal.target / (1 + seen.margin)
         rounds = correction * outline.rounds_to(target, self.start)
@@ -365,12 +388,11 @@ class _Search:
     def affordable(self, each: Cost) -> float:
         """The rounds that the budget buys; infinite where it does not buy a single one."""
         assert self.goal.budget is not None
-        return (
-            self.goal.budget // getattr(total_cost(1, each, self.problem.num_agents), self.goal.objective) or math.inf
-        )
+        one = getattr(total_cost(1, each, self.problem.num_agents), self.goal.objective)
+        return self.goal.budget // one or math.inf
 
-    def refined(self, plan: _Plan) -> Candidate:
-        """The candidate with the best step by the law."""
+    def refined(self, plan: _Plan) -> tuple[Candidate, _Seen]:
+        """The candidate with the best step by the law, and what the law said on the way."""
         method, found = plan.method, list[Candidate]()
         seen = _Seen([], [], [], self.goal.margin, plan.log_step + math.log(1e3))
         while len(found) < MOST_PREDICTIONS:
@@ -398,7 +420,56 @@ class _Search:
             near = min(abs(plan.log_step - other) for other in seen.log_steps)
             if near < SETTLED and any(math.isfinite(self.value(candidate)[0]) for candidate in found):
                 break
-        return min(found, key=self.value)
+        return min(found, key=self.value), seen
+
+    def polished(self, best: Candidate, plan: _Plan) -> Candidate:
+        """The candidate with a step to whose sides the law sees none that is better."""
+        for notch in (NOTCH, 1 / NOTCH):
+            while math.isfinite(best.error):
+                step = notch * float(cast(Any, best.algorithm).step_size)
+                other = self.evaluate(self.predict(plan.method.make(step)), plan.each)
+                if not self.value(other)[0] < self.value(best)[0]:
+                    break
+                best = other
+        return best
+
+    def staged(self, best: Candidate, plan: _Plan, seen: _Seen) -> list[Candidate]:
+        """The best candidate with two steps, a larger one first, if that is better; by the outline, then by the law."""
+        method, own, found = plan.method, getattr(best.algorithm, "step_size", None), list[Candidate]()
+        if own is None or not (best.prediction.law.follows_steps and math.isfinite(best.error)):
+            return found
+        now, goal = self.value(best)[0], self.goal
+        target = None if goal.target is None else goal.target / (1 + seen.margin)
+        budget = self.affordable(plan.each) if target is None else math.inf
+
+        def outline(step: float) -> Outline:
+            x = math.log(step)
+            return self.sketch.outline(method.rule(step)).scaled(seen.at(x, seen.floors))
+
+        def value(first: Outline, second: Outline, begin: int) -> float:
+            between = first.after(begin, self.start)
+            if target is None:
+                return second.after(int(budget) - begin, between).square
+            return begin + second.rounds_to(target, between)
+
+        most = best.reach.rounds
+        begins = np.unique(np.geomspace(1, max(most - 1, 1), TIMES).astype(int))
+        large = [outline(own * part) for part in LARGER]
+        ways = [
+            (value(first, second, int(begin)), own * part, own * smaller, int(begin))
+            for smaller in SMALLER
+            for second in [outline(own * smaller)]
+            for part, first in zip(LARGER, large, strict=True)
+            if first.stable and math.log(own * part) < seen.largest + math.log(0.9)
+            for begin in begins
+        ]
+        alone = value(outline(own), outline(own), 0)
+        if not ways or STAGES_PAY * min(ways)[0] > alone:
+            return found
+        _, first, second, begin = min(ways)
+        algorithm = dataclasses.replace(cast(Any, best.algorithm), step_size=Stages((first, second), (begin,)))
+        candidate = self.evaluate(self.predict(algorithm), plan.each)
+        return [candidate] if self.value(candidate)[0] < now else found
 
     def predict(self, algorithm: AbstractAlgorithm) -> Prediction:
         """What an algorithm will do, if that is known."""
@@ -538,4 +609,8 @@ def _verified(problem: Problem, choice: Choice, target: float | None, theta: Any
 def _as_dict(candidate: Candidate) -> dict[str, Any]:
     name, found = type(candidate.algorithm).__name__, candidate.prediction
     costs = candidate.reach._asdict() | {"error": candidate.error, "floor": found.floor, "basis": found.basis}
-    return plain({"algorithm": name, **vars(candidate.algorithm), **costs})
+    settings = {
+        setting: vars(value) if isinstance(value, AbstractSchedule) else value
+        for setting, value in vars(candidate.algorithm).items()
+    }
+    return plain({"algorithm": name, **settings, **costs})

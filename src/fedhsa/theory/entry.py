@@ -1,16 +1,17 @@
 """What will happen, before anything runs: an algorithm on a problem, from exact laws, expansions or samples."""
 
+import dataclasses
 import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from .._linear import spectral_radius
 from .._types import SeedLike
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, Stages
 from ..problems import Problem
 from ..sources import Silent
 from . import exact
@@ -27,6 +28,7 @@ from .maps.linearise import linearised
 from .maps.rounds import LocalRule, RoundMap, check_schedule, local_rule, require_rule
 from .prediction import Prediction
 from .samples.estimate import Estimates, estimates_of
+from .staged import staged
 
 MUCH, BENT = 0.03, 0.1
 """From which estimated relative error on a prediction carries a warning: of affine operators, and of curved ones."""
@@ -58,7 +60,7 @@ def predict(
     the root. For every other method whose rounds are affine it gives stability, rate and limit of the mean, under
     additive VAR(1) noise everything, and on finite chains the floor as if the noise were additive, unless it has a
     coin, its first round differs from the others, or it carries more than 600 numbers. `Averaged`, `GeometricAverage`
-    and `RichardsonRomberg` around any of these: what they report.
+    and `RichardsonRomberg` around any of these: what they report. Steps may change in `Stages`.
 
     **Arguments:**
 
@@ -80,7 +82,14 @@ def predict(
     return found
 
 
-def _predict(problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | None, key: SeedLike) -> Prediction:
+def _predict(
+    problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | Estimates | None, key: SeedLike
+) -> Prediction:
+    schedule = getattr(algorithm, "step_size", None)
+    if isinstance(schedule, Stages):
+        known = samples if noise_is_known(problem) else estimates_of(problem, samples, key)
+        stages = [dataclasses.replace(cast(Any, algorithm), step_size=float(step)) for step in schedule.step_sizes]
+        return staged(algorithm, schedule, [_predict(problem, stage, samples=known, key=key) for stage in stages])
     check_schedule(algorithm)
     algorithm.check(problem)
     check_exogenous(problem)

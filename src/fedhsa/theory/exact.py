@@ -31,12 +31,14 @@ class NoiselessLaw(AbstractLaw):
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
         self.map, self.algorithm = map or round_map(problem, algorithm), algorithm
 
-    def path(self, start, rounds):
-        nothing = np.zeros_like(self.map.transition)
-        yield Moments(start, nothing)
-        for _ in range(rounds):
-            start = self.map.transition @ start + self.map.offset
-            yield Moments(start, nothing)
+    def enter(self, start):
+        return start
+
+    def step(self, state):
+        return self.map.transition @ state + self.map.offset
+
+    def seen(self, state):
+        return Moments(state, np.zeros_like(self.map.transition))
 
     def stationary(self):
         return Moments(limit_error(self.map, self.algorithm), np.zeros_like(self.map.transition))

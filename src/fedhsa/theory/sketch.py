@@ -8,6 +8,7 @@ import numpy as np
 from .._linear import spectral_radius, stein_sum
 from ..problems import Problem
 from .laws.first_order import bias_of, correlations, covariance_of
+from .laws.moments import Moments
 from .maps.linearise import linearised
 from .maps.rounds import LocalRule
 from .samples.estimate import Estimates
@@ -36,20 +37,22 @@ class Outline(NamedTuple):
         """With another floor."""
         return self._replace(mean=math.sqrt(factor) * self.mean, covariance=factor * self.covariance)
 
-    def error_after(self, rounds: int, start: np.ndarray) -> float:
-        """The mean-square error after `rounds`."""
-        return self._error(np.linalg.matrix_power(self.transition, rounds), start)
+    def after(self, rounds: int, start: Moments) -> Moments:
+        """The moments after `rounds`."""
+        return self._moments(np.linalg.matrix_power(self.transition, rounds), start)
 
-    def rounds_to(self, target: float, start: np.ndarray) -> float:
+    def rounds_to(self, target: float, start: Moments) -> float:
         """The rounds until the error is at most `target`, with fractions, so that they depend smoothly on settings."""
         if not self.floor < target:
             return math.inf
+        if start.square <= target:
+            return 0.0
         powers = [self.transition]
         while self._error(powers[-1], start) > target:
             if len(powers) > MOST_DOUBLINGS:
                 return math.inf
             powers.append(powers[-1] @ powers[-1])
-        rounds, left = 0, np.eye(len(start))
+        rounds, left = 0, np.eye(len(self.mean))
         for k in range(len(powers) - 2, -1, -1):  # the last round above the target, digit by digit
             if self._error(further := powers[k] @ left, start) > target:
                 rounds, left = rounds + 2**k, further
@@ -58,9 +61,12 @@ class Outline(NamedTuple):
             rounds + min(max(math.log(above / target) / math.log(above / below), 0.0), 1.0) if below < above else rounds
         )
 
-    def _error(self, left: np.ndarray, start: np.ndarray) -> float:
-        mean = self.mean + left @ (start - self.mean)
-        return float(mean @ mean + np.trace(self.covariance - left @ self.covariance @ left.T))
+    def _moments(self, left: np.ndarray, start: Moments) -> Moments:
+        away = start.covariance - self.covariance
+        return Moments(self.mean + left @ (start.mean - self.mean), self.covariance + left @ away @ left.T)
+
+    def _error(self, left: np.ndarray, start: Moments) -> float:
+        return self._moments(left, start).square
 
 
 class Sketch:

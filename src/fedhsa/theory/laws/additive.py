@@ -84,21 +84,22 @@ class AdditiveLaw(AbstractLaw):
             J, power = noise.C[:, k] + J @ noise.Q, power @ noise.Q
         self.Psi, self.QH = J, power
 
-    def path(self, start, rounds):
-        for state in self.states(start, rounds):
-            yield Moments(state.mean, state.E)
+    def enter(self, start) -> AdditiveState:
+        nothing, none = np.zeros_like(self.Phi), np.zeros_like(self.Psi)
+        return AdditiveState(start, nothing, none, self.noise.start, self.noise.start_mean)
+
+    def seen(self, state):
+        return Moments(state.mean, state.E)
 
     def states(self, start: np.ndarray, rounds: int) -> Iterator[AdditiveState]:
         """All moments before the first round and after each of `rounds`."""
-        nothing, none = np.zeros_like(self.Phi), np.zeros_like(self.Psi)
-        state = AdditiveState(start, nothing, none, self.noise.start, self.noise.start_mean)
+        state = self.enter(start)
         yield state
         for _ in range(rounds):
-            state = self.after(state)
+            state = self.step(state)
             yield state
 
-    def after(self, state: AdditiveState) -> AdditiveState:
-        """The moments one round later."""
+    def step(self, state) -> AdditiveState:
         (mean, E, X, Z, hidden), Phi = state, self.Phi
         return AdditiveState(
             Phi @ mean + self.offset + np.einsum("ins,is->n", self.Psi, hidden),

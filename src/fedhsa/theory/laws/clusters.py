@@ -350,10 +350,21 @@ class PairsLaw(AbstractLaw):
         """What the one-site law leaves out of all pairs together, regardless of sign, as a part of its floor."""
         return _part(sum(abs(pair.gap()) for pair in self.pairs), self.alone.stationary().square)
 
-    def path(self, start, rounds):
-        both = [(pair.product.path(start, rounds), pair.closed.path(start, rounds)) for pair in self.pairs]
-        for moments in self.alone.path(start, rounds):
-            yield self._corrected(moments, [(next(product), next(closed)) for product, closed in both])
+    def enter(self, start):
+        both = [(pair.product.enter(start), pair.closed.enter(start)) for pair in self.pairs]
+        return self.alone.enter(start), both
+
+    def step(self, state):
+        alone, both = state
+        pairs = zip(self.pairs, both, strict=True)
+        return self.alone.step(alone), [(pair.product.step(p), pair.closed.step(c)) for pair, (p, c) in pairs]
+
+    def seen(self, state):
+        alone, both = state
+        pairs = zip(self.pairs, both, strict=True)
+        return self._corrected(
+            self.alone.seen(alone), [(pair.product.seen(p), pair.closed.seen(c)) for pair, (p, c) in pairs]
+        )
 
     def stationary(self):
         both = [(pair.product.settled(), pair.closed.settled()) for pair in self.pairs]

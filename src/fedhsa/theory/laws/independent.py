@@ -76,12 +76,15 @@ class IndependentLaw(AbstractLaw):
         self.A, self.r = self.noise.A, self.noise.r
         self._responses = self._local_responses()
 
-    def path(self, start, rounds):
-        mean, E = start, np.outer(start, start)
-        yield Moments(mean, E - np.outer(mean, mean))
-        for _ in range(rounds):
-            mean, E = self._next(mean, E)
-            yield Moments(mean, E - np.outer(mean, mean))
+    def enter(self, start):
+        return start, np.outer(start, start)
+
+    def step(self, state):
+        return self._next(*state)
+
+    def seen(self, state):
+        mean, E = state
+        return Moments(mean, E - np.outer(mean, mean))
 
     def stationary(self):
         r"""Solves $E = T(E) + E_0$ for the second moment, the map of a round at the limit of the mean.

@@ -4,7 +4,7 @@ import abc
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
@@ -64,9 +64,33 @@ class AbstractLaw(abc.ABC):
         """Whether the laws of many other settings can be asked for."""
         return True
 
-    @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
         """The moments before the first round and after each of `rounds`, from the error `start`."""
+        state = self.enter(start)
+        yield self.seen(state)
+        for _ in range(rounds):
+            state = self.step(state)
+            yield self.seen(state)
+
+    def enter(self, start: np.ndarray) -> Any:
+        """All that later rounds of a run from the error `start` depend on, also with other steps.
+
+        A law that has no such state has a `path` of its own, and `follows_steps` is false.
+        """
+        raise NotImplementedError
+
+    def step(self, state: Any) -> Any:
+        """The state one round later."""
+        raise NotImplementedError
+
+    def seen(self, state: Any) -> Moments:
+        """The moments of the error in a state."""
+        raise NotImplementedError
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether a run can go on from a state of this law with that of another step."""
+        return type(self).enter is not AbstractLaw.enter
 
     @abc.abstractmethod
     def stationary(self) -> Moments:
@@ -102,11 +126,15 @@ class RelaxationLaw(AbstractLaw):
     def __init__(self, transition: np.ndarray, moments: Moments, *, basis: str, left_out: float = math.nan):
         self.transition, self.moments, self.basis, self.left_out = transition, moments, basis, left_out
 
-    def path(self, start, rounds):
-        (mean, covariance), left = self.moments, np.eye(len(start))
-        for _ in range(rounds + 1):
-            yield Moments(mean + left @ (start - mean), covariance - left @ covariance @ left.T)
-            left = self.transition @ left
+    def enter(self, start):
+        return Moments(start, np.zeros((len(start),) * 2))
+
+    def step(self, state):
+        (mean, covariance), Phi = self.moments, self.transition
+        return Moments(mean + Phi @ (state.mean - mean), covariance + Phi @ (state.covariance - covariance) @ Phi.T)
+
+    def seen(self, state):
+        return state
 
     def stationary(self):
         return self.moments
@@ -138,12 +166,14 @@ class MomentLaw(AbstractLaw):
     def dim(self) -> int:
         """$d$."""
 
-    def path(self, start, rounds):
-        blocks = self.begin(np.append(start, 1.0))
-        yield self._moments(blocks)
-        for _ in range(rounds):
-            blocks = self._after(blocks)
-            yield self._moments(blocks)
+    def enter(self, start):
+        return self.begin(np.append(start, 1.0))
+
+    def step(self, state):
+        return self._after(state)
+
+    def seen(self, state):
+        return self._moments(state)
 
     @property
     def quick(self):

@@ -134,7 +134,7 @@ class _AdditiveMean:
     def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
         """That of the mean, and that of $C y$, after one more round."""
         law, C, keep = self.law, self.C, 1 - part
-        self.state = law.after(self.state)
+        self.state = law.step(self.state)
         cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), C @ self.state.E @ C.T
         self.V = keep**2 * self.V + _mixed(C @ cross, newest, part)
         self.B = keep * cross + part * self.state.E @ C.T
