@@ -1,4 +1,4 @@
-"""What will happen, before anything runs: an algorithm on a problem, from exact laws, expansions or samples."""
+"""What will happen, before anything runs: an algorithm on a problem, from its law or from samples."""
 
 import dataclasses
 import functools
