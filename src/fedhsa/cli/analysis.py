@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import theory
 from .._json import plain
-from ..algorithms import AbstractAlgorithm
+from ..algorithms import AbstractAlgorithm, AbstractSchedule, Stages
 from ..problems import Problem
 from ..theory import Choice, Constants, Estimates, Prediction
 from ..theory.choice import LOCAL_STEPS
@@ -23,8 +23,8 @@ from .settings import AnalyzeSettings
 
 LONGEST_CHOICE = 90.0
 """Seconds that the search for settings may take, by estimate."""
-PER_WAY = 8
-"""How many predictions the search makes for each method, number of local steps and server step."""
+PER_WAY = 1
+"""How many predictions the search makes for each method and number of local steps; most are judged in outline."""
 
 T = TypeVar("T")
 
@@ -147,12 +147,26 @@ def run_command(analysis: Analysis, choice: Choice) -> list[str]:
     if settings.option:
         words += ["--option", *(f"{name}={json.dumps(value)}" for name, value in settings.option.items())]
     words += [f"--{name}" for name in ("noiseless", "iid") if getattr(settings, name)]
-    words += ["--algorithm", type(choice.algorithm).__name__, "--step-size", f"{chosen['step_size']:.4g}"]
+    name, step = type(choice.algorithm).__name__, chosen["step_size"]
+    if isinstance(step, Stages):
+        steps = ", ".join(f"{one:.4g}" for one in step.step_sizes)
+        begins = "".join(f"{begin}, " for begin in step.begins).rstrip()
+        words += ["--algorithm", f"{name}(Stages(({steps}), ({begins})))"]
+    else:
+        words += ["--algorithm", name, "--step-size", f"{step:.4g}"]
     if "local_steps" in chosen:
         words += ["--local-steps", str(chosen["local_steps"])]
     if chosen.get("server_step", 1.0) != 1:
         words += ["--server-step", f"{chosen['server_step']:g}"]
     return [*words, "--rounds", f"{choice.reach.rounds:.0f}", "--target", f"{settings.target:g}"]
+
+
+def step_in_words(step: float | AbstractSchedule) -> str:
+    """A step, or the first and the following ones."""
+    if not isinstance(step, Stages):
+        return f"{step:.3g}"
+    later = zip(step.step_sizes[1:], step.begins, strict=True)
+    return ", ".join([f"{step.step_sizes[0]:.3g}", *(f"{one:.3g} from {begin}" for one, begin in later)])
 
 
 def rounds_per_tenth(prediction: Prediction) -> float:

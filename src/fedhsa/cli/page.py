@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..algorithms import FedHSA
 from ..theory import Choice, Constants, Prediction
-from .analysis import Analysis, arguments, rounds_per_tenth, run_command
+from .analysis import Analysis, arguments, rounds_per_tenth, run_command, step_in_words
 from .screen import plain_table
 from .words import negligible, percent, rough, sentences
 
@@ -154,7 +154,7 @@ def _choice(console: Console, analysis: Analysis, choice: Choice | str) -> None:
         given = arguments(algorithm)
         table.add_row(
             type(algorithm).__name__,
-            f"{given['step_size']:.3g}",
+            step_in_words(given["step_size"]),
             str(given.get("local_steps", "-")),
             f"{given['server_step']:g}" if "server_step" in given else "-",
             _count(reach.rounds),
