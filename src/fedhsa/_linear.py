@@ -1,5 +1,9 @@
 """Linear algebra of stacked matrices, and the one check of whether a linear recursion is stable."""
 
+import contextlib
+import ctypes
+import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -48,3 +52,23 @@ def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
             break
         left, right = left @ left, right @ right
     return X
+
+
+@contextlib.contextmanager
+def one_core_each() -> Iterator[None]:
+    """Matrix products inside the block use one core, for threads that share out the cores themselves.
+
+    Otherwise every thread asks for all cores, and they wait for each other: on a busy machine ten times as long. With
+    another library than the one that NumPy's wheels bring it does nothing.
+    """
+    libraries = pathlib.Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*")
+    for path in libraries:
+        library = ctypes.CDLL(str(path))
+        before = library.scipy_openblas_get_num_threads64_()
+        library.scipy_openblas_set_num_threads64_(1)
+        try:
+            yield
+        finally:
+            library.scipy_openblas_set_num_threads64_(before)
+        return
+    yield

@@ -33,7 +33,7 @@ import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
 
 from ... import tree
-from ..._linear import DOUBLINGS, spectral_radius, transpose
+from ..._linear import DOUBLINGS, one_core_each, spectral_radius, transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
@@ -658,7 +658,7 @@ class ManyAgentsLaw(AbstractLaw):
         if self.work < PARALLEL:
             parts = [part(start) for start in starts]
         else:
-            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool, one_core_each():
                 parts = list(pool.map(part, starts))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
