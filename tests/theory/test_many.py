@@ -93,6 +93,40 @@ def test_a_large_problem_is_solved_in_single_precision_without_what_agents_know_
     np.testing.assert_allclose(path[1], path[0], rtol=0.03)
 
 
+def test_a_problem_between_small_and_large_is_solved_in_a_few_rounds(monkeypatch):
+    """Four digits of the floor, and the radius from the slowest mode to a tenth of what noise adds to it."""
+    case = bets.Case("td", "lazy", 16, "FedHSA", 10, 0.2)
+    problem, algorithm = td.from_arrays(*case.federation.arrays), fh.FedHSA(0.2, 10)
+    small = ManyAgentsLaw(problem, algorithm)
+    monkeypatch.setattr(many, "SMALL", 0)
+    between = ManyAgentsLaw(problem, algorithm)
+    assert between.stationary().square == pytest.approx(small.stationary().square, rel=1e-4)
+    radius, mean = small.mean_square_radius().value, small.spectral_radius**2
+    assert between.mean_square_radius().value == pytest.approx(radius, abs=0.1 * (radius - mean))
+
+
+PAPER = [
+    (200, fh.FedHSA, 0.0, 0.0034683, 8e-6),
+    (200, fh.LocalSA, 0.0, 0.0243341, 1.5e-5),
+    (50, fh.FedHSA, 0.0, 0.0147557, 2e-5),
+    (20, fh.FedHSA, 0.0, 0.0336427, 3.6e-5),
+    (20, fh.LocalSA, 0.0, 0.0536330, 4.7e-5),
+    (200, fh.FedHSA, 0.8, 0.0540422, 2.0e-4),
+    (20, fh.FedHSA, 0.8, 0.5125748, 1.1e-3),
+]
+"""Number of agents, method, laziness, floor and standard error: simulations of 200 to 800 seeds in plain JAX."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("M", "method", "laziness", "floor", "error"), PAPER)
+def test_floors_of_the_papers_td_are_the_simulated_ones(M, method, laziness, floor, error):
+    """100 states, 50 dimensions, step 0.03 and 10 local steps: within half a per cent, on lazy chains 2 %."""
+    law = ManyAgentsLaw(td.random(M, laziness=laziness), method(0.03, 10))
+    tolerance = 0.02 if laziness else 0.005
+    assert abs(law.stationary().square / floor - 1) < max(tolerance, 3 * error / floor)
+    assert law.left_out < 0.05
+
+
 def test_additive_noise_on_markov_chains_has_an_exact_law_at_any_number_of_agents():
     """Components that share their matrix, against the product of the chains."""
     A, b = np.array([[2.0, 0.3], [0.0, 1.0]]), np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])

@@ -30,7 +30,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
+from scipy.sparse.linalg import LinearOperator, gmres
 
 from ... import tree
 from ..._linear import DOUBLINGS, one_core_each, spectral_radius, transpose
@@ -40,12 +40,13 @@ from ...problems import Problem
 from ..maps.rounds import check_reach, require_rule, require_stable
 from .finite import finite_law
 from .moments import AbstractLaw, Moments, Radius
+from .solve import radius
 
 CHUNK = 2**18
 """How many numbers the moments of the agents that are moved together may have, roughly."""
 PARALLEL = 10**9
 """From how many operations a round on the agents are shared out among the cores."""
-SMALL = 3 * 10**8
+SMALL = 10**8
 """Up to how many operations a round everything is solved to many digits."""
 LARGE = 2 * 10**10
 """From how many operations a round on what agents know of the server's error is only its leading part."""
@@ -53,7 +54,7 @@ PATH = 10**10
 """How many operations the rounds of a path may take that are followed one by one."""
 SOME = 10
 """From so many agents a large problem gets its first guess."""
-VISITS = 100
+VISITS = 60
 """How many agents a large problem's second guesses may take to compute."""
 DENSE = 60
 """Up to how many unknowns the mean-square radius is that of a matrix."""
@@ -199,8 +200,9 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
     N = np.zeros((B, S, d, d + 1), P.dtype)
     N[..., :d] = np.eye(d)
     R, own = np.zeros((B, S, d, d), P.dtype), np.zeros_like(N)
-    if agents.D is not None:
-        D, PW = agents.D.reshape(B, S * K, d), (P[..., None, None] * W).reshape(B, S, S * K, d + 1)
+    D, PW = agents.D, W
+    if D is not None:
+        D, PW = D.reshape(B, S * K, d), (P[..., None, None] * W).reshape(B, S, S * K, d + 1)
 
     def average(X):
         return np.einsum("bs,bs...->b...", agents.pi, X)
@@ -213,7 +215,7 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
 
     def through(L):
         r"""$E[L(t) A(o)]$ given $s$, `(B, S, d, d + 1)`."""
-        if agents.D is None:
+        if D is None:
             return back(L) @ W[:, :, 0]
         L = back(L) if agents.independent else L
         LD = (D @ L.transpose(0, 3, 1, 2).reshape(B, d, S * d)).reshape(B, S, K, S, d)  # L(t) D(s)^T for all pairs
@@ -242,7 +244,7 @@ class End(NamedTuple):
 
     def summed(self) -> "End":
         """The same whatever the state, in double precision."""
-        return End(*(None if X is None else X.sum(1, keepdims=True).astype(float) for X in self))
+        return End(*(X if X is None else X.sum(1, keepdims=True).astype(float) for X in self))  # pyright: ignore[reportArgumentType]
 
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
@@ -367,7 +369,11 @@ class ManyAgentsLaw(AbstractLaw):
         (True, True)
     """
 
-    basis, quick = "many agents", False
+    basis = "many agents"
+
+    @property
+    def quick(self):
+        return False
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
         check_reach(problem, algorithm)
@@ -440,7 +446,7 @@ class ManyAgentsLaw(AbstractLaw):
             yield self._moments(limit + away)
 
     @functools.cached_property
-    def left_out(self) -> float:
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         r"""$\frac12 (\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which covers 95 % of what was tried.
 
         $\tau$ is the longest relaxation time, $|\tilde A|^2$ the mean over agents of the largest mean square of their
@@ -468,41 +474,42 @@ class ManyAgentsLaw(AbstractLaw):
     @functools.cached_property
     def _radius(self) -> float:
         of_e = np.pad(np.full((self.problem.dim,) * 2, True), (0, 1))
-        return self._radius_of(of_e) if self.quick_round else self._perturbed_radius()
+        return self._radius_of(of_e) if self.quick_round else self._slowest()
 
     def _radius_of(self, entries: np.ndarray) -> float:
         """The radius of a round on some entries of the moments, which go by themselves."""
-        d = self.problem.dim
-        empty = self._state(np.zeros((d + 1, d + 1)))
+        empty = self._state(np.zeros_like(self._augmented))
         noise = np.full(empty.C.shape, entries[0, 0])
         kept = ManyMoments(entries, np.broadcast_to(entries, empty.V.shape), noise).pack()
         size = int(kept.sum())
 
         def round(vector):
             full = np.zeros(len(kept))
-            full[kept] = vector
+            full[kept] = np.ravel(vector)
             return self._round(empty.unpack(full)).pack()[kept]
 
         if size <= DENSE:
-            return float(spectral_radius(np.stack([round(unit) for unit in np.eye(size)], axis=1)))
-        start = self._state(np.where(entries, np.eye(d + 1) + entries[0, d], 0.0)).pack()[kept]
-        try:
-            operator = LinearOperator((size, size), round, dtype=float)  # pyright: ignore[reportCallIssue]
-            return float(abs(eigs(operator, 1, v0=start, tol=1e-7, return_eigenvectors=False)).max())
-        except ArpackNoConvergence:
-            return np.nan
+            return radius(np.stack([round(unit) for unit in np.eye(size)], axis=1))
+        return radius(LinearOperator((size, size), matvec=round, dtype=np.float64))  # pyright: ignore[reportCallIssue]
 
-    def _perturbed_radius(self) -> float:
-        r"""$|\lambda|^2 + \langle Y, N(X) \rangle / \langle Y, X \rangle$: what noise adds to the slowest mode."""
-        d = self.problem.dim
+    def _slowest(self) -> float:
+        r"""What a round makes of the slowest mode $X$ of the mean map, as its left mode $Y$ sees it."""
         values, right = np.linalg.eig(self.transition)
         top = np.argmax(abs(values))
         x, y = right[:, top], np.linalg.inv(right)[top]
-        X, Y = np.outer(x, x.conj()).real, np.outer(y.conj(), y).real
-        U = np.zeros((d + 1, d + 1))
-        U[:d, :d] = X
-        added, _ = self._leading_noise(U, self._some if self.large else slice(None))
-        return float(abs(values[top]) ** 2 + np.sum(Y * added[:d, :d]) / np.sum(Y * X))
+        X, Y = np.real(np.outer(x, x.conj())), np.real(np.outer(y.conj(), y))
+        U, square = np.pad(X, (0, 1)), float(abs(values[top]) ** 2)
+
+        def seen(moments):
+            return float(np.sum(Y * moments[:-1, :-1]) / np.sum(Y * X))
+
+        if self.large:
+            return square + seen(self._leading_noise(U, self._some)[0])
+        state = self._state(U)
+        for _ in range(3):
+            new = self._round(state, settled=square)
+            state, square = state._replace(V=new.V, C=new.C / square), seen(new.U)
+        return square
 
     @functools.cached_property
     def _long_run(self) -> ManyMoments:
@@ -527,7 +534,12 @@ class ManyAgentsLaw(AbstractLaw):
 
         operator = LinearOperator((constant.size,) * 2, residual, dtype=float)  # pyright: ignore[reportCallIssue]
         close = CLOSE if self.quick_round else ROUGHLY
-        solved, _ = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
+        solved, failed = gmres(operator, constant, x0=self._sweep(guess).pack(), rtol=close, restart=20, maxiter=20)
+        if failed:
+            raise ValueError(
+                f"The stationary moments were not found in {failed} iterations. The method may be close to its largest "
+                "stable step; use a smaller one."
+            )
         found = guess.unpack(solved)
         return found._replace(U=found.U + base)
 
@@ -535,13 +547,13 @@ class ManyAgentsLaw(AbstractLaw):
         """A better guess of the long run less $E[1] = 1$: right if noise were a small part of what a round does."""
         U = state.U.copy()
         U[-1, -1] = 1
-        new = self._round(state._replace(U=U), settled=True)
+        new = self._round(state._replace(U=U), settled=1.0)
         U = U + _later(self._augmented, new.U - U)
         U[-1, -1] = 0
         return new._replace(U=U)
 
-    def _round(self, state: ManyMoments, *, settled: bool = False) -> ManyMoments:
-        """One round; if `settled`, agents know what they would if rounds like it had gone on for long."""
+    def _round(self, state: ManyMoments, *, settled: float | None = None) -> ManyMoments:
+        """One round; if moments have `settled` to this factor per round, agents know what fits that, roughly."""
         Phi, (U, V, C), rule = self._augmented, state, self.rule
         U, V = ((X + transpose(X)) / 2 for X in (U, V))  # else it is rounding, or an iteration tries it
         others, mean = self._others(C), Phi @ U @ Phi.T
@@ -552,8 +564,9 @@ class ManyAgentsLaw(AbstractLaw):
             new = server(second_moments(agents, around, Y, rule, follow=True), around, rule, agents.pi)
             total = new.sum(1)
             after = new - agents.spread(total)
-            if settled:
-                after = before + _later(Phi, after - before, agents.memory(rule.H))
+            if settled is not None:
+                away = _later(Phi / np.sqrt(settled), after - settled * before, agents.memory(rule.H))
+                after = before + away / settled
             return after, total - mean, self._anchor_noise(agents, Y, U, which)
 
         after, added, C = self._over_agents(one, self.centre)
