@@ -24,10 +24,12 @@ def made(slope: float = 0.0, outside: float = 3.0, asked: float = 0.8, asked_out
     arrays = {
         "inside/predicted": np.array([2.0 / p.scale for p in points]),
         "inside/error": level[:, None] * (1 + 0.1 * rng.normal(size=(len(points), 64))),
+        "inside/doubt": np.full(len(points), 0.001),
         "inside/asked": np.array([asked * p.T for p in points]),
         "inside/step": np.full(len(points), 0.01),
         "outside/predicted": above,
         "outside/error": above[:, None] * (1 + 0.1 * rng.normal(size=(len(far), 32))),
+        "outside/doubt": np.full(len(far), 0.001),
         "outside/asked": np.array([asked_outside * p.T for p in far]),
         "outside/step": np.full(len(far), 0.1),
         "curve/agents": np.array([12.0, 3072.0]),

@@ -19,9 +19,10 @@ def made(inflation: float, spread: float = 0.05) -> tuple[Sampling, Outcome]:
     rng = np.random.default_rng(0)
     independent, noise = (1 + spread * rng.normal(size=(2, 32)) for _ in range(2))
     rows = [
-        {"laziness": 0.0, "predicted": 1.0, "first_order": 1.0, "theorem": 20.0, "bias_share": 0.0, "radius": 0.9},
-        {"laziness": 0.9, "predicted": 18.5, "first_order": 19.0, "theorem": 3e3, "bias_share": 0.01, "radius": 0.9},
+        {"laziness": 0.0, "predicted": 1.0, "first_order": 1.0, "theorem": 20.0, "bias_share": 0.0},
+        {"laziness": 0.9, "predicted": 18.5, "first_order": 19.0, "theorem": 3e3, "bias_share": 0.01},
     ]
+    rows = [row | {"radius": 0.9, "basis": "one site", "doubt": 0.001} for row in rows]
     arrays = {
         "finite-sum/independent": independent,
         "finite-sum/markov": np.array([[1.0], [inflation]]) * noise,

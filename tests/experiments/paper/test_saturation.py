@@ -34,11 +34,19 @@ def made(
         errors.append(floor * (1 + 0.1 * rng.normal(size=seeds)))
         biases.append(np.array([np.sqrt(level), 0.0]) + spread * rng.normal(size=(seeds, 2)))
         floors.append(0.2 * 4 / point.M + (level if markov else 0.0))
-        levels.append(LEVEL * (point.step / STUDY.step_size) ** 2 if markov else 0.0)
+        predicted = 1.05 if point.H == 160 else 1.0
+        levels.append(LEVEL * (point.step / STUDY.step_size) ** 2 * predicted if markov else 0.0)
     agents = np.geomspace(4, 256, 5)
     arrays = {"error": np.stack(errors), "bias": np.stack(biases)}
     arrays |= {"curve/agents": agents, "curve/markov": 0.8 / agents + LEVEL}
-    facts = {"floors": floors, "levels": levels, "lasting": LEVEL, "saturation_agents": 80.0, "small_step_slope": small}
+    facts = {
+        "floors": floors,
+        "levels": levels,
+        "doubts": [0.001] * len(floors),
+        "lasting": LEVEL,
+        "saturation_agents": 80.0,
+        "small_step_slope": small,
+    }
     facts |= {"mixing_times": [9.0, 12.0], "independent/law": [0.2, 0.2 / 64]}
     facts |= {"additive/law": [0.2, 0.2 / 64 * additive_law]}
     return Outcome(arrays, facts)

@@ -27,6 +27,7 @@ def made(kept: float = 0.0, variance: float = 2 / 3, power: float = 4.0, plain: 
     arrays["tail"] = (seen + 0.01 * spread)[:, :, None] * noise
     arrays |= {"agents": np.array([4.0, 256.0]), "curve": (level + spread)[[0, 3]]}
     facts = {"levels": level.tolist(), "floors": (level + spread).tolist(), "saturation_agents": 20.0}
+    facts |= {"doubts": [0.001] * len(runs), "level_doubts": [[0.001, 0.001]] * len(runs)}
     facts |= {"variance": {"symmetric": variance, "rotating": variance_ratio(-TURN, np.eye(2))}, "powers": [2.0, power]}
     return Outcome(arrays, facts)
 

@@ -9,18 +9,16 @@ from ... import statistics
 from ...algorithms import AbstractAlgorithm, AbstractWrapper, parse
 from ...engine import Result
 from ...problems import Problem
-from ...theory import predict
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks
+from ..study.foresight import doubt, foresee, slope_doubt
 from ..study.instance import Instance, repeated
 
 ZERO = 1e-9
 """Closer to the root than this, relative to where the run began, is at the root."""
 PREDICTED = ("FedTD", "FedHSA")
 """Whose slope theory predicts; a projection that is far away changes nothing."""
-SLACK = 0.05
-"""How far a predicted slope may be off: the expansion is good to some per cent."""
 FLAT = 0.5
 """The last part of a run over which errors are averaged."""
 
@@ -106,7 +104,7 @@ class Systems(AbstractStudy):
                 "exchanges": cost.exchanges,
                 "bytes": 8 * M * (cost.floats_up + cost.floats_down),
                 "samples": cost.samples,
-                "slope": self._predicted_slope(name, equal) if name in PREDICTED else None,
+                **(self._predicted_slope(name, equal) if name in PREDICTED else {"slope": None, "doubt": None}),
             }
         return Outcome(arrays, facts)
 
@@ -121,13 +119,14 @@ class Systems(AbstractStudy):
         rounds, every = (n // algorithm.block_length for n in (self.samples, self.local_steps))
         return runner.simulate(problem, algorithm, rounds=rounds, every=every, seeds=seeds or self.seeds, key=self.key)
 
-    def _predicted_slope(self, name: str, equal: Problem) -> float:
-        """That of the floor in the number of agents, on logarithmic axes."""
+    def _predicted_slope(self, name: str, equal: Problem) -> dict[str, float]:
+        """That of the floor in the number of agents, on logarithmic axes, and how far off it may be."""
         algorithm = self.algorithm(name, equal)
         method = algorithm.algorithm if isinstance(algorithm, AbstractWrapper) else algorithm
-        first, last = self.copies[0], self.copies[-1]
-        floors = [predict(repeated(equal, copies), method).floor for copies in (first, last)]
-        return float(np.log(floors[1] / floors[0]) / np.log(last / first))
+        ends = self.copies[0], self.copies[-1]
+        found = [foresee(repeated(equal, copies), method) for copies in ends]
+        slope = statistics.power(ends, [prediction.floor for prediction in found])
+        return {"slope": slope, "doubt": slope_doubt(ends, [doubt(prediction) for prediction in found])}
 
     def bias(self, outcome: Outcome, name: str) -> float:
         """The root-mean-square distance to the root in the long run without noise, relative to the start's."""
@@ -225,7 +224,7 @@ class Systems(AbstractStudy):
             if SYSTEMS[name].moves != "steps" and name != "distributed TD":
                 checks.inside(f"{name}, slope", words, slope, -1.2, -0.8)
             if (expected := outcome.facts[name]["slope"]) is not None:
-                limits = {"slack": SLACK, "precision": 0.15, "relative": False}
+                limits = {"slack": outcome.facts[name]["doubt"], "precision": 0.15, "relative": False}
                 checks.equals(f"{name}, slope", words, slope, expected, **limits)
 
     def table(self, outcome: Outcome) -> Table:

@@ -11,14 +11,12 @@ from ...algorithms import AbstractAlgorithm, FedHSA, LocalSA
 from ..study import figures, traces
 from ..study.base import AbstractStudy, Outcome, Runner, Table
 from ..study.checks import Checks
+from ..study.foresight import law
 from ..study.instance import Instance, draw_stable
 from .assumptions import check_assumptions, condition_sentence, examine
 
 DEEP = 1e-20
 """The squared error that counts as none."""
-EXPANSION = "prediction to second order in the noise"
-WITHIN = 0.05
-"""How far predictions that are no exact laws may be off, as a part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,10 +115,10 @@ class Comparison(AbstractStudy):
                 f"Local SA's floor relative to FedHSA's is on the predicted side of 1 (prediction {local / fed:.3g})."
             )
             checks.inside("order", statement, ratio, low, high)
-        for label, curve in curves.items() if self.ordered else ():
-            law, slack = ("exact law", 0.0) if curve["basis"] == "exact" else (EXPANSION, WITHIN)
+        for label, curve in curves.items():
             name, floor = f"floor of {label}", traces.floor(outcome, label)
-            checks.equals(name, f"The floor is that of the {law}.", floor, curve["predicted_floor"], slack=slack)
+            statement = f"The floor is that of the {law(curve['basis'])}."
+            checks.equals(name, statement, floor, curve["predicted_floor"], slack=curve["doubt"])
         traces.fail_unsettled(outcome, checks)
         check_assumptions(checks, outcome.facts)
 
@@ -135,22 +133,9 @@ class Comparison(AbstractStudy):
             f"{local.value:.3g} (predicted {curves['LocalSA']['predicted_floor']:.3g}): {better} is lower by a factor "
             f"of {factor:.3g}. Of Local SA's floor {100 * biased:.0f} % is squared bias.",
             *self._moved(outcome),
-            *([] if self.ordered else [self._limits(outcome)]),
             self._flatness(outcome, slow),
             condition_sentence(outcome.facts),
         ]
-
-    def _limits(self, outcome: Outcome) -> str:
-        """How far the prediction is off where it is not claimed to be near."""
-        off = {
-            label: 100 * (curve["predicted_floor"] / traces.floor(outcome, label).value - 1)
-            for label, curve in outcome.facts["curves"].items()
-        }
-        return (
-            f"The predicted floors are off by {off['FedHSA']:+.0f} % (FedHSA) and {off['LocalSA']:+.0f} % (Local SA): "
-            "on slow chains an agent repeats nearly the same step many times, more than an expansion to second order "
-            "in the noise follows. It is asked here only which of the two is lower."
-        )
 
     def _flatness(self, outcome: Outcome, slow: dict[str, float]) -> str:
         rounds = max(curve["settled"] for curve in outcome.facts["curves"].values())

@@ -9,19 +9,16 @@ import numpy as np
 from ... import statistics
 from ...algorithms import FedHSA, corollary_step
 from ...problems import Problem
-from ...theory import Constants, bounds, constants, predict
+from ...theory import Constants, bounds, constants
 from ...theory.paper.bounds import paper_mu
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks
+from ..study.foresight import doubt, foresee, slope_doubt
 from ..study.instance import Instance, repeated
 
 FLAT = 0.1
 """The largest slope that counts as none."""
-SLOPE_SLACK = 0.02
-"""How far predicted slopes may be off: floors that are 5 % off over a factor of 9 change them by so much."""
-WITHIN = 0.05
-"""How far predicted floors may be off, as a part."""
 CURVE = 24
 """How many points the predicted curve outside the condition has."""
 AXES = ("T", "H", "M")
@@ -109,8 +106,8 @@ class Corollary(AbstractStudy):
         seeds = min(self.seeds, self.outside_seeds)
         arrays |= self._measure(runner, cohort, known, outside, seeds, "outside", len(points))
         many = np.geomspace(cohort.num_agents, outside[-1].M, CURVE)
-        curve = [_predict(cohort, known, outside[0]._replace(M=round(M))) for M in many]
-        arrays |= {"curve/agents": many.round(), "curve/predicted": np.array([predicted for *_, predicted in curve])}
+        curve = [_floor(cohort, known, outside[0]._replace(M=round(M))) for M in many]
+        arrays |= {"curve/agents": many.round(), "curve/predicted": np.array(curve)}
         return Outcome(
             arrays,
             {
@@ -186,7 +183,8 @@ class Corollary(AbstractStudy):
             of = f"Slope of log(error MHT / log(MHT)) against log {axis} ({LOOKS[axis].name})"
             name = f"slope in {axis}"
             checks.inside(name, f"{of}: flat", found, -FLAT, FLAT)
-            options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": FLAT, "relative": False}
+            at, doubts = scaled(outcome, axis)[0], outcome.arrays["inside/doubt"][outcome.facts["sweeps"][axis]]
+            options: dict[str, Any] = {"slack": slope_doubt(at, doubts), "precision": FLAT, "relative": False}
             statement, expected = f"{of}: as predicted", predicted_slope(outcome, axis)
             checks.equals(f"{name}, predicted", statement, found, expected, **options)
         last = points(outcome, "outside")[-1]
@@ -195,7 +193,7 @@ class Corollary(AbstractStudy):
         checks.inside("outside", statement, over_plateau(outcome, -1), 2.0, math.inf)
         measured = statistics.mean(outcome.arrays["outside/error"][-1])
         expected = float(outcome.arrays["outside/predicted"][-1])
-        options = {"slack": WITHIN, "precision": 0.25}
+        options = {"slack": float(outcome.arrays["outside/doubt"][-1]), "precision": 0.25}
         checks.equals("outside, predicted", f"{where}: error, as predicted", measured, expected, **options)
 
     def table(self, outcome: Outcome) -> Table:
@@ -248,25 +246,30 @@ class Corollary(AbstractStudy):
         """Each point's step, rounds asked for, predicted error, and the error of every seed, after so many runs."""
         rows = []
         for k, point in enumerate(points):
-            step, asked, predicted = _predict(cohort, known, point)
+            step, asked = _step(known, point)
             problem = repeated(cohort, point.M // cohort.num_agents)
+            prediction = foresee(problem, FedHSA(step, local_steps=point.H))
             key = 1000 * self.key + runs + k  # every point has noise of its own
             settings: dict[str, Any] = {"rounds": point.T, "seeds": seeds, "key": key}
-            result = runner.simulate(problem, FedHSA(step, local_steps=point.H), **settings)
+            result = runner.simulate(problem, prediction.algorithm, **settings)
             error = result.error[:, 1 + int(self.settled * point.T) :].mean(1)
-            rows.append((step, asked, predicted, error))
-        names = ("step", "asked", "predicted", "error")
+            rows.append((step, asked, prediction.floor, doubt(prediction), error))
+        names = ("step", "asked", "predicted", "doubt", "error")
         columns = (np.array(column) for column in zip(*rows, strict=True))
         return {f"{part}/{name}": column for name, column in zip(names, columns, strict=True)}
 
 
-def _predict(cohort: Problem, known: Constants, point: Point) -> tuple[float, float, float]:
-    """The corollary's step, the rounds that its condition asks for, and the predicted error."""
+def _step(known: Constants, point: Point) -> tuple[float, float]:
+    """The corollary's step, and the rounds that its condition asks for."""
     step = corollary_step(known.mu, *point)
     tau_bar = max(1.0, known.tau((point.H * step) ** 2))
     symbols = {"L": known.L, "mu": known.mu, "rho": known.rho, "tau_bar": tau_bar}
-    asked = bounds.corollary_1_rounds(T=point.T, M=point.M, H=point.H, **symbols)
-    return step, asked, predict(cohort, FedHSA(step, local_steps=point.H)).floor_at(point.M)
+    return step, bounds.corollary_1_rounds(T=point.T, M=point.M, H=point.H, **symbols)
+
+
+def _floor(cohort: Problem, known: Constants, point: Point) -> float:
+    """The predicted error with any number of agents like those of the cohort."""
+    return foresee(cohort, FedHSA(_step(known, point)[0], local_steps=point.H)).floor_at(point.M)
 
 
 def _plot_series(ax: figures.Axes, series: str, at: Any, samples: np.ndarray, label: str) -> None:

@@ -9,17 +9,16 @@ from ... import _check, statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
 from ...sources import FiniteChain, Transitions
-from ...theory import Prediction, first_order_covariance, mixing, predict
+from ...theory import Prediction, first_order_covariance, mixing
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table
 from ..study.checks import Checks
-from ..study.instance import Instance, settling
+from ..study.foresight import doubt, foresee, settling
+from ..study.instance import Instance
 
 SETTLED = 0.01
 """What a deviation may keep of itself before floors are measured; the variance then lacks the square of it."""
 FAMILIES = ("finite-sum", "td")
-WITHIN = 0.05
-"""How far the expansion may be off, as a part."""
 FIRST_ORDER_WITHIN = 0.1
 """How far first-order theory may be off at the steps used, as a part."""
 PRECISION = 0.15
@@ -102,7 +101,7 @@ class Sampling(AbstractStudy):
 
     def _follow(self, runner: Runner, problem: Problem, family: str) -> "_Followed":
         algorithm = FedHSA(self.step_size(family), local_steps=self.local_steps)
-        prediction = predict(problem, algorithm)
+        prediction = foresee(problem, algorithm)
         before = settling(prediction, SETTLED)
         settings = {"rounds": before + self.rounds, "seeds": self.seeds, "key": self.key, "theta": problem.theta_star}
         floors = runner.simulate(problem, algorithm, **settings).error[:, before + 1 :].mean(1)
@@ -134,9 +133,9 @@ class Sampling(AbstractStudy):
             below.set_ylim(min(low, 0.85), max(high, 1.15))
             below.set_xlabel("slowdown of the chains, 1 / (1 - laziness)")
         axes[0, 0].set_ylabel("floor relative to i.i.d. sampling")
-        axes[1, 0].set_ylabel("by expansion")
+        axes[1, 0].set_ylabel("by prediction")
         colour = figures.COLOURS["FedHSA"]
-        entries = {"FedHSA": figures.dots(colour), "expansion": figures.dashed(colour)}
+        entries = {"FedHSA": figures.dots(colour), "prediction": figures.dashed(colour)}
         entries |= {"long-run variance": FIRST_ORDER, r"$\bar\tau / (1 - \rho)$": THEOREM}
         figures.legend(figure, entries, 4 if many > 1 else 2, title=f"95 % intervals, {self.seeds} seeds")
 
@@ -147,8 +146,8 @@ class Sampling(AbstractStudy):
             slower = f"{1 / (1 - last['laziness']):.3g} times slower than those drawn"
             said.append(
                 f"On the {figures.LOOKS[family].name} problem, with chains that mix {slower}, the floor is "
-                f"{found:.3g} times that of independent sampling; the expansion predicts "
-                f"{last['predicted']:.3g}, the long-run variance of the noise alone {last['first_order']:.3g}."
+                f"{found:.3g} times that of independent sampling; predicted are "
+                f"{last['predicted']:.3g}, and {last['first_order']:.3g} from the long-run variance of the noise alone."
             )
             drawn = self._inflation(outcome, family, 0)
             if family == "td" and drawn.high < 1:
@@ -178,7 +177,7 @@ class Sampling(AbstractStudy):
             for i, row in enumerate(rows):
                 lazy, measured = f"laziness {row['laziness']:g}", self._inflation(outcome, family, i)
                 for against, theory, slack in (
-                    ("expansion", row["predicted"], WITHIN),
+                    ("prediction", row["predicted"], row["doubt"]),
                     ("ratio of long-run variances", row["first_order"], FIRST_ORDER_WITHIN),
                 ):
                     name = f"{family}, {lazy}, {against}"
@@ -237,6 +236,8 @@ def _row(pair: _Pair, alpha: float) -> dict[str, Any]:
     return {
         "laziness": pair.laziness,
         "predicted": prediction.floor / independent.prediction.floor,
+        "basis": prediction.basis,
+        "doubt": doubt(prediction) + doubt(independent.prediction),
         "first_order": pair.markov.first_order / independent.first_order,
         "theorem": _theorem_factor(pair.markov.problem, alpha),
         "bias_share": float(prediction.bias @ prediction.bias) / prediction.floor,

@@ -10,11 +10,12 @@ import numpy as np
 from ... import statistics
 from ...algorithms import FedHSA
 from ...problems import Problem
-from ...theory import Prediction, constants, predict
+from ...theory import Prediction, constants
 from ..study import figures
 from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks
-from ..study.instance import Instance, repeated, settling
+from ..study.foresight import WIDEST, doubt, foresee, settling, slope_doubt
+from ..study.instance import Instance, repeated
 
 LOOKS = {
     "markov": figures.Look("TD, Markov sampling", "#0072B2", "o"),
@@ -24,14 +25,10 @@ LOOKS = {
 """How each kind of noise is called and drawn."""
 SETTLED = 1e-3
 """What the mean may keep of its way from the start before anything is measured."""
-WITHIN = 0.05
-"""How far predictions that are no exact laws may be off, as a part."""
 CONTROLS = 0.25
 """The part of the samples that the controls take: what they show is less noisy."""
 FEWER = 4
 """How many times the samples runs with fewer agents take, which cost less."""
-SLOPE_SLACK = 0.05
-"""How far the predicted slope may be off."""
 SMALL_STEPS = (0.01, 0.02)
 """Parts of the step at which the slope that small steps tend to is predicted."""
 UNBIASED = 0.1
@@ -94,23 +91,28 @@ class Saturation(AbstractStudy):
         quadratic = Instance("quadratic", td.num_agents, {"dim": td.dim, "start": "stationary"}, self.instance.key)
         cohorts = {"markov": td, "independent": td.iid(), "additive": quadratic.build()}
         points = self.points()
-        errors, biases, predictions = zip(*(self._measure(runner, cohorts[p.kind], p) for p in points), strict=True)
+        predictions = [self._predict(cohorts[p.kind], p) for p in points]
+        roots = [cohorts[p.kind].theta_star for p in points]
+        measured = (self._measure(runner, *run) for run in zip(roots, points, predictions, strict=True))
+        errors, biases = zip(*measured, strict=True)
         main, curve = predictions[0], np.geomspace(points[0].M, self._most(), CURVE)
         arrays = {"error": np.stack(errors), "bias": np.stack(biases)}
         arrays |= {"curve/agents": curve, "curve/markov": np.array([main.floor_at(M) for M in curve])}
         facts: dict[str, Any] = {
-            "floors": [p.floor_at(point.M) for p, point in zip(predictions, points, strict=True)],
-            "levels": [_level(p, point.M) for p, point in zip(predictions, points, strict=True)],
+            "floors": [prediction.floor for prediction in predictions],
+            "doubts": [doubt(prediction) for prediction in predictions],
+            "levels": [float(prediction.bias @ prediction.bias) for prediction in predictions],
             "lasting": float(main.persistent_bias @ main.persistent_bias),
             "saturation_agents": main.saturation_agents,
             "mixing_times": constants(td).mixing_times.tolist(),
         }
-        small = [predict(td, FedHSA(part * self.step_size, local_steps=self.local_steps)) for part in SMALL_STEPS]
-        facts["small_step_slope"] = statistics.power(SMALL_STEPS, [_level(p, self._most()) for p in small])
+        many = points[0]._replace(M=self._most())
+        small = [self._predict(td, many._replace(step=part * self.step_size)) for part in SMALL_STEPS]
+        facts["small_step_slope"] = statistics.power(SMALL_STEPS, [float(p.bias @ p.bias) for p in small])
         for point, prediction in zip(points, predictions, strict=True):
             if point.kind != "markov":
-                many = predict(repeated(prediction.problem, self.copies[-1]), prediction.algorithm)
-                facts[f"{point.kind}/law"] = [prediction.floor, many.floor]
+                alone = self._predict(cohorts[point.kind], point._replace(M=td.num_agents))
+                facts[f"{point.kind}/law"] = [alone.floor, prediction.floor]
         return Outcome(arrays, facts)
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
@@ -223,16 +225,20 @@ class Saturation(AbstractStudy):
     def _most(self) -> int:
         return self.instance.num_agents * self.copies[-1]
 
-    def _measure(self, runner: Runner, cohort: Problem, point: Point) -> tuple[np.ndarray, np.ndarray, Prediction]:
-        """The mean error of every seed, the mean of its parameter minus the root, and the cohort's prediction."""
-        algorithm = FedHSA(point.step, local_steps=point.H)
-        prediction = predict(cohort, algorithm)
-        before, problem = settling(prediction, SETTLED), repeated(cohort, point.M // cohort.num_agents)
+    def _predict(self, cohort: Problem, point: Point) -> Prediction:
+        problem = repeated(cohort, point.M // cohort.num_agents)
+        return foresee(problem, FedHSA(point.step, local_steps=point.H))
+
+    def _measure(
+        self, runner: Runner, root: np.ndarray, point: Point, prediction: Prediction
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The mean error of every seed, and the mean of its parameter minus the root."""
+        before = settling(prediction, SETTLED)
         rounds = before + math.ceil(self._samples(point) / point.H)
-        settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "theta": cohort.theta_star}
-        result = runner.simulate(problem, algorithm, rounds=rounds, record=("theta",), **settings)
-        bias = (result.records["theta"][:, before + 1 :] - cohort.theta_star).mean(1)
-        return result.error[:, before + 1 :].mean(1), bias, prediction
+        settings: dict[str, Any] = {"rounds": rounds, "seeds": self.seeds, "key": self.key, "theta": root}
+        result = runner.simulate(prediction.problem, prediction.algorithm, record=("theta",), **settings)
+        bias = (result.records["theta"][:, before + 1 :] - root).mean(1)
+        return result.error[:, before + 1 :].mean(1), bias
 
     def _samples(self, point: Point) -> float:
         """Local steps of every agent that count: more where they are cheap or the bias is small."""
@@ -254,6 +260,11 @@ class Saturation(AbstractStudy):
         levels = [outcome.facts["levels"][k] for k in self.rows("step")]
         return statistics.power(self.step_sweep, levels)
 
+    def _level_doubt(self, outcome: Outcome, k: int) -> float:
+        """How far a predicted level may be off, as a part: what is left out of the floor may all be bias."""
+        floor, level, part = (outcome.facts[name][k] for name in ("floors", "levels", "doubts"))
+        return min(part * floor / level, WIDEST)
+
     def _growth(self, outcome: Outcome) -> statistics.Estimate:
         """The level at the most local steps over that at the second most."""
         *_, below, above = (statistics.squared_bias_samples(outcome.arrays["bias"][k]) for k in self.rows("H"))
@@ -263,8 +274,8 @@ class Saturation(AbstractStudy):
         for k in self.rows("M"):
             M, expected = self.points()[k].M, outcome.facts["floors"][k]
             name, statement = f"floor, M = {M}", f"Floor with M = {M}, as predicted"
-            measured = statistics.mean(outcome.arrays["error"][k])
-            checks.equals(name, statement, measured, expected, slack=WITHIN, precision=0.15)
+            measured, options = statistics.mean(outcome.arrays["error"][k]), {"slack": outcome.facts["doubts"][k]}
+            checks.equals(name, statement, measured, expected, precision=0.15, **options)
         statement = f"Floor with M = {self._most()}, over what 1/M makes of that of one cohort"
         checks.above("floor, over 1/M", statement, self._excess(outcome), 2.0)
 
@@ -272,7 +283,8 @@ class Saturation(AbstractStudy):
         predicted = self._predicted_slope(outcome)
         of = f"Slope of log(squared bias) against log(step) at H = {self.local_steps}, M = {self._most()}"
         statement = f"{of}: as predicted at these steps; 2 is its limit at small ones"
-        options: dict[str, Any] = {"slack": SLOPE_SLACK, "precision": 0.3, "relative": False}
+        slack = slope_doubt(self.step_sweep, [self._level_doubt(outcome, k) for k in self.rows("step")])
+        options: dict[str, Any] = {"slack": slack, "precision": 0.3, "relative": False}
         checks.equals("slope in the step", statement, self._slope(outcome), predicted, **options)
         statement = f"{of}: predicted at {SMALL_STEPS[0]:g} of the step"
         limit = outcome.facts["small_step_slope"]
@@ -282,7 +294,7 @@ class Saturation(AbstractStudy):
             measured = statistics.squared_bias(outcome.arrays["bias"][k])
             statement = f"Squared bias at H = {H}, M = {self._most()}, as predicted"
             name = f"bias, H = {H}"
-            checks.equals(name, statement, measured, expected, slack=WITHIN, precision=0.4)
+            checks.equals(name, statement, measured, expected, slack=self._level_doubt(outcome, k), precision=0.4)
         second, first = self.local_step_sweep[-2:]
         statement = f"Squared bias at H = {first} over that at H = {second}, several mixing times: hardly any growth"
         checks.inside("bias, growth in H", statement, self._growth(outcome), -math.inf, FLATTENED)
@@ -310,10 +322,3 @@ def _logarithmic(ax: figures.Axes, ticks: Sequence[float]) -> None:
     figures.ticks(ax, ticks)
     figures.plain_numbers(ax)
     figures.grid(ax)
-
-
-def _level(prediction: Prediction, agents: int) -> float:
-    """The predicted squared bias with so many agents."""
-    lasting, share = prediction.persistent_bias, prediction.problem.num_agents / agents
-    bias = lasting + share * (prediction.bias - lasting)
-    return float(bias @ bias)

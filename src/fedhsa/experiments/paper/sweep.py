@@ -11,10 +11,9 @@ from ...algorithms import FedHSA
 from ..study import figures, traces
 from ..study.base import AbstractStudy, Outcome, Runner, Table
 from ..study.checks import Checks
+from ..study.foresight import slope_doubt
 from ..study.instance import Instance, draw_stable
 
-SLOPE_SLACK = 0.02
-"""How far predicted slopes may be off: floors 5 % off at both ends of a factor of 100 change them by so much."""
 SHADES = ("#7CC4EE", "#2E93D1", "#0072B2", "#003E63", "#001C2E")
 """FedHSA's blue from light to dark, for more and more agents."""
 
@@ -105,11 +104,11 @@ class AgentSweep(AbstractStudy):
         ]
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
-        exact = all(curve["basis"] == "exact" for curve in outcome.facts["curves"].values())
         found, expected = self.slope(outcome), self.predicted_slope(outcome)
         statement = "More agents lower the floor: its slope in their number is negative."
         checks.inside("falls", statement, found, -math.inf, 0.0)
-        statement, slack = "The slope of the floor is that of the predicted floors.", 0.0 if exact else SLOPE_SLACK
+        statement, doubts = "The slope of the floor is that of the predicted floors.", outcome.facts["curves"].values()
+        slack = slope_doubt(outcome.facts["agents"], [curve["doubt"] for curve in doubts])
         checks.equals("slope", statement, found, expected, slack=slack, precision=0.1, relative=False)
         traces.fail_unsettled(outcome, checks)
 

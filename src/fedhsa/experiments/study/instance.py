@@ -3,14 +3,12 @@
 import dataclasses
 import functools
 import inspect
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import PROBLEMS, Problem
-from ...theory import Prediction
 from ...theory.maps.rounds import require_rule
 
 TRIES = 20
@@ -91,11 +89,6 @@ def repeated(cohort: Problem, copies: int) -> Problem:
         12
     """
     return cohort.take([*range(cohort.num_agents)] * copies)
-
-
-def settling(prediction: Prediction, part: float) -> int:
-    """The rounds until a deviation of the mean has sunk to this part of itself."""
-    return math.ceil(math.log(part) / math.log(prediction.spectral_radius))
 
 
 def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:

@@ -11,9 +11,9 @@ from ...plots import Curve
 from ...problems import Problem
 from ...sources import Silent
 from ...statistics import Estimate
-from ...theory import predict
 from .base import Outcome, Runner, Table
 from .checks import FAIL, Checks
+from .foresight import doubt, foresee
 
 SETTLED = 1.02
 """A predicted error within so much of its floor counts as settled."""
@@ -36,7 +36,7 @@ def follow(
 ) -> Followed:
     """Predicts and simulates one curve."""
     runner.stop_if_asked()
-    prediction = predict(problem, algorithm)
+    prediction = foresee(problem, algorithm)
     if not prediction.stable:
         raise ValueError(
             f"{type(algorithm).__name__} diverges with these settings (spectral radius "
@@ -51,6 +51,7 @@ def follow(
         "basis": prediction.basis,
         "radius": prediction.spectral_radius,
         "predicted_floor": floor,
+        "doubt": doubt(prediction),
         "predicted_bias": float(prediction.bias @ prediction.bias),
         "settled": None if settled is None else int(settled),
         "diverged": int((result.failed_round >= 0).sum()),
