@@ -127,4 +127,4 @@ class Checks:
 
 
 def _amount(part: float, relative: bool) -> str:
-    return f"{100 * part:g} %" if relative else f"{part:g}"
+    return f"{100 * part:.3g} %" if relative else f"{part:.3g}"

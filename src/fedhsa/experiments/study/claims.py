@@ -35,7 +35,8 @@ CLAIMS: dict[int, tuple[str, str]] = {
     3: (
         "Lower floor",
         "With Markov noise FedHSA's error floor is below Local SA's on the paper's settings, and both are where the "
-        "exact law puts them, or within 5 % of where an expansion does; elsewhere the order is the predicted one.",
+        "exact law puts them, or another one up to what that leaves out; elsewhere the lower floor is whose theory "
+        "says it is, Local SA's among them.",
     ),
     4: (
         "Linear speed-up",
