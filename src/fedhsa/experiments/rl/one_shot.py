@@ -160,8 +160,8 @@ class OneShot(AbstractStudy):
             f"An episode has {LENGTH} steps on average, and is counted as {LENGTH} steps. Values start at 0.5, as in "
             "the textbook; the source does not state its start.",
             "Agents are independent and alike, so their average has the mean of one and a variance n times smaller, "
-            "exactly and at all times. Bias and variance at the larger step are estimated from samples, to first order in "
-            "the step.",
+            "exactly and at all times. Bias and variance at the larger step are estimated from samples, to first "
+            "order in the step.",
         ]
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
