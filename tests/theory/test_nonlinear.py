@@ -17,6 +17,7 @@ from fedhsa.theory.laws.curvature import CurvedLaw
 from theory import logistic_runs
 
 METHODS = {"FedHSA": fh.FedHSA, "LocalSA": fh.LocalSA}
+SAMPLING = ("iid", "Markov")
 GENTLE = ((0.02, 50), (0.05, 20), (0.1, 10))
 
 
@@ -48,7 +49,7 @@ def named(cases):
     return {str(case): case for case in cases}
 
 
-SOME = named(c for c in logistic_runs.CASES if c.M == 16 and c.sampling in ("iid", "lazy") and c[3:] == (0.05, 20))
+SOME = named(logistic_runs.Case(16, *which, 0.05, 20) for which in (("iid", "FedHSA"), ("lazy", "LocalSA")))
 TARGETS = named(c for c in logistic_runs.CASES if c.M > 1 and c[3:] in GENTLE and c.sampling != "sticky")
 
 
@@ -80,7 +81,7 @@ def test_floors_without_a_warning_are_within_a_tenth_at_any_step(M, sampling):
             assert floor < (0.3 if warned else 0.1), case
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["FedHSA", pytest.param("LocalSA", marks=pytest.mark.slow)])
 def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
     """Half a step, twenty times: the floor of the problem linearised at the root was far too low, without a word."""
     case = logistic_runs.Case(16, "iid", method, 0.5, 20)
@@ -111,8 +112,10 @@ def test_without_noise_local_sa_goes_where_its_rounds_go():
     assert (predict(problem, fh.FedHSA(eta, H)).bias == 0).all()
 
 
-@pytest.mark.parametrize("correction", [1.0, 0.0], ids=["FedHSA", "LocalSA"])
-@pytest.mark.parametrize("sampling", ["iid", "Markov"])
+@pytest.mark.parametrize(
+    ("correction", "sampling"),
+    [(1.0, "Markov"), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1.0, "iid"), (0.0, "Markov")))],
+)
 def test_the_mean_of_infinitely_many_agents_is_that_of_all_trajectories(correction, sampling):
     """Two kinds of agents, three examples, four local steps: the fixed point of the mean over all 81 trajectories.
 
@@ -161,8 +164,10 @@ class Disguised(fh.problems.AbstractAgent):
         return self.agent.operator(theta, o)
 
 
-@pytest.mark.parametrize("algorithm", [fh.FedHSA(0.1, 6, 0.8), fh.LocalSA(0.1, 6)], ids=str)
-@pytest.mark.parametrize("sampling", ["iid", "Markov"])
+@pytest.mark.parametrize(
+    ("algorithm", "sampling"),
+    [(fh.LocalSA(0.1, 6), "iid"), *(pytest.param(fh.FedHSA(0.1, 6, 0.8), s, marks=pytest.mark.slow) for s in SAMPLING)],
+)
 def test_what_is_affine_is_not_bent(algorithm, sampling):
     """Averages over the spread change nothing then: bias, covariance and transients are those of the affine problem."""
     problem = fh.problems.finite_sum.random(3, 3, 2, laziness=0.5, key=3, eigenvalues=(0.2, 1.0))

@@ -22,10 +22,10 @@ from ..maps.rounds import LocalRule, require_rule
 from .finite import FiniteLaw, chain_of, finite_law
 from .moments import AbstractLaw, Moments, TooLargeError
 
-LARGEST, BATCH = 4 * 10**9, 10**7
-"""How many numbers a round of all agents may have to average, and how many are averaged at once."""
-CLOSE = 1e-2
-"""At which part of the way the last step to the fixed point is made: what is left is much less."""
+LARGEST, LARGEST_AGENT, BATCH = 4 * 10**9, 10**8, 10**6
+"""How many numbers a round of all agents, and a step of one, may have to average, and how many are best at once."""
+CLOSE = 0.05
+"""At which part of the bias the last step to the fixed point is made: what is left is much less."""
 MOST = 50
 ROUNDING = 1e-12
 JITTER = 1e-12
@@ -71,14 +71,14 @@ class CurvedLaw(AbstractLaw):
         self.inverse = np.linalg.inv(np.eye(problem.dim) - rule.transition(A))
         self.limit = problem.root
         if rule.correction < 1 and rule.local_steps > 1:  # otherwise it is the root
-            self.limit, _ = _settle(self.noiseless, problem.root, self.inverse, 1e-12)
+            self.limit, _ = self._settle(self.noiseless, problem.root, ROUNDING)
         self.finite = finite_law(problem.agents.source)
         if self.finite is None:
             self.many = self.limit
             self._see(linearised(problem, self.noiseless(self.limit).paths))
         else:
             self.field, nothing = _MeanField(problem, rule, self.finite), np.zeros_like(A[0])
-            self.many, at = _settle(lambda theta: self.field(theta, nothing, 0.0), self.limit, self.inverse)
+            self.many, at = self._settle(lambda theta: self.field(theta, nothing, 0.0), self.limit)
             self._see(at)
         self.basis, self.A_bar = "exact" if self.finite is None else "mean field", A.mean(0)
 
@@ -116,15 +116,29 @@ class CurvedLaw(AbstractLaw):
             return Moments(self.heterogeneity_bias, E)
         for _ in range(3):
             before, (mean, E) = E, self.law.stationary()
-            found, at = _settle(lambda theta, E=E: self.field(theta, E, share), found, self.inverse)
+            found, at = self._settle(lambda theta, E=E: self.field(theta, E, share), found)
             if np.trace(E - before) < NEGLIGIBLE * self.spread:
                 break
             self._see(at)
         if not self.finite.independent:  # what few agents add: of the affine problem, its law minus its mean field
             field = _MeanField(self.model, self.rule, self.finite)
-            many, _ = _settle(lambda theta: field(theta, E, share), found, self.inverse)
+            many, _ = self._settle(lambda theta: field(theta, E, share), found)
             found = found + self.model.root + mean - many
         return Moments(found - self.problem.root, E)
+
+    def _settle(self, round: Callable[[np.ndarray], Any], theta: np.ndarray, close: float = CLOSE):
+        """The point that a round does not move, by Broyden's method from $(I - \\Phi)^{-1}$; and the last round."""
+        at, step, inverse = round(theta), theta, self.inverse
+        for _ in range(MOST):
+            step = inverse @ at.move
+            theta = theta + step
+            rest = ROUNDING * np.linalg.norm(theta) + 1e-6 * math.sqrt(at.spread)
+            if np.linalg.norm(step) <= close * np.linalg.norm(theta - self.problem.root) + rest:
+                return theta, at
+            before, at = at, round(theta)
+            fallen, row = before.move - at.move, step @ inverse
+            inverse = inverse + np.outer(step - inverse @ fallen, row) / (row @ fallen)
+        raise ArithmeticError(f"The mean of the method does not settle: after {MOST} steps it still moves by {step}.")
 
     def _see(self, at: "Problem | _Round") -> None:
         """Makes the affine problem, and its law."""
@@ -184,22 +198,6 @@ def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) ->
                 law.stationary()
             return law
     return law_of(linearised(problem), algorithm)
-
-
-def _settle(round: Callable[[np.ndarray], Any], theta: np.ndarray, inverse: np.ndarray, close: float = CLOSE):
-    """The point that a round does not move, by Broyden's method from the inverse of $I - \\Phi$, and the last round."""
-    start, at = theta, round(theta)
-    step = start
-    for _ in range(MOST):
-        step = inverse @ at.move
-        theta = theta + step
-        rest = ROUNDING * np.linalg.norm(theta) + 1e-6 * math.sqrt(at.spread)
-        if np.linalg.norm(step) <= close * np.linalg.norm(theta - start) + rest:
-            return theta, at
-        before, at = at, round(theta)
-        fallen, row = before.move - at.move, step @ inverse
-        inverse = inverse + np.outer(step - inverse @ fallen, row) / (row @ fallen)
-    raise ArithmeticError(f"The mean of the method does not settle: after {MOST} steps it still moves by {step}.")
 
 
 class _Quiet(NamedTuple):
@@ -291,13 +289,15 @@ class _MeanField:
         self.rule, self.agents = rule, problem.flat_agents
         anchored = rule.correction > 0
         each = (law.num_outcomes if anchored else 1) * law.num_outcomes * (2 * problem.dim + 1) * problem.dim
-        needed = float(problem.num_agents) * rule.local_steps * each
-        if needed > LARGEST or each > 10 * BATCH:
+        M = problem.num_agents
+        needed = float(M) * rule.local_steps * each
+        if needed > LARGEST or each > LARGEST_AGENT:
             raise TooLargeError(
                 f"A round averages over {needed:.2g} numbers, more than {LARGEST:.2g}: what the curvature of "
                 f"{type(problem.agents).__name__} does to the mean is not computed at this size."
             )
-        self.kind = _Kind(law.pairs, law.independent, anchored, max(1, BATCH // each))
+        together = max(n for n in range(1, M + 1) if M % n == 0 and (n == 1 or n * each <= BATCH))
+        self.kind = _Kind(law.pairs, law.independent, anchored, together)
 
     def __call__(self, theta: np.ndarray, covariance: np.ndarray, share: float) -> _Round:
         jitter = JITTER * np.trace(covariance) + SMALLEST
@@ -306,15 +306,18 @@ class _MeanField:
         with precision():
             shared = tree.to_device(_Shared(theta, root, *numbers, np.int64(self.rule.local_steps)), "float64")
             agents = tree.to_device(self.agents, "float64")
-            moves, spreads, A, g = tree.to_host(_round(agents, shared, self.kind))
+            found = tree.to_host(_round(agents, shared, self.kind))
+        moves, spreads, A, g = (x.reshape(-1, *x.shape[2:]) for x in found)
         return _Round(self.rule.server_step * moves.mean(0), float(spreads.mean()) / self.rule.local_steps, A, g)
 
 
 @eqx.filter_jit
 def _round(agents, shared: _Shared, kind: _Kind):
-    anchors = jax.lax.map(lambda agent: _anchor(agent, shared, kind)[2:], agents, batch_size=kind.batch)
-    average = jax.tree.map(lambda x: jnp.mean(x, axis=0), anchors)
-    return jax.lax.map(lambda agent: _local(agent, shared, average, kind), agents, batch_size=kind.batch)
+    anchors = jax.vmap(lambda agent: _anchor(agent, shared, kind))(agents)
+    average = jax.tree.map(lambda x: jnp.mean(x, axis=0), anchors[2:])
+    some = jax.tree.map(lambda x: x.reshape(-1, kind.batch, *x.shape[1:]), (agents, anchors))
+    local = jax.vmap(lambda agent, own: _local(agent, own, shared, average, kind))
+    return jax.lax.map(lambda inputs: local(*inputs), some)
 
 
 class _Anchor(NamedTuple):
@@ -335,11 +338,11 @@ def _anchor(agent, shared: _Shared, kind: _Kind) -> _Anchor:
     return _Anchor(values, columns, value, column, jnp.einsum("o,oak,obk->ab", w, noise, noise))
 
 
-def _local(agent, shared: _Shared, average, kind: _Kind):
+def _local(agent, own: _Anchor, shared: _Shared, average, kind: _Kind):
     theta, start, share, eta, kappa, H = shared
     w, K = _chain(agent, kind)
     outcomes, d = w.size, theta.size
-    own, (value, column, noise) = _anchor(agent, shared, kind), average
+    value, column, noise = average
     if kind.anchored:  # c = kappa (g_bar - g_i), given the first observation; the agent is part of the average
         weights, p = w, jnp.eye(outcomes)
         c = kappa * ((value - share * own.value)[None] - (1 - share) * own.values)
@@ -359,9 +362,11 @@ def _local(agent, shared: _Shared, average, kind: _Kind):
         L = jnp.linalg.cholesky(C + (JITTER * scale + SMALLEST)[:, None, None] * jnp.eye(d)[None])
         values, columns = jax.vmap(lambda u, L: _averages(agent, theta, u, L, kind))(u, L)
         inverse = jax.vmap(lambda L: jax.scipy.linalg.solve_triangular(L, jnp.eye(d), lower=True))(L)
-        slopes, q = jnp.einsum("noak,nkb->noab", columns, inverse), weights[:, None] * p
-        intercepts = values - jnp.einsum("noab,nob->noa", slopes, theta[None, None] + u)
-        added = jnp.einsum("no,noab->oab", q, slopes), jnp.einsum("no,noa->oa", q, intercepts), jnp.sum(q, axis=0)
+        q = weights[:, None] * p
+        z = jnp.einsum("nkb,nob->nok", inverse, theta[None, None] + u)
+        slopes = jnp.einsum("noak,nkb->oab", q[..., None, None] * columns, inverse)
+        intercepts = jnp.einsum("no,noa->oa", q, values - jnp.sum(columns * z[:, :, None], axis=-1))
+        added = slopes, intercepts, jnp.sum(q, axis=0)
         seen, spread = jax.tree.map(jnp.add, seen, added), spread + weights @ scale
         to = L[:, None] + eta * columns
         moved = u + eta * (values + c[:, None])
