@@ -97,7 +97,7 @@ def test_without_noise_local_sa_goes_where_its_rounds_go():
     problem, eta, H = case.problem.noiseless(), 0.1, 25
     pi = case.problem.agents.source.stationary
     theta, path = np.zeros(problem.dim), []
-    for _ in range(400):
+    for _ in range(80):
         local = np.repeat(theta[None], 3, axis=0)
         for _ in range(H):
             local = local + eta * np.array(
