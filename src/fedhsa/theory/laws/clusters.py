@@ -214,7 +214,8 @@ class AbstractChainLaw(MomentLaw):
 
     @property
     def quick(self):
-        return self._matrix is not None and len(self._matrix) * self.work <= QUICK
+        rounds = 40 if self._matrix is None else len(self._matrix)
+        return rounds * self.work <= QUICK
 
     def persistent_bias(self):
         return self.agents.persistent_bias()
@@ -369,6 +370,10 @@ class PairsLaw(AbstractLaw):
     def stationary(self):
         both = [(pair.product.settled(), pair.closed.settled()) for pair in self.pairs]
         return self._corrected(self.alone.stationary(), both)
+
+    @property
+    def quick(self):
+        return self.alone.quick
 
     def mean_square_radius(self):
         return self.alone.mean_square_radius()
