@@ -1,5 +1,6 @@
 """Predictions: their parts, what follows from them, and where they come from."""
 
+import itertools
 import json
 
 import equinox as eqx
@@ -14,8 +15,14 @@ from fedhsa.theory import exact, predict
 CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorithm.step_size, float)]
 
 
-@pytest.mark.parametrize("name", CONSTANT)
-@pytest.mark.parametrize("case", CASES)
+def every_pair():
+    """Every method on every problem; on nonlinear ones, which take long, one method without the slow tests."""
+    for case, name in itertools.product(CASES, CONSTANT):
+        slow = case in ("logistic", "q-learning") and name != "FedHSA"
+        yield pytest.param(case, name, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("case", "name"), every_pair())
 def test_every_method_has_a_prediction_on_every_problem(case, name):
     problem, algorithm = CASES[case]().problem, ALGORITHMS[name]
     prediction = predict(problem, algorithm)
@@ -161,7 +168,7 @@ def test_a_record_is_predicted_from_its_pieces():
     assert predict(record, fh.FedHSA(0.01, 3)).basis == "samples"
 
 
-@pytest.mark.parametrize("algorithm", [fh.LocalSA(0.1, 6), fh.LocalSA(5.0, 60)], ids=["stable", "diverging"])
+@pytest.mark.parametrize("algorithm", [fh.LocalSA(0.1, 2), fh.LocalSA(5.0, 20)], ids=["stable", "diverging"])
 def test_predictions_are_json(algorithm):
     values = json.loads(json.dumps(predict(CASES["td"]().problem, algorithm).to_dict(), allow_nan=False))
     assert values["algorithm"] == "LocalSA"
