@@ -12,6 +12,7 @@ from fedhsa.theory import exact, predict
 from fedhsa.theory.entry import PredictionWarning
 from fedhsa.theory.laws import participation
 from fedhsa.theory.maps.rounds import local_rule
+from theory import sets
 
 
 class Cautious(fh.FedHSA):
@@ -179,16 +180,16 @@ def test_floors_among_some_agents_are_those_of_all_sets(method, all_answer):
     problem = quadratic.from_arrays(**matrices(5), noise_std=0.7, start="stationary")
     agents, kind = participation.mean_operators(problem), {"corrected": method is fh.FedHSA, "all_answer": all_answer}
     algorithm = fh.Partial(method(0.1, local_steps=4), UniformSampling(2, num_agents=5), all_answer_first=all_answer)
-    weights, chances = participation.uniform_subsets(5, 2)
-    law = participation.round_maps(agents, weights, 0.1, 4, noise_std=0.7, **kind)
+    weights, chances = sets.uniform_subsets(5, 2)
+    law = sets.round_maps(agents, weights, 0.1, 4, noise_std=0.7, **kind)
     found = predict(problem, algorithm)
-    assert found.floor == pytest.approx(participation.independent_floor(law, chances)[0], rel=1e-10)
-    expected = participation.expected_errors(law, chances, -problem.root, 5)
+    assert found.floor == pytest.approx(sets.independent_floor(law, chances)[0], rel=1e-10)
+    expected = sets.expected_errors(law, chances, -problem.root, 5)
     np.testing.assert_allclose(found.error(5), expected, rtol=1e-10)
-    there, chances = participation.independent_subsets(np.full(5, 0.4))
-    law = participation.round_maps(agents, participation.weights_of_present(there), 0.1, 4, **kind)
+    there, chances = sets.independent_subsets(np.full(5, 0.4))
+    law = sets.round_maps(agents, sets.weights_of_present(there), 0.1, 4, **kind)
     found = predict(problem.noiseless(), fh.Partial(algorithm.algorithm, Bernoulli(0.4), all_answer_first=all_answer))
-    assert found.floor == pytest.approx(participation.independent_floor(law, chances)[0], rel=1e-10, abs=1e-15)
+    assert found.floor == pytest.approx(sets.independent_floor(law, chances)[0], rel=1e-10, abs=1e-15)
     assert (found.basis, found.stability) == ("exact", "mean square, exact")
 
 
@@ -199,18 +200,18 @@ def matrices(num_agents):
 
 def test_unequal_chances_weigh_replies_by_their_inverse():
     problem, p = quadratic.random(4, dim=2).noiseless(), np.linspace(0.3, 0.9, 4)
-    there, chances = participation.independent_subsets(p)
-    law = participation.round_maps(participation.mean_operators(problem), there / p / 4, 0.1, 4, corrected=False)
+    there, chances = sets.independent_subsets(p)
+    law = sets.round_maps(participation.mean_operators(problem), there / p / 4, 0.1, 4, corrected=False)
     found = predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=4), WeightedSampling(p)))
-    assert found.floor == pytest.approx(participation.independent_floor(law, chances)[0], rel=1e-10)
+    assert found.floor == pytest.approx(sets.independent_floor(law, chances)[0], rel=1e-10)
 
 
 def test_agents_that_come_and_go_are_a_chain_of_sets():
     problem = quadratic.from_arrays(**matrices(4), noise_std=0.5)
-    there, chances = participation.independent_subsets(np.full(4, 2 / 3))
-    agents, weights = participation.mean_operators(problem), participation.weights_of_present(there)
-    law = participation.round_maps(agents, weights, 0.1, 4, noise_std=0.5)
-    expected = participation.chain_floor(law, chances, participation.availability_kernel(4, 0.2, 0.1))[0]
+    there, chances = sets.independent_subsets(np.full(4, 2 / 3))
+    agents, weights = participation.mean_operators(problem), sets.weights_of_present(there)
+    law = sets.round_maps(agents, weights, 0.1, 4, noise_std=0.5)
+    expected = sets.chain_floor(law, chances, sets.availability_kernel(4, 0.2, 0.1))[0]
     found = predict(problem, fh.Partial(fh.FedHSA(0.1, local_steps=4), Availability(0.2, 0.1)))
     assert found.floor == pytest.approx(expected, rel=1e-8)
 
@@ -284,9 +285,9 @@ def test_correlated_noise_among_some_agents_is_the_sum_over_sets(method):
     lags = q ** abs(np.subtract.outer(np.arange(rounds * H), np.arange(rounds * H)))
     covariance = np.kron(np.eye(M), 0.25 / (1 - q**2) * lags)
 
-    def run(sets, z):
+    def run(taking_part, z):
         theta = root + 0.7
-        for t, there in enumerate(sets):
+        for t, there in enumerate(taking_part):
             g = {i: b[i] - slopes[i] * theta + z[i, t * H] for i in there}
             ends = dict.fromkeys(there, theta)
             for i, k in itertools.product(there, range(H)):
@@ -296,9 +297,9 @@ def test_correlated_noise_among_some_agents_is_the_sum_over_sets(method):
         return theta - root
 
     expected, silent = [], np.zeros((M, rounds * H))
-    for sets in itertools.product(itertools.combinations(range(M), 2), repeat=rounds):
-        mean = run(sets, silent)
-        response = np.array([run(sets, unit.reshape(M, -1)) - mean for unit in np.eye(M * rounds * H)])
+    for taking_part in itertools.product(itertools.combinations(range(M), 2), repeat=rounds):
+        mean = run(taking_part, silent)
+        response = np.array([run(taking_part, unit.reshape(M, -1)) - mean for unit in np.eye(M * rounds * H)])
         expected.append(mean**2 + response @ covariance @ response)
     found = predict(problem, fh.Partial(method(eta, local_steps=H), UniformSampling(2, num_agents=M)))
     *_, after = found.law.path(np.array([0.7]), rounds)

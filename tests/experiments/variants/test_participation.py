@@ -9,7 +9,9 @@ import pytest
 import fedhsa as fh
 from fedhsa.experiments.study.base import Outcome, Runner
 from fedhsa.experiments.variants.participation import ALL, FED, Participation
+from fedhsa.theory import predict
 from fedhsa.theory.laws import participation as laws
+from theory import sets
 
 STUDY = Participation()
 AGENTS = laws.mean_operators(fh.problems.quadratic.random(num_agents=5, dim=2))
@@ -18,9 +20,10 @@ AGENTS = laws.mean_operators(fh.problems.quadratic.random(num_agents=5, dim=2))
 @functools.cache
 def known() -> tuple[list, dict]:
     """All cases with their laws, and what these tend to."""
-    agents = laws.mean_operators(fh.problems.quadratic.random(num_agents=STUDY.num_agents, dim=STUDY.dim))
-    noisy = [case for sigma in STUDY.noise for case in STUDY._noisy(agents, sigma)]
-    return [*STUDY._silent(agents), *noisy], STUDY._first_order(agents)
+    problem = fh.problems.quadratic.random(num_agents=STUDY.num_agents, dim=STUDY.dim)
+    agents = laws.mean_operators(problem)
+    noisy = [case for sigma in STUDY.noise for case in STUDY._noisy(STUDY.with_noise(problem, sigma), sigma)]
+    return [*STUDY._silent(problem.noiseless()), *noisy], STUDY._first_order(problem.noiseless(), agents)
 
 
 def made(off: str = "", by: float = 1.5) -> Outcome:
@@ -76,59 +79,61 @@ def test_a_method_that_stops_beside_the_root_fails():
     assert failing(outcome) == {"SCAFFOLD, root"}
 
 
+@functools.cache
+def floor(
+    count: int, step: float, H: int, sigma: float = 0.0, *, method=fh.FedHSA, equal: bool = False, **kind
+) -> float:
+    problem = fh.problems.quadratic.from_arrays(-AGENTS.A, 0 * AGENTS.r if equal else AGENTS.r, noise_std=sigma or 1.0)
+    half = fh.algorithms.sampling.UniformSampling(count, num_agents=5)
+    return predict(problem if sigma else problem.noiseless(), fh.Partial(method(step, H), half, **kind)).floor
+
+
 def test_a_set_of_one_is_local_sa_and_the_set_of_all_has_no_floor():
-    weights, chances = laws.uniform_subsets(5, 1)
-    fed, local = (
-        laws.independent_floor(laws.round_maps(AGENTS, weights, 0.02, 5, corrected=f), chances)[0]
-        for f in (True, False)
-    )
-    assert fed == pytest.approx(local, rel=1e-12)
-    weights, chances = laws.uniform_subsets(5, 5)
-    assert laws.independent_floor(laws.round_maps(AGENTS, weights, 0.02, 5), chances)[0] < 1e-25
+    assert floor(1, 0.02, 5) == pytest.approx(floor(1, 0.02, 5, method=fh.LocalSA), rel=1e-12)
+    assert floor(5, 0.02, 5) < 1e-17
 
 
 def test_sets_drawn_afresh_are_a_chain_too():
-    there, chances = laws.independent_subsets(np.full(5, 0.4))
-    law = laws.round_maps(AGENTS, laws.weights_of_present(there), 0.02, 5, noise_std=0.3)
-    independent, mean = laws.independent_floor(law, chances)
-    chain, same = laws.chain_floor(law, chances, np.tile(chances, (len(chances), 1)))
+    there, chances = sets.independent_subsets(np.full(5, 0.4))
+    law = sets.round_maps(AGENTS, sets.weights_of_present(there), 0.02, 5, noise_std=0.3)
+    independent, mean = sets.independent_floor(law, chances)
+    chain, same = sets.chain_floor(law, chances, np.tile(chances, (len(chances), 1)))
     assert chain == pytest.approx(independent, rel=1e-8)
     np.testing.assert_allclose(same, mean, rtol=1e-4)
-    np.testing.assert_allclose(laws.availability_kernel(5, 0.4, 0.6), np.tile(chances, (len(chances), 1)), atol=1e-15)
-    assert laws.expected_errors(law, chances, np.ones(2), 400)[-1] == pytest.approx(independent, rel=1e-8)
+    np.testing.assert_allclose(sets.availability_kernel(5, 0.4, 0.6), np.tile(chances, (len(chances), 1)), atol=1e-15)
+    assert sets.expected_errors(law, chances, np.ones(2), 400)[-1] == pytest.approx(independent, rel=1e-8)
 
 
 def test_laws_tend_to_their_first_orders():
-    weights, chances = laws.uniform_subsets(5, 2)
-    small = laws.independent_floor(laws.round_maps(AGENTS, weights, 1e-5, 5), chances)[0]
-    assert small == pytest.approx(laws.first_order_floor(AGENTS, 5e-5, laws.sampling_factor(5, 2)), rel=1e-3)
+    first = laws.first_order_floor(AGENTS, 5e-5, laws.sampling_factor(5, 2))
+    assert floor(2, 1e-5, 5) == pytest.approx(first, rel=1e-3)
     assert laws.correlated_floor(AGENTS, 5e-5, 0.3, 0.8) == pytest.approx(
         9 * laws.first_order_floor(AGENTS, 5e-5, 0.3), rel=1e-2
     )
     p = np.linspace(0.3, 0.9, 5)
-    there, chances = laws.independent_subsets(p)
-    _, mean = laws.independent_floor(laws.round_maps(AGENTS, there / p / 5, 1e-6, 5), chances)
+    there, chances = sets.independent_subsets(p)
+    _, mean = sets.independent_floor(sets.round_maps(AGENTS, there / p / 5, 1e-6, 5), chances)
     np.testing.assert_allclose(mean, laws.product_bias(AGENTS, p), rtol=1e-4)
+    small = sets.independent_floor(sets.round_maps(AGENTS, there / p / 5, 0.02, 5), chances)[0]
+    assert laws.weighted_floor(AGENTS, p, 0.02, 5) == pytest.approx(small, rel=1e-10)
 
 
 @pytest.mark.parametrize("all_answer", [False, True])
 def test_with_noise_the_law_is_h_times_what_the_page_says(all_answer):
     """At small steps: 1/m of the noise among those present, (1 + (H - 2)(1 - m/M)) / m of it when everyone answers."""
-    equal = laws.MeanOperators(AGENTS.A, np.zeros_like(AGENTS.r))
-    weights, chances = laws.uniform_subsets(5, 2)
-    law = laws.round_maps(equal, weights, 1e-5, 6, all_answer=all_answer, noise_std=1.0)
     factor = (1 + (4 * 0.6 if all_answer else 0)) / 2
     noise = laws.MeanOperators(AGENTS.A, np.sqrt(5) * np.eye(5, 2))  # covariance I
     expected = laws.first_order_floor(noise, 1e-5, factor)
-    assert laws.independent_floor(law, chances)[0] == pytest.approx(expected, rel=1e-3)
+    found = floor(2, 1e-5, 6, 1.0, equal=True, all_answer_first=all_answer)
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow
 def test_a_run_gives_what_is_kept_on_disk(monkeypatch):
     """One curve and one pair of prices: every other simulation is one more compilation of the same kind."""
     first = Participation._silent
-    monkeypatch.setattr(Participation, "_silent", lambda self, agents: [next(first(self, agents))])
-    monkeypatch.setattr(Participation, "_noisy", lambda self, agents, sigma: [])
+    monkeypatch.setattr(Participation, "_silent", lambda self, problem: [next(first(self, problem))])
+    monkeypatch.setattr(Participation, "_noisy", lambda self, problem, sigma: [])
     monkeypatch.setattr(Participation, "_zero", lambda self, runner, problem: {})
     study = Participation(seeds=4, num_agents=4, dim=2, counts=(2,), rounds=60, noise=(1.0,))
     outcome = study.run(Runner())

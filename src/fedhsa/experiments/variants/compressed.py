@@ -120,14 +120,14 @@ class CompressedStudy(AbstractStudy):
 
     def _laws(self, problem: Problem) -> dict[str, list[float]]:
         """The floors without noise that each derivation gives, one for each step."""
-        agents, H, k = mean_operators(problem), self.local_steps, round(PART * self.dim)
+        agents, H, k, silent = mean_operators(problem), self.local_steps, round(PART * self.dim), problem.noiseless()
         scales = [step * H for step in self.steps]
         rest = laws.fixed_point(agents, laws.top_k(k))
         loud = laws.unbiased_floor(agents, laws.quantised(LEVELS, np.random.default_rng(0)), 1.0)
         late = {"TopK, error": laws.top_k(k), "Sign, error": laws.sign}
         found = {
             "TopK": [float(rest @ rest)] * len(scales),
-            "RandK": [laws.randk_floor(agents, k, step, H) for step in self.steps],
+            "RandK": [predict(silent, self._method("RandK", step)).floor for step in self.steps],
             "Quantised": [loud * scale for scale in scales],
         }
         for label, code in late.items():

@@ -1,6 +1,7 @@
 """FedHSA with some of the agents: the floor that sampling leaves, and when it pays that everyone answers (claim 21)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from ...algorithms import SCAFFOLD, AbstractAlgorithm, FedHSA, LocalSA, Partial,
 from ...algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
 from ...problems import Problem, quadratic
 from ...statistics import Estimate
+from ...theory import predict
 from ...theory.laws import participation as laws
 from ...theory.prediction import FLOAT_BYTES
 from ..study import figures
@@ -73,19 +75,19 @@ class Participation(AbstractStudy):
     def run(self, runner: Runner) -> Outcome:
         problem = quadratic.random(num_agents=self.num_agents, dim=self.dim, key=self.problem_key)
         agents, arrays, law, price = laws.mean_operators(problem), {}, {}, {}
-        runs = [(problem.noiseless(), case) for case in self._silent(agents)]
+        runs = [(problem.noiseless(), case) for case in self._silent(problem.noiseless())]
         for sigma in self.noise:
-            noisy = quadratic.from_arrays(-agents.A, -problem.affine_parts()[1], noise_std=sigma)
-            runs += [(noisy, case) for case in self._noisy(agents, sigma)]
+            noisy = self.with_noise(problem, sigma)
+            runs += [(noisy, case) for case in self._noisy(noisy, sigma)]
             if sigma in (self.noise[0], self.noise[-1]):
-                price[f"{sigma:g}"] = self._price(runner, noisy, agents, sigma)
+                price[f"{sigma:g}"] = self._price(runner, noisy)
         for on, (label, algorithm, floor) in runs:
             arrays[label], arrays[f"{label}/mean"] = self._measure(runner, on, algorithm)
             law |= {} if floor is None else {label: floor}
         for sigma, found in price.items():
             arrays |= {f"price {sigma}/{label}": found.pop(f"{label}/errors") for label in (FED, ALL)}
         facts = {"laws": law, "price": price, "zero": self._zero(runner, problem.noiseless())}
-        return Outcome(arrays, facts | self._first_order(agents))
+        return Outcome(arrays, facts | self._first_order(problem.noiseless(), agents))
 
     def _sample(self, count: int) -> UniformSampling:
         return UniformSampling(count, num_agents=self.num_agents)
@@ -99,40 +101,39 @@ class Participation(AbstractStudy):
         """Unequal ones."""
         return np.linspace(0.2, 0.9, self.num_agents)
 
-    def _uniform(self, agents: laws.MeanOperators, count: int, step: float, local_steps: int, **kind: Any) -> float:
-        weights, chances = laws.uniform_subsets(self.num_agents, count)
-        return laws.independent_floor(laws.round_maps(agents, weights, step, local_steps, **kind), chances)[0]
+    def with_noise(self, problem: Problem, sigma: float) -> Problem:
+        """The problem with white noise of this standard deviation."""
+        A, b = problem.affine_parts()
+        return quadratic.from_arrays(-A, -b, noise_std=sigma)
 
-    def _silent(self, agents: laws.MeanOperators) -> Iterator[Case]:
+    def _silent(self, problem: Problem) -> Iterator[Case]:
         """What runs without noise."""
+
+        def case(label: str, algorithm: AbstractAlgorithm) -> Case:
+            return label, algorithm, predict(problem, algorithm).floor
+
         for m in self.counts:
             some = self._sample(m)
-            yield f"{FED}/m {m}", _partial(some), self._uniform(agents, m, STEP, H)
-            local = Partial(LocalSA(STEP, local_steps=H), some)
-            yield f"{LOCAL}/m {m}", local, self._uniform(agents, m, STEP, H, corrected=False)
+            yield case(f"{FED}/m {m}", _partial(some))
+            yield case(f"{LOCAL}/m {m}", Partial(LocalSA(STEP, local_steps=H), some))
         half = self._sample(self._half)
         for step in self.steps:
-            yield f"{FED}/step {step:g}", _partial(half, step), self._uniform(agents, self._half, step, H)
+            yield case(f"{FED}/step {step:g}", _partial(half, step))
         for steps in self.local_steps:
-            law = self._uniform(agents, self._half, STEP, steps)
-            yield f"{FED}/H {steps}", _partial(half, local_steps=steps), law
-        there, chances = laws.independent_subsets(np.full(self.num_agents, 0.5))
-        law = laws.round_maps(agents, laws.weights_of_present(there), STEP, H)
-        yield "Bernoulli", _partial(Bernoulli(0.5)), laws.independent_floor(law, chances)[0]
-        kernel = laws.availability_kernel(self.num_agents, UP, DOWN)
-        yield "availability", _partial(Availability(UP, DOWN)), laws.chain_floor(law, chances, kernel)[0]
-        there, chances = laws.independent_subsets(self._chances)
+            yield case(f"{FED}/H {steps}", _partial(half, local_steps=steps))
+        yield case("Bernoulli", _partial(Bernoulli(0.5)))
+        yield case("availability", _partial(Availability(UP, DOWN)))
+        agents, chances = laws.mean_operators(problem), self._chances
         for step in (self.steps[0], STEP):
-            law = laws.round_maps(agents, there / self._chances / self.num_agents, step, H)
-            floor = laws.independent_floor(law, chances)[0]
-            yield f"{WEIGHTED}/step {step:g}", _partial(WeightedSampling(self._chances), step), floor
+            floor = laws.weighted_floor(agents, chances, step, H)
+            yield f"{WEIGHTED}/step {step:g}", _partial(WeightedSampling(chances), step), floor
 
-    def _noisy(self, agents: laws.MeanOperators, sigma: float) -> Iterator[Case]:
+    def _noisy(self, problem: Problem, sigma: float) -> Iterator[Case]:
         """What runs with noise."""
         half, step = self._sample(self._half), self.noisy_step
         for label in (FED, ALL):
-            law = self._uniform(agents, self._half, step, H, noise_std=sigma, all_answer=label == ALL)
-            yield f"{label}/noise {sigma:g}", _partial(half, step, all_answer=label == ALL), law
+            algorithm = _partial(half, step, all_answer=label == ALL)
+            yield f"{label}/noise {sigma:g}", algorithm, predict(problem, algorithm).floor
         yield f"{SCAFFOLDED}/noise {sigma:g}", Partial(SCAFFOLD(step, local_steps=H, option=2), half), None
 
     def _measure(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
@@ -153,21 +154,18 @@ class Participation(AbstractStudy):
         how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
         return {label: float(runner.simulate(problem, a, **how).error[:, -1].max()) for label, a in methods.items()}
 
-    def _price(self, runner: Runner, problem: Problem, agents: laws.MeanOperators, sigma: float) -> dict[str, Any]:
+    def _price(self, runner: Runner, problem: Problem) -> dict[str, Any]:
         """Both kinds at the steps that put their floors at the target, from an error of a hundred times that."""
         found: dict[str, Any] = {}
-        error = np.full(self.dim, np.sqrt(100 * self.target / self.dim))
-        how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key}
+        theta = problem.theta_star + np.full(self.dim, np.sqrt(100 * self.target / self.dim))
+        how: dict[str, Any] = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key, "theta": theta}
+        half = self._sample(self._half)
         for label in (FED, ALL):
-            kind: dict[str, Any] = {"noise_std": sigma, "all_answer": label == ALL}
-            step = self._tuned(lambda step, kind=kind: self._uniform(agents, self._half, step, H, **kind))
-            algorithm = _partial(self._sample(self._half), step, all_answer=label == ALL)
-            found[f"{label}/errors"] = runner.simulate(
-                problem, algorithm, theta=problem.theta_star + error, **how
-            ).error
-            weights, chances = laws.uniform_subsets(self.num_agents, self._half)
-            law = laws.round_maps(agents, weights, step, H, **kind)
-            expected = laws.expected_errors(law, chances, error, LONG)
+            make = functools.partial(_partial, half, all_answer=label == ALL)
+            step = self._tuned(lambda step, make=make: predict(problem, make(step)).floor)
+            algorithm = make(step)
+            found[f"{label}/errors"] = runner.simulate(problem, algorithm, **how).error
+            expected = predict(problem, algorithm).error(LONG, theta)
             spent = cost(problem, algorithm)
             prices = {"bytes": FLOAT_BYTES * (spent.floats_up + spent.floats_down), "evaluations": spent.evaluations}
             found[label] = {"step": step, "rounds": statistics.crossing(expected, ABOVE * self.target)} | prices
@@ -180,18 +178,15 @@ class Participation(AbstractStudy):
             return high
         return float(brentq(lambda step: floor(step) - self.target, low, high))  # pyright: ignore[reportArgumentType]
 
-    def _first_order(self, agents: laws.MeanOperators) -> dict[str, Any]:
+    def _first_order(self, problem: Problem, agents: laws.MeanOperators) -> dict[str, Any]:
         """What the laws tend to at small steps."""
         M, smallest = self.num_agents, self.steps[0]
 
         def floor(count: int, scale: float) -> float:
             return laws.first_order_floor(agents, scale, laws.sampling_factor(M, count))
 
-        weights, chances = laws.uniform_subsets(M, 2)
-        means = [
-            laws.independent_floor(laws.round_maps(agents, weights, smallest, H, corrected=fed), chances)[1]
-            for fed in (True, False)
-        ]
+        two = self._sample(2)
+        means = [predict(problem, Partial(kind(smallest, local_steps=H), two)).bias for kind in (FedHSA, LocalSA)]
         first = {f"{FED}/m {m}": floor(m, STEP * H) for m in self.counts}
         first |= {f"{FED}/step {step:g}": floor(self._half, step * H) for step in self.steps}
         first |= {f"{FED}/H {steps}": floor(self._half, STEP * steps) for steps in self.local_steps}
@@ -303,7 +298,7 @@ class Participation(AbstractStudy):
     def check(self, outcome: Outcome, checks: Checks) -> None:
         facts = outcome.facts
         for label, law in facts["laws"].items():
-            statement = "The floor is that of the exact law, the sum over all sets of agents."
+            statement = "The floor is that of the exact law."
             measured = statistics.mean(outcome.arrays[label])
             checks.equals(f"{label}", statement, measured, law, precision=0.2)
         for by, name in (("m", "(M - m) / (m (M - 1))"), ("step", "the step"), ("H", "the local steps")):

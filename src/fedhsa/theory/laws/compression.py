@@ -73,35 +73,6 @@ def fixed_point(agents: MeanOperators, code: Code, *, scale: float = 0.002, roun
     return np.mean(path[rounds // 2 :], axis=0)
 
 
-def randk_floor(agents: MeanOperators, count: int, step: float, local_steps: int) -> float:
-    r"""The mean squared error of unbiased RandK at stationarity, exact: its second moments close.
-
-    A vector with second moment $V$ is coded with covariance
-    $\frac dk\bigl(\frac{k-1}{d-1} V + \frac{d-k}{d-1} \mathrm{diag} V\bigr) - V$, in both exchanges.
-    """
-    A, r = agents
-    M, d = r.shape
-    S = local_powers(A, step, local_steps).sum(0)
-    A_bar, S_bar = A.mean(0), S.mean(0)
-
-    def coding_noise(V: np.ndarray) -> np.ndarray:
-        return d / count * ((count - 1) * V + (d - count) * V * np.eye(d)) / (d - 1) - V
-
-    def around(V: np.ndarray, matrices: np.ndarray) -> np.ndarray:
-        return (matrices @ V @ matrices.transpose(0, 2, 1)).sum(0) / M**2
-
-    def added(X: np.ndarray) -> np.ndarray:
-        V = A_bar @ X @ A_bar.T + coding_noise(around(X, A) + r.T @ r / M**2)
-        U = S_bar @ V @ S_bar.T + coding_noise(around(V, S))
-        drift = step * S_bar @ A_bar @ X
-        return drift + drift.T + step**2 * U
-
-    constant = added(np.zeros((d, d)))
-    basis = np.eye(d * d).reshape(d * d, d, d)
-    linear = np.stack([(added(X) - constant).ravel() for X in basis], axis=1)
-    return float(np.trace(np.linalg.solve(-linear, constant.ravel()).reshape(d, d)))
-
-
 def unbiased_floor(agents: MeanOperators, code: Code, scale: float, draws: int = 4000) -> float:
     r"""The mean squared error of any unbiased codec at stationarity, to first order.
 

@@ -135,12 +135,14 @@ class RepliesLaw(AbstractLaw):
         X, cross = np.outer(x, x), np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
         cross[:] = x[:, None] * self.noise.start_mean[:, None, :]
         Z = self.noise.start + self.noise.start_mean[:, :, None] * self.noise.start_mean[:, None, :]
-        missing = self.markov_bias
+        missing, driven = self.markov_bias, None
         for _ in range(rounds + 1):
             mean, covariance = self._moments(X)
             yield Moments(mean + self.markov_bias - missing, covariance)
-            X, cross, Z = self._next(X, cross, Z)
             missing = self.transition @ missing
+            if driven is None or not (_close(cross, driven[0]) and _close(Z, driven[1])):
+                driven = cross, Z, self._next(np.zeros_like(X), cross, Z)
+            X, (_, cross, Z) = self._alone(X) + driven[2][0], driven[2]
 
     def stationary(self):
         require_stable(spectral_radius(self.transition), self.name)
@@ -163,17 +165,31 @@ class RepliesLaw(AbstractLaw):
 
     @functools.cached_property
     def _map(self) -> Part:
-        n = self.d**2
-        if self.d <= DENSE:
-            return np.stack([self._carried(unit) for unit in np.eye(n)], axis=1)
-        return LinearOperator((n, n), matvec=self._carried, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+        """The map of the second moment of the error."""
+        if self._matrix is not None:
+            places = np.add.outer(np.arange(self.d) * (self.d + 1), np.arange(self.d)).ravel()
+            return self._matrix[np.ix_(places, places)]
+        return LinearOperator((self.d**2,) * 2, matvec=self._carried, dtype=np.float64)  # pyright: ignore[reportCallIssue]
 
     def _carried(self, E: np.ndarray) -> np.ndarray:
-        """What a round makes of a second moment of the error alone, flat."""
         X = np.zeros((self.d + 1,) * 2)
         X[:-1, :-1] = E.reshape(self.d, self.d)
+        return self._alone(X)[:-1, :-1].ravel()
+
+    @functools.cached_property
+    def _matrix(self) -> np.ndarray | None:
+        """What a round makes of second moments of $(e, 1)$ alone, as a matrix where that is small."""
+        if self.d > DENSE:
+            return None
+        units = np.eye((self.d + 1) ** 2).reshape(-1, self.d + 1, self.d + 1)
+        return np.stack([self._without_hidden(unit).ravel() for unit in units], axis=1)
+
+    def _alone(self, X: np.ndarray) -> np.ndarray:
+        return self._without_hidden(X) if self._matrix is None else (self._matrix @ X.ravel()).reshape(X.shape)
+
+    def _without_hidden(self, X: np.ndarray) -> np.ndarray:
         nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
-        return self._next((X + X.T) / 2, nothing, np.zeros_like(self.noise.hidden))[0][:-1, :-1].ravel()
+        return self._next((X + X.T) / 2, nothing, np.zeros_like(self.noise.hidden))[0]
 
     def _moments(self, X: np.ndarray) -> Moments:
         mean = X[:-1, -1]
@@ -577,6 +593,10 @@ def _of_agent(noise: HiddenNoise, i: int) -> HiddenNoise:
     """One agent's noise; `seen` must be of each agent."""
     seen = noise.seen[i] if noise.seen.ndim == 4 else noise.seen
     return HiddenNoise(*(x[i : i + 1] for x in noise[:3]), seen, *(x[i : i + 1] for x in noise[4:]))
+
+
+def _close(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(np.abs(x - y).max(initial=0.0) <= 1e-15 * np.abs(y).max(initial=0.0))
 
 
 def _both(x: np.ndarray) -> np.ndarray:
