@@ -22,7 +22,7 @@ def every_pair():
         yield pytest.param(case, name, marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.parametrize(("case", "name"), every_pair())
+@pytest.mark.parametrize(("case", "name"), list(every_pair()))
 def test_every_method_has_a_prediction_on_every_problem(case, name):
     problem, algorithm = CASES[case]().problem, ALGORITHMS[name]
     prediction = predict(problem, algorithm)
