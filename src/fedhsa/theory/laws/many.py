@@ -24,7 +24,7 @@ import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -50,9 +50,9 @@ SMALL = 10**8
 """Up to how many operations a round everything is solved to many digits."""
 LARGE = 2 * 10**10
 """From how many operations a round on what agents know of the server's error is only its leading part."""
-PATH = 10**10
+PATH = 2 * 10**9
 """How many operations the rounds of a path may take that are followed one by one."""
-SOME = 10
+SOME = 6
 """From so many agents a large problem gets its first guess."""
 VISITS = 60
 """How many agents a large problem's second guesses may take to compute."""
@@ -62,6 +62,22 @@ CLOSE, ROUGHLY = 1e-9, 1e-4
 """The relative residual of the long run, for small problems and for others."""
 SLOW = 1e-3
 """How far from 1 the mean map's radius has to be for single precision."""
+
+
+class Scratch:
+    """Arrays that are filled again and again: fresh ones take as long to get as to fill."""
+
+    def __init__(self):
+        self._arrays: dict[tuple, list[np.ndarray]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any, busy: np.ndarray | None = None) -> np.ndarray:
+        """One of this name and shape, but not `busy`."""
+        arrays = self._arrays.setdefault((name, shape), [])
+        free = [array for array in arrays if array is not busy]
+        if not free:
+            arrays.append(np.empty(shape, dtype))
+            free = arrays[-1:]
+        return free[0]
 
 
 class OpenAgents(NamedTuple):
@@ -88,11 +104,13 @@ class OpenAgents(NamedTuple):
         r"""$\pi(s) X$."""
         return self.pi.reshape(*self.pi.shape, *(1,) * (X.ndim - 1)) * X[:, None]
 
-    def move(self, X: np.ndarray) -> np.ndarray:
+    def move(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         r"""$\sum_s P(s, t) X(s)$; independent observations forget the state instead."""
         if self.independent:
             return self.spread(X.sum(1))
-        return (transpose(self.P) @ X.reshape(*X.shape[:2], -1)).reshape(X.shape)
+        out = np.empty_like(X, order="C") if out is None else out
+        np.matmul(transpose(self.P), X.reshape(*X.shape[:2], -1), out=out.reshape(*X.shape[:2], -1))
+        return out
 
     def memory(self, steps: int) -> np.ndarray:
         r"""$(P - 1 \pi^T)^k$, `(B, S, S)`."""
@@ -104,27 +122,31 @@ class OpenAgents(NamedTuple):
         """`move` so many times."""
         return self._replace(P=self.memory(steps) + self.pi[:, None]).move(X) if steps else X
 
-    def coefficients(self, X: np.ndarray) -> np.ndarray:
+    def coefficients(self, X: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
         """$W(s, t) X(s)$ for `X` with a row for each of $(e, 1)$, `(B, S, T, K, n)`."""
-        B, S, T, K, n = self.W.shape
-        return (self.W.reshape(B, S, T * K, n) @ X).reshape(B, S, T, K, -1)
+        B, S, T, K, rows = self.W.shape
+        shape = B, S, T * K, X.shape[-1]
+        out = None if scratch is None else scratch.array("coefficients", shape, X.dtype)
+        return np.matmul(self.W.reshape(B, S, T * K, rows), X, out=out).reshape(B, S, T, K, -1)
 
-    def squares(self, coefficients: np.ndarray, part: float = 1.0) -> np.ndarray:
+    def squares(self, coefficients: np.ndarray, part: float = 1.0, scratch: Scratch | None = None) -> np.ndarray:
         r"""A `part` of $W X W^T D$, from $W X$: what `directed` makes the second moment of the operator."""
         coefficients = coefficients[..., : self.dim + 1]
         if self.D is None:
             return part * coefficients @ transpose(self.W)
-        if self.W.shape[3] == 1:  # so many products of single numbers are slow
-            square = part * np.einsum("bstkn,bstkn->bstk", coefficients, self.W)
-            return square[..., None] * self.D[:, :, None]
-        return part * coefficients @ transpose(self.W) @ self.D[:, :, None]
+        if self.W.shape[3] > 1:
+            return part * coefficients @ transpose(self.W) @ self.D[:, :, None]
+        square = part * np.einsum("bstkn,bstkn->bstk", coefficients, self.W)[..., None]  # products of numbers are slow
+        out = None if scratch is None else scratch.array("squares", (*square.shape[:-1], self.dim), square.dtype)
+        return np.multiply(square, self.D[:, :, None], out=out)
 
-    def directed(self, r: np.ndarray) -> np.ndarray:
+    def directed(self, r: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
         r"""$\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
         if self.PD is None:
             return self.move(r[:, :, 0])
         B, S, T, K, n = r.shape
-        directed = self.PD @ r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n)
+        out = None if scratch is None else scratch.array("directed", (B, T, self.dim, n), r.dtype)
+        directed = np.matmul(self.PD, r.transpose(0, 2, 1, 3, 4).reshape(B, T, S * K, n), out=out)
         return self.spread(directed.sum(1)) if self.independent else directed
 
     def given(self) -> np.ndarray:
@@ -200,9 +222,10 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
     N = np.zeros((B, S, d, d + 1), P.dtype)
     N[..., :d] = np.eye(d)
     R, own = np.zeros((B, S, d, d), P.dtype), np.zeros_like(N)
-    D, PW = agents.D, W
+    D, PW, LD = agents.D, W, W
     if D is not None:
         D, PW = D.reshape(B, S * K, d), (P[..., None, None] * W).reshape(B, S, S * K, d + 1)
+        LD = np.empty((B, S * K, S * d), P.dtype)
 
     def average(X):
         return np.einsum("bs,bs...->b...", agents.pi, X)
@@ -218,8 +241,8 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
         if D is None:
             return back(L) @ W[:, :, 0]
         L = back(L) if agents.independent else L
-        LD = (D @ L.transpose(0, 3, 1, 2).reshape(B, d, S * d)).reshape(B, S, K, S, d)  # L(t) D(s)^T for all pairs
-        return transpose(LD.swapaxes(2, 3).reshape(B, S, S * K, d)) @ PW
+        np.matmul(D, L.transpose(0, 3, 1, 2).reshape(B, d, S * d), out=LD)  # L(t) D(s)^T for all pairs
+        return transpose(LD.reshape(B, S, K, S, d).swapaxes(2, 3).reshape(B, S, S * K, d)) @ PW
 
     for step in range(rule.H):
         if rule.kappa:
@@ -249,12 +272,12 @@ class End(NamedTuple):
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
     r"""A round of $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` asks for the products of $y$ with $e$."""
-    d = agents.dim
+    d, scratch = agents.dim, Scratch()
     e, one = slice(0, d), slice(d, d + 1)
     if not rule.kappa:
         Z, h = np.concatenate([Y, Y[..., e]], axis=-1) if follow else Y, None  # y = e at first
         for _ in range(rule.H):
-            Z, h = _step(agents, Z, h)
+            Z, h = _step(agents, Z, h, scratch)
         yx = np.concatenate([Z[..., e, d + 1 :], Z[..., e, one]], axis=-1)
         return End(agents.move_on(Y, rule.H) if follow else Y, yx, Z[..., e, e])
     # The first step: h = rho a - B x - nu and y = e + a - h.
@@ -274,7 +297,7 @@ def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: Roun
     h = np.concatenate(left, axis=-1)
     Z = np.concatenate([np.concatenate(top, axis=-1), np.concatenate(row, axis=-1)], axis=-2)
     for _ in range(rule.H - 1):
-        Z, h = _step(agents, Z, h)
+        Z, h = _step(agents, Z, h, scratch)
     ax = agents.move_on(ax if follow else ax[..., one], rule.H - 1)
     if follow:
         xx, aa = (agents.move_on(X, rule.H - 1) for X in (xx, aa))
@@ -282,15 +305,15 @@ def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: Roun
     return End(xx, yx, Z[..., e, e], Z[..., e, d + 1 : 2 * d + 1], ax, aa)
 
 
-def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None, scratch: Scratch) -> tuple[Any, Any]:
     """One local step of the second moments: rows $(y, 1)$ and columns $(y, 1, h, e)$, and of `h`."""
     d = agents.dim
-    r = agents.coefficients(Z)
-    r[..., :d] += agents.squares(r, 0.5)
-    added, Z = agents.directed(r), agents.move(Z)
+    r = agents.coefficients(Z, scratch)
+    r[..., :d] += agents.squares(r, 0.5, scratch)
+    added, Z = agents.directed(r, scratch), agents.move(Z, scratch.array("moved", Z.shape, Z.dtype, busy=Z))
     if h is not None:  # y loses h: in the rows, then in the columns
         of_h = slice(d + 1, 2 * d + 1)
-        h = agents.move(h)
+        h = agents.move(h, scratch.array("moved", h.shape, h.dtype, busy=h))
         Z[..., :d, :d] -= transpose(Z[..., :d, of_h])
         Z[..., :d, d:] -= h
         Z[..., :d] -= Z[..., of_h]
@@ -561,13 +584,14 @@ class ManyAgentsLaw(AbstractLaw):
         def one(agents: OpenAgents, which: np.ndarray):
             around, before = tree.take(others, which), V[which] - agents.spread(V[which].sum(1))
             Y = agents.spread(np.broadcast_to(U, (len(which), *U.shape))) + before
-            new = server(second_moments(agents, around, Y, rule, follow=True), around, rule, agents.pi)
+            end = second_moments(agents, around, Y, rule, follow=True)
+            new = server(end, around, rule, agents.pi)
             total = new.sum(1)
             after = new - agents.spread(total)
             if settled is not None:
                 away = _later(Phi / np.sqrt(settled), after - settled * before, agents.memory(rule.H))
                 after = before + away / settled
-            return after, total - mean, self._anchor_noise(agents, Y, U, which)
+            return after, total - mean, self._anchor_noise(end, U, which)
 
         after, added, C = self._over_agents(one, self.centre)
         return ManyMoments(mean + added.sum(0), after, C)
@@ -604,17 +628,17 @@ class ManyAgentsLaw(AbstractLaw):
             ax = None if end.ax is None else with_error(self.means.A[which], agents.given(), end.ax[:, 0])
             end = end._replace(xx=np.broadcast_to(U, (len(which), 1, *U.shape)), yx=yx, ax=ax)
             new = server(end, around, rule, np.ones((len(which), 1)))[:, 0]
-            return new - mean, self._anchor_noise(agents, Y, U, which)
+            return new - mean, self._anchor_noise(end, U, which)
 
         added, C = self._over_agents(one, self.centre, chosen)
         return added.sum(0) * M / len(chosen), C
 
-    def _anchor_noise(self, agents: OpenAgents, Y: np.ndarray, U: np.ndarray, which: np.ndarray) -> np.ndarray:
-        """The covariances of the first operators around their means given the error."""
-        if not self.rule.kappa:
-            return np.zeros((len(which), agents.dim, agents.dim))
+    def _anchor_noise(self, end: End, U: np.ndarray, which: np.ndarray) -> np.ndarray:
+        """The covariances of the first operators around their means given the error; zero where nobody uses them."""
+        if end.aa is None:
+            return np.zeros((len(which), *self.transition.shape))
         A = self.means.A[which]
-        return agents.directed(agents.squares(agents.coefficients(Y))).sum(1) - A @ U @ transpose(A)
+        return end.aa.sum(1) - A @ U @ transpose(A)
 
     def _others(self, C: np.ndarray) -> Others:
         (_, alpha, kappa, M), means, d = self.rule, self.means, self.problem.dim
