@@ -297,7 +297,7 @@ class _Search:
                 all_seen.append((best, plan, seen))
         if found:
             best, plan, seen = min(all_seen, key=lambda entry: self.value(entry[0]))
-            found.append(best := self.polished(best, plan))
+            found.append(best := self.polished(best, plan.each))
             if schedules:
                 found += self.staged(best, plan, seen)
         if not found:
@@ -422,15 +422,16 @@ class _Search:
                 break
         return min(found, key=self.value), seen
 
-    def polished(self, best: Candidate, plan: _Plan) -> Candidate:
-        """The candidate with a step to whose sides the law sees none that is better."""
+    def polished(self, best: Candidate, each: Cost) -> Candidate:
+        """The candidate with a step, or steps, to whose sides the law sees none that is better."""
         for notch in (NOTCH, 1 / NOTCH):
             while math.isfinite(best.error):
-                step = notch * float(cast(Any, best.algorithm).step_size)
-                other = self.evaluate(self.predict(plan.method.make(step)), plan.each)
-                if not self.value(other)[0] < self.value(best)[0]:
+                algorithm = cast(Any, best.algorithm)
+                other = dataclasses.replace(algorithm, step_size=_times(notch, algorithm.step_size))
+                candidate = self.evaluate(self.predict(other), each)
+                if not self.value(candidate)[0] < self.value(best)[0]:
                     break
-                best = other
+                best = candidate
         return best
 
     def staged(self, best: Candidate, plan: _Plan, seen: _Seen) -> list[Candidate]:
@@ -469,7 +470,7 @@ class _Search:
         _, first, second, begin = min(ways)
         algorithm = dataclasses.replace(cast(Any, best.algorithm), step_size=Stages((first, second), (begin,)))
         candidate = self.evaluate(self.predict(algorithm), plan.each)
-        return [candidate] if self.value(candidate)[0] < now else found
+        return [self.polished(candidate, plan.each)] if self.value(candidate)[0] < now else found
 
     def predict(self, algorithm: AbstractAlgorithm) -> Prediction:
         """What an algorithm will do, if that is known."""
@@ -550,6 +551,12 @@ def _walk_down(cost: Callable[[float], float], top: float, low: float) -> None:
     while right - left > 4 * RESOLUTION:
         a, b = right - golden * (right - left), left + golden * (right - left)
         left, right = (left, b) if cost(a) <= cost(b) else (a, right)
+
+
+def _times(factor: float, step: float | AbstractSchedule) -> float | Stages:
+    if isinstance(step, Stages):
+        return dataclasses.replace(step, step_sizes=tuple(factor * one for one in step.step_sizes))
+    return factor * float(cast(float, step))
 
 
 def _log(x: float) -> float:
