@@ -122,8 +122,8 @@ class CurvedLaw(AbstractLaw):
                 break
             self._see(at)
         if not self.finite.independent:  # what few agents add: of the affine problem, its law minus its mean field
-            field = _MeanField(self.model, self.rule, self.finite)
-            many, _ = self._settle(lambda theta: field(theta, E, share), found)
+            affine = functools.partial(_affine_field, self.model, self.rule, self.finite, share)
+            many, _ = self._settle(affine, found, ROUNDING)
             found = found + self.model.root + mean - many
         return Moments(found - self.problem.root, E)
 
@@ -250,6 +250,28 @@ class _Round(NamedTuple):
     """The average slopes of every outcome, `(M, outcomes, d, d)`."""
     g: np.ndarray
     """Its average values, extrapolated to `theta` zero with those slopes."""
+
+
+def _affine_field(model: Problem, rule: LocalRule, law: FiniteLaw, share: float, theta: np.ndarray) -> _Quiet:
+    """A round of the mean field of seen agents on their chains: means on the event of each observation are enough."""
+    eta, H, server_step, kappa = rule
+    agents, P, w = model.agents, law.chain.transition, law.weights()[..., None]
+    assert isinstance(agents, SeenAgent)
+    A, (M, outcomes, d) = agents.A, agents.g.shape
+
+    def moved(x: np.ndarray) -> np.ndarray:
+        if not law.pairs:
+            return np.swapaxes(P, 1, 2) @ x
+        arrived = x.reshape(M, law.num_states, law.num_states, d).sum(1)
+        return (P[..., None] * arrived[:, :, None]).reshape(M, outcomes, d)
+
+    g = agents.g + A @ theta
+    own = (w * g).sum(1, keepdims=True)
+    held = kappa * w * (own.mean(0) - share * own - (1 - share) * g)
+    u = np.zeros_like(g)
+    for _ in range(H):
+        u, held = moved(u + eta * ((A @ u[..., None])[..., 0] + w * g + held)), moved(held)
+    return _Quiet(server_step * u.sum(1).mean(0), theta + u.sum(1))
 
 
 class _Kind(NamedTuple):
