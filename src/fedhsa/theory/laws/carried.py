@@ -19,7 +19,7 @@ from ..maps.modes import DENSE, Modes, error_of, radius_of, reduced, settled, vi
 from ..maps.rounds import require_stable
 from ..prediction import Prediction
 from ..samples.estimate import Estimates, estimates_of
-from ..stability import largest_carried_step
+from ..stability import Limit, largest_carried_step
 from .additive import AdditiveLaw, AdditiveState, ChainNoise, HiddenNoise
 from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
@@ -174,7 +174,7 @@ class CarriedPrediction(Prediction):
         return self.growth
 
     @functools.cached_property
-    def max_step_size(self) -> float:
+    def max_step_size(self) -> Limit:
         """The first step at which the spectral radius reaches 1, all else as it is; NaN where that would take long."""
         return largest_carried_step(self.joint, self.algorithm, self.jacobians)
 

@@ -377,13 +377,9 @@ class RepliesLaw(AbstractLaw):
         (M, d), (eta, H, _, kappa) = (self.M, self.d), self.rule
         source, finite = problem.agents.source, finite_law(problem.agents.source)
         if isinstance(source, Silent) or self.independent is not None:
-            return OwnNoise(
-                *(np.zeros((M, d, 0)),) * 2,
-                *(np.zeros((M, d, d)),) * 3,
-                (np.zeros((M, d, 0)),) * 2,
-                *(np.zeros((M, 0, 0)),) * 4,
-                np.zeros((M, 0)),
-            )
+            seen, square, hidden = np.zeros((M, d, 0)), np.zeros((M, d, d)), np.zeros((M, 0, 0))
+            nothing = seen, seen, square, square, square, (seen, seen), hidden, hidden, hidden, hidden
+            return OwnNoise(*nothing, np.zeros((M, 0)))
         # What is added to the operators of a round moves the first operator, and the agent's displacement.
         K = np.zeros((M, H, 2 * d, d))
         K[:, 0, :d] = np.eye(d)
@@ -592,7 +588,7 @@ def predict_replies(
 def _of_agent(noise: HiddenNoise, i: int) -> HiddenNoise:
     """One agent's noise; `seen` must be of each agent."""
     seen = noise.seen[i] if noise.seen.ndim == 4 else noise.seen
-    return HiddenNoise(*(x[i : i + 1] for x in noise[:3]), seen, *(x[i : i + 1] for x in noise[4:]))
+    return HiddenNoise(*(seen if x is noise.seen else x[i : i + 1] for x in noise))
 
 
 def _close(x: np.ndarray, y: np.ndarray) -> bool:

@@ -71,7 +71,7 @@ class AveragedLaw(AbstractLaw):
     def path(self, start, rounds):
         known, V = self.correlations(), np.zeros((len(start),) * 2)
         additive = None if known is None else _AdditiveMean(known.law, known.observe)
-        rest = _RestOfMean(self.transition) if self._has_rest(known) else None
+        rest = None if (Phi := self._by_itself(known)) is None else _RestOfMean(Phi)
         average = start
         yield Moments(start, V)
         for t, (mean, covariance) in enumerate(itertools.islice(self.inner.path(start, rounds), 1, None), start=1):
@@ -96,9 +96,9 @@ class AveragedLaw(AbstractLaw):
             B = np.linalg.solve(np.eye(len(E)) - keep * law.Phi, keep * driven + part * E @ C.T)
             found = _blended(C @ E @ C.T, C @ (law.Phi @ B + driven), part)
             covariance = covariance - C @ E @ C.T
-        if self._has_rest(known):
-            B = np.linalg.solve(np.eye(len(mean)) - keep * self.transition, part * covariance)
-            found = found + _blended(covariance, self.transition @ B, part)
+        if (Phi := self._by_itself(known)) is not None:
+            B = np.linalg.solve(np.eye(len(mean)) - keep * Phi, part * covariance)
+            found = found + _blended(covariance, Phi @ B, part)
         return Moments(mean, found)
 
     def mean_square_radius(self):
@@ -114,8 +114,9 @@ class AveragedLaw(AbstractLaw):
         known = self.correlations()
         return 0.0 if known is None else abs(known.scale**2 - 1)
 
-    def _has_rest(self, known: ErrorsOverTime | None) -> bool:
-        return self.transition is not None and (self.rest or known is None)
+    def _by_itself(self, known: ErrorsOverTime | None) -> np.ndarray | None:
+        """What correlates the part of the error that `known` does not tell of; None where it tells of all."""
+        return self.transition if self.rest or known is None else None
 
     def _part(self, rounds: float) -> float:
         with precision():

@@ -1,5 +1,6 @@
 """Replies in unbiased codes whose noise depends on what is sent: the floor from draws of the code itself."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -45,16 +46,10 @@ def predict_unbiased(
     if finite is not None and finite.independent:
         return None
     plain, M = predict(problem, algorithm.algorithm), problem.num_agents
-    known = {
-        "problem": problem,
-        "algorithm": algorithm,
-        "radius_at": lambda algorithm: None,
-        "jacobians": plain.jacobians,
-    }
-    names = ("stable", "heterogeneity_bias", "markov_bias", "curvature_bias", "persistent_bias", "interval")
-    known |= {name: getattr(plain, name) for name in (*names, "left_out", "transition", "offset")}
+    known: dict[str, Any] = {field.name: getattr(plain, field.name) for field in dataclasses.fields(Prediction)}
+    known |= {"algorithm": algorithm, "basis": "first order", "radius_at": lambda algorithm: None}
     if not plain.stable:
-        return RepliesPrediction(**known, basis="first order", covariance=plain.covariance, law=plain.law)
+        return RepliesPrediction(**known)
     law = RepliesLaw(problem, rule, Arrival(), EqualChances(np.eye(M + 1)[M]), name=type(algorithm).__name__)
     rng = np.random.default_rng(0)
     first, moved = _own_noise(law, rng)
@@ -64,11 +59,8 @@ def predict_unbiased(
         g = np.einsum("iak,nk->nia", law.G, np.append(errors, np.ones((DRAWS, 1)), axis=1)) + first
         added = rule.server_step * _coding_noise(algorithm.codec, g, law.S, moved, bool(rule.correction))
         covariance = plain.covariance + solve_discrete_lyapunov(Phi, added.T @ added / DRAWS)
-    moments = Moments(plain.bias, covariance)
-    found = RelaxationLaw(Phi, moments, basis="first order")
-    return RepliesPrediction(
-        **known | {"left_out": found.left_out}, basis=found.basis, covariance=covariance, law=found
-    )
+    found = RelaxationLaw(Phi, Moments(plain.bias, covariance), basis="first order")
+    return RepliesPrediction(**known | {"covariance": covariance, "law": found, "left_out": found.left_out})
 
 
 def _own_noise(law: RepliesLaw, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -99,10 +91,10 @@ def _coding_noise(codec: Any, g: np.ndarray, S: np.ndarray, moved: np.ndarray, c
 
     with precision():
         first, second = jax.random.split(jax.random.key(0))
-        g = jnp.asarray(g)
-        sent = _coded(codec, first, g) if corrected else g
+        wanted = jnp.asarray(g)
+        sent = _coded(codec, first, wanted) if corrected else wanted
         coded = _coded(codec, second, rounds(sent))
-        return np.asarray(coded.mean(1) - rounds(g).mean(1))
+        return np.asarray(coded.mean(1) - rounds(wanted).mean(1))
 
 
 @eqx.filter_jit
