@@ -19,6 +19,7 @@ def made(bias: float = 1.0, other: float = 0.0, equal: float = 1.0, noise: float
         alike = case.setting == "equal"
         predicted = 0.0 if alike else 1e-4 * case.local_steps
         rows.append({"label": case.label, **case._asdict(), "rounds": 20, "every": 1, "bias": predicted})
+        rows[-1]["doubt"] = 0.01 if "Markov" in case.setting else 0.0
         for method in METHODS:
             squared = bias * predicted if method == "LocalSA" else other * predicted
             mean = np.sqrt(squared / 8) * np.ones((10, 8)) + 1e-3 * rng.normal(size=(10, 8))
