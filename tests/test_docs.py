@@ -21,8 +21,9 @@ NAMES = [pages.name(page) for page in PAGES]
 README = ROOT / "README.md"
 LONG = (
     *("README.md", "docs/command-line.md", "docs/compressed.md", "docs/engine.md", "docs/extrapolation.md"),
-    *("docs/games.md", "docs/live.md", "docs/participation.md", "docs/problems.md", "docs/streams.md"),
-    *("docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md", "examples/pedestrians/README.md"),
+    *("docs/games.md", "docs/live.md", "docs/mixing.md", "docs/participation.md", "docs/problems.md"),
+    *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
+    "examples/pedestrians/README.md",
 )
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
 NOT_RUN = {"docs/deploy.md": 2, "docs/live.md": 1}

@@ -23,7 +23,7 @@ def made_up(experiment: Systems, *, limit: float = 0.0, slope: float = -1.0) -> 
         arrays[f"{name}/limit"] = np.full(2, limit)
         arrays[f"{name}/heterogeneous"] = np.tile(np.geomspace(1.0, 1e-3, 50), (experiment.seeds, 1))
         arrays[f"{name}/rounds"] = np.arange(50)
-        facts[name] = {"start": 1.0, "exchanges": 1.0, "bytes": 10.0, "samples": 10, "slope": -1.0, "doubt": 0.0}
+        facts[name] = {"start": 1.0, "exchanges": 1.0, "bytes": 10.0, "samples": 10, "slope": -1.0, "doubt": 0.001}
     return Outcome(arrays, facts)
 
 
