@@ -470,11 +470,11 @@ class ManyAgentsLaw(AbstractLaw):
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        r"""$\frac12 (\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which covers 95 % of what was tried.
+        r"""$(\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which covers nearly all that was tried, often by far.
 
         $\tau$ is the longest relaxation time, $|\tilde A|^2$ the mean over agents of the largest mean square of their
         matrices' noise in any direction, and $r$ how much noise slows down the mean square, $(1 - |\lambda|^2) / (1 -
-        \rho_2)$. In large problems it is twice that of some agents, and $\tau / 10 M$ for what is not followed.
+        \rho_2)$. In large problems it is that of some agents, and $\tau / 10 M$ for what is not followed.
         """
         M, d, slack = self.rule.M, self.problem.dim, 1 - self.mean_square_radius().value
         if not slack > 0:
@@ -491,8 +491,8 @@ class ManyAgentsLaw(AbstractLaw):
 
         squares, second = self._over_agents(one, self._origin, np.arange(M)[self._some] if self.large else None)
         tau, slower = 1 / max(1 - second.max(), 1e-12), max(1.0, (1 - self.spectral_radius**2) / slack)
-        part = 0.5 * (tau * np.sqrt(squares.mean())) ** 1.5 * slower**3 * (M - 1) / M**2
-        return float(min(2 * part + 0.1 * tau / M if self.large else part, 1.0))
+        part = (tau * np.sqrt(squares.mean())) ** 1.5 * slower**3 * (M - 1) / M**2
+        return float(min(part + 0.1 * tau / M if self.large else part, 1.0))
 
     @functools.cached_property
     def _radius(self) -> float:
