@@ -63,13 +63,14 @@ FAST = ["td equal M=256 LocalSA(0.3, 20)", "td equal M=64 FedHSA(0.1, 20)", "fin
     "case", [pytest.param(c, id=c.name, marks=() if c.name in FAST else pytest.mark.slow) for c in CHOSEN]
 )
 def test_floors_and_variances_of_many_agents_are_the_simulated_ones(case):
-    """Within 3 % or 3 standard errors, or by no more than the law says that it leaves out."""
+    """Within 3 % or 3 standard errors; where the law says that it leaves out more, the floor by no more than that."""
     recorded = bets.recorded()[case.name]
     law = ManyAgentsLaw(MAKE[case.family](*case.federation.arrays), METHODS[case.method][0](case.step_size, case.H))
-    found, allowed = law.stationary(), max(0.03, law.left_out)
-    assert abs(found.square / recorded["floor"] - 1) < max(allowed, 3 * recorded["floor_se"] / recorded["floor"])
+    found, warned = law.stationary(), law.left_out > 0.03
+    allowed = max(0.03, law.left_out, 3 * recorded["floor_se"] / recorded["floor"])
+    assert abs(found.square / recorded["floor"] - 1) < allowed
     error = abs(np.trace(found.covariance) / recorded["variance"] - 1)
-    assert error < max(allowed, 3 * recorded["variance_se"] / recorded["variance"])
+    assert warned or error < max(0.03, 3 * recorded["variance_se"] / recorded["variance"])
 
 
 @pytest.mark.parametrize("method", METHODS)
