@@ -7,6 +7,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.algorithms.sampling import AbstractSampling, Availability, Bernoulli, UniformSampling, WeightedSampling
+from fedhsa.cli import words
 from fedhsa.problems import finite_sum, quadratic, td
 from fedhsa.theory import exact, predict
 from fedhsa.theory.entry import PredictionWarning
@@ -342,3 +343,14 @@ def test_codes_that_choose_are_played_where_nothing_is_random():
     assert (found.basis, found.stability) == ("played", "mean only")
     assert found.floor == pytest.approx(found.error(3000, problem.root)[2000:].mean(), rel=0.05)
     assert not predict(problem, fh.Compressed(fh.FedHSA(5.0, local_steps=3), fh.codecs.TopK(0.34), "none")).stable
+
+
+def test_predictions_of_wrappers_are_told_in_words():
+    problem, method = quadratic.random(3, dim=2), fh.FedHSA(0.05, local_steps=4)
+    averaged, some = predict(problem, fh.Averaged(method)), predict(problem, fh.Partial(method, Bernoulli(0.5)))
+    assert "at step 0.05 with" in words._stability("it", averaged)
+    assert words._stability("it", some).startswith("it: stable up to step")
+    assert "how far more agents would help is not known" in words._stopping("it", some)[1]
+    assert some.max_step_size.kind == "mean square, exact"
+    law = predict(problem.noiseless(), fh.Partial(fh.FedHSA(float(some.max_step_size), 4), Bernoulli(0.5))).law
+    assert law.mean_square_radius().value == pytest.approx(1.0, abs=1e-2)

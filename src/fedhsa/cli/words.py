@@ -28,7 +28,7 @@ def _stability(name: str, p: Prediction) -> str:
     if p.max_local_steps is None:
         return f"{name}: stable up to step {p.max_step_size:.3g}{_sense(p)}."
     most = "any number of" if math.isinf(p.max_local_steps) else f"up to {p.max_local_steps:,.0f}"
-    step = p.algorithm.step_size  # pyright: ignore[reportAttributeAccessIssue]
+    step = p.algorithm.layers[-1].step_size  # pyright: ignore[reportAttributeAccessIssue]
     H = p.algorithm.block_length
     largest = f"{p.max_step_size:.3g} at H = {H}{_sense(p)}"
     return f"{name}: stable up to step {largest}, and at step {step:g} with {most} local steps."
@@ -60,6 +60,8 @@ def _stopping(name: str, p: Prediction) -> list[str]:
     agents, M = p.saturation_agents, p.problem.num_agents
     if negligible(p.noise_variance, p):
         lines.append(f"{name}: there is no noise that more agents could average out.")
+    elif math.isnan(agents):
+        lines.append(f"{name}: how far more agents would help is not known.")
     elif math.isinf(agents):
         lines.append(f"{name}: every further agent helps, the floor goes like 1/M.")
     elif agents > 100 * M:

@@ -141,6 +141,8 @@ class Prediction:
         Infinite where there is no such bias, 0 where there is no variance, NaN where it is not known.
         """
         persistent = float(self.persistent_bias @ self.persistent_bias)
+        if math.isnan(persistent):
+            return math.nan
         agents = self.problem.num_agents * self.noise_variance / persistent if 0 < persistent < math.inf else math.inf
         return math.inf if agents >= UNLIMITED else agents
 

@@ -87,7 +87,7 @@ def predict_played(joint: Joint, algorithm: AbstractAlgorithm) -> PlayedPredicti
         markov_bias=np.zeros(d),
         curvature_bias=np.zeros(d),
         covariance=covariance,
-        persistent_bias=mean,
+        persistent_bias=np.full(d, np.nan),
         interval=None,
         left_out=law.left_out if stable else math.nan,
         transition=np.full((d, d), np.nan),

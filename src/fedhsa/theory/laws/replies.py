@@ -551,12 +551,11 @@ def predict_replies(
     law = replies_law(problem, algorithm)
     if law is None:
         return None
-    markov = persistent = np.zeros(problem.dim)
+    markov = np.zeros(problem.dim)
     if isinstance(law, RepliesLaw) and law.basis != "exact":
         plain = predict(problem, algorithm.layers[-1])
         if plain.stable:
             law, markov = law.with_noise_of(plain), plain.markov_bias
-            persistent = plain.persistent_bias - plain.heterogeneity_bias
     finite = finite_law(problem.agents.source)
     quiet = problem if finite is not None and finite.independent else problem.noiseless()
 
@@ -581,7 +580,7 @@ def predict_replies(
         heterogeneity_bias=mean - markov,
         markov_bias=markov,
         covariance=covariance,
-        persistent_bias=mean - markov + persistent,
+        persistent_bias=np.full(problem.dim, np.nan),  # it depends on how many of more agents would take part
     )
 
 
