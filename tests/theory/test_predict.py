@@ -214,3 +214,21 @@ def test_rounding_does_not_grow_on_the_way_to_the_floor():
     prediction = predict(problem, fh.FedHSA(0.00443, 5, server_step=4.0))
     path = [moments.square for moments in prediction.law.path(-problem.theta_star, 60)]
     np.testing.assert_array_less(path[1:], path[:-1])
+
+
+@pytest.mark.parametrize(
+    ("problem", "steps"),
+    [
+        (td.random(2, 3, 2, key=0, laziness=0.8), (0.4, 0.1)),
+        (quadratic.random(3, 2, key=0), (0.1, 0.02)),
+        (td.random(3, 4, 2, key=1).iid(), (0.3, 0.1)),
+    ],
+)
+def test_steps_in_stages_are_predicted_round_by_round(problem, steps):
+    """Sticky chains, VAR(1) noise and independent sampling: within 4 standard errors of 2000 seeds in every round."""
+    algorithm = fh.FedHSA(fh.Stages(steps, (10,)), 5)
+    prediction = predict(problem, algorithm)
+    errors = fh.simulate(problem, algorithm, rounds=20, seeds=2000, key=5).error[:, 1:]
+    spread = errors.std(0, ddof=1) / np.sqrt(len(errors))
+    assert (abs(errors.mean(0) - prediction.error(20)[1:]) < 4 * spread).all()
+    assert prediction.floor == predict(problem, fh.FedHSA(steps[1], 5)).floor

@@ -9,7 +9,7 @@ import fedhsa as fh
 import naive
 from cases import CASES
 from fedhsa import tree
-from fedhsa.problems import quadratic
+from fedhsa.problems import finite_sum, quadratic
 from fedhsa.problems.base import AffineAgent
 from fedhsa.sources import Silent
 from fedhsa.theory import exact, max_local_steps, max_step_size
@@ -153,6 +153,19 @@ def test_the_largest_mean_square_stable_step_is_where_its_radius_is_one(stay):
     assert found == pytest.approx(first, rel=1e-3)
     assert found.kind == "mean square, exact"
     assert found.scanned.startswith("8 steps a decade from 0.0333")
+
+
+def test_a_prediction_knows_the_largest_mean_square_stable_step_on_a_sticky_chain():
+    """One agent: stable in the mean square up to 0.072, where the mean without noise is up to 3.33."""
+    stay, slopes = 0.95, np.array([-0.3, 1.5]).reshape(1, 2, 1, 1)
+    problem = finite_sum.from_arrays(slopes, np.array([[[1.0], [2.0]]]), [[[stay, 1 - stay], [1 - stay, stay]]])
+    prediction = fh.theory.predict(problem, fh.SA(0.3))
+    steps = np.geomspace(1e-2, 1, 20_000)
+    first = steps[np.argmax(two_slopes(stay, steps) >= 1)]
+    assert not prediction.stable
+    assert prediction.max_step_size == pytest.approx(first, rel=1e-3)
+    assert prediction.max_step_size.kind == prediction.stability == "mean square, exact"
+    assert max_step_size(problem, fh.SA(0.3)) == pytest.approx(2 / 0.6)
 
 
 def test_where_no_mean_square_radius_is_known_the_limit_is_that_of_the_mean_and_says_so():

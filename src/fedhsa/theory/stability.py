@@ -61,15 +61,16 @@ class Limit(float):
         self.kind, self.scanned = kind, scanned
         return self
 
-    def __getnewargs__(self):  # so that it can be copied
+    def __getnewargs__(self):  # so that it can be copied  # pyright: ignore[reportIncompatibleMethodOverride]
         return float(self), self.kind, self.scanned
 
 
 def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> Limit:
     """The first step at which the spectral radius of the round map reaches 1, all else as in `algorithm`.
 
-    0 where no step is stable, and NaN for methods that carry so much from round to round that it would take long, or
-    that have no `step_size`. Some sixty steps a decade are tried, and the algorithm's own; `scanned` of the result
+    That is where the mean without noise stops converging; the mean-square error may grow at smaller steps already, which
+    `predict(...).max_step_size` takes into account. 0 where no step is stable, and NaN for methods that carry so much
+    from round to round that it would take long, or that have no `step_size`. Some sixty steps a decade are tried, and the algorithm's own; `scanned` of the result
     says which.
 
     !!! example
@@ -292,7 +293,7 @@ class ManyRoundMaps:
     def _average(self, functions: np.ndarray) -> np.ndarray:
         """The mean over the agents of a function of their Jacobians, from its values at the eigenvalues."""
         weights = functions.reshape(len(functions), 1, -1)
-        return ((self.left * weights) @ self.right).real / len(self.A)
+        return np.real((self.left * weights) @ self.right) / len(self.A)
 
 
 def excess(maps: np.ndarray) -> np.ndarray:
