@@ -68,10 +68,10 @@ class Limit(float):
 def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> Limit:
     """The first step at which the spectral radius of the round map reaches 1, all else as in `algorithm`.
 
-    That is where the mean without noise stops converging; the mean-square error may grow at smaller steps already, which
-    `predict(...).max_step_size` takes into account. 0 where no step is stable, and NaN for methods that carry so much
-    from round to round that it would take long, or that have no `step_size`. Some sixty steps a decade are tried, and the algorithm's own; `scanned` of the result
-    says which.
+    That is where the mean without noise stops converging. The mean-square error may grow at smaller steps
+    already, which `predict(...).max_step_size` takes into account. 0 where no step is stable, and NaN for methods that
+    carry so much from round to round that it would take long, or that have no `step_size`. Some sixty steps a
+    decade are tried, and the algorithm's own; `scanned` of the result says which.
 
     !!! example
         >>> A = np.array([0.5, 2.0]).reshape(2, 1, 1)          # G_i = -a_i theta: with H = 1, stable up to 2 / mean(a)
