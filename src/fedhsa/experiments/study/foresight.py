@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ def doubt(prediction: Prediction) -> float:
     return WIDEST if math.isnan(prediction.left_out) else min(float(prediction.left_out), WIDEST)
 
 
-def slope_doubt(x: Any, doubts: Sequence[float]) -> float:
+def slope_doubt(x: Any, doubts: Any) -> float:
     """How far the slope through numbers at `x` may be off, on logarithmic axes, if each may be off by such a part.
 
     !!! example

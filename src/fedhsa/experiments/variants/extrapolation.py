@@ -116,7 +116,7 @@ class Extrapolation(AbstractStudy):
             "variance": self._variances(),
         }
         small, few = [part * self.step_size for part in SMALL], runs[0]
-        pairs = [[theory(few._replace(step=times * step)) for times in (1, 2)] for step in small]
+        pairs = [(theory(few._replace(step=step)), theory(few._replace(step=2 * step))) for step in small]
         levels = np.array([[_square(b) for b in _biases(*pair, math.inf)] for pair in pairs])
         facts["powers"] = (np.diff(np.log(levels), axis=0)[0] / np.diff(np.log(small))[0]).tolist()
         main, agents = both[0], np.geomspace(runs[0].M, self._most(), 30)
