@@ -52,6 +52,13 @@ def test_on_additive_noise_and_independent_samples_predictions_are_the_exact_law
         np.testing.assert_allclose(prediction.heterogeneity_bias, limit, atol=1e-12)
 
 
+def test_more_agents_than_a_product_of_chains_can_be_counted_for_are_predicted():
+    one = fh.problems.finite_sum.random(1, num_components=2, dim=1, laziness=0.5)
+    few, many = (fh.theory.predict(one.take([0] * M), fh.FedHSA(0.02, local_steps=2)) for M in (500, 2000))
+    assert few.basis == many.basis != "exact"
+    assert many.floor == pytest.approx(few.floor / 4, rel=0.01)  # next to no bias, and variance goes as 1 / M
+
+
 @pytest.mark.slow
 def test_the_predicted_floor_of_more_agents_is_that_of_the_same_agents_repeated():
     problem, algorithm = CASES["td"](laziness=0.6).problem, fh.LocalSA(0.1, 6)

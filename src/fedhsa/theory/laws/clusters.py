@@ -26,6 +26,8 @@ from .moments import AbstractLaw, MomentLaw, Moments
 
 QUICK = 2e7
 """How many multiplications a law may take to be asked for at many steps."""
+MANY_STATES = 100
+"""The binary logarithm of more states than any computer goes through."""
 FEW_PAIRS = 2e8
 """How many multiplications the laws of a few pairs may take together to tell how much one site leaves out."""
 
@@ -422,6 +424,8 @@ def pairs_of(agents: Agents, few: int | None = None) -> list[PairOfAgents]:
 def cluster_work(agents: Agents, size: int) -> float:
     """How many multiplications a round takes in which so many agents move as their chains do."""
     S, blocks = agents.edges.num_states, (2 if agents.rule.correction else 1) * size + 1
+    if (size + 1) * math.log2(S) > MANY_STATES:
+        return math.inf
     return 3 * float(S) ** (size + 1) * (blocks * agents.edges.dim + 1) ** 2 * size * agents.rule.local_steps
 
 
