@@ -119,6 +119,7 @@ def test_what_is_chosen_among_corrections_reaches_its_target():
     problem, methods = td.random(2, 3, 2, key=0), ("FedHSA", "SCAFFLSA")
     options = {"local_steps": (5,), "server_steps": (1.0,), "schedules": False}
     choice = choose(problem, target=0.05, algorithms=methods, verify=True, **options)
+    assert choice.verified is not None
     assert choice.verified.low < 0.05
     assert not choice.unknown
 
@@ -145,6 +146,7 @@ def test_a_problem_known_only_by_samples_is_sampled_once_and_its_choice_reaches_
     expected = choose(known, **options)
     assert len(drawn) == 1
     assert found.prediction.basis == "samples"
+    assert found.verified is not None
     assert found.verified.low < 1e-3
     assert found.reach.rounds < 1.3 * expected.reach.rounds
 
@@ -153,6 +155,7 @@ def test_a_choice_that_misses_its_target_in_simulation_is_told():
     """Planned for an error twice the target: a margin of minus one half, which users cannot ask for."""
     problem = quadratic.random(4, 2, key=1)
     choice = choose(problem, target=1e-3, algorithms=("FedHSA",), local_steps=(5,), verify=True)
+    assert choice.verified is not None
     assert choice.verified.low < choice.verified.value < choice.verified.high
     assert choice.verified.contains(choice.best.error)
     with pytest.warns(UserWarning, match=r"has the error .* after [\d,]+ rounds of a simulation, above `target` 1e-05"):

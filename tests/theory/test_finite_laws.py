@@ -162,7 +162,7 @@ def test_the_stationary_law_is_solved_however_close_to_instability(gap, d):
     def above(eta):
         return abs(np.linalg.eigvals(squares(eta))).max() - (1 - gap)
 
-    eta = brentq(above, 0.2, 3.0, xtol=1e-15)
+    eta = float(brentq(above, 0.2, 3.0, xtol=1e-15))  # pyright: ignore[reportArgumentType]
     problem = finite_sum.from_arrays(A[None], b[None], P).iid()
     root = np.linalg.solve(A.mean(0), b.mean(0))
     g = b - A @ root

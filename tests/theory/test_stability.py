@@ -90,6 +90,7 @@ def test_the_first_unstable_number_of_local_steps_is_found_though_more_are_stabl
     a, H = np.array(a), np.arange(1, 3000)
     assert min(H[contraction(a, eta, H) >= 1], default=np.inf) - 1 == last
     found = max_local_steps(rotating(a), fh.FedHSA(eta, 5))
+    assert found is not None
     assert found == last
     assert found.kind == "mean"
     assert found.scanned.startswith("every number up to ")

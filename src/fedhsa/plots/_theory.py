@@ -300,7 +300,7 @@ def _legend(figure: "Figure", predictions: Mapping[str, Prediction], target: flo
     ]
     grey: dict[str, Any] = {"color": "0.2", "linewidth": 0.8}
     dot: dict[str, Any] = {"color": "0.2", "linestyle": "none", "markersize": 4}
-    meanings = [
+    meanings: list[tuple[str, Any]] = [
         ("floor", Line2D([], [], linestyle=DASHES, **grey)),
         ("its part from bias", Line2D([], [], linestyle=DOTS, **grey)),
         ("its part from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),

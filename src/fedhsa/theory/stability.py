@@ -216,7 +216,7 @@ def first_crossing(
 
 def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
     """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
-    maps, before = ManyRoundMaps(A, rule), 0
+    maps, before, scanned = ManyRoundMaps(A, rule), 0, "no number at all"
     every = int(np.clip(WORK / maps.work, ONE_BY_ONE, EVERY))
     for numbers in _numbers(every, rule.local_steps):
         scanned = f"every number up to {min(every, numbers[-1]):,}"

@@ -294,7 +294,7 @@ class OneSiteLaw(AbstractChainLaw):
         return blocks[..., 0, :, :]
 
     @functools.cached_property
-    def left_out(self):
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """From what one site leaves out of a few pairs of agents, or from the noise alone where pairs take long.
 
         Calibrated against products of chains and occupancies: 95 % of errors are smaller.
@@ -344,7 +344,7 @@ class PairsLaw(AbstractLaw):
         self.alone, self.pairs = OneSiteLaw(agents), pairs_of(agents)
 
     @functools.cached_property
-    def left_out(self):
+    def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Calibrated against products of chains: 95 % of errors are smaller."""
         return min(1.6 * self.gap * (0.02 + math.sqrt(self.gap)), 1.0)
 

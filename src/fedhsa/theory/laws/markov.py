@@ -46,9 +46,7 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
         return ManyAgentsLaw(problem, algorithm)
     kinds = len(agents.counts)
     few = kinds <= KINDS and kinds * (kinds + 1) / 2 * pair_work(agents) <= PAIRS
-    law = PairsLaw(agents) if few else OneSiteLaw(agents)
-    law.name = type(algorithm).__name__
-    return law
+    return PairsLaw(agents) if few else OneSiteLaw(agents)
 
 
 def _agents(problem: Problem, algorithm: AbstractAlgorithm) -> Agents | None:

@@ -121,8 +121,6 @@ class RelaxationLaw(AbstractLaw):
     in the operators' matrices is larger far from the root, and how correlated noise builds up in the first rounds.
     """
 
-    quick = False
-
     def __init__(self, transition: np.ndarray, moments: Moments, *, basis: str, left_out: float = math.nan):
         self.transition, self.moments, self.basis, self.left_out = transition, moments, basis, left_out
 
@@ -135,6 +133,10 @@ class RelaxationLaw(AbstractLaw):
 
     def seen(self, state):
         return state
+
+    @property
+    def quick(self):
+        return False
 
     def stationary(self):
         return self.moments

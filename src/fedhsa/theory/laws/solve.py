@@ -64,7 +64,7 @@ def radius(map: Part) -> float:
     n = map.shape[0]
     start = np.random.default_rng(0).standard_normal(n)
     try:
-        values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=1e-9, return_eigenvectors=False)
+        values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=1e-9, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: a few of them settle it
-        values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=1e-9, return_eigenvectors=False)
+        values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=1e-9, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     return float(np.abs(values).max())
