@@ -152,7 +152,10 @@ class Prediction:
         return cost(self.problem, self.algorithm)
 
     def floor_at(self, num_agents: float) -> float:
-        """The floor with another number of agents like these: the variance and part of the bias go with its inverse."""
+        """The floor with another number of agents like these, to leading order in the inverse of their number.
+
+        The variance and a part of the bias go with that inverse.
+        """
         _check.number("num_agents", num_agents, above=0.0)
         if not self.stable:
             return math.inf
