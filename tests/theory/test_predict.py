@@ -60,13 +60,14 @@ def test_more_agents_than_a_product_of_chains_can_be_counted_for_are_predicted()
 
 
 @pytest.mark.slow
-def test_the_predicted_floor_of_more_agents_is_that_of_the_same_agents_repeated():
+def test_the_predicted_floor_of_more_agents_is_that_of_the_same_agents_repeated_to_leading_order():
+    """Three agents on chains of which the product has the exact law, two and seven times over: within 5 %."""
     problem, algorithm = CASES["td"](laziness=0.6).problem, fh.LocalSA(0.1, 6)
     prediction = predict(problem, algorithm)
     for times in (2, 7):
         repeated = predict(problem.take([0, 1, 2] * times), algorithm)
-        assert prediction.floor_at(3 * times) == pytest.approx(repeated.floor, rel=1e-9)
-        assert repeated.saturation_agents == pytest.approx(prediction.saturation_agents, rel=1e-9)
+        assert prediction.floor_at(3 * times) == pytest.approx(repeated.floor, rel=0.05)
+        assert repeated.saturation_agents == pytest.approx(prediction.saturation_agents, rel=0.05)
     M = prediction.saturation_agents
     variance = prediction.noise_variance * 3 / M
     assert prediction.persistent_bias @ prediction.persistent_bias == pytest.approx(variance)
