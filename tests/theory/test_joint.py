@@ -284,3 +284,12 @@ def test_affine_wrappers_go_where_theory_says(wrap):
     assert exact.spectral_radius(problem, algorithm) < 0.8
     run = fh.simulate(problem.noiseless(), algorithm, rounds=400, every=400)
     np.testing.assert_allclose(run.theta[0], exact.limit(problem, algorithm), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("step", [1e-2, 1e-3, 1e-5])
+def test_what_rounds_conserve_is_left_out_however_small_the_step(step):
+    """The sum of SCAFFLSA's shifts: the slowest mode is that of the mean operator, 1 - H eta 0.0809."""
+    problem = fh.problems.td.random(4, 5, 2)
+    slowest = np.abs(np.linalg.eigvals(problem.affine_parts()[0].mean(0))).min()
+    radius = fh.theory.exact.spectral_radius(problem, fh.SCAFFLSA(step, 5))
+    assert 1 - radius == pytest.approx(5 * step * slowest, rel=0.01)

@@ -13,6 +13,8 @@ DENSE, LARGEST = 600, 200_000
 """From how many numbers on no matrix is formed, and from how many on nothing is tried."""
 CONSERVED = 1e-11
 """Singular values below this part of the largest belong to what a round does not change."""
+ROUNDING = 1e-13
+"""What a round moves by less than this part of the state it moves by rounding alone."""
 INVISIBLE = 1e-9
 """A mode whose part in the parameter is below this is not there."""
 CLUSTER, WORST = 1e-6, 1e12
@@ -42,9 +44,20 @@ def reduced(map: JointMap) -> Modes:
     move = Phi @ map.first + map.offset - map.first
     rows = _spanned(np.concatenate([Phi, observe]).T)  # of the rest nothing is ever seen
     Phi, observe, move, spread = rows.T @ Phi @ rows, observe @ rows, rows.T @ move, rows.T @ map.spread
+    move = _without_rounding(Phi, move, 1 + np.abs(map.first).max())
     basis = _spanned(np.concatenate([Phi - np.eye(len(Phi)), _unit(spread), _unit(move[:, None])], axis=1))
     origin, project = map.observe @ map.first, (rows @ basis).T
     return Modes(basis.T @ Phi @ basis, basis.T @ move, observe @ basis, basis.T @ spread, origin, project)
+
+
+def _without_rounding(Phi: np.ndarray, move: np.ndarray, size: float) -> np.ndarray:
+    """A move without what it has of conserved directions by rounding, which at small steps would look like a part."""
+    if not np.isfinite(Phi).all():
+        return move
+    left, sizes, _ = np.linalg.svd(Phi - np.eye(len(Phi)))
+    still = left[:, sizes <= CONSERVED * sizes[0]]
+    parts = still.T @ move
+    return move - still @ np.where(np.abs(parts) <= ROUNDING * size, parts, 0.0)
 
 
 def _spanned(columns: np.ndarray) -> np.ndarray:
