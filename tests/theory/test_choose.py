@@ -114,6 +114,7 @@ def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
         choose(problem, target=0.05, algorithms=("Scaffnew",), **options)
 
 
+@pytest.mark.slow
 def test_what_is_chosen_among_corrections_reaches_its_target():
     """A method whose noise was taken for nothing was chosen with 4 rounds here, and ended 40 times above the target."""
     problem, methods = td.random(2, 3, 2, key=0), ("FedHSA", "SCAFFLSA")

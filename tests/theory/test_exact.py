@@ -86,6 +86,7 @@ def test_the_law_equals_that_of_the_whole_joint_system(algorithm, start):
     np.testing.assert_allclose(exact.floor(problem, algorithm), expected[-1], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fh.FedHSA, pytest.param(fh.LocalSA, marks=pytest.mark.slow)])
 def test_simulation_agrees_with_the_law_on_the_papers_quadratic(method):
     """200 seeds, rounds 1, 10, 50 and the last: within 4 standard errors."""

@@ -105,6 +105,7 @@ def test_scafflsa_under_additive_chain_noise_is_the_sum_over_all_trajectories():
     assert found.floor == pytest.approx(found.error(400)[-1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_two_ways_to_write_a_method_have_one_law():
     """Also where they carry different things: SCAFFOLD's first option is the one-exchange FedHSA if all take part."""
     problem = td.random(3, 3, 2, laziness=0.6, key=1)
@@ -324,6 +325,7 @@ def test_a_sampling_that_does_not_say_how_likely_sets_are_has_no_law():
         predict(problem, fh.Partial(fh.LocalSA(0.1, local_steps=2), Rota(3)))
 
 
+@pytest.mark.slow
 def test_quantised_replies_have_the_floor_of_runs():
     """Within 4 standard errors and 3 %: the law is of first order and drawn."""
     problem = quadratic.random(4, dim=3, noise_std=1.0)
