@@ -412,8 +412,9 @@ class ManyAgentsLaw(AbstractLaw):
         self.rule, self.step_size = RoundRule(found.local_steps, found.server_step, kappa, M), found.step_size
         self.name, self.problem, self.law = type(algorithm).__name__, problem, law
         outcomes = S * S if law.pairs else S
-        self.work = 12.0 * M * found.local_steps * outcomes * d * d
-        self.chunk = max(1, CHUNK // (outcomes * (3 * d + 1)))
+        # Transitions share few directions; operators of states alone are whole matrices.
+        self.work = 12.0 * M * found.local_steps * outcomes * d * (d if law.pairs else d * d)
+        self.chunk = max(1, CHUNK // (max(outcomes, S * (3 * d + 1)) * (3 * d + 1)))
         A, b = problem.affine_parts()
         residuals = A @ problem.root - b
         slow = not spectral_radius(found.transition(A)) < 1 - SLOW
