@@ -172,7 +172,7 @@ METHOD = fh.FedHSA(0.1, 4)
 
 
 def federated(folder, faults=None, kills=(), control=False, method=METHOD, dim=16):
-    """Three rounds of three cart poles with unlike physics, the server killed on its way; gives theta."""
+    """Three rounds of three cart poles with different physics, the server killed on its way; gives theta."""
     task = Task(method, 3, np.zeros(dim), key=5)
 
     def begin(site):

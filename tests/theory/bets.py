@@ -31,7 +31,7 @@ class Federation(NamedTuple):
 
 
 def tiny(family, M, stay, seed=0):
-    """Two states and two dimensions; `stay` is .5 for independent states. The agents are unlike."""
+    """Two states and two dimensions; `stay` is .5 for independent states. The agents are heterogeneous."""
     drawn = []
     for i in range(M):
         rng = np.random.default_rng([seed, i])
@@ -48,7 +48,7 @@ def tiny(family, M, stay, seed=0):
 
 
 def many(family, M, mixing):
-    """TD with four states, or sums of three components, in three dimensions; unlike agents, `fast` or `lazy` (.9)."""
+    """TD with four states or sums of three components, three dimensions, heterogeneous agents, fast or lazy (.9)."""
     drawn, stay = [], {"fast": 0.0, "lazy": 0.9}[mixing]
     for i in range(M):
         rng = np.random.default_rng([7, i])
@@ -77,7 +77,7 @@ def diverging(M):
 
 
 def harsh(M):
-    """Scalar sums like those of `diverging`, of unlike agents: their matrices' noise exceeds their mean slope."""
+    """Scalar sums like `diverging`, heterogeneous agents: the noise of their matrices exceeds their mean slope."""
     P = _lazy(np.full((2, 2), 0.5), 0.9)
     drawn = []
     for i in range(M):

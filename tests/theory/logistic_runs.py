@@ -42,7 +42,7 @@ def recorded():
 
 
 def arrays(M, stay):
-    """Inputs, labels and kernels of `M` unlike agents."""
+    """Inputs, labels and kernels of `M` heterogeneous agents."""
     rng = np.random.default_rng(0)
     inputs, planes = rng.normal(size=(M, N, DIM)), rng.normal(size=(M, DIM))
     labels = np.where(np.einsum("mnd,md->mn", inputs, planes) + rng.logistic(size=(M, N)) > 0, 1.0, -1.0)

@@ -53,7 +53,7 @@ def value_map(
 
     - `values`: `(S,)`, or several by name, which become the titles of panels.
     - `policy`: as for `Model.values`: chances or actions, or several by the same names. Default: no arrows.
-    - `agent`: whose cells are marked, one for all panels or by name: agents may live on unlike maps.
+    - `agent`: whose cells are marked, one for all panels or by name: agents may live on different maps.
     - `label`: what the scale of colours is called.
     - `columns`: how many panels stand side by side.
     - `signed`: whether the values are differences: blue below 0, red above, white in the middle.

@@ -17,7 +17,7 @@ from ..problems import Problem
 from ..statistics import Estimate
 from .entry import PredictionWarning, predict
 from .laws.first_order import noise_is_known
-from .laws.moments import Moments
+from .laws.moments import AbstractSteppedLaw, Moments
 from .maps.rounds import LocalRule, local_rule, start_error
 from .prediction import Prediction, Reach, total_cost
 from .samples.estimate import estimate
@@ -437,7 +437,7 @@ class _Search:
     def staged(self, best: Candidate, plan: _Plan, seen: _Seen) -> list[Candidate]:
         """The best candidate with two steps, a larger one first, if that is better; by the outline, then by the law."""
         method, own, found = plan.method, getattr(best.algorithm, "step_size", None), list[Candidate]()
-        if own is None or not (best.prediction.law.follows_steps and math.isfinite(best.error)):
+        if own is None or not (isinstance(best.prediction.law, AbstractSteppedLaw) and math.isfinite(best.error)):
             return found
         now, goal = self.value(best)[0], self.goal
         target = None if goal.target is None else goal.target / (1 + seen.margin)

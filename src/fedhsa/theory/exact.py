@@ -13,7 +13,7 @@ from .laws.finite import additive_noise, finite_law
 from .laws.gaussian import gaussian_law
 from .laws.independent import IndependentLaw
 from .laws.markov import exact_law
-from .laws.moments import AbstractLaw, Moments, Radius
+from .laws.moments import AbstractLaw, AbstractSteppedLaw, Moments, Radius
 from .maps.joint import Joint
 from .maps.rounds import RoundMap as RoundMap
 from .maps.rounds import check_reach, limit_error, local_rule, start_error
@@ -23,7 +23,7 @@ from .maps.rounds import round_map as round_map
 from .maps.rounds import spectral_radius as spectral_radius
 
 
-class NoiselessLaw(AbstractLaw):
+class NoiselessLaw(AbstractSteppedLaw):
     r"""The error without noise, $e' = \Phi e + c$."""
 
     additive = True

@@ -5,18 +5,18 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..algorithms import AbstractAlgorithm, Stages
-from .laws.moments import AbstractLaw
+from .laws.moments import AbstractSteppedLaw
 from .prediction import Prediction
 
 
-class StagedLaw(AbstractLaw):
+class StagedLaw(AbstractSteppedLaw):
     """Laws of constant steps, one after the other.
 
     What one law keeps is what the next one needs, moments on the states of chains included, so that nothing is lost
     when the step changes: the law is exact where the others are.
     """
 
-    def __init__(self, laws: Sequence[AbstractLaw], begins: Sequence[int]):
+    def __init__(self, laws: Sequence[AbstractSteppedLaw], begins: Sequence[int]):
         self.laws, self.begins = laws, begins
         self.basis, self.left_out = laws[-1].basis, max(law.left_out for law in laws)
 
@@ -67,11 +67,12 @@ class StagedPrediction(Prediction):
 def staged(algorithm: AbstractAlgorithm, schedule: Stages, predictions: Sequence[Prediction]) -> StagedPrediction:
     """The prediction of an algorithm from those of its stages."""
     laws, last = [prediction.law for prediction in predictions], predictions[-1]
-    if not all(law.follows_steps for law in laws) or len({type(law) for law in laws}) > 1:
+    stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw)]
+    if len(stepped) < len(laws) or len({type(law) for law in laws}) > 1:
         raise TypeError(
             f"The law of {type(algorithm).__name__} on this problem cannot be followed through steps that change. "
             "Predict the first and the last of them."
         )
     known = {field.name: getattr(last, field.name) for field in dataclasses.fields(Prediction)}
-    law = StagedLaw(laws, schedule.begins)
+    law = StagedLaw(stepped, schedule.begins)
     return StagedPrediction(**known | {"algorithm": algorithm, "law": law, "left_out": law.left_out}, last=last)

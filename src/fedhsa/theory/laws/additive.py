@@ -10,7 +10,7 @@ from ..._linear import spectral_radius, stein_sum, transpose
 from ..maps.joint import Joint
 from ..maps.rounds import require_stable
 from .finite import AffineOperators, FiniteLaw, affine_operators, finite_law
-from .moments import AbstractLaw, Moments, Radius, TooLargeError
+from .moments import AbstractSteppedLaw, Moments, Radius, TooLargeError
 
 LARGEST = 2**26
 """How many numbers the responses of all outcomes may have."""
@@ -57,7 +57,7 @@ class AdditiveState(NamedTuple):
     hidden_mean: np.ndarray
 
 
-class AdditiveLaw(AbstractLaw):
+class AdditiveLaw(AbstractSteppedLaw):
     r"""The state $y' = \Phi y + c$ plus `HiddenNoise`.
 
     With $E = \mathrm{cov}(y)$, $X_i = \mathrm{cov}(y, u_i)$ and $Z_i = \mathrm{cov}(u_i)$ at the start of a round,

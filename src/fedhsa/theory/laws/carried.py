@@ -25,22 +25,14 @@ from .finite import additive_noise, finite_law
 from .first_order import noise_is_known
 from .gaussian import autoregressive
 from .moments import AbstractLaw, Moments, Radius, TooLargeError
-from .played import predict_played
+from .played import AbstractPlayedLaw, predict_played
 
 CLOSE = 1e-10
 """How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""
 
 
-class CarriedLaw(AbstractLaw):
+class CarriedLaw(AbstractPlayedLaw):
     """The mean of the error, round by round as the exchanges play it."""
-
-    def __init__(self, joint: Joint):
-        self.joint = joint
-
-    def path(self, start, rounds):
-        root, nothing = self.joint.problem.root, np.zeros((len(start),) * 2)
-        for theta in self.joint.parameters(rounds, root + start):
-            yield Moments(theta - root, nothing)
 
     def stationary(self):
         require_stable(radius_of(self.joint), self.joint.name)

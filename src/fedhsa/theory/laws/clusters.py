@@ -22,7 +22,7 @@ import numpy as np
 from ..._linear import transpose
 from ..maps.rounds import LocalRule
 from .finite import Edges
-from .moments import AbstractLaw, MomentLaw, Moments
+from .moments import AbstractSteppedLaw, MomentLaw, Moments
 
 QUICK = 2e7
 """How many multiplications a law may take to be asked for at many steps."""
@@ -335,7 +335,7 @@ class OneSiteLaw(AbstractChainLaw):
         return added
 
 
-class PairsLaw(AbstractLaw):
+class PairsLaw(AbstractSteppedLaw):
     r"""The one-site law, and for every pair of agents what its product has beyond its one-site law: exact for two."""
 
     basis = "pairs"

@@ -13,7 +13,7 @@ from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ..maps.rounds import RoundMap, limit_error, require_rule, require_stable, round_map
 from .finite import affine_operators, finite_law
-from .moments import AbstractLaw, Moments, Radius, TooLargeError
+from .moments import AbstractSteppedLaw, Moments, Radius, TooLargeError
 
 LARGEST = 2**26
 """How many numbers the fourth-order noise tensors may have, half a gigabyte."""
@@ -53,7 +53,7 @@ class IndependentNoise:
         return quadratic + linear + transpose(linear) + np.reshape(one, (-1, 1, 1)) * self.gg
 
 
-class IndependentLaw(AbstractLaw):
+class IndependentLaw(AbstractSteppedLaw):
     r"""The error under i.i.d. sampling, the setting of the paper's Theorem 1.
 
     Write $G_i(\theta^\star + y, o) = A_i y + r_i + \tilde A_i(o) y + \tilde g_i(o)$, with noise of mean zero. Given the

@@ -64,33 +64,9 @@ class AbstractLaw(abc.ABC):
         """Whether the laws of many other settings can be asked for."""
         return True
 
+    @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
         """The moments before the first round and after each of `rounds`, from the error `start`."""
-        state = self.enter(start)
-        yield self.seen(state)
-        for _ in range(rounds):
-            state = self.step(state)
-            yield self.seen(state)
-
-    def enter(self, start: np.ndarray) -> Any:
-        """All that later rounds of a run from the error `start` depend on, also with other steps.
-
-        A law that has no such state has a `path` of its own, and `follows_steps` is false.
-        """
-        raise NotImplementedError
-
-    def step(self, state: Any) -> Any:
-        """The state one round later."""
-        raise NotImplementedError
-
-    def seen(self, state: Any) -> Moments:
-        """The moments of the error in a state."""
-        raise NotImplementedError
-
-    @property
-    def follows_steps(self) -> bool:
-        """Whether a run can go on from a state of this law with that of another step."""
-        return type(self).enter is not AbstractLaw.enter
 
     @abc.abstractmethod
     def stationary(self) -> Moments:
@@ -114,7 +90,30 @@ class AbstractLaw(abc.ABC):
         return None
 
 
-class RelaxationLaw(AbstractLaw):
+class AbstractSteppedLaw(AbstractLaw):
+    """A law that goes from state to state, so that a run can go on from a state with the law of another step."""
+
+    @abc.abstractmethod
+    def enter(self, start: np.ndarray) -> Any:
+        """All that later rounds of a run from the error `start` depend on, also with other steps."""
+
+    @abc.abstractmethod
+    def step(self, state: Any) -> Any:
+        """The state one round later."""
+
+    @abc.abstractmethod
+    def seen(self, state: Any) -> Moments:
+        """The moments of the error in a state."""
+
+    def path(self, start, rounds):
+        state = self.enter(start)
+        yield self.seen(state)
+        for _ in range(rounds):
+            state = self.step(state)
+            yield self.seen(state)
+
+
+class RelaxationLaw(AbstractSteppedLaw):
     r"""A law of which only the mean map $\Phi$ and the moments in the long run are known.
 
     $E e_t = m + \Phi^t (e_0 - m)$ and $\mathrm{cov}(e_t) = \Sigma - \Phi^t \Sigma (\Phi^t)^T$: it leaves out that noise
@@ -142,7 +141,7 @@ class RelaxationLaw(AbstractLaw):
         return self.moments
 
 
-class MomentLaw(AbstractLaw):
+class MomentLaw(AbstractSteppedLaw):
     """A law whose state is a stack of second moments of $x = (e, 1)$, `(blocks, d + 1, d + 1)`, mapped linearly.
 
     Its path, its stationary moments and its radii follow from that map: from its matrix where that is small.

@@ -18,13 +18,8 @@ FAR = 1e12
 """A squared error so many times the first is that of a method that diverges."""
 
 
-class PlayedLaw(AbstractLaw):
-    """The error of a method that is not random, round by round; in the long run its moments are those over rounds.
-
-    The long run is that of a run from the root. Other starts may end elsewhere where a round is not affine.
-    """
-
-    basis = "played"
+class AbstractPlayedLaw(AbstractLaw):
+    """A law whose rounds are those of the mean operators, as the exchanges play them."""
 
     def __init__(self, joint: Joint):
         self.joint = joint
@@ -33,6 +28,15 @@ class PlayedLaw(AbstractLaw):
         root, nothing = self.joint.problem.root, np.zeros((len(start),) * 2)
         for theta in self.joint.parameters(rounds, root + start):
             yield Moments(theta - root, nothing)
+
+
+class PlayedLaw(AbstractPlayedLaw):
+    """The error of a method that is not random, round by round; in the long run its moments are those over rounds.
+
+    The long run is that of a run from the root. Other starts may end elsewhere where a round is not affine.
+    """
+
+    basis = "played"
 
     @functools.cached_property
     def _settled(self) -> np.ndarray:

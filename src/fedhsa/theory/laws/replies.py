@@ -330,7 +330,10 @@ class RepliesLaw(AbstractLaw):
     def _air(self) -> Any:
         """The receiver's noise in the average that the server moves by."""
         added = self.unit**2 * self.arrival.added
-        return added * self.weights.moment(0, 2) * np.eye(self.d) if added else 0.0
+        if not added:
+            return 0.0
+        assert isinstance(self.weights, EqualChances)  # `Partial` does not take unequal chances over the air
+        return added * self.weights.moment(0, 2) * np.eye(self.d)
 
     def _steps_of_one_exchange(self, X: np.ndarray) -> np.ndarray:
         """The covariance that independent observations give the displacements, weighted by the squares of weights."""

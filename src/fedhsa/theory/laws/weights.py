@@ -45,10 +45,6 @@ class OwnChances:
     def __init__(self, chances: np.ndarray):
         self.chances, self.num_agents = chances, len(chances)
 
-    def moment(self, agents: int, degree: int) -> float:
-        """Not asked for: noise in the air does not go with unequal chances."""
-        raise NotImplementedError
-
     def contract(self, spec: str, letters: str, degree: int, *arrays: np.ndarray) -> np.ndarray:
         """See `EqualChances`."""
         M = self.num_agents
