@@ -103,7 +103,7 @@ class CarriedNoiseLaw(AbstractLaw):
         return Radius(visible_radius(self.modes) ** 2, "exact") if self.basis == "exact" else None
 
 
-def gaussian_law(joint: Joint) -> CarriedNoiseLaw | None:
+def carried_gaussian_law(joint: Joint) -> CarriedNoiseLaw | None:
     """The law under additive VAR(1) noise, where there is such noise, nothing else is random and rounds are alike."""
     noise = joint.noise() if joint.size <= DENSE and additive_noise(joint.problem) is not None else None
     if noise is None:
@@ -138,7 +138,7 @@ def chain_law(joint: Joint) -> CarriedNoiseLaw | None:
 
 def noise_law(joint: Joint) -> CarriedNoiseLaw | None:
     """The law with noise, exact under VAR(1) noise; None where there is none."""
-    return gaussian_law(joint) or chain_law(joint)
+    return carried_gaussian_law(joint) or chain_law(joint)
 
 
 def _first_is_like_others(joint: Joint, map: JointMap) -> bool:
@@ -236,7 +236,7 @@ def carried_law(joint: Joint) -> AbstractLaw:
     joint.check()
     if isinstance(joint.problem.agents.source, Silent) and len(joint.coins) == 1:
         return CarriedLaw(joint)
-    law = gaussian_law(joint)
+    law = carried_gaussian_law(joint)
     if law is None:
         raise TypeError(
             f"The exact law of {joint.name}, which carries more than theta from round to round, is known without noise "
