@@ -38,13 +38,13 @@ def test_the_engine_equals_a_loop_written_from_the_paper(method, case, M, H, ser
     np.testing.assert_allclose(result.error[0], ((expected - problem.theta_star) ** 2).sum(1), rtol=1e-11, atol=1e-26)
 
 
-def test_a_schedule_gives_the_step_of_each_round():
+def test_a_schedule_gives_the_step_of_each_round_and_block():
     problem, G, record = CASES["quadratic"](2)
-    schedule = fh.Polynomial(scale=0.2, offset=4.0, power=0.75)
+    schedule = fh.PerBlock((fh.Polynomial(scale=0.2, offset=4.0, power=0.75), 0.03), (3, 1))
     replayed, listed = record(30, np.random.default_rng(2))
     theta = np.ones(problem.dim)
     for t in range(10):
-        eta = 0.2 / (t + 4.0) ** 0.75
+        eta = np.array([*[0.2 / (t + 4.0) ** 0.75] * 3, 0.03])
         piece = [row[3 * t : 3 * t + 3] for row in listed]
         theta = naive.fed_hsa(G, piece, theta, step_size=eta, local_steps=3, server_step=1.0, rounds=1)[-1]
     result = fh.simulate(problem.replay(replayed), fh.FedHSA(schedule, 3), rounds=10, theta=np.ones(problem.dim))

@@ -19,6 +19,7 @@ SHOWN_BY_OTHERS = {
     "FedHSA, sign of differences": "LocalSA, random differences",
     "LocalSA, losses": "FedHSA, losses",
     "FedHSA, over the air": "LocalSA, over the air",
+    "LocalSA, random delays": "A3C",
     "FedHSA, half of the agents": "FedHSA, half of the agents after all gave their operators",
     "Weighted(FedHSA)": "Weighted(LocalSA)",
     "ServerMomentum(LocalSA)": "ServerMomentum(FedHSA)",

@@ -15,6 +15,8 @@ def test_what_the_text_says_wins():
     assert parse("FedHSA(0.2, server_step=1.0)", **DEFAULTS) == fh.FedHSA(0.2, 8, 1.0)
     schedule = parse("LocalSA(Polynomial(1.0, offset=5.0))", **DEFAULTS)
     assert schedule == fh.LocalSA(fh.Polynomial(1.0, offset=5.0), 8, 0.5)
+    blocks = parse("SynchronisedSA(PerBlock((0.1, Polynomial(1.0)), (2, 3)))", **DEFAULTS)
+    assert blocks == fh.SynchronisedSA(fh.PerBlock((0.1, fh.Polynomial(1.0)), (2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,7 @@ def test_a_coin_of_an_algorithm_falls_as_often_as_rounds_end_and_others_must_be_
 def test_the_problem_says_what_an_algorithm_has_to_know():
     problem = fh.problems.finite_sum.random(num_agents=5, num_components=3, dim=2)
     assert parse("Gossip(LocalSA, Ring)", problem, **DEFAULTS).graph == fh.graphs.Ring(5)
+    assert parse("SynchronisedSA(PerBlock((0.1,)))", problem).step_size.sizes == (2,)
     assert parse("MCSAG", problem.iid(), **DEFAULTS) == fh.MCSAG(0.1, 3, 8)
 
 

@@ -72,3 +72,7 @@ def test_settings_that_do_not_fit_the_problem_are_refused():
         fh.simulate(problem, fh.Weighted(LOCAL, [1.0, 2.0]), rounds=1)
     with pytest.raises(ValueError, match="`box` must have one entry per coordinate, 4, got 2"):
         fh.simulate(problem, fh.Projected(LOCAL, box=(-1.0, [1.0, 2.0])), rounds=1)
+    with pytest.raises(ValueError, match=r"`part` must end at most at the number of parameters, 4, got \(2, 6\)"):
+        fh.simulate(problem, fh.Projected(LOCAL, radius=1.0, part=(2, 6)), rounds=1)
+    with pytest.raises(ValueError, match=r"`sizes` must add up to the number of parameters, 4, got \(1, 2\)"):
+        fh.simulate(problem, fh.Averaged(fh.SynchronisedSA(fh.PerBlock((0.1, 0.2), (1, 2)))), rounds=1)

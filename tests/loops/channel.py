@@ -167,6 +167,24 @@ def delayed(max_delay, threshold=np.inf, random=True):
     return run
 
 
+def a3c(max_delay, radius):
+    """An actor and a critic with steps of their own: late operators move both, and the critic stays in a ball."""
+
+    def run(world: World):
+        path, computed = [world.theta], []
+        for t in range(world.rounds):
+            computed.append([world.G(i, path[t], world.observations[i][t]) for i in range(world.num_agents)])
+            move = np.zeros_like(world.theta)
+            for i in range(world.num_agents):
+                tau = int(drawn(jax.random.randint, key_of(world.agent_key(i, t), DELAYED), (), 1, max_delay + 1))
+                move = move + (computed[t - tau][i] if tau <= t else 0.0) / world.num_agents
+            actor, critic = path[t][:1] + 0.1 / (t + 1) ** 0.6 * move[:1], path[t][1:] + 0.2 * move[1:]
+            path.append(np.concatenate([actor, critic * min(1, radius / np.linalg.norm(critic))]))
+        return np.array(path)
+
+    return run
+
+
 def partial(loop, there, mean=average_of_those_present, all_answer=None):
     """`there(world, i, t)`; in exchange `all_answer` everyone counts."""
 
@@ -258,6 +276,19 @@ METHODS = {
     "LocalSA, random delays": Method(fh.Delayed(LOCAL, 3), delayed(3), once, CHAINS),
     "LocalSA, adaptive to its delay": Method(
         fh.Delayed(LOCAL, 2, threshold=0.2, random=False), delayed(2, 0.2, random=False), once, NOISY
+    ),
+    "A3C": Method(
+        lambda problem: fh.Delayed(
+            fh.Projected(
+                fh.SynchronisedSA(fh.PerBlock((fh.Polynomial(0.1, power=0.6), 0.2), (1, problem.dim - 1))),
+                radius=0.9,
+                part=(1, problem.dim),
+            ),
+            max_delay=3,
+        ),
+        a3c(3, 0.9),
+        lambda d: fh.Cost(1, d, d, 1, 1),
+        CHAINS,
     ),
     "LocalSA, two of three agents": Method(
         fh.Partial(LOCAL, fh.sampling.UniformSampling(2, num_agents=3)),

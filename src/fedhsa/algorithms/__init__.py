@@ -45,6 +45,7 @@ from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
 from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA
 from .schedules import AbstractSchedule as AbstractSchedule
+from .schedules import PerBlock as PerBlock
 from .schedules import Polynomial as Polynomial
 from .schedules import Stages as Stages
 from .schedules import corollary_step as corollary_step

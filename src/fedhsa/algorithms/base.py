@@ -14,7 +14,7 @@ from .._random import Stream, fold_in
 from .._types import Block, Key, Theta
 from ..problems import AbstractAgent, Problem
 from .demands import Demand, Effect
-from .schedules import AbstractSchedule
+from .schedules import check_step_size as check_step_size
 
 
 class Round(NamedTuple):
@@ -233,12 +233,6 @@ def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
         return structure.unflatten([next(left) if isinstance(leaf, PerAgent) else leaf for leaf in leaves])
 
     return own, deliver
-
-
-def check_step_size(name: str, value: Any) -> None:
-    """Raises if the step size is neither a positive number nor a schedule."""
-    if not isinstance(value, AbstractSchedule):
-        _check.scalar(name, value, above=0.0, remedy="Use a positive number or a schedule.")
 
 
 def check_local_steps(value: Any) -> None:

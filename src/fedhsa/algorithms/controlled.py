@@ -13,6 +13,7 @@ from ..problems import AbstractAgent, AbstractControlledAgent, Problem
 from ..sources import AbstractSource, PendingSteps
 from .base import AbstractAlgorithm, Exchange
 from .demands import Effect
+from .schedules import AbstractSchedule
 from .trace import cost
 from .wrapper import AbstractWrapper
 
@@ -113,6 +114,10 @@ def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
             "For instance `FedHSA(step_size=0.1, local_steps=10)`."
         )
     algorithm.check(problem)
+    for layer in algorithm.layers:
+        for setting in vars(layer).values():
+            if isinstance(setting, AbstractSchedule):
+                setting.check(problem.dim)
     if not problem.controlled:
         return
     price = cost(problem, algorithm)

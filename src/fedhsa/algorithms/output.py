@@ -121,6 +121,9 @@ class ScaledSchedule(AbstractSchedule):
     def __call__(self, round_index):
         return self.factor * self.schedule(round_index)
 
+    def check(self, dim):
+        self.schedule.check(dim)
+
 
 def scaled(algorithm: Algorithm, factor: Any) -> Algorithm:
     """The same method with its step size times `factor`, inside wrappers too.

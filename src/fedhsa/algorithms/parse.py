@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
+import numpy as np
 
 from ..problems import Problem
 from ..sources import IID, FiniteChain
@@ -49,6 +51,7 @@ def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, An
         known |= {"gaps": (known["local_steps"],), "samples": known["local_steps"]}
     if problem is not None:
         known |= {"num_agents": problem.num_agents, "theta_star": problem.theta_star}
+        known["sizes"] = tuple(np.size(leaf) for leaf in jax.tree.leaves(problem.like))
         source = problem.agents.source
         chain = source.source if isinstance(source, IID) else source
         if isinstance(chain, FiniteChain):
@@ -63,6 +66,8 @@ def _build(node: ast.expr, defaults: Mapping[str, Any], text: str) -> Any:
         positional = [_build(argument, defaults, text) for argument in node.args]
         named = {word.arg: _build(word.value, defaults, text) for word in node.keywords if word.arg is not None}
         return _construct(node.func.id, positional, named, defaults)
+    if isinstance(node, ast.Tuple | ast.List):
+        return tuple(_build(part, defaults, text) for part in node.elts)
     try:
         return ast.literal_eval(node)
     except ValueError:

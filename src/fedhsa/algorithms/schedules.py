@@ -1,7 +1,8 @@
-"""Step sizes that change from round to round, and the constant one of the paper's corollary."""
+"""Step sizes that change from round to round or from block to block, and the constant one of the paper's corollary."""
 
 import abc
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,8 +15,11 @@ class AbstractSchedule(eqx.Module):
     """A step size for each round."""
 
     @abc.abstractmethod
-    def __call__(self, round_index) -> Float[Array, ""]:
-        """The step size of this round, counted from 0."""
+    def __call__(self, round_index) -> Float[Array, "*coordinates"]:
+        """The step size of this round, counted from 0: one number, or one for each coordinate of the parameter."""
+
+    def check(self, dim: int) -> None:
+        """Raises if the schedule is not for a parameter of this many numbers."""
 
 
 class Polynomial(AbstractSchedule):
@@ -77,6 +81,57 @@ class Stages(AbstractSchedule):
     def __call__(self, round_index):
         stage = sum((jnp.asarray(round_index >= begin, dtype=jnp.int32) for begin in self.begins), jnp.int32(0))
         return jnp.stack([jnp.asarray(step) for step in self.step_sizes])[stage]
+
+
+class PerBlock(AbstractSchedule):
+    r"""Each part of the parameter has its own step size, a number or a schedule: two time scales, for instance.
+
+    A block is a stretch of the parameter as a flat vector. Where the parameter is a pytree, its leaves come one after
+    the other and the sizes are theirs: `[leaf.size for leaf in jax.tree.leaves(problem.like)]`. On the command line
+    that is the default.
+
+    **Arguments:**
+
+    - `step_sizes`: $\eta$ of each block.
+    - `sizes`: how many numbers each block has.
+
+    !!! example
+        >>> slow_and_fast = PerBlock((Polynomial(0.1, power=0.6), 0.5), sizes=(2, 1))
+        >>> slow_and_fast(0).tolist()
+        [0.1, 0.1, 0.5]
+    """
+
+    step_sizes: tuple[Any, ...] = eqx.field(converter=tuple)
+    sizes: tuple[int, ...] = eqx.field(converter=_check.counts, static=True)
+
+    def __check_init__(self):
+        if not isinstance(self.sizes, tuple) or len(self.sizes) != len(self.step_sizes):
+            raise ValueError(
+                f"`sizes` must have a number for every block, {len(self.step_sizes)} of them, got {self.sizes}."
+            )
+        for size in self.sizes:
+            _check.count("sizes", size)
+        for step in self.step_sizes:
+            if isinstance(step, PerBlock):
+                raise ValueError("`step_sizes` must be numbers or schedules of one number, got a `PerBlock` inside.")
+            check_step_size("step_sizes", step)
+
+    def __call__(self, round_index):
+        blocks = zip(self.step_sizes, self.sizes, strict=True)
+        return jnp.concatenate([jnp.broadcast_to(step_at(step, round_index), size) for step, size in blocks])
+
+    def check(self, dim):
+        if sum(self.sizes) != dim:
+            raise ValueError(
+                f"`sizes` must add up to the number of parameters, {dim}, got {self.sizes}. Use those of the leaves of "
+                "the parameter: `[leaf.size for leaf in jax.tree.leaves(problem.like)]`."
+            )
+
+
+def check_step_size(name: str, value: Any) -> None:
+    """Raises if the step size is neither a positive number nor a schedule."""
+    if not isinstance(value, AbstractSchedule):
+        _check.scalar(name, value, above=0.0, remedy="Use a positive number or a schedule.")
 
 
 def step_at(step_size: float | AbstractSchedule, round_index):

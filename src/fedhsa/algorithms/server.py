@@ -79,6 +79,7 @@ class Projected(AbstractWrapper):
     - `algorithm`: the method.
     - `radius`: that of the ball, in the Euclidean norm.
     - `box`: instead of it, `(low, high)`, numbers or one for each coordinate.
+    - `part`: which coordinates are projected, `(begin, end)`, end not included; the others stay. Default: all.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -92,6 +93,7 @@ class Projected(AbstractWrapper):
     algorithm: AbstractAlgorithm
     radius: float | None = None
     box: np.ndarray | None = eqx.field(converter=lambda box: None if box is None else _as_box(box), default=None)
+    part: tuple[int, int] | None = eqx.field(converter=_check.counts, default=None, static=True)
 
     effects = Effect.MOVES_THETA
 
@@ -105,11 +107,16 @@ class Projected(AbstractWrapper):
             _check.scalar("radius", self.radius, above=0.0)
         if self.box is not None and not _check.traced(self.box) and not (self.box[0] < self.box[1]).all():
             raise ValueError(f"`box` must be `(low, high)` with low below high, got {self.box.tolist()}.")
+        if self.part is not None and not (len(self.part) == 2 and 0 <= self.part[0] < self.part[1]):
+            raise ValueError(f"`part` must be `(begin, end)` with 0 <= begin < end, got {self.part}.")
 
     def check(self, problem):
         self.algorithm.check(problem)
-        if self.box is not None and self.box.shape not in ((2,), (2, problem.dim)):
-            raise ValueError(f"`box` must have one entry per coordinate, {problem.dim}, got {self.box.shape[1]}.")
+        begin, end = self.part or (0, problem.dim)
+        if end > problem.dim:
+            raise ValueError(f"`part` must end at most at the number of parameters, {problem.dim}, got {self.part}.")
+        if self.box is not None and self.box.shape not in ((2,), (2, end - begin)):
+            raise ValueError(f"`box` must have one entry per coordinate, {end - begin}, got {self.box.shape[1]}.")
 
     @property
     def exchanges(self):
@@ -117,9 +124,15 @@ class Projected(AbstractWrapper):
 
         def aggregate(server, replies, round):
             server = last.aggregate(server, replies, round)
-            return self.algorithm.with_theta(server, self._project(server.theta))
+            return self.algorithm.with_theta(server, self._project_part(server.theta))
 
         return *early, last._replace(aggregate=aggregate)
+
+    def _project_part(self, theta: Theta) -> Theta:
+        if self.part is None:
+            return self._project(theta)
+        some = slice(*self.part)
+        return theta.at[some].set(self._project(theta[some]))
 
     def _project(self, theta: Theta) -> Theta:
         if self.box is not None:
