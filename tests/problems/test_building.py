@@ -69,7 +69,7 @@ def test_an_operator_on_a_chain_that_depends_on_the_parameter_is_checked_too():
         source: fh.AbstractSource
         goal: np.ndarray
 
-        def observe(self, theta, state, bits, /):
+        def react(self, theta, state, bits, /):
             return state + theta, {"temperature": state + theta}
 
         def operator(self, theta, o, /):

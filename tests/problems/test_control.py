@@ -25,7 +25,7 @@ THETA = np.array([0.3, -0.8, 1.1])
 
 # Compiled once for all agents, where calls in a loop would go to the device operation by operation.
 operate = eqx.filter_jit(lambda agent, theta, o: agent.operator(theta, o))
-observe = eqx.filter_jit(lambda agent, theta, state, bits: agent.observe(theta, state, bits))
+observe = eqx.filter_jit(lambda agent, theta, state, bits: agent.react(theta, state, bits))
 
 
 def make_model(episodic: bool = False) -> Model:
@@ -201,7 +201,7 @@ def test_sarsas_chain_goes_where_model_and_policy_send_it():
         agent = tree.to_device(tree.take(problem.agents, 0), "float64")
 
         def step(state, bits):
-            state, o = agent.observe(THETA, state, bits)
+            state, o = agent.react(THETA, state, bits)
             return state, o.state
 
         keys = jax.random.split(jax.random.key(1), 40_000)
@@ -290,10 +290,41 @@ def test_controlled_runs_continue_from_a_checkpoint(tmp_path):
     np.testing.assert_array_equal(resumed.theta, fh.simulate(problem, fh.LocalSA(0.1, 3), rounds=8, seeds=2).theta)
 
 
-def test_methods_that_look_at_an_observation_twice_are_refused_on_controlled_chains():
+def test_an_observation_of_a_controlled_chain_may_be_evaluated_twice():
+    """Momentum, again by a loop: each step is taken under the agent's parameter and weighed at the one before."""
+    problem, eta, H, beta, rounds, key = sarsa.from_model(make_model(), FEATURES), 0.1, 3, 0.4, 3, 5
+    theta, before, u = THETA, THETA, np.zeros_like(THETA)
+    with jax.enable_x64(True):
+        agents = [tree.to_device(tree.take(problem.agents, i), "float64") for i in range(M)]
+        keys = [jax.random.fold_in(agent_key(key, 0, i), 0) for i in range(M)]
+        chains = [agent.source.init(jax.random.fold_in(own, 0)) for agent, own in zip(agents, keys, strict=True)]
+        for t in range(rounds):
+            moved = []
+            for i, agent in enumerate(agents):
+                local = theta
+                for step in range(H):
+                    bits = jax.random.key_data(jax.random.fold_in(keys[i], t * H + step + 1))
+                    chains[i], o = agent.react(jax.numpy.asarray(local), chains[i], bits)
+                    state, action = divmod(int(o.next_state), A)
+                    then, now = (Naive(False, i).softmax(at, 1.0)[state, action] for at in (before, local))
+                    weight = min(then / now, 1.01)
+                    g, g_before = (np.asarray(agent.operator(jax.numpy.asarray(at), o)) for at in (local, before))
+                    past = (1 - beta) * (u - weight * g_before) if t else 0.0
+                    local = local + eta * (g + past)
+                moved.append(local)
+            before, mean = theta, np.mean(moved, axis=0)
+            u, theta = (mean - theta) / (eta * H), mean
+    method = fh.MomentumSA(eta, H, beta, max_weight=1.01)
+    found = fh.simulate(problem, method, rounds=rounds, key=key, theta=THETA)
+    np.testing.assert_allclose(found.theta[0], theta, atol=1e-12)
+    assert found.cost.evaluations == 2 * H
+
+
+def test_chains_that_follow_the_parameter_step_once_for_each_observation():
     problem = sarsa.from_model(make_model(), FEATURES)
-    for method in (fh.SCAFFOLD(0.1, 3, option=1), fh.MomentumSA(0.1, 3, 0.5), fh.RichardsonRomberg(fh.LocalSA(0.1, 3))):
-        with pytest.raises(TypeError, match="each observation belongs to the one that led to it"):
+    fh.simulate(problem, fh.SCAFFOLD(0.1, 3, option=1), rounds=1)
+    for method in (fh.RichardsonRomberg(fh.LocalSA(0.1, 3)), fh.Thinned(fh.LocalSA(0.1, 3), every=2)):
+        with pytest.raises(TypeError, match="must be taken once, under the parameter that it belongs to"):
             fh.simulate(problem, method, rounds=1)
 
 

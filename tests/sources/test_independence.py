@@ -66,7 +66,7 @@ def test_sarsas_next_state_and_next_action_are_drawn_from_streams_of_their_own()
 
     def draw(agent, key):
         pair = jnp.int32(1), jnp.int32(0)
-        return agent.observe(jnp.asarray(theta), pair, jax.random.key_data(key))[0]
+        return agent.react(jnp.asarray(theta), pair, jax.random.key_data(key))[0]
 
     law = PAIRS[1, 0][:, None] * policy
     assert (abs(frequencies(agent, draw, (3, 2)) - law) < 4.5 * np.sqrt(law * (1 - law) / N)).all()

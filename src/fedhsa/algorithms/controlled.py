@@ -9,12 +9,13 @@ from jaxtyping import PyTree
 
 from .. import tree
 from .._types import precision
-from ..problems import AbstractAgent, AbstractControlledAgent, Problem
+from ..problems import Problem
+from ..problems.base import AbstractAgentWrapper
 from ..sources import AbstractSource, PendingSteps
 from .base import AbstractAlgorithm, Exchange
 from .demands import Effect
 from .schedules import AbstractSchedule
-from .trace import cost
+from .trace import observed
 from .wrapper import AbstractWrapper
 
 
@@ -25,25 +26,22 @@ class Memory(NamedTuple):
     chain: PyTree
 
 
-class SteppingAgent(AbstractAgent):
-    """An agent that steps its chain whenever it is asked for an operator, under the parameter it is asked with.
+class SteppingAgent(AbstractAgentWrapper):
+    """An agent whose chain takes a step whenever it observes, under the parameter it observes with.
 
-    The state of its chain is kept in mutable references, so that algorithms, which know nothing of this, may ask inside
-    loops of their own.
+    The state of its chain is kept in mutable references, so that algorithms, which know nothing of this, may observe
+    inside loops of their own.
     """
 
     source: AbstractSource
-    agent: AbstractControlledAgent
+    agent: Any
     chain: PyTree
 
-    def operator(self, theta, o, /):
+    def observe(self, theta, o, /):
         state = jax.tree.map(lambda ref: ref[...], self.chain)
-        state, observation = self.agent.observe(theta, state, o)
+        state, observation = self.agent.react(theta, state, o)
         jax.tree.map(lambda ref, value: ref.__setitem__(..., value), self.chain, state)
-        return self.agent.operator(theta, observation)
-
-    def mean_operator(self, theta, /):
-        return self.agent.mean_operator(theta)
+        return observation
 
 
 class OnControlledChains(AbstractWrapper):
@@ -120,11 +118,12 @@ def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
                 setting.check(problem.dim)
     if not problem.controlled:
         return
-    price = cost(problem, algorithm)
+    price = observed(problem, algorithm)
     if abs(price.samples - price.evaluations) > 1e-9:
         raise TypeError(
-            f"{type(algorithm).__name__} takes {price.samples:.4g} observations a round and evaluates "
-            f"{price.evaluations:.4g} operators. The chains of {type(problem.agents).__name__} depend on the "
-            "parameter, so each observation belongs to the one that led to it. Use a method that evaluates each "
-            "observation once, like FedHSA, LocalSA or SCAFFLSA."
+            f"{type(algorithm).__name__} takes {price.samples:.4g} observations a round and makes "
+            f"{price.evaluations:.4g}. The chains of {type(problem.agents).__name__} depend on the parameter, so each "
+            "step of theirs must be taken once, under the parameter that it belongs to: in a method of your own, "
+            "`o = agent.observe(theta, o)` before `agent.operator(theta, o)`. Use a method that does, like FedHSA, "
+            "LocalSA or SCAFFLSA."
         )

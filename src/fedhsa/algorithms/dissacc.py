@@ -47,7 +47,7 @@ class DisSACC(AbstractLocalSteps):
 
     def _mean_operator(self, theta, memory, agent, block, round):
         def add(total, o):
-            return total + agent.operator(theta, o), None
+            return total + agent.operator(theta, agent.observe(theta, o)), None
 
         total, _ = jax.lax.scan(add, jnp.zeros_like(theta), block, length=self.local_steps)
         return total / self.local_steps, memory

@@ -67,14 +67,14 @@ class FedHSA(AbstractServerStep):
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta, rest = step_at(self.step_size, round.index), tree.take(block, slice(1, None))
         # The anchor's observation is that of step 0, where the operator and the anchor cancel.
-        theta = memory.theta + eta * g_bar
+        theta = agent.project(memory.theta + eta * g_bar)
         theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, shift=g_bar - memory.g)
         return theta - memory.theta, memory
 
 
 def anchor(theta_bar, memory, agent, block, round):
     """The agent's operator where the round starts, on its first observation."""
-    g = agent.operator(theta_bar, tree.take(block, 0))
+    g = agent.operator(theta_bar, agent.observe(theta_bar, tree.take(block, 0)))
     return g, Memory(theta_bar, g)
 
 

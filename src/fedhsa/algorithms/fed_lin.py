@@ -95,10 +95,11 @@ class FedLin(AbstractAlgorithm):
 
         def step(theta, numbered):
             number, o = numbered
-            return jnp.where(number < tau, theta + eta * (agent.operator(theta, o) + correction), theta), None
+            direction = agent.operator(theta, agent.observe(theta, o)) + correction
+            return jnp.where(number < tau, agent.project(theta + eta * direction), theta), None
 
         # The anchor's observation is that of step 0, where the operator and the anchor cancel.
-        theta = memory.theta + eta * g_bar
+        theta = agent.project(memory.theta + eta * g_bar)
         if self.block_length > 1:
             rest = jnp.arange(1, self.block_length), tree.take(block, slice(1, None))
             theta, _ = jax.lax.scan(step, theta, rest)
@@ -184,12 +185,12 @@ class SSLocalSGD(AbstractRefreshing):
         )
 
     def _anchor(self, theta_bar, memory, agent, block, round):
-        g = agent.operator(theta_bar, tree.take(block, 0))
+        g = agent.operator(theta_bar, agent.observe(theta_bar, tree.take(block, 0)))
         return g, RefreshMemory(theta_bar, g, jnp.where(self._refreshes(round), g, memory.anchor))
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta, correction = step_at(self.step_size, round.index), g_bar - memory.anchor
-        theta = memory.theta + eta * (memory.g + correction)
+        theta = agent.project(memory.theta + eta * (memory.g + correction))
         rest = tree.take(block, slice(1, None))
         theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, correction)
         return theta - memory.theta, memory

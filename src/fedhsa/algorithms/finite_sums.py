@@ -78,7 +78,9 @@ class LocalSVRG(AbstractRefreshing):
         eta = step_at(self.step_size, round.index)
 
         def step(theta, o):
-            return theta + eta * (agent.operator(theta, o) - agent.operator(memory.reference, o) + g_bar), None
+            o = agent.observe(theta, o)
+            direction = agent.operator(theta, o) - agent.operator(memory.reference, o) + g_bar
+            return agent.project(theta + eta * direction), None
 
         theta, _ = jax.lax.scan(step, memory.theta, block, length=self.local_steps)
         return theta - memory.theta, memory
@@ -164,7 +166,7 @@ class MCSAG(AbstractAlgorithm):
             theta, (table, mean) = carry
             g = agent.operator(theta, v)
             mean = mean + (g - table[v]) / self.num_components
-            return (theta + eta * mean, SAGMemory(table.at[v].set(g), mean)), None
+            return (agent.project(theta + eta * mean), SAGMemory(table.at[v].set(g), mean)), None
 
         (theta, memory), _ = jax.lax.scan(step, (theta_bar, memory), block, length=self.local_steps)
         return theta - theta_bar, memory

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .. import _check
 from .._types import Block, Theta
@@ -45,10 +46,25 @@ def local_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, leng
         return theta
 
     def step(theta, o):
-        direction = agent.operator(theta, o)
-        return theta + eta * (direction if shift is None else direction + shift), None
+        direction = agent.operator(theta, agent.observe(theta, o))
+        return agent.project(theta + eta * (direction if shift is None else direction + shift)), None
 
     return jax.lax.scan(step, theta, block, length=length)[0]
+
+
+def operator_elsewhere(agent: AbstractAgent, theta: Theta, o: Any, seen_at: Theta, max_weight: Any = None) -> Theta:
+    r"""The operator at `theta` of an observation that was made under `seen_at`, unbiased by importance weights.
+
+    $w\, G_i(\theta, o)$ with $w = p(o \mid \theta) / p(o \mid \text{seen at})$, at most `max_weight`.
+    """
+    weights = jnp.exp(agent.log_ratio(theta, seen_at, o))
+    return agent.weighted_operator(theta, o, weights if max_weight is None else jnp.minimum(weights, max_weight))
+
+
+def check_max_weight(value: Any) -> None:
+    """Raises if the bound of importance weights is neither None nor at least 1, the weight where nothing changes."""
+    if value is not None:
+        _check.scalar("max_weight", value, least=1.0, remedy="Use None to keep all weights as they are.")
 
 
 def send_theta(server: Any, round: Any) -> Theta:

@@ -75,7 +75,7 @@ class AbstractOneStep(AbstractAlgorithm):
         return (Exchange("operator", send_theta, self._operator, self._step, replies_are_operators=True),)
 
     def _operator(self, theta, memory, agent, block, round):
-        return agent.operator(theta, tree.take(block, 0)), memory
+        return agent.operator(theta, agent.observe(theta, tree.take(block, 0))), memory
 
     def _step(self, server, replies, round):
         return Server(server.theta + step_at(self.step_size, round.index) * replies.mean())

@@ -56,9 +56,12 @@ class AbstractLoopless(AbstractAlgorithm):
     def _step(self, theta_bar, memory, agent, block, round):
         theta = jnp.where(round.happens(self.probability), theta_bar, memory.theta)
         shift = self._learn(memory.shift, theta - memory.theta, round.index)
-        step = step_at(self.step_size, round.index) * (agent.operator(theta, tree.take(block, 0)) + shift)
+        g = agent.operator(theta, agent.observe(theta, tree.take(block, 0)))
+        step = step_at(self.step_size, round.index) * (g + shift)
+        moved = theta + step
+        projected = agent.project(moved)
         # Relative to the average where it was taken: there the agents' mean is the server's to the last digit.
-        return step, Memory(theta + step, shift)
+        return step if projected is moved else projected - theta, Memory(projected, shift)
 
     @abc.abstractmethod
     def _learn(self, shift: Theta, jump: Theta, round_index: Any) -> Theta:

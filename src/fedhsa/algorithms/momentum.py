@@ -9,7 +9,7 @@ from .. import _check
 from .._types import Theta
 from .base import Exchange, check_probability
 from .demands import Demand
-from .local import AbstractLocalSteps
+from .local import AbstractLocalSteps, check_max_weight, operator_elsewhere
 from .schedules import step_at
 
 
@@ -24,7 +24,7 @@ class MomentumSA(AbstractLocalSteps):
     r"""Local steps along the last round's mean direction, corrected by what the same observation says now and then.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(\beta\, G_i(\theta, o_{i,\ell})
-      + (1-\beta)\,[u_t + G_i(\theta, o_{i,\ell}) - G_i(\bar\theta_{t-1}, o_{i,\ell})]\bigr), \qquad
+      + (1-\beta)\,[u_t + G_i(\theta, o_{i,\ell}) - w\, G_i(\bar\theta_{t-1}, o_{i,\ell})]\bigr), \qquad
       u_{t+1} = \frac{1}{M \eta H} \sum_i \Delta_i$$
 
     with $\Delta_i$ the displacements; the server adds $\alpha_g$ times their mean, which is $\lambda u_{t+1}$ with the
@@ -32,8 +32,9 @@ class MomentumSA(AbstractLocalSteps):
     not drift: at a constant step $u = 0$ in the limit, which without noise leaves Local SA's biased point for every
     $\beta$. The exact convergence claimed for the original must come from steps tied to the horizon.
 
-    The rule is FedSVRPG-M, a policy gradient method, for chains that do not depend on the parameter, where importance
-    weights are 1.
+    The observation was made under $\theta$, and $w = p(o \mid \bar\theta_{t-1}) / p(o \mid \theta)$ makes up for it: 1
+    where observations do not depend on the parameter. On `problems.policy_gradient` this is FedSVRPG-M, with a weight
+    for each episode. Such weights are unbiased and can be huge; `max_weight` bounds them, at the price of a bias.
 
     **Arguments:**
 
@@ -41,6 +42,7 @@ class MomentumSA(AbstractLocalSteps):
     - `local_steps`: $H$, the observations each agent uses per round.
     - `beta`: $\beta$ in (0, 1]; 1 is Local SA.
     - `server_step`: $\alpha_g$; the paper's $\lambda$ divided by $\eta H$.
+    - `max_weight`: the largest importance weight that counts as it is. Default: all do.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -53,12 +55,14 @@ class MomentumSA(AbstractLocalSteps):
 
     beta: float
     server_step: float = 1.0
+    max_weight: float | None = None
 
     demands = Demand.SERVER_LEARNS_FROM_THE_AVERAGE
 
     def __check_init__(self):
         check_probability("beta", self.beta)
         _check.scalar("server_step", self.server_step, above=0.0)
+        check_max_weight(self.max_weight)
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), theta
@@ -76,8 +80,9 @@ class MomentumSA(AbstractLocalSteps):
         past = jnp.where(round.index == 0, 0.0, 1 - self.beta)
 
         def step(theta, o):
-            direction = agent.operator(theta, o) + past * (u - agent.operator(theta_before, o))
-            return theta + eta * direction, None
+            o = agent.observe(theta, o)
+            before = operator_elsewhere(agent, theta_before, o, theta, self.max_weight)
+            return agent.project(theta + eta * (agent.operator(theta, o) + past * (u - before))), None
 
         theta, _ = jax.lax.scan(step, theta_bar, block, length=self.local_steps)
         return theta - theta_bar, theta_bar

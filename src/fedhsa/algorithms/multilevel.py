@@ -95,10 +95,10 @@ class MultilevelSA(AbstractAlgorithm):
             size = jnp.where(begins, jnp.where(due <= left, due, self.batch), state.size)
             seen = state.seen + 1
             weight = estimator_weight(seen, size, self.batch).astype(theta_bar.dtype)
-            total = state.total + weight * agent.operator(state.theta, o)
+            total = state.total + weight * agent.operator(state.theta, agent.observe(state.theta, o))
             complete = seen == size
             return Batch(
-                theta=jnp.where(complete, state.theta + eta * total / self.batch, state.theta),
+                theta=jnp.where(complete, agent.project(state.theta + eta * total / self.batch), state.theta),
                 total=jnp.where(complete, jnp.zeros_like(total), total),
                 seen=jnp.where(complete, zero, seen),
                 size=size,

@@ -1,12 +1,13 @@
 """SCAFFOLD with both of its control variates, and FedHSA with the anchor of the round before."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from .. import tree
-from .._types import Theta
+from .._types import Block, Theta
+from ..problems import AbstractAgent
 from .base import Exchange
 from .demands import Demand
 from .fed_hsa import Server as AnchorServer
@@ -75,10 +76,11 @@ class SCAFFOLD(AbstractServerStep):
     def _local_steps(self, message, variate, agent, block, round):
         theta_bar, c = message
         eta, correction = step_at(self.step_size, round.index), c - variate
-        delta = local_steps(agent, theta_bar, block, eta, self.local_steps, correction) - theta_bar
         if self.option == 1:
-            renewed = agent.operator(theta_bar, tree.take(block, 0))
+            theta, renewed = steps_from_anchor(agent, theta_bar, block, eta, self.local_steps, correction)
+            delta = theta - theta_bar
         else:
+            delta = local_steps(agent, theta_bar, block, eta, self.local_steps, correction) - theta_bar
             renewed = delta / (eta * self.local_steps) - correction
         return (delta, renewed - variate), renewed
 
@@ -136,11 +138,18 @@ class OneExchangeFedHSA(AbstractServerStep):
     def _local_steps(self, message, g_before, agent, block, round):
         theta_bar, g_bar_before = message
         eta, correction = step_at(self.step_size, round.index), g_bar_before - g_before
-        g = agent.operator(theta_bar, tree.take(block, 0))
-        theta, rest = theta_bar + eta * (g + correction), tree.take(block, slice(1, None))
-        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, correction)
+        theta, g = steps_from_anchor(agent, theta_bar, block, eta, self.local_steps, correction)
         return (theta - theta_bar, g), g
 
     def _move(self, server, replies, round):
         delta, g_bar = replies.mean_or((jnp.zeros_like(server.theta), server.g_bar))
         return AnchorServer(server.theta + self.server_step * delta, g_bar)
+
+
+def steps_from_anchor(
+    agent: AbstractAgent, theta_bar: Theta, block: Block, eta: Any, length: int, shift: Theta
+) -> tuple[Theta, Theta]:
+    """`local_steps`, and the operator of the first of them."""
+    g = agent.operator(theta_bar, agent.observe(theta_bar, tree.take(block, 0)))
+    theta, rest = agent.project(theta_bar + eta * (g + shift)), tree.take(block, slice(1, None))
+    return local_steps(agent, theta, rest, eta, length - 1, shift), g

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import _check
 from .._types import Theta
+from ..problems._regions import as_box, check_box_size, check_region, nearest
 from .base import AbstractAlgorithm, Exchange, Replies, checked_init
 from .demands import Effect
 from .wrapper import AbstractWrapper, on_inner_server
@@ -92,21 +93,13 @@ class Projected(AbstractWrapper):
 
     algorithm: AbstractAlgorithm
     radius: float | None = None
-    box: np.ndarray | None = eqx.field(converter=lambda box: None if box is None else _as_box(box), default=None)
+    box: np.ndarray | None = eqx.field(converter=as_box, default=None)
     part: tuple[int, int] | None = eqx.field(converter=_check.counts, default=None, static=True)
 
     effects = Effect.MOVES_THETA
 
     def __check_init__(self):
-        if (self.radius is None) == (self.box is None):
-            raise ValueError(
-                f"Give either `radius` or `box`, got radius={self.radius} and box={self.box}. "
-                "For instance `radius=10.0`, or `box=(-1.0, 1.0)`."
-            )
-        if self.radius is not None:
-            _check.scalar("radius", self.radius, above=0.0)
-        if self.box is not None and not _check.traced(self.box) and not (self.box[0] < self.box[1]).all():
-            raise ValueError(f"`box` must be `(low, high)` with low below high, got {self.box.tolist()}.")
+        check_region(self.radius, self.box)
         if self.part is not None and not (len(self.part) == 2 and 0 <= self.part[0] < self.part[1]):
             raise ValueError(f"`part` must be `(begin, end)` with 0 <= begin < end, got {self.part}.")
 
@@ -115,8 +108,7 @@ class Projected(AbstractWrapper):
         begin, end = self.part or (0, problem.dim)
         if end > problem.dim:
             raise ValueError(f"`part` must end at most at the number of parameters, {problem.dim}, got {self.part}.")
-        if self.box is not None and self.box.shape not in ((2,), (2, end - begin)):
-            raise ValueError(f"`box` must have one entry per coordinate, {end - begin}, got {self.box.shape[1]}.")
+        check_box_size(self.box, end - begin)
 
     @property
     def exchanges(self):
@@ -124,32 +116,15 @@ class Projected(AbstractWrapper):
 
         def aggregate(server, replies, round):
             server = last.aggregate(server, replies, round)
-            return self.algorithm.with_theta(server, self._project_part(server.theta))
+            return self.algorithm.with_theta(server, self._project(server.theta))
 
         return *early, last._replace(aggregate=aggregate)
 
-    def _project_part(self, theta: Theta) -> Theta:
-        if self.part is None:
-            return self._project(theta)
-        some = slice(*self.part)
-        return theta.at[some].set(self._project(theta[some]))
-
     def _project(self, theta: Theta) -> Theta:
-        if self.box is not None:
-            low, high = (jnp.broadcast_to(bound, theta.shape) for bound in self.box)
-            return jnp.clip(theta, low, high)
-        norm = jnp.linalg.norm(theta)
-        return theta * jnp.where(norm > self.radius, self.radius / norm, 1)
-
-
-def _as_box(box: Any) -> Any:
-    if _check.traced(box):
-        return jnp.stack(jnp.broadcast_arrays(*box))
-    try:
-        low, high = np.broadcast_arrays(*(np.asarray(bound, dtype=np.float64) for bound in box))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"`box` must be `(low, high)`, numbers or vectors of one length, got {box!r}.") from error
-    return _check.array("box", np.stack([low, high]), (2,) if low.ndim == 0 else (2, "d"))
+        if self.part is None:
+            return nearest(theta, self.radius, self.box)
+        some = slice(*self.part)
+        return theta.at[some].set(nearest(theta[some], self.radius, self.box))
 
 
 class MomentumServer(NamedTuple):

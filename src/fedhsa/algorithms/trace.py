@@ -1,5 +1,6 @@
 """What one round sends and evaluates, found by tracing it: the shapes of messages, and what a deployment would pay."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +10,9 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import Theta, precision
 from ..problems import AbstractAgent, Problem
-from ..sources import AbstractSource
+from ..problems.base import AbstractAgentWrapper
+from ..sources import AbstractControlled, AbstractSource
+from ..sources.finite import key_bits
 from .base import AbstractAlgorithm, Coded, Cost, Round, split
 from .play import one_seed, play
 
@@ -36,25 +39,44 @@ class _StandIn(AbstractAgent):
         return theta
 
 
-class _CountedAgent(AbstractAgent):
-    """An agent whose operator leaves its name in the program each time it is evaluated."""
+class _Bits(AbstractSource):
+    """Random bits, which is what algorithms get of a chain that depends on the parameter."""
+
+    def init(self, key, /):
+        return ()
+
+    def step(self, key, state, /):
+        return (), key_bits(key)
+
+
+class _CountedAgent(AbstractAgentWrapper):
+    """An agent that leaves names in the program: each time it observes, and each time its operator is evaluated."""
 
     source: AbstractSource
-    agent: AbstractAgent
+    agent: Any
 
     def operator(self, theta, o, /):
-        @jax.jit
-        def operator_evaluation(agent, theta, o):
-            return agent.operator(theta, o)
+        return _named("operator_evaluation", self.agent.operator)(theta, o)
 
-        return operator_evaluation(self.agent, theta, o)
+    def weighted_operator(self, theta, o, weights, /):
+        return _named("operator_evaluation", self.agent.weighted_operator)(theta, o, weights)
 
-    def mean_operator(self, theta, /):
-        return self.agent.mean_operator(theta)
+    def observe(self, theta, o, /):
+        if not isinstance(self.agent.source, AbstractControlled):
+            return _named("observation", self.agent.observe)(theta, o)
+        # From wherever the chain begins: where it stands changes no count.
+        start = self.agent.source.init(jax.random.key(0))
+        return _named("observation", self.agent.react)(theta, start, o)[1]
 
-    def visited(self, o, /):
-        """Of agents that have it; only methods that have checked for it ask."""
-        return self.agent.visited(o)  # pyright: ignore[reportAttributeAccessIssue]
+
+def _named(name: str, function: Callable) -> Callable:
+    """The function as a part of the program that has this name."""
+
+    def call(*arguments):
+        return function(*arguments)
+
+    call.__name__ = name
+    return jax.jit(call)
 
 
 def exchange_shapes(
@@ -81,16 +103,25 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
         >>> cost(problem, fedhsa.FedHSA(0.01, local_steps=10))
         Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10)
     """
+    return _cost(problem, algorithm, "operator_evaluation")
+
+
+def observed(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
+    """The cost in which `evaluations` are how often an agent observes."""
+    return _cost(problem, algorithm, "observation")
+
+
+def _cost(problem: Problem, algorithm: AbstractAlgorithm, counted: str) -> Cost:
     algorithm.check(problem)
     with precision():
-        # Chains that depend on the parameter are not stepped here; what an operator's value is changes no cost.
-        agent = _StandIn() if problem.controlled else tree.take(problem.flat_agents, 0)
-        agent, settings = tree.to_device((agent, algorithm), "float64")
-        counted = _CountedAgent(agent.source, agent)
-        travelled, program = _trace(settings, jnp.zeros(problem.dim), problem.num_agents, counted)
+        agent, settings = tree.to_device((tree.take(problem.flat_agents, 0), algorithm), "float64")
+        agent = _CountedAgent(_Bits() if problem.controlled else agent.source, agent)
+        travelled, program = _trace(settings, jnp.zeros(problem.dim), problem.num_agents, agent)
     down = sum(_floats(message) for message, _ in travelled)
     up = sum(_floats(reply) for _, reply in travelled)
-    return algorithm.average_cost(Cost(len(travelled), down, up, algorithm.block_length, _count(program.jaxpr)))
+    return algorithm.average_cost(
+        Cost(len(travelled), down, up, algorithm.block_length, _count(program.jaxpr, counted))
+    )
 
 
 def _trace(
@@ -141,18 +172,18 @@ def _floats(message: Any) -> float:
     return tree.size(plain) + (bits / 64 if bits else 0)
 
 
-def _count(jaxpr: Any) -> int:
-    """How often the operator is evaluated: loops count as often as they turn, and of branches the most expensive."""
+def _count(jaxpr: Any, name: str) -> int:
+    """How often what has this name is done: loops count as often as they turn, and of branches the most expensive."""
     total = 0
     for equation in jaxpr.eqns:
-        if equation.params.get("name") == "operator_evaluation":
+        if equation.params.get("name") == name:
             total += 1
         elif equation.primitive.name == "scan":
-            total += equation.params["length"] * _count(equation.params["jaxpr"].jaxpr)
+            total += equation.params["length"] * _count(equation.params["jaxpr"].jaxpr, name)
         elif equation.primitive.name == "cond":
-            total += max(_count(branch.jaxpr) for branch in equation.params["branches"])
+            total += max(_count(branch.jaxpr, name) for branch in equation.params["branches"])
         else:
-            total += sum(_count(inner) for inner in _inner(equation.params))
+            total += sum(_count(inner, name) for inner in _inner(equation.params))
     return total
 
 

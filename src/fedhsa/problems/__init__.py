@@ -19,6 +19,7 @@ from . import td as td
 from . import td_lambda as td_lambda
 from .base import AbstractAgent as AbstractAgent
 from .base import AbstractControlledAgent as AbstractControlledAgent
+from .base import AbstractPolicyAgent as AbstractPolicyAgent
 from .base import Problem as Problem
 from .make import PROBLEMS as PROBLEMS
 from .make import make as make

@@ -107,7 +107,7 @@ def _observation(agent: Any, theta: PyTree, key: Any) -> Any:
     """One observation of an agent at the start of its chain."""
     state, seen = agent.source.step(key, agent.source.init(key))
     if isinstance(agent.source, AbstractControlled):
-        _, seen = agent.observe(theta, state, seen.bits)
+        _, seen = agent.react(theta, state, seen.bits)
     return seen
 
 

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import Observation, State, precision
 from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
-from . import _agents, _roots
+from . import _agents, _regions, _roots
 
 SOLVE = "solve"
 """What `theta_star` is by default: the root is searched for."""
@@ -56,6 +56,29 @@ class AbstractAgent(eqx.Module):
         r"""The mean operator $\bar G_i(\theta)$. By default the source's exact expectation of the noisy one."""
         return self.source.expect(lambda o: self.operator(theta, o))
 
+    def observe(self, theta: Any, o: Any, /) -> Observation:
+        """What the agent sees under this parameter, for one entry `o` of its block; algorithms ask before `operator`.
+
+        That entry itself, unless the chain depends on the parameter: then the chain takes its next step here.
+        """
+        return o
+
+    def log_ratio(self, old: Any, new: Any, o: Observation, /) -> Any:
+        r"""$\log p(o \mid \text{old}) - \log p(o \mid \text{new})$, of what was seen.
+
+        Zero where the observations do not depend on the parameter. One number, or one for each part of an observation
+        that counts by itself, like the episodes of a batch.
+        """
+        return jnp.zeros(())
+
+    def weighted_operator(self, theta: Any, o: Observation, weights: Any, /) -> Any:
+        """The operator with each part of the observation weighted; `weights` are shaped like `log_ratio`."""
+        return jax.tree.map(lambda g: weights.astype(g.dtype) * g, self.operator(theta, o))
+
+    def project(self, theta: Any, /) -> Any:
+        """The nearest parameter that the agent may stand at; algorithms ask after each local step. By default all."""
+        return theta
+
     def lipschitz(self, o: Observation, /) -> Any:
         r"""The least $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None where it is unknown.
 
@@ -84,12 +107,77 @@ class AbstractAgent(eqx.Module):
 class AbstractControlledAgent(AbstractAgent):
     """An agent whose chain depends on the parameter: its source is an `AbstractControlled`.
 
-    Algorithms treat it as any other agent, as long as they evaluate each observation once.
+    Algorithms treat it as any other agent: what they get from `observe` is what `react` saw.
     """
 
     @abc.abstractmethod
-    def observe(self, theta: Any, state: State, bits: Any, /) -> tuple[State, Observation]:
+    def react(self, theta: Any, state: State, bits: Any, /) -> tuple[State, Observation]:
         """The chain's next state and the observation made on the way, under this parameter; `bits` are random."""
+
+
+class AbstractPolicyAgent(AbstractControlledAgent):
+    """An agent whose parameter is that of a policy; methods made for policies ask for more than its operator."""
+
+    @abc.abstractmethod
+    def fisher_product(self, theta: Any, o: Observation, vector: Any, /) -> Any:
+        r"""$\hat F v$ with $\hat F$ the mean of $\psi \psi^T$ over the actions taken, $\psi$ the score at `theta`."""
+
+    @abc.abstractmethod
+    def kl(self, old: Any, new: Any, o: Observation, /) -> Any:
+        r"""The mean of $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ over the states that were visited."""
+
+    @abc.abstractmethod
+    def surrogate(self, theta: Any, old: Any, o: Observation, /) -> Any:
+        r"""The mean of $\pi_\theta / \pi_\text{old}$ times the advantage over the actions taken under `old`."""
+
+
+class AbstractAgentWrapper(AbstractPolicyAgent):
+    """An agent that is another one but for what it overrides: whatever it is asked, it asks the other.
+
+    What only some agents can be asked raises as the other would.
+    """
+
+    agent: eqx.AbstractVar[Any]
+
+    def operator(self, theta, o, /):
+        return self.agent.operator(theta, o)
+
+    def mean_operator(self, theta, /):
+        return self.agent.mean_operator(theta)
+
+    def observe(self, theta, o, /):
+        return self.agent.observe(theta, o)
+
+    def log_ratio(self, old, new, o, /):
+        return self.agent.log_ratio(old, new, o)
+
+    def weighted_operator(self, theta, o, weights, /):
+        return self.agent.weighted_operator(theta, o, weights)
+
+    def project(self, theta, /):
+        return self.agent.project(theta)
+
+    def react(self, theta, state, bits, /):
+        return self.agent.react(theta, state, bits)
+
+    def fisher_product(self, theta, o, vector, /):
+        return self.agent.fisher_product(theta, o, vector)
+
+    def kl(self, old, new, o, /):
+        return self.agent.kl(old, new, o)
+
+    def surrogate(self, theta, old, o, /):
+        return self.agent.surrogate(theta, old, o)
+
+    def visited(self, o, /):
+        """Which coordinates an observation is about, of agents that tell."""
+        return self.agent.visited(o)
+
+    def lipschitz(self, o, /):
+        return self.agent.lipschitz(o)
+
+    def recorders(self):
+        return self.agent.recorders()
 
 
 class AffineAgent(AbstractAgent):
@@ -129,28 +217,57 @@ class MeanAgent(AbstractAgent):
         return self.agent.recorders()
 
 
-class FlatAgent(AbstractControlledAgent):
+class FlatAgent(AbstractAgentWrapper):
     """An agent whose parameter is any pytree, seen through flat vectors."""
 
     source: AbstractSource
-    agent: AbstractAgent
+    agent: Any
     unravel: Callable = eqx.field(static=True)
 
     def operator(self, theta, o, /):
         return tree.ravel(self.agent.operator(self.unravel(theta), o))
 
-    def observe(self, theta, state, bits, /):
-        assert isinstance(self.agent, AbstractControlledAgent)
-        return self.agent.observe(self.unravel(theta), state, bits)
-
     def mean_operator(self, theta, /):
         return tree.ravel(self.agent.mean_operator(self.unravel(theta)))
 
-    def lipschitz(self, o, /):
-        return self.agent.lipschitz(o)
+    def observe(self, theta, o, /):
+        return self.agent.observe(self.unravel(theta), o)
 
-    def recorders(self):
-        return self.agent.recorders()
+    def log_ratio(self, old, new, o, /):
+        return self.agent.log_ratio(self.unravel(old), self.unravel(new), o)
+
+    def weighted_operator(self, theta, o, weights, /):
+        return tree.ravel(self.agent.weighted_operator(self.unravel(theta), o, weights))
+
+    def project(self, theta, /):
+        shaped = self.unravel(theta)
+        projected = self.agent.project(shaped)
+        return theta if projected is shaped else tree.ravel(projected)
+
+    def react(self, theta, state, bits, /):
+        return self.agent.react(self.unravel(theta), state, bits)
+
+    def fisher_product(self, theta, o, vector, /):
+        return tree.ravel(self.agent.fisher_product(self.unravel(theta), o, self.unravel(vector)))
+
+    def kl(self, old, new, o, /):
+        return self.agent.kl(self.unravel(old), self.unravel(new), o)
+
+    def surrogate(self, theta, old, o, /):
+        return self.agent.surrogate(self.unravel(theta), self.unravel(old), o)
+
+
+class ConstrainedAgent(AbstractAgentWrapper):
+    """An agent that stays in a ball around 0 or in a box: it goes to the nearest point there after each local step."""
+
+    source: AbstractSource
+    agent: Any
+    radius: Any = None
+    box: Any = None
+
+    def project(self, theta, /):
+        theta = self.agent.project(theta)
+        return tree.unravel_like(theta)(_regions.nearest(tree.ravel(theta), self.radius, self.box))
 
 
 class Problem(eqx.Module):
@@ -300,6 +417,28 @@ class Problem(eqx.Module):
         The root and the mean operators stay what they were, those of the law that the observations were drawn from.
         """
         return self.with_source(lambda source: Replay(observations, wrap, source))
+
+    def within(self, *, radius: float | None = None, box: Any = None) -> "Problem":
+        r"""The same agents, staying in a ball around 0 or in a box: each goes to its nearest point after a local step.
+
+        `Projected` moves the server instead, after each round. The root stays what it was, inside or not.
+
+        **Arguments:**
+
+        - `radius`: that of the ball, in the Euclidean norm.
+        - `box`: instead of it, `(low, high)`, numbers or one for each coordinate.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2).within(radius=0.1)
+            >>> result = fedhsa.simulate(problem, fedhsa.LocalSA(0.1, local_steps=20), rounds=50)
+            >>> bool(np.linalg.norm(result.theta) <= 0.1 + 1e-12)
+            True
+        """
+        box = _regions.as_box(box)
+        _regions.check_region(radius, box)
+        _regions.check_box_size(box, self.dim)
+        per_agent = (None if part is None else np.stack([np.asarray(part)] * self.num_agents) for part in (radius, box))
+        return Problem(ConstrainedAgent(self.agents.source, self.agents, *per_agent), self.like, self.theta_star)
 
     def noiseless(self) -> "Problem":
         r"""The same agents, each giving its mean operator $\bar G_i$.

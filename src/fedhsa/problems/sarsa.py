@@ -28,7 +28,7 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
     e^{\beta \phi(s', \cdot)^T \theta}$.
     """
 
-    def observe(self, theta, state, bits, /):
+    def react(self, theta, state, bits, /):
         assert isinstance(self.source, Decisions)
         state, action = state
         following = self.source.follow(bits, state, action)
@@ -39,6 +39,13 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
         next_action = jnp.sum(jnp.cumsum(chances)[:-1] <= point).astype(jnp.int32)
         A = self.features.shape[-2]
         return (following, next_action), Transition(state * A + action, following * A + next_action)
+
+    def log_ratio(self, old, new, o, /):
+        """Of the next action; the state it is taken in is as likely under both, given where the step began."""
+        state, action = jnp.divmod(o.next_state, self.features.shape[-2])
+        chances = (jax.nn.log_softmax(self.inverse_temperature * self.values(at, state)) for at in (old, new))
+        before, now = (chance[action] for chance in chances)
+        return before - now
 
     def operator(self, theta, o, /):
         A = self.features.shape[-2]

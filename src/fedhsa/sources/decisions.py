@@ -59,8 +59,8 @@ class PendingSteps(NamedTuple):
 class AbstractControlled(AbstractSource):
     """A chain whose law depends on the parameter, so that it cannot be stepped in advance.
 
-    Its block holds the random bits of the steps (`PendingSteps`); the agent takes them, by `observe`, when an algorithm
-    evaluates its operator. `init` gives the state at position 0, which is the block's `start`.
+    Its block holds the random bits of the steps (`PendingSteps`); the agent takes them, by `react`, when an algorithm
+    lets it observe. `init` gives the state at position 0, which is the block's `start`.
     """
 
     def step(self, key, state, /):
