@@ -1,5 +1,6 @@
 """Problems: heterogeneous agents, each family with `from_arrays(...)` and `random(...)`."""
 
+from . import actor_critic as actor_critic
 from . import average_reward_td as average_reward_td
 from . import evaluation as evaluation
 from . import experience as experience

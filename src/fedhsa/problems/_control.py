@@ -90,6 +90,20 @@ class AbstractPairAgent(AbstractAgent):
         return {"returns": lambda: make(False), "mean_return": lambda: make(True)}
 
 
+def stationary(P: Any) -> Any:
+    """The stationary law of one kernel `(S, S)`, as `sources.finite.stationary_law` has it, differentiable."""
+    S = P.shape[-1]
+    system = (jnp.eye(S, dtype=P.dtype) - P + 1.0).T
+    return jnp.linalg.solve(system, jnp.ones(S, dtype=P.dtype))
+
+
+def policy_return(policy: Any, discounted_transitions: Any, rewards: Any, start: Any) -> Any:
+    """The expected discounted return of an episode under a policy `(S, A)` in one environment."""
+    kernel = jnp.einsum("sa,sat->st", policy, discounted_transitions)
+    earned = jnp.sum(policy * rewards, axis=-1)
+    return start @ jnp.linalg.solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
+
+
 def greedy(values: Any) -> Any:
     """The best actions with equal probabilities, `(..., A)`."""
     best = (values >= jnp.max(values, axis=-1, keepdims=True)).astype(values.dtype)
@@ -113,9 +127,7 @@ class Returns(eqx.Module):
         def of_agent(features, discounted_transitions, rewards, start, inverse_temperature):
             values = features @ snapshot.theta
             policy = greedy(values) if inverse_temperature is None else softmax(values, inverse_temperature)
-            kernel = jnp.einsum("sa,sat->st", policy, discounted_transitions)
-            earned = jnp.sum(policy * rewards, axis=-1)
-            return start @ jnp.linalg.solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
+            return policy_return(policy, discounted_transitions, rewards, start)
 
         arrays = (self.features, self.discounted_transitions, self.rewards, self.start, self.inverse_temperature)
         each = jax.vmap(of_agent)(*arrays)

@@ -5,6 +5,7 @@ from typing import Any
 
 from .. import _check
 from . import (
+    actor_critic,
     average_reward_td,
     evaluation,
     finite_sum,
@@ -37,6 +38,7 @@ PROBLEMS: dict[str, Callable[..., Problem]] = {
     "gradient-td": gradient_td.random,
     "q-learning": q_learning.random,
     "sarsa": sarsa.random,
+    "actor-critic": actor_critic.random,
     "lqr": lqr.random,
     "game": games.random,
     "saddle": games.random_saddle,

@@ -13,7 +13,7 @@ from ..environments import Model
 from ..environments.policies import softmax
 from ..sources import Decisions, Transition
 from ..sources.finite import stationary_law
-from ._control import AbstractPairAgent, action_features, one_hot_coordinates
+from ._control import AbstractPairAgent, action_features, one_hot_coordinates, stationary
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
@@ -59,7 +59,7 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
         """The operator's mean in the long run of the policy that belongs to this parameter."""
         values = self.values(theta)
         policy = softmax(values, self.inverse_temperature)
-        visits = _stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
+        visits = stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
         errors = self.mean_errors(values, jnp.sum(policy * values, axis=-1))
         return self.times_features(theta, visits[:, None] * policy * errors)
 
@@ -150,10 +150,3 @@ def _near_root(agents: SARSAAgent, inverse_temperature: float) -> np.ndarray:
         if abs(found - theta).max() < 1e-8 * (1 + abs(found).max()):
             break
     return theta
-
-
-def _stationary(P: Any) -> Any:
-    """The stationary law of one kernel `(S, S)`, as `sources.finite.stationary_law` has it, differentiable."""
-    S = P.shape[-1]
-    system = (jnp.eye(S, dtype=P.dtype) - P + 1.0).T
-    return jnp.linalg.solve(system, jnp.ones(S, dtype=P.dtype))

@@ -3,9 +3,11 @@
 from .base import AbstractSource as AbstractSource
 from .base import Silent as Silent
 from .decisions import AbstractControlled as AbstractControlled
+from .decisions import Decision as Decision
 from .decisions import Decisions as Decisions
 from .decisions import Generative as Generative
 from .decisions import PendingSteps as PendingSteps
+from .decisions import Restarts as Restarts
 from .finite import FiniteChain as FiniteChain
 from .finite import Transition as Transition
 from .finite import Transitions as Transitions

@@ -104,3 +104,36 @@ class Decisions(AbstractControlled):
     def follow(self, bits: UInt32[Array, " 2"], state: Any, action: Any) -> Any:
         """The next state."""
         return alias_draw(bits, self._step_table, state, action)
+
+
+class Decision(NamedTuple):
+    """A state, the action taken there, and a state that followed."""
+
+    state: Any
+    action: Any
+    next_state: Any
+
+
+class Restarts(Decisions):
+    """A decision process that begins again and again; the state of the chain is that of the process alone.
+
+    **Arguments:**
+
+    - `transitions`: $P(s' \\mid s, a)$, `(S, A, S)`.
+    - `start`: the law of the first state, and of those after a restart, `(S,)`.
+
+    Both may carry a leading axis, one entry per agent.
+
+    !!! example
+        >>> moves = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])  # in each of two states: stay, or go
+        >>> source = fedhsa.tree.to_device(Restarts(moves, start=np.array([0.0, 1.0])), "float32")
+        >>> int(source.init(jax.random.key(0)))
+        1
+    """
+
+    def init(self, key, /):
+        return self.begin(key_bits(key))
+
+    def begin(self, bits: UInt32[Array, " 2"]) -> Any:
+        """A first state."""
+        return alias_draw(bits, self._start_table)
