@@ -24,7 +24,7 @@ THETA = ActorCritic(RNG.normal(size=(S, A)), RNG.normal(size=D))
 FLAT = np.concatenate([THETA.policy.ravel(), THETA.critic])
 
 operate = eqx.filter_jit(lambda agent, theta, o: agent.operator(theta, o))
-observe = eqx.filter_jit(lambda agent, theta, state, bits: agent.observe(theta, state, bits))
+react = eqx.filter_jit(lambda agent, theta, state, bits: agent.react(theta, state, bits))
 
 
 def make_model(episodic: bool = False) -> Model:
@@ -113,7 +113,7 @@ def test_the_chain_visits_states_and_actions_as_discounted_episodes_do(sampling)
         agent = tree.to_device(tree.take(problem.agents, 0), "float64")
         words = jax.random.key_data(jax.random.split(jax.random.key(1), 40_000))
         theta = jax.tree.map(jnp.asarray, THETA)
-        walk = jax.jit(lambda: jax.lax.scan(lambda s, w: agent.observe(theta, s, w), jnp.int32(0), words)[1])
+        walk = jax.jit(lambda: jax.lax.scan(lambda s, w: agent.react(theta, s, w), jnp.int32(0), words)[1])
         seen = np.ravel_multi_index([np.asarray(part) for part in walk()], (S, A, S))
     batches = np.stack([(seen.reshape(100, 400) == x).mean(1) for x in range(S * A * S)], axis=1)
     error = batches.std(0, ddof=1) / 10
@@ -146,7 +146,7 @@ def test_a3c_is_the_loop_in_which_workers_act_at_once_and_their_operators_arrive
             computed.append([])
             for i in range(M):
                 words = jax.random.key_data(jax.random.fold_in(own[i], t + 1))
-                states[i], o = observe(agents[i], theta, states[i], words)
+                states[i], o = react(agents[i], theta, states[i], words)
                 computed[t].append(Naive(False, i).operator(theta, *(int(x) for x in o)))
             arrived = np.zeros(S * A + D)
             for i in range(M):
@@ -189,6 +189,15 @@ def test_what_is_recorded_is_what_the_models_say():
             vector += weight * naive.R[s, a, t] * FEATURES[s]
     gap = np.linalg.norm(THETA.critic + np.linalg.solve(matrix, vector))
     np.testing.assert_allclose(records["critic_gap"][0, 0], gap, rtol=1e-10)
+
+
+def test_an_action_counts_elsewhere_as_much_as_it_is_likelier_there():
+    agents = actor_critic.from_model(make_model(), FEATURES).agents
+    other, seen = ActorCritic(2 * THETA.policy, THETA.critic), Decision(*np.array([2, 1, 0], np.int32))
+    with jax.enable_x64(True):
+        agent, old, new = (tree.to_device(x, "float64") for x in (tree.take(agents, 0), other, THETA))
+        found = np.exp(agent.log_ratio(old, new, seen))
+    np.testing.assert_allclose(found, softmax(other.policy)[2, 1] / softmax(THETA.policy)[2, 1], rtol=1e-12)
 
 
 def test_what_does_not_fit_is_refused_with_the_reason():

@@ -54,7 +54,7 @@ class ActorCriticAgent(AbstractControlledAgent):
     target: str = eqx.field(static=True)
     sampling: str = eqx.field(static=True)
 
-    def observe(self, theta, state, bits, /):
+    def react(self, theta, state, bits, /):
         key = jax.random.wrap_key_data(bits, impl="threefry2x32")
         if self.sampling == "iid":
             state = self._visited(theta.policy, fold_in(key, 3))
@@ -62,6 +62,11 @@ class ActorCriticAgent(AbstractControlledAgent):
         action, following = self._act(theta.policy, state, act, bits)
         onward = jnp.where(stay < self.discount[following], following, self.source.begin(restart))
         return onward, Decision(state, action, following if self.target == "next" else onward)
+
+    def log_ratio(self, old, new, o, /):
+        """Of the action, given the state."""
+        before, now = (jax.nn.log_softmax(at.policy[o.state])[o.action] for at in (old, new))
+        return before - now
 
     def operator(self, theta, o, /):
         phi, following = self.features[o.state], self.features[o.next_state]
