@@ -156,7 +156,7 @@ METHODS = {
     "SCAFFOLD, option 1": Method(
         fh.SCAFFOLD(STEP, H, server_step=0.8, option=1),
         lambda world: scaffold(world, 1, 0.8),
-        lambda d: fh.Cost(1, 2 * d, 2 * d, H, H + 1),
+        lambda d: fh.Cost(1, 2 * d, 2 * d, H, H),
     ),
     "SCAFFOLD, option 2": Method(
         fh.SCAFFOLD(STEP, H, server_step=0.8),

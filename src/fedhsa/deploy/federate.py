@@ -118,7 +118,7 @@ def federate(
     adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
-    start = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
+    start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     agents = problem.flat_agents
     task = Task(adapted, problem.num_agents, start, key, dtype, tree.take(agents, 0), digest(problem, "problem"))
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as home:

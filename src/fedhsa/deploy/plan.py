@@ -151,7 +151,7 @@ class Plan:
     def task(self) -> Task:
         """What server and sites must agree on."""
         example = None if self.agent is not None else tree.take(self.built_problem.flat_agents, 0)
-        adapted, theta = adapt(self.method, self.built_problem), np.zeros(self.built_problem.dim)
+        adapted, theta = adapt(self.method, self.built_problem), self.built_problem.start
         return Task(adapted, self.num_agents, theta, self.key, self.dtype, example, self._agents_as_text())
 
     def _agents_as_text(self) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from .. import _check, _files, tree
 from .._describe import digest, plain_settings
@@ -55,7 +54,7 @@ def simulate(
     - `rounds`: $T$.
     - `seeds`: how many independent runs; seed `s` is the same whatever their number.
     - `key`: an int or a JAX key.
-    - `theta`: where to start, shaped like the problem's parameter. Default: zeros.
+    - `theta`: where to start, shaped like the problem's parameter. Default: the problem's `start`, zeros for most.
     - `record`: what to keep besides the error: names (`"theta"`, `"operator_norm"`), or a dictionary from names to such
       names or to functions of a `Snapshot`. Where the problem has no root, the norm of the average operator takes the
       place of the error.
@@ -97,7 +96,7 @@ def simulate(
     adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
     recorders = resolve(record, problem)
-    theta = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
+    theta = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     devices = list(devices) if devices is not None else jax.devices()
     settings = _settings(problem, algorithm, key, seeds, every, dtype, list(recorders))
     settings["device"] = placement.describe(devices)

@@ -63,7 +63,7 @@ def init(
         (True, True)
     """
     adapted, agents = _on_device(problem, adapt(algorithm, problem))
-    theta = jnp.zeros(problem.dim) if theta is None else jnp.asarray(tree.ravel_like("theta", theta, problem.like))
+    theta = jnp.asarray(problem.start if theta is None else tree.ravel_like("theta", theta, problem.like))
     keys = keys_of_seed(as_key(key), seed, problem.num_agents)
     source = jax.vmap(lambda agent, key: agent.source.init(fold_in(key, 0)))(agents, keys.source)
     server, memory = start(adapted, theta.astype(_float()), problem.num_agents)

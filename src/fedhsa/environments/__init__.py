@@ -12,6 +12,12 @@ from .make import ENVIRONMENTS as ENVIRONMENTS
 from .make import make as make
 from .model import Chain as Chain
 from .model import Model as Model
+from .parametric import AbstractParametricPolicy as AbstractParametricPolicy
+from .parametric import Categorical as Categorical
+from .parametric import DirectTable as DirectTable
+from .parametric import Gaussian as Gaussian
+from .parametric import SoftmaxTable as SoftmaxTable
+from .parametric import mlp as mlp
 from .policies import EpsilonGreedy as EpsilonGreedy
 from .policies import Softmax as Softmax
 from .policies import Uniform as Uniform

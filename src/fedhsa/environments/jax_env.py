@@ -72,7 +72,7 @@ class JaxEnvironment(AbstractSource):
         self.policy = Uniform(self._count_actions()) if policy is None else as_module(policy)
 
     def init(self, key, /):
-        with _lenient():
+        with lenient():
             keys = fold_in(key, jnp.arange(2 * self.num_envs))
             state, seen = self._reset(keys[: self.num_envs])
             return state, seen, self._choose(_uniform(keys[self.num_envs :])[..., 0], seen)
@@ -86,7 +86,7 @@ class JaxEnvironment(AbstractSource):
         # In one piece, since hashes take long to compile.
         folded = fold_in(keys[:, None], jnp.arange(3 * self.num_envs)[None])
         move, reset, chance = (folded[:, part * self.num_envs : (part + 1) * self.num_envs] for part in range(3))
-        with _lenient():
+        with lenient():
             starts = jax.vmap(lambda keys: self._reset(keys))(reset)
             state, (seen, action, reward, terminated, last, next_action) = jax.lax.scan(
                 lambda state, given: self._move(state, given), state, (move, starts, _uniform(chance))
@@ -155,7 +155,7 @@ def _uniform(keys: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _lenient() -> Iterator[None]:
+def lenient() -> Iterator[None]:
     """Environments are other people's code: they mix whole numbers with real ones, also where the user forbids it."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

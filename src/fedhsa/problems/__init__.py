@@ -12,6 +12,7 @@ from . import logistic as logistic
 from . import lqr as lqr
 from . import n_step_td as n_step_td
 from . import off_policy_td as off_policy_td
+from . import policy_gradient as policy_gradient
 from . import q_learning as q_learning
 from . import quadratic as quadratic
 from . import sarsa as sarsa

@@ -48,6 +48,11 @@ class AbstractAgent(eqx.Module):
     """Whether a problem warns if the average operator is not monotone in the Euclidean norm, as Assumption 2 asks.
     False for methods that are stable in another norm, like Q-learning in the maximum norm."""
 
+    @property
+    def learns_policy(self) -> bool:
+        """Whether the parameter is that of a policy, so that the agent is or wraps an `AbstractPolicyAgent`."""
+        return False
+
     @abc.abstractmethod
     def operator(self, theta: Any, o: Observation, /) -> Any:
         r"""The noisy operator $G_i(\theta, o)$, shaped like `theta`."""
@@ -118,6 +123,10 @@ class AbstractControlledAgent(AbstractAgent):
 class AbstractPolicyAgent(AbstractControlledAgent):
     """An agent whose parameter is that of a policy; methods made for policies ask for more than its operator."""
 
+    @property
+    def learns_policy(self):
+        return True
+
     @abc.abstractmethod
     def fisher_product(self, theta: Any, o: Observation, vector: Any, /) -> Any:
         r"""$\hat F v$ with $\hat F$ the mean of $\psi \psi^T$ over the actions taken, $\psi$ the score at `theta`."""
@@ -138,6 +147,10 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     """
 
     agent: eqx.AbstractVar[Any]
+
+    @property
+    def learns_policy(self):
+        return self.agent.learns_policy
 
     def operator(self, theta, o, /):
         return self.agent.operator(theta, o)
@@ -213,6 +226,9 @@ class MeanAgent(AbstractAgent):
     def mean_operator(self, theta, /):
         return self.agent.mean_operator(theta)
 
+    def project(self, theta, /):
+        return self.agent.project(theta)
+
     def recorders(self):
         return self.agent.recorders()
 
@@ -279,6 +295,7 @@ class Problem(eqx.Module):
     - `like`: an example of the parameter, any pytree of arrays; its values are where the search for the root starts.
     - `theta_star`: the root, where it is known. By default it is solved for, and certified by its residual. None for a
       problem without a root, or with many: runs then report the norm of the operator instead of the error.
+    - `start`: where runs start unless they are told otherwise, shaped like the parameter. Default: zeros.
 
     Raises if operators are not shaped like the parameter or if there is no unique root; warns if the average operator
     is not monotone at the root.
@@ -295,13 +312,22 @@ class Problem(eqx.Module):
     theta_star: Any
     """The root as a flat vector, or None."""
     like: PyTree
+    start: np.ndarray
+    """Where runs start unless they are told otherwise, as a flat vector."""
 
-    def __init__(self, agents: AbstractAgent | Sequence[AbstractAgent], like: Any = None, theta_star: Any = SOLVE):
+    def __init__(
+        self,
+        agents: AbstractAgent | Sequence[AbstractAgent],
+        like: Any = None,
+        theta_star: Any = SOLVE,
+        start: Any = None,
+    ):
         solve = isinstance(theta_star, str) and theta_star == SOLVE
         if like is None and (solve or theta_star is None):
             raise ValueError("Give `like`, an example of the parameter (`like=np.zeros(3)`), or `theta_star`.")
         self.agents = _agents.stack(agents, AbstractAgent)
         self.like = jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), theta_star if like is None else like)
+        self.start = np.zeros(self.dim) if start is None else tree.ravel_like("start", start, self.like)
         _agents.check_operator(self.agents, self.like)
         self.theta_star = None
         if theta_star is not None:
@@ -395,12 +421,13 @@ class Problem(eqx.Module):
         Without a root, the part has none either.
         """
         some = tree.take(self.agents, np.asarray(indices))
-        return Problem(some, self.like, None if self.theta_star is None and theta_star is SOLVE else theta_star)
+        root = None if self.theta_star is None and theta_star is SOLVE else theta_star
+        return Problem(some, self.like, root, self.start)
 
     def with_source(self, make: Callable[[AbstractSource], AbstractSource]) -> "Problem":
         """The same agents observing `make(source)` instead of `source`; the root stays what it was."""
         agents = eqx.tree_at(lambda agents: agents.source, self.agents, make(self.agents.source))
-        return Problem(agents, self.like, self.theta_star)
+        return Problem(agents, self.like, self.theta_star, self.start)
 
     def iid(self) -> "Problem":
         """The same agents with independent observations from their stationary laws."""
@@ -438,7 +465,8 @@ class Problem(eqx.Module):
         _regions.check_region(radius, box)
         _regions.check_box_size(box, self.dim)
         per_agent = (None if part is None else np.stack([np.asarray(part)] * self.num_agents) for part in (radius, box))
-        return Problem(ConstrainedAgent(self.agents.source, self.agents, *per_agent), self.like, self.theta_star)
+        agents = ConstrainedAgent(self.agents.source, self.agents, *per_agent)
+        return Problem(agents, self.like, self.theta_star, self.start)
 
     def noiseless(self) -> "Problem":
         r"""The same agents, each giving its mean operator $\bar G_i$.
@@ -449,9 +477,10 @@ class Problem(eqx.Module):
             >>> bool(result.error[0, -1] < 1e-15)
             True
         """
+        agents = MeanAgent(Silent(), self.agents)
         if self.affine:
-            return Problem(AffineAgent(Silent(), *self.affine_parts(), self.agents), self.like, self.theta_star)
-        return Problem(MeanAgent(Silent(), self.agents), self.like, self.theta_star)
+            agents = AffineAgent(Silent(), *self.affine_parts(), self.agents)
+        return Problem(agents, self.like, self.theta_star, self.start)
 
 
 def _mean_operators(agents, theta):

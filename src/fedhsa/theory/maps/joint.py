@@ -334,7 +334,7 @@ def check_schedule(algorithm: AbstractAlgorithm) -> None:
 
 def start_error(problem: Problem, theta: Any) -> np.ndarray:
     """The error a run from `theta` starts with."""
-    start = np.zeros(problem.dim) if theta is None else tree.ravel_like("theta", theta, problem.like)
+    start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     return start - problem.root
 
 

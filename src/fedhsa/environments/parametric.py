@@ -1,0 +1,250 @@
+"""Policies that are learned themselves: the law of the actions, given a parameter and what is seen."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _check
+from .._random import as_key
+from .._types import Key, SeedLike
+
+
+class AbstractParametricPolicy(eqx.Module):
+    r"""The law $\pi_\theta(\cdot \mid s)$ of the action in what is seen of a state, for a parameter that is any pytree.
+
+    A policy of your own says where its parameter starts, how an action is drawn, how likely it was, and how far two
+    laws are apart.
+    """
+
+    @property
+    @abc.abstractmethod
+    def start(self) -> PyTree:
+        """The parameter that a run begins with; its shape is that of all parameters."""
+
+    @abc.abstractmethod
+    def sample(self, theta: Any, seen: Any, key: Key, /) -> Any:
+        """An action."""
+
+    @abc.abstractmethod
+    def log_prob(self, theta: Any, seen: Any, action: Any, /) -> Any:
+        r"""$\log \pi_\theta(a \mid s)$."""
+
+    @abc.abstractmethod
+    def kl(self, old: Any, new: Any, seen: Any, /) -> Any:
+        r"""$KL(\pi_\text{old} \,\|\, \pi_\text{new})$ in one state."""
+
+    def project(self, theta: Any, /) -> Any:
+        """The nearest parameter that gives a policy; by default all do."""
+        return theta
+
+
+class AbstractCategorical(AbstractParametricPolicy):
+    """A policy that chooses among finitely many actions."""
+
+    @abc.abstractmethod
+    def log_chances(self, theta: Any, seen: Any, /) -> Any:
+        """The logarithms of the actions' probabilities, `(actions,)`."""
+
+    def sample(self, theta, seen, key, /):
+        reached = jnp.cumsum(jnp.exp(self.log_chances(theta, seen)))
+        point = jax.random.uniform(key, dtype=reached.dtype)
+        return jnp.sum(reached[:-1] <= point).astype(jnp.int32)
+
+    def log_prob(self, theta, seen, action, /):
+        return self.log_chances(theta, seen)[action]
+
+    def kl(self, old, new, seen, /):
+        before, after = self.log_chances(old, seen), self.log_chances(new, seen)
+        # An action that is never taken tells nothing about the two laws.
+        apart = jnp.where(jnp.isneginf(before), 0.0, before - after)
+        return jnp.sum(jnp.exp(before) * apart)
+
+
+class SoftmaxTable(AbstractCategorical):
+    r"""$\pi_\theta(a \mid s) \propto e^{\theta_{s,a}}$ on finitely many states, a number for each pair.
+
+    **Arguments:**
+
+    - `num_states`, `num_actions`: how many there are.
+
+    !!! example
+        >>> policy = SoftmaxTable(num_states=3, num_actions=2)
+        >>> policy.start.shape
+        (3, 2)
+        >>> np.exp(policy.log_chances(policy.start, 0)).tolist()
+        [0.5, 0.5]
+    """
+
+    num_states: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check.count("num_states", self.num_states)
+        _check.count("num_actions", self.num_actions)
+
+    @property
+    def start(self):
+        return np.zeros((self.num_states, self.num_actions))
+
+    def log_chances(self, theta, seen, /):
+        return jax.nn.log_softmax(theta[seen])
+
+
+class DirectTable(AbstractCategorical):
+    r"""$\pi_\theta(a \mid s) = \theta_{s,a}$: the parameter is the table of probabilities itself.
+
+    Steps leave the set of such tables; `project` leads to the nearest one, row by row.
+
+    **Arguments:**
+
+    - `num_states`, `num_actions`: how many there are.
+
+    !!! example
+        >>> policy = DirectTable(num_states=1, num_actions=3)
+        >>> policy.project(np.array([[0.9, 0.5, -0.2]])).round(3).tolist()
+        [[0.7, 0.3, 0.0]]
+    """
+
+    num_states: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check.count("num_states", self.num_states)
+        _check.count("num_actions", self.num_actions)
+
+    @property
+    def start(self):
+        return np.full((self.num_states, self.num_actions), 1 / self.num_actions)
+
+    def log_chances(self, theta, seen, /):
+        return jnp.log(theta[seen])
+
+    def project(self, theta, /):
+        return nearest_law(theta)
+
+
+class Categorical(AbstractCategorical):
+    r"""A network of what is seen gives the logits: $\pi_\theta(\cdot \mid s) = \mathrm{softmax}(f_\theta(s))$.
+
+    **Arguments:**
+
+    - `network`: an Equinox module that takes what is seen and gives a number for each action. Its arrays are the
+      parameter, and their values are where a run begins.
+
+    !!! example
+        >>> policy = Categorical(mlp(4, 2, width=8, depth=2, key=0))         # for a cart pole
+        >>> sum(leaf.size for leaf in jax.tree.leaves(policy.start))
+        130
+    """
+
+    arrays: PyTree
+    skeleton: Any = eqx.field(static=True)
+
+    def __init__(self, network: Any):
+        self.arrays, self.skeleton = _parts(network)
+
+    @property
+    def start(self):
+        return self.arrays
+
+    def log_chances(self, theta, seen, /):
+        return jax.nn.log_softmax(eqx.combine(theta, self.skeleton)(seen.astype(_dtype(theta))))
+
+
+class Gaussian(AbstractParametricPolicy):
+    r"""A network of what is seen gives the mean of a Gaussian action, whose spread is the same in all states.
+
+    $a \sim N(f_\theta(s), \mathrm{diag}\, e^{2\rho})$; the parameter is `{"network": ..., "log_std": ...}`, the arrays
+    of the network and $\rho$.
+
+    **Arguments:**
+
+    - `network`: an Equinox module that takes what is seen and gives a vector, one number for each action's coordinate.
+    - `size`: the number of these coordinates.
+    - `log_std`: where $\rho$ begins.
+
+    !!! example
+        >>> policy = Gaussian(mlp(3, 1, width=16, depth=1, key=0), size=1, log_std=-0.5)
+        >>> policy.start["log_std"]
+        array([-0.5])
+    """
+
+    arrays: PyTree
+    log_std: np.ndarray
+    skeleton: Any = eqx.field(static=True)
+
+    def __init__(self, network: Any, size: int, log_std: float = 0.0):
+        self.arrays, self.skeleton = _parts(network)
+        self.log_std = np.full(_check.count("size", size), float(log_std))
+
+    @property
+    def start(self):
+        return {"network": self.arrays, "log_std": self.log_std}
+
+    def mean(self, theta: Any, seen: Any, /) -> Any:
+        """The mean action."""
+        return eqx.combine(theta["network"], self.skeleton)(seen.astype(_dtype(theta)))
+
+    def sample(self, theta, seen, key, /):
+        mean = self.mean(theta, seen)
+        return mean + jnp.exp(theta["log_std"]) * jax.random.normal(key, mean.shape, mean.dtype)
+
+    def log_prob(self, theta, seen, action, /):
+        scaled = (action - self.mean(theta, seen)) * jnp.exp(-theta["log_std"])
+        return -jnp.sum(scaled**2 / 2 + theta["log_std"] + np.log(2 * np.pi) / 2)
+
+    def kl(self, old, new, seen, /):
+        ratio = jnp.exp(2 * (old["log_std"] - new["log_std"]))
+        apart = (self.mean(old, seen) - self.mean(new, seen)) * jnp.exp(-new["log_std"])
+        return jnp.sum(ratio + apart**2 - 1 - jnp.log(ratio)) / 2
+
+
+def mlp(inputs: int, outputs: int, *, width: int = 16, depth: int = 2, key: SeedLike = 0) -> Any:
+    """A small network with tanh units, for `Categorical` and `Gaussian`.
+
+    **Arguments:**
+
+    - `inputs`, `outputs`: how many numbers it takes and gives.
+    - `width`, `depth`: of the hidden layers.
+    - `key`: that of the initial weights.
+    """
+    sizes = (("inputs", inputs), ("outputs", outputs), ("width", width), ("depth", depth))
+    for name, size in sizes:
+        _check.count(name, size)
+    return eqx.nn.MLP(inputs, outputs, width, depth, activation=jnp.tanh, key=as_key(key))
+
+
+def nearest_law(rows: Any) -> Any:
+    r"""The probability vectors nearest to the rows `(..., actions)`, in the Euclidean norm.
+
+    $p_a = \max(x_a - \tau, 0)$ with the one $\tau$ for which these add up to 1.
+
+    !!! example
+        >>> nearest_law(np.array([2.0, 0.0])).tolist()
+        [1.0, 0.0]
+
+    !!! cite "Held, Wolfe, Crowder (1974); the algorithm by sorting as in Duchi et al. (2008), Figure 1"
+    """
+    rows = jnp.asarray(rows)
+    falling = -jnp.sort(-rows, axis=-1)
+    counts = jnp.arange(1, rows.shape[-1] + 1, dtype=rows.dtype)
+    excess = (jnp.cumsum(falling, axis=-1) - 1) / counts
+    kept = jnp.sum(falling > excess, axis=-1, keepdims=True)
+    return jnp.maximum(rows - jnp.take_along_axis(excess, kept - 1, axis=-1), 0)
+
+
+def _parts(network: Any) -> tuple[PyTree, Any]:
+    """The arrays of a network, in double precision, and what is left."""
+    if not isinstance(network, eqx.Module):
+        raise TypeError(f"`network` must be an Equinox module, got {network!r}. For instance `mlp(4, 2)`.")
+    arrays, skeleton = eqx.partition(network, eqx.is_inexact_array)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), arrays), skeleton
+
+
+def _dtype(theta: Any) -> Any:
+    return jax.tree.leaves(theta)[0].dtype

@@ -1,0 +1,129 @@
+"""Episodes played by a parametric policy, in a model or in an environment written in JAX."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._random import fold_in
+from .._types import Key
+from ..sources.finite import alias_draw, alias_table, key_bits
+from .jax_env import lenient
+from .model import Model
+from .parametric import AbstractParametricPolicy
+
+
+class Episodes(NamedTuple):
+    """What was seen, done and earned: arrays `(episodes, steps, ...)`."""
+
+    seen: Any
+    action: Any
+    reward: Any
+    alive: Any
+    """1 for the steps that were taken, 0 after the end of an episode."""
+
+
+class AbstractWorld(eqx.Module):
+    """Where episodes are played."""
+
+    @abc.abstractmethod
+    def reset(self, key: Key, /) -> tuple[Any, Any]:
+        """The state in which an episode begins, and what is seen of it."""
+
+    @abc.abstractmethod
+    def step(self, key: Key, state: Any, action: Any, /) -> tuple[Any, Any, Any, Any]:
+        """The next state, what is seen of it, the reward, and whether the episode is over."""
+
+
+class ModelWorld(AbstractWorld):
+    """One agent's finite model; what is seen is the state's number, or its features.
+
+    All arrays may carry a leading axis, one entry per agent.
+    """
+
+    rewards: np.ndarray
+    """`(S, A, S)`."""
+    ends: np.ndarray
+    """`(S,)`."""
+    features: np.ndarray | None
+    """`(S, k)`."""
+    _step_table: np.ndarray
+    _start_table: np.ndarray
+
+    def __init__(self, model: Model, features: np.ndarray | None = None):
+        # Rows of states that end an episode are not used, and need not be laws.
+        P = np.where(model.ends[:, :, None, None], 1 / model.num_states, model.transitions)
+        rewards = model.rewards if model.rewards.ndim == 4 else model.rewards[..., None]
+        self.rewards, self.ends, self.features = np.broadcast_to(rewards, P.shape), model.ends, features
+        self._step_table, self._start_table = alias_table(P), alias_table(model.start)
+
+    def see(self, state: Any) -> Any:
+        """What is seen of a state."""
+        return state if self.features is None else self.features[state]
+
+    def reset(self, key, /):
+        state = alias_draw(key_bits(key), self._start_table)
+        return state, self.see(state)
+
+    def step(self, key, state, action, /):
+        following = alias_draw(key_bits(key), self._step_table, state, action)
+        return following, self.see(following), self.rewards[state, action, following], self.ends[following]
+
+
+class JaxWorld(AbstractWorld):
+    """An environment with gymnax's interface.
+
+    **Arguments:**
+
+    - `environment`: the environment, with gymnax's `reset_env`, `step_env` and `is_truncated`.
+    - `params`: its constants.
+    - `shift`: what is added to every action, for environments whose actions are vectors. Default: nothing.
+    """
+
+    environment: Any = eqx.field(static=True)
+    params: Any
+    shift: Any = None
+
+    def reset(self, key, /):
+        with lenient():
+            seen, state = self.environment.reset_env(key, self.params)
+            return jax.tree.map(_strong, (state, seen))
+
+    def step(self, key, state, action, /):
+        with lenient():
+            told = action if self.shift is None else action + self.shift
+            seen, after, reward, terminated, _ = self.environment.step_env(key, state, told, self.params)
+            over = terminated | self.environment.is_truncated(after, self.params)
+            # Some environments change precision as they go.
+            after = jax.tree.map(lambda new, old: jnp.asarray(new).astype(jnp.asarray(old).dtype), after, state)
+            return after, seen, jnp.asarray(reward).astype(float), over
+
+
+def play(
+    world: AbstractWorld, policy: AbstractParametricPolicy, theta: Any, key: Key, episodes: int, horizon: int
+) -> Episodes:
+    """So many episodes of at most `horizon` steps, under one parameter."""
+
+    def of_one(key):
+        state, seen = world.reset(fold_in(key, 0))
+
+        def step(carry, number):
+            state, seen, alive = carry
+            own = fold_in(key, number)
+            action = policy.sample(theta, seen, fold_in(own, 0))
+            state, following, reward, over = world.step(fold_in(own, 1), state, action)
+            taken = Episodes(seen, action, jnp.where(alive, reward, 0.0), alive.astype(reward.dtype))
+            return (state, following.astype(seen.dtype), alive & ~over), taken
+
+        return jax.lax.scan(step, (state, seen, jnp.array(True)), jnp.arange(1, horizon + 1))[1]
+
+    return jax.vmap(of_one)(fold_in(key, jnp.arange(episodes)))
+
+
+def _strong(value: Any) -> Any:
+    """An array whose precision is its own, which loops insist on."""
+    value = jnp.asarray(value)
+    return jax.lax.convert_element_type(value, value.dtype)

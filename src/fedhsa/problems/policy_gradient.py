@@ -1,0 +1,508 @@
+"""Policy gradients: agents in heterogeneous environments that improve one policy by ascent on their returns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check, tree
+from .._random import as_key, fold_in, host_generator
+from .._types import SeedLike
+from ..environments import Model, perturbed
+from ..environments.make import ENVIRONMENTS
+from ..environments.parametric import (
+    AbstractCategorical,
+    AbstractParametricPolicy,
+    Categorical,
+    Gaussian,
+    SoftmaxTable,
+    mlp,
+)
+from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorld, play
+from ..sources import AbstractControlled, AbstractSource, Silent
+from ._worlds import world
+from .base import AbstractAgent, AbstractPolicyAgent, Problem
+
+ESTIMATORS = ("gpomdp", "reinforce", "exact", "natural")
+BASELINES = ("none", "mean", "whiten")
+SETTLED, MOST = 1e-13, 1_000_000
+"""Value iteration ends when the values change by less, or after so many turns."""
+
+
+class Restarts(AbstractControlled):
+    """The source of agents whose observations are whole episodes, of which each begins anew: nothing is kept."""
+
+    def init(self, key, /):
+        return jnp.zeros(())
+
+
+class ExactReturns(eqx.Module):
+    r"""One agent's returns, exactly: $J(\theta) = E \sum_t \gamma^t (r_t - \tau \log \pi_\theta(a_t \mid s_t))$."""
+
+    going: np.ndarray
+    """Discounted transitions within an episode, `(S, A, S)`."""
+    rewards: np.ndarray
+    """Mean rewards, `(S, A)`; 0 where an episode has ended."""
+    start: np.ndarray
+    """`(S,)`."""
+    seen: np.ndarray
+    """What the policy sees of each state, `(S,)` or `(S, k)`."""
+    acting: np.ndarray
+    """Where an action counts, `(S,)`: not where an episode has ended."""
+    discount: np.ndarray
+
+    def chances(self, policy: AbstractCategorical, theta: Any) -> tuple[Any, Any]:
+        """The actions' probabilities in each state, `(S, A)`, and their logarithms, with 0 for those never taken."""
+        logs = jax.vmap(policy.log_chances, (None, 0))(theta, jnp.asarray(self.seen))
+        taken = ~jnp.isneginf(logs)
+        return jnp.exp(logs), jnp.where(taken, logs, 0.0)
+
+    def action_values(self, policy: AbstractCategorical, theta: Any, entropy: Any, horizon: int | None) -> Any:
+        r"""$Q(s, a)$, `(S, A)`, of a life, or of the first `horizon` steps."""
+        chances, logs = self.chances(policy, theta)
+        rewards = self.rewards - jnp.where(self.acting[:, None], entropy * logs, 0.0)
+        if horizon is None:
+            kernel = jnp.einsum("sa,sat->st", chances, self.going)
+            V = jnp.linalg.solve(jnp.eye(len(kernel), dtype=kernel.dtype) - kernel, jnp.sum(chances * rewards, -1))
+            return rewards + self.going @ V
+
+        def back(V, _):
+            Q = rewards + self.going @ V
+            return jnp.sum(chances * Q, -1), None
+
+        V, _ = jax.lax.scan(back, jnp.zeros(len(self.start), rewards.dtype), length=horizon - 1)
+        return rewards + self.going @ V
+
+    def returns(self, policy: AbstractCategorical, theta: Any, entropy: Any = 0.0, horizon: int | None = None) -> Any:
+        r"""$J(\theta)$, of a life or of the first `horizon` steps."""
+        chances, _ = self.chances(policy, theta)
+        return self.start @ jnp.sum(chances * self.action_values(policy, theta, entropy, horizon), -1)
+
+    def advantages(self, policy: AbstractCategorical, theta: Any, entropy: Any) -> Any:
+        r"""$Q(s, a) - V(s)$, `(S, A)`, of a life."""
+        Q, (chances, _) = self.action_values(policy, theta, entropy, None), self.chances(policy, theta)
+        return Q - jnp.sum(chances * Q, -1, keepdims=True)
+
+
+class ExactPolicyAgent(AbstractAgent):
+    r"""An agent that knows its model: its operator is the gradient of its return, or the natural gradient.
+
+    The natural gradient of a softmax table is $A^\pi(s, a) / (1 - \gamma)$.
+    """
+
+    source: AbstractSource
+    policy: Any
+    exact: ExactReturns
+    entropy: np.ndarray
+    natural: bool = eqx.field(static=True)
+
+    should_be_monotone: ClassVar[bool] = False
+
+    def operator(self, theta, o, /):
+        return self.mean_operator(theta)
+
+    def mean_operator(self, theta, /):
+        if self.natural:
+            return self.exact.advantages(self.policy, theta, self.entropy) / (1 - self.exact.discount)
+        return jax.grad(lambda theta: self.objective(theta))(theta)
+
+    def objective(self, theta):
+        r"""$J_i(\theta)$, what the operator is the gradient of."""
+        return self.exact.returns(self.policy, theta, self.entropy)
+
+    def project(self, theta, /):
+        return self.policy.project(theta)
+
+    def recorders(self):
+        return _exact_recorders(self.policy, self.exact, self.entropy)
+
+
+class PolicyGradientAgent(AbstractPolicyAgent):
+    r"""An agent that plays episodes and estimates the gradient of its return from them.
+
+    An observation is a batch of episodes of at most $T$ steps, played under the parameter. With the scores
+    $\psi_t = \nabla \log \pi_\theta(a_t \mid s_t)$ the operator is the mean over the episodes of
+
+    $$\sum_t \psi_t \sum_{h \ge t} \gamma^h r_h \quad \text{(GPOMDP)}, \qquad
+      \sum_t \psi_t \sum_h \gamma^h r_h \quad \text{(REINFORCE)}$$
+
+    less a baseline.
+    """
+
+    source: AbstractSource
+    policy: Any
+    world: AbstractWorld
+    exact: ExactReturns | None
+    """Where a model gives it."""
+    discount: np.ndarray
+    entropy: np.ndarray
+    number: np.ndarray
+    """Of the agent."""
+    horizon: int = eqx.field(static=True)
+    batch: int = eqx.field(static=True)
+    estimator: str = eqx.field(static=True)
+    baseline: str = eqx.field(static=True)
+    evaluation_episodes: int = eqx.field(static=True)
+
+    should_be_monotone: ClassVar[bool] = False
+
+    def react(self, theta, state, bits, /):
+        key = jax.random.wrap_key_data(bits, impl="threefry2x32")
+        return state, play(self.world, self.policy, theta, key, self.batch, self.horizon)
+
+    def operator(self, theta, o, /):
+        return self.weighted_operator(theta, o, jnp.ones(self.batch, o.reward.dtype))
+
+    def weighted_operator(self, theta, o, weights, /):
+        advantages = jax.lax.stop_gradient(self.advantages(theta, o))
+
+        def score(theta):
+            return jnp.mean(weights * jnp.sum(self.log_probs(theta, o) * advantages, axis=1))
+
+        return jax.grad(score)(theta)
+
+    def mean_operator(self, theta, /):
+        if self.exact is None or self.baseline == "whiten":  # which divides by what it has seen
+            return self.source.expect(lambda o: self.operator(theta, o))
+        return jax.grad(lambda theta: self.exact.returns(self.policy, theta, self.entropy, self.horizon))(theta)
+
+    def log_ratio(self, old, new, o, /):
+        """Of each episode, `(batch,)`."""
+        return jnp.sum(self.log_probs(old, o) - self.log_probs(new, o), axis=1)
+
+    def fisher_product(self, theta, o, vector, /):
+        weights = o.alive / jnp.sum(o.alive)
+        along = jax.jvp(lambda theta: self.log_probs(theta, o), (theta,), (vector,))[1]
+        return jax.vjp(lambda theta: self.log_probs(theta, o), theta)[1](weights * along)[0]
+
+    def kl(self, old, new, o, /):
+        apart = jax.vmap(jax.vmap(self.policy.kl, (None, None, 0)), (None, None, 0))(old, new, o.seen)
+        return jnp.sum(o.alive * apart) / jnp.sum(o.alive)
+
+    def surrogate(self, theta, old, o, /):
+        ratio = jnp.exp(self.log_probs(theta, o) - jax.lax.stop_gradient(self.log_probs(old, o)))
+        return jnp.sum(ratio * o.alive * jax.lax.stop_gradient(self.advantages(old, o))) / jnp.sum(o.alive)
+
+    def project(self, theta, /):
+        return self.policy.project(theta)
+
+    def log_probs(self, theta, o: Episodes):
+        r"""$\log \pi_\theta(a_t \mid s_t)$, `(batch, horizon)`; 0 after the end of an episode."""
+        each = jax.vmap(jax.vmap(self.policy.log_prob, (None, 0, 0)), (None, 0, 0))(theta, o.seen, o.action)
+        return jnp.where(o.alive > 0, each, 0.0)
+
+    def advantages(self, theta, o: Episodes):
+        """What each action counts, `(batch, horizon)`: what was earned from there on, less the baseline."""
+        discounts = self.discount ** jnp.arange(self.horizon, dtype=o.reward.dtype)
+        earned = discounts[None, :] * (o.reward - self.entropy * self.log_probs(theta, o)) * o.alive
+        ahead = jnp.cumsum(earned[:, ::-1], axis=1)[:, ::-1]
+        if self.estimator == "reinforce":
+            ahead = jnp.broadcast_to(ahead[:, :1], ahead.shape)
+        if self.baseline == "mean":
+            # Of the other episodes, which keeps the estimate unbiased.
+            others = (jnp.sum(ahead, axis=0, keepdims=True) - ahead) / (self.batch - 1)
+            ahead = ahead - others
+        elif self.baseline == "whiten":
+            count = jnp.sum(o.alive)
+            mean = jnp.sum(ahead * o.alive) / count
+            spread = jnp.sqrt(jnp.sum((ahead - mean) ** 2 * o.alive) / count)
+            ahead = (ahead - mean) / (spread + 1e-8)
+        return ahead * o.alive
+
+    def recorders(self):
+        if self.exact is not None:
+            return _exact_recorders(self.policy, self.exact, self.entropy)
+        return {"returns": lambda: PlayedReturns(self, False), "mean_return": lambda: PlayedReturns(self, True)}
+
+
+class Exactly(eqx.Module):
+    """A recorder of what models give exactly, in each agent's environment or on average."""
+
+    policy: Any
+    exact: ExactReturns
+    entropy: Any
+    best: Any
+    """The best value of the mean objective, for the gap."""
+    kind: str = eqx.field(static=True)
+
+    def __call__(self, snapshot: Any) -> Any:
+        if self.kind in ("returns", "mean_return"):
+            each = jax.vmap(lambda policy, exact: exact.returns(policy, snapshot.theta))(self.policy, self.exact)
+            return each if self.kind == "returns" else jnp.mean(each)
+
+        def objective(theta):
+            of_agent = lambda policy, exact, entropy: exact.returns(policy, theta, entropy)  # noqa: E731
+            return jnp.mean(jax.vmap(of_agent)(self.policy, self.exact, self.entropy))
+
+        if self.kind == "gap":
+            return self.best - objective(snapshot.theta)
+        return jnp.linalg.norm(tree.ravel(jax.grad(objective)(snapshot.theta)))
+
+
+class PlayedReturns(eqx.Module):
+    """A recorder of undiscounted returns, by episodes of its own, the same whatever else a run does."""
+
+    agents: Any
+    average: bool = eqx.field(static=True)
+
+    def __call__(self, snapshot: Any) -> Any:
+        def of_agent(agent):
+            key = fold_in(fold_in(as_key(0), snapshot.round), agent.number)
+            played = play(agent.world, agent.policy, snapshot.theta, key, agent.evaluation_episodes, agent.horizon)
+            return jnp.mean(jnp.sum(played.reward, axis=1))
+
+        each = jax.vmap(of_agent)(self.agents)
+        return jnp.mean(each) if self.average else each
+
+
+def _exact_recorders(policy: Any, exact: ExactReturns, entropy: np.ndarray) -> dict[str, Callable[[], Callable]]:
+    def make(kind: str) -> Exactly:
+        best = best_mean_return(exact, entropy) if kind == "gap" else None
+        return Exactly(policy, exact, entropy, best, kind)
+
+    return {kind: lambda kind=kind: make(kind) for kind in ("returns", "mean_return", "gradient_norm", "gap")}
+
+
+def best_mean_return(exact: ExactReturns, entropy: np.ndarray) -> np.ndarray:
+    """The largest value that a policy gives to the mean of the agents' objectives, by value iteration.
+
+    It is known where agents differ in nothing but their rewards: then it is the best value of the averaged model.
+    """
+    for name, part in (("transitions", exact.going), ("start", exact.start)):
+        if not np.allclose(part, part[:1], atol=1e-12):
+            raise ValueError(
+                f"`record`: the 'gap' is known where agents differ only in their rewards, and here they differ in "
+                f"`{name}`. Record 'mean_return' and 'gradient_norm'."
+            )
+    going, rewards, tau = exact.going[0], exact.rewards.mean(0), float(entropy[0])
+    V = np.zeros(len(rewards))
+    for _ in range(MOST):
+        Q = rewards + going @ V
+        top = Q.max(-1)
+        following = top if tau == 0 else top + tau * np.log(np.exp((Q - top[:, None]) / tau).sum(-1))
+        following = np.where(exact.acting[0], following, 0.0)
+        if abs(following - V).max() <= SETTLED * (1 + abs(V).max()):
+            break
+        V = following
+    return exact.start[0] @ following
+
+
+def from_model(
+    model: Model,
+    policy: AbstractParametricPolicy | None = None,
+    *,
+    features: Any = None,
+    estimator: str = "gpomdp",
+    horizon: int = 100,
+    batch: int = 8,
+    baseline: str = "none",
+    entropy: float = 0.0,
+) -> Problem:
+    r"""Policy gradients in the agents' models: ascent on $J(\theta) = \frac1M \sum_i J_i(\theta)$.
+
+    There is no root: many parameters give the same policy, and good ones may be infinitely far away. Runs record
+    `returns`, the expected discounted return of each agent, `mean_return`, `gradient_norm`, $|\nabla J|$, and `gap`,
+    how far $J$ is from its largest value (where the agents differ only in their rewards). All are exact, for lives
+    without a time limit.
+
+    **Arguments:**
+
+    - `model`: the agents' decision processes.
+    - `policy`: from `fedhsa.environments`. Default: `SoftmaxTable`.
+    - `features`: what the policy sees of the states, `(S, k)`. Default: their numbers.
+    - `estimator`: `"gpomdp"` or `"reinforce"`, from episodes; `"exact"`, the gradient itself; `"natural"`, the exact
+      natural gradient of a softmax table, $A^\pi / (1 - \gamma)$.
+    - `horizon`: the most steps of an episode that is played; what comes later is left out of the estimate.
+    - `batch`: how many episodes make one observation.
+    - `baseline`: `"none"`; `"mean"`, of the other episodes of the batch, which leaves the estimate unbiased; or
+      `"whiten"`, which also divides by the spread.
+    - `entropy`: $\tau$, what the entropy of the policy counts besides the rewards.
+
+    !!! example
+        >>> rng = np.random.default_rng(0)
+        >>> P, R = rng.dirichlet(np.ones(4), size=(1, 4, 2)), rng.random((3, 4, 2))
+        >>> model = fedhsa.environments.Model(np.repeat(P, 3, axis=0), R, 0.8)     # one kernel, three rewards
+        >>> problem = from_model(model, estimator="exact")
+        >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.5, local_steps=5), rounds=200, record=["gap"])
+        >>> bool(result.records["gap"][0, -1] < 0.05 * result.records["gap"][0, 0])
+        True
+
+    !!! cite "Williams (1992); Baxter and Bartlett (2001) for GPOMDP; Agarwal et al. (2021) for exact gradients"
+    """
+    policy = SoftmaxTable(model.num_states, model.num_actions) if policy is None else policy
+    _check_policy(policy, AbstractCategorical)
+    _check.choice("estimator", estimator, ESTIMATORS)
+    if estimator == "natural" and not isinstance(policy, SoftmaxTable):
+        raise ValueError(f"`estimator='natural'` is for a `SoftmaxTable`, got {type(policy).__name__}.")
+    if estimator == "natural" and (model.discount >= 1).any():
+        raise ValueError("`estimator='natural'` divides by 1 - discount: use a discount below 1.")
+    M, S = model.num_agents, model.num_states
+    if features is not None:
+        features = np.broadcast_to(_check.array("features", features, (S, "k")), (M, S, np.shape(features)[1]))
+    policies, strength = tree.stack([policy] * M), _entropy(entropy, M)
+    seen = np.broadcast_to(np.arange(S), (M, S)) if features is None else features
+    going = model.discount[:, None, None, None] * model.transitions
+    going = np.where(model.ends[:, :, None, None] | model.ends[:, None, None, :], 0.0, going)
+    rewards = np.where(model.ends[..., None], 0.0, model.action_rewards())
+    exact = ExactReturns(going, rewards, model.start, seen, ~model.ends, model.discount)
+    if estimator in ("exact", "natural"):
+        agents = ExactPolicyAgent(Silent(), policies, exact, strength, estimator == "natural")
+        return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
+    settings = _settings(horizon, batch, estimator, baseline, 1)
+    played = ModelWorld(model, features)
+    agents = PolicyGradientAgent(
+        Restarts(), policies, played, exact, model.discount, strength, np.arange(M), **settings
+    )
+    return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
+
+
+def from_environment(
+    environment: Any,
+    params: Sequence[Any],
+    policy: AbstractParametricPolicy,
+    *,
+    estimator: str = "gpomdp",
+    horizon: int = 200,
+    batch: int = 8,
+    discount: float = 0.99,
+    baseline: str = "mean",
+    entropy: float = 0.0,
+    shifts: Any = None,
+    evaluation_episodes: int = 16,
+) -> Problem:
+    r"""Policy gradients in environments written in JAX (gymnax) whose physical constants differ.
+
+    Gradients are estimated from episodes. Runs can record `returns`, of each agent, and `mean_return`: undiscounted,
+    by episodes that are played for that alone.
+
+    **Arguments:**
+
+    - `environment`: with gymnax's interface, as for `JaxEnvironment`.
+    - `params`: the constants of each agent's environment, in a list; see `perturbed`.
+    - `policy`: `Categorical` or `Gaussian`, from `fedhsa.environments`.
+    - `estimator`: `"gpomdp"` or `"reinforce"`.
+    - `horizon`, `batch`, `baseline`, `entropy`: as for `from_model`.
+    - `discount`: $\gamma$.
+    - `shifts`: what is added to the actions of each agent, `(M, size)`, for actions that are vectors. Default: nothing.
+    - `evaluation_episodes`: how many episodes of each agent a record of `returns` averages over.
+
+    !!! example
+        >>> import gymnax
+        >>> from fedhsa.environments import Categorical, mlp
+        >>> cart_pole, constants = gymnax.make("CartPole-v1")
+        >>> problem = from_environment(cart_pole, [constants], Categorical(mlp(4, 2, width=8)), horizon=50)
+        >>> problem.dim
+        130
+    """
+    _check_policy(policy, AbstractParametricPolicy)
+    _check.choice("estimator", estimator, ESTIMATORS[:2])
+    _check.number("discount", discount, least=0.0, most=1.0)
+    if not len(params):
+        raise ValueError("`params` must list the constants of at least one agent's environment.")
+    M = len(params)
+    if shifts is not None:
+        shifts = _check.array("shifts", shifts, ("M", "size"), {"M": M})
+    rows = [JaxWorld(environment, p, None if shifts is None else shifts[i]) for i, p in enumerate(params)]
+    settings = _settings(horizon, batch, estimator, baseline, evaluation_episodes)
+    policies, strength = tree.stack([policy] * M), _entropy(entropy, M)
+    discounts = np.full(M, float(discount))
+    agents = PolicyGradientAgent(
+        Restarts(), policies, tree.stack(rows), None, discounts, strength, np.arange(M), **settings
+    )
+    return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
+
+
+PHYSICS: dict[str, tuple[str, Mapping[str, float]]] = {
+    "cart-pole": ("CartPole-v1", {"gravity": 0.3, "length": 0.5, "masspole": 0.5}),
+    "acrobot": ("Acrobot-v1", {"link_length_1": 0.3, "link_mass_1": 0.3}),
+    "pendulum": ("Pendulum-v1", {"g": 0.3, "l": 0.3}),
+    "mountain-car": ("MountainCarContinuous-v0", {"gravity": 0.2, "power": 0.2}),
+}
+"""Environments of gymnax by our names, and by what part of its value a constant differs between agents."""
+
+
+def random(
+    num_agents: int = 10,
+    dim: int | None = None,
+    *,
+    environment: str = "random",
+    estimator: str = "gpomdp",
+    horizon: int | None = None,
+    batch: int = 8,
+    baseline: str = "mean",
+    entropy: float = 0.0,
+    heterogeneity: float = 1.0,
+    key: SeedLike = 0,
+    **options: Any,
+) -> Problem:
+    r"""Policy gradients in the agents' versions of an environment.
+
+    **Arguments:**
+
+    - `dim`: the width of the two hidden layers, where the policy is a network. Default: 16.
+    - `environment`: a finite world, one of `fedhsa list environments`, with a softmax table as policy; or "cart-pole",
+      "acrobot", "pendulum" or "mountain-car", played in JAX by a network. Further arguments are the environment's.
+    - `estimator`, `batch`, `baseline`, `entropy`: as for `from_model`.
+    - `horizon`: the most steps of an episode. Default: 100 in finite worlds, 200 elsewhere.
+    - `heterogeneity`: 0 for equal agents; 1 for constants of nature that differ by up to a half.
+
+    !!! example
+        >>> random(num_agents=2, environment="random", num_states=4, num_actions=2).dim
+        8
+    """
+    settings: dict[str, Any] = {"estimator": estimator, "batch": batch, "baseline": baseline, "entropy": entropy}
+    if environment in ENVIRONMENTS:
+        if dim is not None:
+            raise ValueError(f"`dim` is the width of a network; {environment} is learned by a table, got {dim}.")
+        model = world(environment, num_agents, heterogeneity, key, options)
+        return from_model(model, horizon=100 if horizon is None else horizon, **settings)
+    _check.choice("environment", environment, (*ENVIRONMENTS, *PHYSICS))
+    try:
+        import gymnax  # here, since it is optional
+    except ImportError as error:
+        raise ImportError(f'`environment={environment!r}` needs gymnax: pip install "fedhsa[gymnax]"') from error
+    name, spreads = PHYSICS[environment]
+    made, constants = gymnax.make(name)
+    params = []
+    for agent in range(_check.count("num_agents", num_agents)):
+        draws = host_generator(key, "physics", agent).uniform(-1, 1, size=len(spreads))
+        own = {
+            constant: getattr(constants, constant) * (1 + heterogeneity * spread * draw)
+            for (constant, spread), draw in zip(spreads.items(), draws, strict=True)
+        }
+        params.append(perturbed(constants, **own, **options))
+    policy = default_policy(made, constants, 16 if dim is None else dim, key)
+    return from_environment(made, params, policy, horizon=200 if horizon is None else horizon, **settings)
+
+
+def default_policy(environment: Any, constants: Any, width: int = 16, key: SeedLike = 0) -> AbstractParametricPolicy:
+    """A network with two hidden layers for the observations and actions of an environment with gymnax's interface."""
+    inputs = int(np.prod(environment.observation_space(constants).shape))
+    actions = environment.action_space(constants)
+    if hasattr(actions, "n"):
+        return Categorical(mlp(inputs, int(actions.n), width=width, key=key))
+    size = int(np.prod(actions.shape))
+    return Gaussian(mlp(inputs, size, width=width, key=key), size)
+
+
+def _settings(horizon: int, batch: int, estimator: str, baseline: str, episodes: int) -> dict[str, Any]:
+    _check.choice("baseline", baseline, BASELINES)
+    sizes = {"horizon": horizon, "batch": batch, "evaluation_episodes": episodes}
+    for name, size in sizes.items():
+        _check.count(name, size)
+    if baseline == "mean" and batch == 1:
+        raise ValueError("`baseline='mean'` is that of the other episodes: use a `batch` of at least 2, got 1.")
+    return {**sizes, "estimator": estimator, "baseline": baseline}
+
+
+def _entropy(entropy: float, num_agents: int) -> np.ndarray:
+    _check.number("entropy", entropy, least=0.0)
+    return np.full(num_agents, float(entropy))
+
+
+def _check_policy(policy: Any, kind: type) -> None:
+    if not isinstance(policy, kind):
+        raise TypeError(f"`policy` must be one of `fedhsa.environments`, an `{kind.__name__}`, got {policy!r}.")
