@@ -50,6 +50,26 @@ def test_the_error_of_sparse_codecs_is_met_by_equal_entries():
         np.testing.assert_allclose(((coded(codec)[2] - VECTORS[2]) ** 2).sum(1), codec.error(SIZE) * SIZE)
 
 
+@pytest.mark.parametrize("num_bits", [1, 5])
+def test_uniform_levels_are_right_on_average_inside_their_range_and_cut_off_outside(num_bits):
+    codec = fh.codecs.Uniform(2.0, num_bits)
+    spacing = 4.0 / (2**num_bits - 1)
+    inside, levels = VECTORS / np.abs(VECTORS[0]).max(), np.arange(2**num_bits) * spacing - 2.0
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(2), DRAWS)
+        of_one = jax.jit(jax.vmap(codec, (0, None)))
+        for x in inside:
+            arrived = np.asarray(of_one(keys, x))
+            assert np.abs(arrived[..., None] - levels).min(-1).max() < 1e-14
+            assert np.abs(arrived - x).max() <= spacing
+            # The variance of an entry is at most spacing^2/4; four standard errors of the mean.
+            assert np.abs(arrived.mean(0) - x).max() <= 4 * spacing / 2 / np.sqrt(DRAWS)
+        np.testing.assert_allclose(of_one(keys, np.array([5.0, -9.0])), np.tile([2.0, -2.0], (DRAWS, 1)), rtol=1e-15)
+    assert codec.bits(10) == 10 * num_bits
+    assert codec.scaled(0.25).range == 0.5
+    assert fh.codecs.Quantised(3).scaled(0.25) == fh.codecs.Quantised(3)
+
+
 def test_bits_are_those_of_values_places_signs_and_levels():
     sizes = {
         codec: codec.bits(1000)
@@ -64,3 +84,5 @@ def test_arguments_out_of_range_are_refused():
         fh.codecs.TopK(1.5)
     with pytest.raises(ValueError, match="`levels` must be at least 1, got 0"):
         fh.codecs.Quantised(0)
+    with pytest.raises(ValueError, match=r"`range` must be greater than 0\.0, got 0\.0"):
+        fh.codecs.Uniform(0.0, 4)

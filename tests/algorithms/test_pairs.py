@@ -12,6 +12,7 @@ TABLE = functools.cache(lambda: fh.problems.q_learning.random(num_agents=4, num_
 """For a method that only runs on tables."""
 ALGORITHMS = {name: name for name in fh.ALGORITHMS if name != "SA"} | {
     "MomentumSA": "MomentumSA(beta=0.5)",
+    "FedDVRQ": "FedDVRQ(recentring=(1, 2), refinements=3, codec=Uniform(1.0, 4))",
     "SCAFFOLD, option 1": "SCAFFOLD(option=1)",
     "SynchronisedSA, schedule": "SynchronisedSA(Polynomial(0.1, offset=5.0))",
 }

@@ -9,6 +9,7 @@ from contract import Method, World
 STEP, H = 0.03, 4
 GAPS = (2, 5, 3)
 REFRESH, BETA = 0.25, 0.3
+RECENTRING, REFINEMENTS, RANGE, SHRINK = (1, 3), 1, 0.5, 0.25
 SAMPLES, BATCH, MAX_LEVEL = 24, 2, 2
 
 
@@ -145,6 +146,42 @@ def importance(world: World):
     return path
 
 
+def fed_dvr_q(world: World):
+    """Epochs one after the other; observations are taken from the agents' streams as they are needed."""
+    M, theta, path = world.num_agents, world.theta, [world.theta]
+    streams, epoch = [iter(seen) for seen in world.observations], 0
+
+    def batch(i):
+        return [next(streams[i]) for _ in range(H)]
+
+    def average(D, vectors):
+        """What arrives on average, coded in eight levels, in the round that comes now."""
+        spacing, total = 2 * D / 7, 0.0
+        for i, x in enumerate(vectors):
+            key = jax.random.fold_in(jax.random.fold_in(world.agent_key(i, len(path) - 1), 2**30), 0)
+            with jax.enable_x64(True):
+                u = np.asarray(jax.random.uniform(key, x.shape, "float64"))
+            total = total + spacing * np.floor((np.clip(x, -D, D) + D) / spacing + u) - D
+        return total / M
+
+    while len(path) <= world.rounds:
+        last = min(epoch, len(RECENTRING) - 1)
+        n, D, y = RECENTRING[last], RANGE * SHRINK**last, theta
+        path += [theta] * (n - 1)
+        seen = [[o for _ in range(n) for o in batch(i)] for i in range(M)]
+        g = average(D, [np.mean([world.G(i, y, o) for o in seen[i]], axis=0) for i in range(M)])
+        path.append(theta)
+        for _ in range(REFINEMENTS):
+            replies = []
+            for i in range(M):
+                change = np.mean([world.G(i, theta, o) - world.G(i, y, o) for o in batch(i)], axis=0)
+                replies.append(STEP * (change + g))
+            theta = theta + average(D, replies)
+            path.append(theta)
+        epoch += 1
+    return path[: world.rounds + 1]
+
+
 def components(problem: fh.Problem) -> int:
     return problem.agents.source.transition.shape[-1]
 
@@ -165,6 +202,12 @@ METHODS = {
     "MCSAG": Method(mc_sag_for, mc_sag, lambda d: fh.Cost(1, d, d, H, H), ("finite-sum", "logistic")),
     "ImportanceAveraging": Method(
         fh.ImportanceAveraging(STEP, H), importance, lambda d: fh.Cost(1, d, 2 * d, H, H), ("q-learning",)
+    ),
+    "FedDVRQ": Method(
+        fh.FedDVRQ(STEP, H, RECENTRING, REFINEMENTS, fh.codecs.Uniform(RANGE, 3), SHRINK),
+        fed_dvr_q,
+        # Of 6 rounds 4 communicate: 3 bits for each entry up, parameter and operator down.
+        lambda d: fh.Cost(4 / 6, 8 / 6 * d, 4 / 6 * 3 * d / 64, H, H * 8 / 6),
     ),
     "MultilevelSA": Method(
         fh.MultilevelSA(STEP, SAMPLES, BATCH, MAX_LEVEL), multilevel, lambda d: fh.Cost(1, d, d, SAMPLES, SAMPLES)

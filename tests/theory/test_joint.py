@@ -95,8 +95,8 @@ def test_scaffnew_follows_the_average_map_written_by_hand():
     np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, rtol=1e-9)
 
 
-ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA", "ImportanceAveraging")
-"""For one agent, for finite sums, with a random number of steps, and for tables."""
+ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA", "ImportanceAveraging", "FedDVRQ")
+"""For one agent, for finite sums, with a random number of steps, for tables, and with epochs of many rounds."""
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from .delay import Delayed as Delayed
 from .demands import Demand as Demand
 from .demands import Effect as Effect
 from .dissacc import DisSACC as DisSACC
+from .fed_dvr_q import FedDVRQ as FedDVRQ
 from .fed_hsa import FedHSA as FedHSA
 from .fed_lin import FedLin as FedLin
 from .fed_lin import SSLocalSGD as SSLocalSGD
@@ -67,6 +68,7 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         GappedSA,
         OneShotAveraging,
         ImportanceAveraging,
+        FedDVRQ,
         LocalSVRG,
         MCSAG,
         MultilevelSA,

@@ -38,6 +38,8 @@ class Demand(enum.Flag):
     """The server learns more from the only exchange than how far to move."""
     SKIPS_EXCHANGES = enum.auto()
     """Some rounds do without one of the exchanges."""
+    COLLECTS_OVER_ROUNDS = enum.auto()
+    """Agents add up what they find over several rounds and send it once."""
     SEVERAL_EXCHANGES = enum.auto()
     """A round has more than one exchange; this need not be declared."""
 
@@ -96,6 +98,8 @@ EXACT = {
     "between is exact. Use LocalSA, whose replies are sent in every round.",
     Demand.COMMUNICATES_AT_THE_END: "its agents send nothing before the end, so there is no message to lose or to "
     "change on the way. Wrap LocalSA, whose agents communicate after every round.",
+    Demand.COLLECTS_OVER_ROUNDS: "its agents add up what they find over several rounds and send it once, as the server "
+    "expects it. Wrap LocalSA, whose replies are sent in every round.",
     Demand.REPLIES_CARRY_WEIGHTS: "its replies carry counts, which are weights of the displacements sent with them. "
     "Wrap LocalSA.",
     Effect.WEIGHS_AGENTS: "its weights are for replies as the server gets them. Put {that} outside.",
