@@ -144,6 +144,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "With a constant step and several local ones in heterogeneous environments the error falls, bounces up and "
         "stays, higher with more local steps.",
     ),
+    40: (
+        "Fed-DVR-Q",
+        "The samples that each agent needs fall as one over their number; the bits that it sends do not depend on the "
+        "number of agents and grow linearly with the horizon.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
