@@ -15,7 +15,7 @@ from .base import Coded, Exchange
 from .channel import own_key
 from .codecs import AbstractCodec
 from .demands import Demand
-from .local import AbstractLocalSteps
+from .local import AbstractLocalSteps, operator_elsewhere
 from .schedules import step_at
 
 
@@ -60,8 +60,9 @@ class FedDVRQ(AbstractLocalSteps):
 
     For Q-learning from a simulator, `problems.q_learning` with `synchronous=True`, $G = \hat T_o Q - Q$ and this is
     the paper's rule $Q_m = (1-\eta) Q + \eta\,(\hat T_m Q - \hat T_m y + \tilde T y)$, written for operators;
-    nothing in it needs a table. $C_k$ is an unbiased codec whose range shrinks by `shrink` from epoch to epoch, as the
-    messages do. After the last entry of `recentring` the last epoch repeats.
+    nothing in it needs a table. Where observations depend on the parameter, those at $y$ carry importance weights.
+    $C_k$ is an unbiased codec whose range shrinks by `shrink` from epoch to epoch, as the messages do. After the last
+    entry of `recentring` the last epoch repeats.
 
     The paper has equal agents. It chooses $I = \lceil 2/(\eta(1-\gamma)) \rceil$, samples for recentring
     $M B n_k \propto 4^k$, a range $\propto 2^{-k}/(1-\gamma)$ and $B \propto 1/(M (1-\gamma)^2)$, up to logarithms,
@@ -115,13 +116,6 @@ class FedDVRQ(AbstractLocalSteps):
                 "For instance `codecs.Uniform(range, num_bits=8)`."
             )
 
-    def check(self, problem):
-        if problem.controlled:
-            raise TypeError(
-                "FedDVRQ evaluates each observation at two parameters, and the observations of "
-                f"{type(problem.agents).__name__} depend on the one that led to them. Use FedHSA or LocalSA."
-            )
-
     @property
     def rounds(self) -> int:
         """How many rounds the epochs of `recentring` take."""
@@ -164,8 +158,9 @@ class FedDVRQ(AbstractLocalSteps):
         reference = jnp.where(at.begins, theta, memory.reference)
 
         def add(total, o):
-            here, there = total
-            return (here + agent.operator(theta, o), there + agent.operator(reference, o)), None
+            o = agent.observe(theta, o)
+            here, there = agent.operator(theta, o), operator_elsewhere(agent, reference, o, theta)
+            return (total[0] + here, total[1] + there), None
 
         zero = jnp.zeros_like(theta)
         (here, there), _ = jax.lax.scan(add, (zero, zero), block, length=self.local_steps)
