@@ -20,6 +20,8 @@ from ._types import Key, SeedLike
 class Stream(enum.IntEnum):
     """Where in a key the random numbers of each purpose are, far beyond the numbers of agents, exchanges and leaves."""
 
+    RULE = 2**30 - 2
+    ATTACK = 2**30 - 1
     CODING = 2**30
     DELAY = 2**30 + 1
     AIR = 2**30 + 2

@@ -6,9 +6,9 @@ import pytest
 import fedhsa as fh
 from cases import CASES, observed
 from contract import World
-from loops import channel, corrected, output, paper, rules
+from loops import channel, corrected, hostile, output, paper, rules
 
-TABLES = (paper, corrected, rules, output, channel)
+TABLES = (paper, corrected, rules, output, channel, hostile)
 METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
 ROUNDS, KEY = 7, 5
 

@@ -26,6 +26,8 @@ WRAPPERS = {
     "Averaged": "Averaged({}, burn_in=3)",
     "GeometricAverage": "GeometricAverage({}, decay=0.9)",
     "RichardsonRomberg": "RichardsonRomberg({})",
+    "Robust": "Robust({}, CoordinateMedian)",
+    "Byzantine": "Byzantine({}, (1, 3), Shift)",
     "Compressed": "Compressed({}, TopK(0.5))",
     "Compressed, differences": "Compressed({}, RandK(0.5), feedback='difference')",
     "Delayed": "Delayed({}, max_delay=3, threshold=0.1)",

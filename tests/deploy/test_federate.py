@@ -10,12 +10,16 @@ import pytest
 import fedhsa as fh
 from cases import CASES
 from fedhsa.deploy import Faults, federate
-from loops import channel, corrected, output, paper, rules
+from loops import channel, corrected, hostile, output, paper, rules
 
 ROUNDS, KEY = 4, 5
-METHODS = {name: m for table in (paper, corrected, rules, output, channel) for name, m in table.METHODS.items()}
-FAST = ("Gossip(FedHSA)", "MCSAG")
-"""Messages that differ per agent, and a method that sees more of agents than operators; plain ones are tested below."""
+TABLES = (paper, corrected, rules, output, channel, hostile)
+METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
+FAST = ("Gossip(FedHSA)", "MCSAG", "FedHSA, geometric median of those present, no numbers")
+"""Messages that differ per agent, a method that sees more of agents than operators, replies that are not finite.
+
+Plain ones are tested below.
+"""
 
 
 def both(problem, algorithm, **options):

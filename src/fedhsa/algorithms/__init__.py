@@ -1,7 +1,9 @@
 """Algorithms: one class per method, its settings as fields."""
 
+from . import attacks as attacks
 from . import codecs as codecs
 from . import graphs as graphs
+from . import rules as rules
 from . import sampling as sampling
 from .base import AbstractAlgorithm as AbstractAlgorithm
 from .base import Coded as Coded
@@ -10,6 +12,7 @@ from .base import Exchange as Exchange
 from .base import PerAgent as PerAgent
 from .base import Replies as Replies
 from .base import Round as Round
+from .byzantine import Byzantine as Byzantine
 from .channel import Lossy as Lossy
 from .channel import OverTheAir as OverTheAir
 from .compression import Compressed as Compressed
@@ -42,6 +45,7 @@ from .output import RichardsonRomberg as RichardsonRomberg
 from .output import scaled as scaled
 from .parse import parse as parse
 from .participation import Partial as Partial
+from .robust import Robust as Robust
 from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
 from .scaffold import OneExchangeFedHSA as OneExchangeFedHSA
@@ -96,6 +100,8 @@ WRAPPERS: dict[str, type[AbstractWrapper]] = {
         Averaged,
         GeometricAverage,
         RichardsonRomberg,
+        Robust,
+        Byzantine,
         Compressed,
         Delayed,
         OverTheAir,

@@ -149,6 +149,8 @@ class Exchange(NamedTuple):
     """`(server, replies, round) -> server`."""
     replies_are_operators: bool = False
     """Whether a reply is the agent's operator at the parameter, whose average a server may record the norm of."""
+    bears_any_reply: bool = False
+    """Whether `aggregate` leaves out what is not finite, so that such replies need not end a run."""
 
 
 class AbstractAlgorithm(eqx.Module):

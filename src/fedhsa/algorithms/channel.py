@@ -54,7 +54,7 @@ class Lossy(AbstractWrapper):
     loss: float
     rescale: bool = eqx.field(static=True, default=True)
 
-    effects = Effect.LOSES_REPLIES
+    effects = Effect.LOSES_REPLIES | Effect.COUNTS_LOST_AS_ZERO
     stage = Stream.LOSS
 
     def __check_init__(self):

@@ -51,6 +51,10 @@ class Effect(enum.Flag):
     """Replies, agents and the server are as they were; only data, or what else is written down, may change."""
     UNDECLARED = enum.auto()
     """The default: nothing is known."""
+    CHANGES_REPLIES = enum.auto()
+    """Some agents reply something else than what the method asks for."""
+    REPLACES_THE_MEAN = enum.auto()
+    """The server takes another rule than the mean, which ranks replies or measures how far apart they are."""
     CODES_REPLIES = enum.auto()
     LEAVES_OUT_FOR_GOOD = enum.auto()
     """What a code leaves out is not sent later."""
@@ -61,6 +65,8 @@ class Effect(enum.Flag):
     DELAYS_REPLIES = enum.auto()
     ADDS_IN_THE_AIR = enum.auto()
     LOSES_REPLIES = enum.auto()
+    COUNTS_LOST_AS_ZERO = enum.auto()
+    """A reply that does not come is zero to the server, and the others are larger for it."""
     SKIPS_AGENTS = enum.auto()
     UNEQUAL_CHANCES = enum.auto()
     """Agents take part with unequal chances and their replies are weighted accordingly."""
@@ -79,7 +85,7 @@ class Effect(enum.Flag):
 
 ON_THE_WAY = Effect.CODES_REPLIES | Effect.DELAYS_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.LOSES_REPLIES
 ON_THE_WAY |= Effect.SKIPS_AGENTS
-NOT_EXACT = ON_THE_WAY | Effect.MOVES_THETA | Effect.MIXES_THETAS
+NOT_EXACT = ON_THE_WAY | Effect.MOVES_THETA | Effect.MIXES_THETAS | Effect.REPLACES_THE_MEAN
 CHANGES_A_RUN = ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED)
 
 
@@ -106,8 +112,13 @@ EXACT = {
     Effect.MIXES_THETAS: "neighbours average whole parameters, of which a reply is only the change.",
 }
 """What needs every reply, and the server, exactly as they are."""
+NO_MESSAGES = (
+    *(Demand.COMMUNICATES_BY_CHANCE, Demand.COMMUNICATES_AT_THE_END, Demand.REPLIES_CARRY_WEIGHTS),
+    Effect.MIXES_THETAS,
+)
+"""What has replies that an agent keeps to itself, or parts of which are not vectors: there is nothing to lie about."""
 ACCUMULATING = {
-    Effect.LOSES_REPLIES | Effect.ADDS_IN_THE_AIR: "Use FedHSA or FedLin.",
+    Effect.LOSES_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.REPLACES_THE_MEAN: "Use FedHSA or FedLin.",
     Effect.DELAYS_REPLIES: "Use LocalSA.",
     Effect.LEAVES_OUT_FOR_GOOD: "With a contractive codec and `feedback='error'` they do in the end.",
     Effect.UNEQUAL_CHANCES: "Use Bernoulli or UniformSampling.",
@@ -118,13 +129,28 @@ MULTIPLIES = (
     "the method multiplies the averages of several exchanges over the same agents. With unequal weights or chances "
     "each is right on average and the product is not. Use FedHSA or FedLin with `all_answer_first=True`."
 )
+COUNTS_AGENTS = (
+    "a robust rule counts agents, each as one or, if it is absent, as none. Use equal weights and equal chances."
+)
 SAY_WHAT_IT_DOES = (
     "{this} does not say what it does. Give the class `effects = Effect.NOTHING` if it changes no reply, no weight and "
     "not the server, and else what `fedhsa.Effect` has for it."
 )
 RULES = (
+    Rule(Effect.WEIGHS_AGENTS, Effect.REPLACES_THE_MEAN, COUNTS_AGENTS),
     *(Rule(inside, NOT_EXACT, reason) for inside, reason in EXACT.items()),
     *(Rule(Demand.REPLIES_ACCUMULATE, around, f"{ADDS_UP} {remedy}") for around, remedy in ACCUMULATING.items()),
+    *(Rule(inside, Effect.CHANGES_REPLIES, EXACT[inside]) for inside in NO_MESSAGES),
+    Rule(Effect.REPLACES_THE_MEAN, Effect.WEIGHS_AGENTS | Effect.UNEQUAL_CHANCES, COUNTS_AGENTS),
+    Rule(
+        Effect.REPLACES_THE_MEAN,
+        Effect.COUNTS_LOST_AS_ZERO,
+        "a lost reply counts as zero there, which is right on average and not for a rule that ranks replies. Use "
+        "`Partial(..., Bernoulli(1 - loss))`, where the absent do not count.",
+    ),
+    Rule(
+        Effect.REPLACES_THE_MEAN, Effect.ADDS_IN_THE_AIR, "of replies that add up in the air the server knows the sum."
+    ),
     Rule(Demand.REPLIES_CARRY_WEIGHTS, Effect.WEIGHS_AGENTS, "it weighs agents by what they have seen. Use LocalSA."),
     Rule(Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS, MULTIPLIES),
     Rule(Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS, MULTIPLIES),
@@ -147,7 +173,7 @@ RULES = (
         "like LocalSA.",
     ),
     Rule(
-        ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA,
+        ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA | Effect.CHANGES_REPLIES | Effect.REPLACES_THE_MEAN,
         Effect.MIXES_THETAS,
         "neighbours average their parameters as they are. Inside may be Projected, ServerMomentum or Thinned; what "
         "changes the output goes outside.",
@@ -191,7 +217,7 @@ QUALIFIED = {
 }
 """Effects that depend on settings, as they are told."""
 
-ORDER = "Compressed, Delayed, OverTheAir, Lossy, Partial"
+ORDER = "Robust, Byzantine, Compressed, Delayed, OverTheAir, Lossy, Partial"
 
 
 def check(wrapper: Any) -> None:

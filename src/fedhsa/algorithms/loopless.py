@@ -126,7 +126,7 @@ class Scaffnew(AbstractLoopless):
     !!! cite "Mishchenko et al. (2022), arXiv:2202.09357, Algorithm 2"
     """
 
-    demands = Demand.SHIFTS_SUM_TO_ZERO
+    demands = Demand.SHIFTS_SUM_TO_ZERO | Demand.COMMUNICATES_BY_CHANCE
 
     def _learn(self, shift, jump, round_index):
         return shift + self.probability / previous_step(self.step_size, round_index) * jump

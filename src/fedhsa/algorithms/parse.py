@@ -13,7 +13,7 @@ import numpy as np
 
 from ..problems import Problem
 from ..sources import IID, FiniteChain
-from . import codecs, graphs, sampling
+from . import attacks, codecs, graphs, rules, sampling
 from .base import AbstractAlgorithm
 
 
@@ -99,7 +99,7 @@ def _classes() -> dict[str, type[eqx.Module]]:
     package = sys.modules[__name__.rpartition(".")[0]]
     return {
         name: value
-        for module in (package, codecs, graphs, sampling)
+        for module in (package, attacks, codecs, graphs, rules, sampling)
         for name, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, eqx.Module) and not inspect.isabstract(value)
     }

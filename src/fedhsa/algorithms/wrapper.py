@@ -60,6 +60,21 @@ class AbstractWrapper(AbstractAlgorithm):
         return self.algorithm.average_cost(cost)
 
 
+def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: type, example: str) -> tuple:
+    """What is given for all exchanges, once for each; or what is given for each of them, some of which may be None."""
+    exchanges = [exchange.name for exchange in algorithm.exchanges]
+    each = given if isinstance(given, tuple) else (given,) * len(exchanges)
+    if len(each) != len(exchanges):
+        raise ValueError(
+            f"`{name}` must have one entry for each exchange, {', '.join(exchanges)}, got {len(each)}. Use None where "
+            "nothing changes."
+        )
+    for entry in each:
+        if not isinstance(entry, kind) and (entry is not None or given is None):
+            raise ValueError(f"`{name}` must be one of `fedhsa.{name}s`, like {example}, got {entry!r}.")
+    return each
+
+
 def on_inner_server(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:
     """The exchanges of an algorithm whose server's state is the part `inner` of a wrapper's.
 

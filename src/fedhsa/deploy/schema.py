@@ -52,8 +52,8 @@ class Schema:
         arrays = self.structure.flatten_up_to(values)
         return {leaf.name: np.asarray(array) for leaf, array in zip(self.leaves, arrays, strict=True)}
 
-    def join(self, arrays: dict[str, np.ndarray]) -> PyTree:
-        """The pytree of these arrays; raises if they are not those of the schema, or not finite."""
+    def join(self, arrays: dict[str, np.ndarray], finite: bool = True) -> PyTree:
+        """The pytree of these arrays; raises if they are not those of the schema, or not finite where they must be."""
         names = [leaf.name for leaf in self.leaves]
         if sorted(arrays) != sorted(names):
             raise RejectedError("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(names)}")
@@ -64,7 +64,7 @@ class Schema:
                     "malformed",
                     f"{leaf.name!r} is {array.dtype.name} of shape {array.shape}, expected {leaf.dtype} {leaf.shape}",
                 )
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise RejectedError("non-finite", f"{leaf.name!r} has numbers that are not finite")
         return self.structure.unflatten([arrays[name] for name in names])
 

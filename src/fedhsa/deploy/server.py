@@ -103,6 +103,7 @@ class Server:
         fixed, numbers = (task.num_agents, task.settings, self.keys), range(len(self.schemas[0]))
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
+        self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) for i in range(len(self.schemas[0]))]
         self.run_id = check_run_name(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
@@ -349,12 +350,13 @@ class Server:
         if site not in self._tokens or header.get("token") != self._tokens[site]:
             raise RejectedError("foreign", f"site {site} was not asked this")
         if header.get("kind") == "rejection":
-            return self._rejected(site, packet)
+            return self._rejected(site, packet, number)
         if header.get("kind") != "reply":
             raise RejectedError("malformed", f"the message of site {site} is neither a reply nor a rejection")
-        return site, self.schemas[site][number][2].join(packet.arrays)
+        finite = not self._bears_any[number]
+        return site, self.schemas[site][number][2].join(packet.arrays, finite)
 
-    def _rejected(self, site: int, packet: Packet) -> tuple[int, PyTree]:
+    def _rejected(self, site: int, packet: Packet, number: int) -> tuple[int, PyTree]:
         code, reason = (
             value[:REASON] if isinstance(value, str) else "no reason given"
             for value in (packet.header.get("code"), packet.header.get("reason"))
@@ -363,7 +365,7 @@ class Server:
         if code in ("missed", "conflict"):
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
-        if code == "diverged":
+        if code == "diverged" and not self._bears_any[number]:  # one site cannot end what is made to bear hostile ones
             raise _DivergedError
         if code == "stale":
             raise FederationError(

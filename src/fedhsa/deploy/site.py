@@ -191,7 +191,7 @@ class Site:
             self.account.charge()
             arrays = self.account.privacy.apply(arrays)
         try:
-            reply_schema.join(arrays)
+            reply_schema.join(arrays, finite=not self.task.algorithm.exchanges[number].bears_any_reply)
         except RejectedError as rejected:
             raise RejectedError(
                 "diverged", f"the reply cannot be sent: {rejected.reason}. Is the step too large?"

@@ -1,0 +1,94 @@
+"""Agents that do not reply what the method asks them for."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import _check
+from .._random import Stream, fold_in
+from .attacks import AbstractAttack
+from .base import AbstractAlgorithm, Exchange, Round
+from .channel import own_key
+from .demands import Effect
+from .wrapper import AbstractWrapper, one_per_exchange
+
+
+class Byzantine(AbstractWrapper):
+    r"""Some agents are hostile: they compute like the others and reply something else.
+
+    What a hostile agent keeps for itself is as the method has it; only what it sends changes, before anything happens
+    to it on the way. It is innermost but for `Robust`: `Partial(Compressed(Byzantine(...), ...), ...)`. It goes around
+    every method whose replies are messages, also around those that no robust rule can protect, such as SCAFFLSA. The
+    attacks know one agent's reply; those that must know the replies of the honest agents are not here.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `share`: the part of the agents that is hostile, which are then the last ones; or their numbers, from 0.
+    - `attack`: what they send, of `fedhsa.attacks`; or one for each exchange, in which None is an honest reply.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=20, dim=3).noiseless()
+        >>> method, flip = fedhsa.FedHSA(0.02, local_steps=5), fedhsa.attacks.SignFlip(30.0)
+        >>> one_of_twenty = Byzantine(method, 0.05, (flip, None))         # in the first exchange, that of operators
+        >>> fedhsa.simulate(problem, one_of_twenty, rounds=100).status.tolist()
+        ['diverged']
+        >>> Byzantine(method, (0, 7), flip).share                         # these two agents, in both exchanges
+        (0, 7)
+
+    !!! cite "Attacks as in Fan et al. (2021), FedPG-BR, arXiv:2110.14074"
+    """
+
+    algorithm: AbstractAlgorithm
+    share: Any = eqx.field(converter=_check.counts)
+    attack: Any = eqx.field(converter=lambda attack: tuple(attack) if isinstance(attack, list) else attack)
+
+    effects = Effect.CHANGES_REPLIES
+    stage = Stream.ATTACK
+
+    def __check_init__(self):
+        if isinstance(self.share, tuple):
+            for number in self.share:
+                _check.count("share", number, least=0, remedy="These are the agents' numbers.")
+        else:
+            _check.scalar("share", self.share, above=0.0, below=1.0, remedy="Use a share, or agents' numbers.")
+        self._attacks()  # raises if they do not fit
+
+    def _attacks(self) -> tuple[AbstractAttack | None, ...]:
+        return one_per_exchange("attack", self.attack, self.algorithm, AbstractAttack, "`SignFlip()`")
+
+    def hostile(self, number: Any, num_agents: int) -> Any:
+        """Whether the agent of this number is hostile."""
+        if isinstance(self.share, tuple):
+            return jnp.isin(number, jnp.asarray(self.share))
+        number = jnp.asarray(number)
+        return number >= num_agents - jnp.floor(self.share * num_agents + 0.5).astype(number.dtype)
+
+    def check(self, problem):
+        self.algorithm.check(problem)
+        M = problem.num_agents
+        if isinstance(self.share, tuple):
+            for number in self.share:
+                _check.number("share", number, most=M - 1, remedy=f"There are agents 0 to {M - 1}.")
+        elif not _check.traced(self.share) and not self.share * M + 0.5 >= 1:
+            raise ValueError(f"`share` of {self.share:g} is no agent among {M}. Use {1 / M:g} for one of them.")
+
+    @property
+    def exchanges(self):
+        attacked = zip(self.algorithm.exchanges, self._attacks(), strict=True)
+        return tuple(self._attack(e, number, attack) for number, (e, attack) in enumerate(attacked))
+
+    def _attack(self, exchange: Exchange, number: int, attack: AbstractAttack | None) -> Exchange:
+        if attack is None:
+            return exchange
+
+        def local(message, memory, agent, block, round: Round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            key, hostile = own_key(round.agent_key, Stream.ATTACK, number), self.hostile(round.agent, round.num_agents)
+            leaves, structure = jax.tree.flatten(reply)
+            sent = [jnp.where(hostile, attack(fold_in(key, i), x).astype(x.dtype), x) for i, x in enumerate(leaves)]
+            return structure.unflatten(sent), memory
+
+        return exchange._replace(local=local)

@@ -1,0 +1,181 @@
+r"""What a server may take in the place of the mean of the replies: rules for `Robust`.
+
+A rule sees the replies $x_1, \dots, x_M$ of all agents and which of them count; those that do not may be anything.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .. import _check
+
+ROUNDING = 1e-9
+"""By how much a share of a number may be off: 0.29 of 100 is 29, and not the 28.999... of floating point."""
+
+
+class AbstractRule(eqx.Module):
+    """One vector for those of all agents."""
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, "agents d"], counts: Bool[Array, " agents"]) -> Float[Array, " d"]:
+        """The vector; zero where no agent counts. Rows that do not count are zero."""
+
+
+class CoordinateMedian(AbstractRule):
+    """The median of each entry.
+
+    Fewer than half of the agents cannot move an entry beyond those of the others. With heterogeneous agents it is not
+    the mean, even where nobody is hostile.
+
+    !!! example
+        >>> x = jnp.array([[0.0, 1.0], [1.0, 2.0], [100.0, -50.0]])
+        >>> CoordinateMedian()(x, jnp.array([True, True, True])).tolist()
+        [1.0, 1.0]
+
+    !!! cite "Yin, Chen, Ramchandran, Bartlett (2018), arXiv:1803.01498"
+    """
+
+    def __call__(self, x, counts):
+        x, n = _sorted(x, counts)
+        low, high = x[jnp.maximum(n - 1, 0) // 2], x[n // 2]
+        return jnp.where(n > 0, low / 2 + high / 2, 0)
+
+
+class TrimmedMean(AbstractRule):
+    r"""The mean of each entry without its smallest and its largest values.
+
+    **Arguments:**
+
+    - `share`: which part of the agents that count is left out at either end, at least 0 and below 1/2; rounded down.
+      It must be at least the share of hostile agents.
+
+    !!! example
+        >>> x = jnp.array([[0.0], [1.0], [3.0], [100.0]])
+        >>> TrimmedMean(0.25)(x, jnp.full(4, True)).tolist()
+        [2.0]
+
+    !!! cite "Yin, Chen, Ramchandran, Bartlett (2018), arXiv:1803.01498"
+    """
+
+    share: float = 0.1
+
+    def __check_init__(self):
+        _check.scalar("share", self.share, least=0.0, below=0.5, remedy="At 1/2 nothing is left: CoordinateMedian.")
+
+    def __call__(self, x, counts):
+        x, n = _sorted(x, counts)
+        cut = jnp.floor(self.share * n.astype(x.dtype) + ROUNDING).astype(n.dtype)
+        place = jnp.arange(len(x), dtype=n.dtype)
+        return _mean(x, (place >= cut) & (place < n - cut))
+
+
+class GeometricMedian(AbstractRule):
+    r"""The point with the smallest sum of distances, $\arg\min_z \sum_i |x_i - z|$.
+
+    By steps of Weiszfeld from the coordinate median: $z$ becomes the mean with weights $1 / |x_i - z|$. Where $z$ is
+    itself one of the replies, it stays if the pull of the others is at most that of the replies there, and else is
+    moved as Vardi and Zhang do.
+
+    **Arguments:**
+
+    - `iterations`: how many steps. They converge geometrically, and slowly where the minimum is one of the replies.
+
+    !!! example
+        >>> x = jnp.array([[0.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 2.0], [1.0, 1.0], [1e9, 1e9]])
+        >>> GeometricMedian()(x, jnp.array([True] * 5 + [False])).tolist()
+        [1.0, 1.0]
+
+    !!! cite "As a rule Pillutla, Kakade, Harchaoui (2022), arXiv:1912.13445; as a method Vardi, Zhang (2000), PNAS 97"
+        Of both the form is recalled; that the point is the minimum is tested against a general optimiser.
+    """
+
+    iterations: int = eqx.field(static=True, default=60)
+
+    def __check_init__(self):
+        _check.count("iterations", self.iterations)
+
+    def __call__(self, x, counts):
+        def step(z, _):
+            away, distance = x - z[None], _distances(x, z)
+            here = counts & (distance == 0)
+            pull = jnp.where(counts & ~here, 1 / jnp.where(distance == 0, 1, distance), 0)
+            total = jnp.sum(pull)
+            force = pull @ away
+            held = jnp.sum(here.astype(x.dtype)) / jnp.maximum(jnp.sqrt(jnp.sum(force**2)), jnp.finfo(x.dtype).tiny)
+            move = force / jnp.where(total == 0, 1, total)
+            return z + jnp.maximum(1 - held, 0) * move, None
+
+        return jax.lax.scan(step, CoordinateMedian()(x, counts), length=self.iterations)[0]
+
+
+class ConcentrationFilter(AbstractRule):
+    r"""The mean of the replies that are near to where most of them are: FedPG-BR's filter.
+
+    With the radius $r = 2 \sigma \sqrt{V / B}$, $V = 2 \log(2 M / \delta)$: $S$ has the replies with more than half of
+    all within $r$; the member of $S$ nearest to its mean is the centre, and the mean is over the replies within $r$ of
+    the centre. Where these are fewer than $(1 - \alpha) M$, the same with the radius $2 \sigma$. Where even then nobody
+    has a majority around it, nobody counts and the result is zero. $M$ are the agents that count.
+
+    The radius is an absolute length: an agent that is honest but further away than that is left out. Operators and
+    displacements need different ones.
+
+    **Arguments:**
+
+    - `sigma`: $\sigma$, how far one observation's reply may be from its mean.
+    - `batch`: $B$, how many observations a reply averages over.
+    - `share`: $\alpha$, the largest share of hostile agents, below 1/2.
+    - `delta`: $\delta$ in (0, 1), the chance of an honest reply being left out.
+
+    !!! example
+        >>> x = jnp.array([[0.0], [1.0], [2.0], [100.0]])
+        >>> ConcentrationFilter(sigma=1.0, batch=8)(x, jnp.full(4, True)).tolist()
+        [1.0]
+
+    !!! cite "Fan et al. (2021), arXiv:2110.14074, FedPG-Aggregate; the form is that of the authors' public code"
+    """
+
+    sigma: float
+    batch: int = eqx.field(static=True, default=1)
+    share: float = 0.3
+    delta: float = 0.6
+
+    def __check_init__(self):
+        _check.scalar("sigma", self.sigma, above=0.0)
+        _check.count("batch", self.batch)
+        _check.scalar("share", self.share, least=0.0, below=0.5)
+        _check.scalar("delta", self.delta, above=0.0, below=1.0)
+
+    def __call__(self, x, counts):
+        return _mean(x, self.kept(x, counts))
+
+    def kept(self, x: Float[Array, "agents d"], counts: Bool[Array, " agents"]) -> Bool[Array, " agents"]:
+        """Whose replies the mean is over."""
+        n = jnp.sum(counts).astype(x.dtype)
+        radius = 2 * self.sigma * jnp.sqrt(2 * jnp.log(2 * jnp.maximum(n, 1) / self.delta) / self.batch)
+        near = self._near(x, counts, n, radius)
+        few = jnp.sum(near.astype(x.dtype)) < (1 - self.share) * n - ROUNDING
+        return jnp.where(few, self._near(x, counts, n, 2 * self.sigma), near)
+
+    def _near(self, x: Any, counts: Any, n: Any, radius: Any) -> Any:
+        """Who is within the radius of the centre, if there is one."""
+        within = jax.lax.map(lambda y: (_distances(x, y) <= radius) & counts, x)  # one row at a time, to save memory
+        dense = counts & (jnp.sum(within.astype(x.dtype), axis=1) > n / 2)
+        centre = jnp.argmin(jnp.where(dense, _distances(x, _mean(x, dense)), jnp.inf))
+        return within[centre] & jnp.any(dense)
+
+
+def _distances(x: Any, y: Any) -> Any:
+    return jnp.sqrt(jnp.sum((x - y[None]) ** 2, axis=1))
+
+
+def _mean(x: Any, counts: Any) -> Any:
+    return jnp.sum(jnp.where(counts[:, None], x, 0), axis=0) / jnp.maximum(jnp.sum(counts.astype(x.dtype)), 1)
+
+
+def _sorted(x: Any, counts: Any) -> tuple[Any, Any]:
+    """Each entry in ascending order, those of agents that do not count last; and how many agents count."""
+    return jnp.sort(jnp.where(counts[:, None], x, jnp.inf), axis=0), jnp.sum(counts)
