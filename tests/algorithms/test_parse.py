@@ -24,7 +24,7 @@ def test_what_the_text_says_wins():
     [
         ("FedHSA(", "must read like"),
         ("fedhsa", "Did you mean 'FedHSA'"),
-        ("Nothing", "fedhsa list"),
+        ("Elsewhere", "fedhsa list"),
         ("Polynomial(1.0)", "must name an algorithm"),
         ("FedHSA(steps=3)", "unexpected keyword argument 'steps'. Its arguments are step_size, local_steps"),
         ("FedHSA(1 + x)", "neither a name nor a value"),

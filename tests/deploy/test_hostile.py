@@ -1,11 +1,13 @@
-"""A site that lies without having agreed to it: what it sends is changed on the way, and so its settings look honest."""
+"""A site that lies and does not say so: its replies are changed on the way, and its settings look honest."""
 
 import numpy as np
 import pytest
 
 import fedhsa as fh
+from cases import CASES
 from federation import Federation, theta
-from fedhsa.deploy import FederationError, MemoryTransport, Missing
+from fedhsa import tree
+from fedhsa.deploy import FederationError, MemoryTransport, Missing, Task
 from fedhsa.deploy.wire import pack, unpack
 
 ROUNDS = 3
@@ -27,14 +29,10 @@ class Hostile(MemoryTransport):
         return pack(header, arrays)
 
 
-def federation(tmp_path, monkeypatch, algorithm):
-    monkeypatch.setitem(__import__("federation").ALGORITHMS, "hostile", algorithm)
-    __import__("federation").make_task.cache_clear()
-    return Federation(tmp_path, "hostile")
-
-
-def run(tmp_path, monkeypatch, lie, algorithm=MEDIAN, missing=None):
-    found = federation(tmp_path, monkeypatch, algorithm)
+def run(tmp_path, lie, algorithm=MEDIAN, missing=None):
+    problem = CASES["td"]().problem
+    task = Task(algorithm, 3, np.linspace(-1, 1, problem.dim), key=3, example=tree.take(problem.flat_agents, 0))
+    found = Federation(tmp_path, task=task, problem=problem)
     server = found.server(kind=Hostile, missing=missing or Missing("fail", patience=PATIENCE))
     server.transport.lie = lie
     return found, server.run(ROUNDS)
@@ -48,25 +46,25 @@ def run(tmp_path, monkeypatch, lie, algorithm=MEDIAN, missing=None):
     ],
     ids=["no numbers", "huge numbers"],
 )
-def test_a_median_on_the_server_bears_one_site_of_three_that_lies(tmp_path, monkeypatch, attack, lie):
+def test_a_median_on_the_server_bears_one_site_of_three_that_lies(tmp_path, attack, lie):
     """The run is that of the engine with an agent that is hostile in the same way."""
-    found, progress = run(tmp_path, monkeypatch, lie)
+    found, progress = run(tmp_path, lie)
     start = np.linspace(-1, 1, found.problem.dim)
     expected = fh.simulate(found.problem, fh.Byzantine(MEDIAN, (2,), attack), rounds=ROUNDS, key=3, theta=start)
     assert progress.failed_round < 0
     np.testing.assert_allclose(theta(progress), expected.theta[0], rtol=1e-12)
 
 
-def test_a_mean_takes_no_reply_without_numbers_and_a_site_that_sends_them_is_absent(tmp_path, monkeypatch):
+def test_a_mean_takes_no_reply_without_numbers_and_a_site_that_sends_them_is_absent(tmp_path):
     with pytest.raises(FederationError, match="agent 2 did not answer"):
-        run(tmp_path, monkeypatch, lambda x: np.full_like(x, np.inf), fh.FedHSA(0.05, 3))
+        run(tmp_path, lambda x: np.full_like(x, np.inf), fh.FedHSA(0.05, 3))
 
 
-def test_a_site_that_says_it_diverged_ends_a_run_of_means_and_not_one_of_medians(tmp_path, monkeypatch):
+def test_a_site_that_says_it_diverged_ends_a_run_of_means_and_not_one_of_medians(tmp_path):
     skip = Missing("skip", patience=PATIENCE)
-    _, progress = run(tmp_path / "mean", monkeypatch, None, fh.FedHSA(0.05, 3), skip)
+    _, progress = run(tmp_path / "mean", None, fh.FedHSA(0.05, 3), skip)
     assert progress.failed_round == 1
-    found, progress = run(tmp_path / "median", monkeypatch, None, missing=skip)
+    found, progress = run(tmp_path / "median", None, missing=skip)
     assert progress.failed_round < 0
     assert progress.round == ROUNDS
     assert [event["absent"] for event in found.named("round")] == [[2]] * ROUNDS
