@@ -13,6 +13,9 @@ TABLE = functools.cache(lambda: fh.problems.q_learning.random(num_agents=4, num_
 ALGORITHMS = {name: name for name in fh.ALGORITHMS if name != "SA"} | {
     "MomentumSA": "MomentumSA(beta=0.5)",
     "FedDVRQ": "FedDVRQ(recentring=(1, 2), refinements=3, codec=Uniform(1.0, 4))",
+    "VarianceReducedSA": "VarianceReducedSA(batch=3)",
+    "PersonalisedSA": "PersonalisedSA(beta=0.5)",
+    "DecentralisedScaffnew": "DecentralisedScaffnew(graph=Ring)",
     "SCAFFOLD, option 1": "SCAFFOLD(option=1)",
     "SynchronisedSA, schedule": "SynchronisedSA(Polynomial(0.1, offset=5.0))",
 }
@@ -23,6 +26,7 @@ WRAPPERS = {
     "Gossip": "Gossip({}, Ring)",
     "Gossip, first": "Gossip({}, Complete, combine='first')",
     "Thinned": "Thinned({}, every=2)",
+    "Replayed": "Replayed({}, buffer=5)",
     "Averaged": "Averaged({}, burn_in=3)",
     "GeometricAverage": "GeometricAverage({}, decay=0.9)",
     "RichardsonRomberg": "RichardsonRomberg({})",
@@ -37,7 +41,7 @@ WRAPPERS = {
     "Partial, availability": "Partial({}, Availability(0.5, 0.2))",
     "Partial, weighted": "Partial({}, WeightedSampling((0.5, 0.9, 0.9, 0.7)))",
 }
-ALWAYS = ("Thinned", "Averaged", "GeometricAverage", "RichardsonRomberg")
+ALWAYS = ("Thinned", "Replayed", "Averaged", "GeometricAverage", "RichardsonRomberg")
 """What changes no reply and moves no parameter goes around everything."""
 AROUND_EVERYTHING_ELSE = ("LocalSA", "SynchronisedSA", "DisSACC")
 """What has one exchange, no memory and no coin goes into everything."""

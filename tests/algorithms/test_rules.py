@@ -141,6 +141,51 @@ def test_momentum_with_beta_one_is_local_sa():
     np.testing.assert_allclose(path(problem, fh.MomentumSA(0.05, 4, 1.0), rounds=6, seeds=2), local, rtol=1e-13)
 
 
+def test_variance_reduced_steps_do_not_feel_additive_noise():
+    """It cancels where one observation is seen at two parameters: only the batch, here of three, is felt."""
+    problem, _, record = CASES["quadratic"]()
+    first, _ = record(30, np.random.default_rng(1))
+    later = np.arange(30) % 5 >= 3
+    second = np.where(later[None, :, None], first + 10.0, first)
+    method = fh.VarianceReducedSA(0.05, local_steps=2, batch=3)
+    paths = [path(problem.replay(observations), method, rounds=6) for observations in (first, second)]
+    np.testing.assert_allclose(paths[1], paths[0], rtol=1e-12)
+
+
+def test_decentralised_scaffnew_with_everyone_for_neighbours_is_scaffnew():
+    problem = CASES["quadratic"]().problem
+    graph = fh.graphs.Complete(problem.num_agents)
+    expected = path(problem, fh.Scaffnew(0.05, 0.4))
+    np.testing.assert_allclose(path(problem, fh.DecentralisedScaffnew(0.05, 0.4, graph)), expected, rtol=1e-12)
+
+
+def test_personalised_agents_have_the_floor_of_the_two_clocks():
+    """Equal scalars with independent noise of variance 1: the mean error has the step eta and the noise 1/M, what the
+    errors differ by has the step beta eta and the rest of the noise. Within four standard errors of 256 seeds."""
+    M, eta, beta = 8, 0.4, 0.2
+    problem = fh.problems.quadratic.from_arrays(
+        np.ones((M, 1, 1)), np.arange(M)[:, None], np.zeros((M, 1, 1)), np.ones(M)
+    )
+    assert np.ptp(problem.local_roots) == M - 1
+    run = fh.simulate(
+        problem,
+        fh.PersonalisedSA(eta, beta, M),
+        rounds=200,
+        every=200,
+        seeds=256,
+        record={"own": fh.PersonalisedSA.own_error(problem)},
+    )
+    expected = eta / M / (2 - eta) + (1 - 1 / M) * beta * eta / (2 - beta * eta)
+    own = run.records["own"][:, -1]
+    assert abs(own.mean() - expected) < 4 * own.std(ddof=1) / np.sqrt(len(own))
+
+
+def test_what_follows_the_parameter_is_not_replayed():
+    problem = fh.problems.sarsa.random(2, num_states=3, num_actions=2)
+    with pytest.raises(TypeError, match="what is replayed was seen under another one"):
+        fh.simulate(problem, fh.Replayed(fh.LocalSA(0.1, 4), 8), rounds=1)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -150,6 +195,9 @@ def test_momentum_with_beta_one_is_local_sa():
         (lambda: fh.LocalSVRG(0.1, 4, 1.5), "`probability` must be at most 1.0, got 1.5"),
         (lambda: fh.MCSAG(0.1, 0, 4), "`num_components` must be at least 1, got 0"),
         (lambda: fh.MultilevelSA(0.1, 7, batch=2), "`samples` must be a multiple of `batch`, got 7 and 2"),
+        (lambda: fh.VarianceReducedSA(0.1, 4, 0), "`batch` must be at least 1, got 0"),
+        (lambda: fh.PersonalisedSA(0.1, 0.0, 3), "`beta` must be greater than 0.0, got 0.0"),
+        (lambda: fh.DecentralisedScaffnew(0.1, 0.5, 3), "`graph` must be a graph, got 3. For instance `Ring"),
         (lambda: fh.MomentumSA(0.1, 4, 0.0), "`beta` must be greater than 0.0, got 0.0"),
     ],
 )

@@ -6,6 +6,8 @@ import fedhsa as fh
 from contract import Method, World
 
 STEP, H = 0.03, 4
+LINE = np.array([[2, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3
+"""The Metropolis weights of three agents in a row."""
 UNEQUAL = (4, 1, 3)
 SCHEDULE = fh.Polynomial(0.2, offset=3.0)
 
@@ -90,6 +92,20 @@ def loopless(world: World, probability: float, learn: float, eta=constant):
         x = [mean] * M if world.coin(t + 1, probability) else hat
         h = [h[i] + learn * probability / eta(t) * (x[i] - hat[i]) for i in range(M)]
         path.append(mean)
+    return np.array(path)
+
+
+def decentralised(world: World, probability: float, mixing: float):
+    """As `loopless`, three agents in a row instead of a server."""
+    M = world.num_agents
+    x, h, path = [world.theta] * M, [np.zeros_like(world.theta)] * M, [world.theta]
+    for t in range(world.rounds):
+        hat = [x[i] + STEP * (world.G(i, x[i], world.observations[i][t]) + h[i]) for i in range(M)]
+        near = [sum(LINE[i, j] * hat[j] for j in range(M)) for i in range(M)]
+        x = [(1 - mixing) * a + mixing * b for a, b in zip(hat, near, strict=True)]
+        x = x if world.coin(t + 1, probability) else hat
+        h = [h[i] + probability / STEP * (x[i] - hat[i]) for i in range(M)]
+        path.append(sum(hat) / M)
     return np.array(path)
 
 
@@ -187,6 +203,11 @@ METHODS = {
         lambda world: loopless(world, 0.5, 1.0, decaying),
         lambda d: fh.Cost(0.5, d / 2, d / 2, 1, 1),
         ONE,
+    ),
+    "DecentralisedScaffnew": Method(
+        fh.DecentralisedScaffnew(STEP, 0.4, fh.graphs.Mixing(LINE), mixing=0.7),
+        lambda world: decentralised(world, 0.4, 0.7),
+        lambda d: fh.Cost(0.4, 0, 0.4 * 4 / 3 * d, 1, 1),
     ),
     "FedLin": Method(
         fh.FedLin(4 * STEP, UNEQUAL), fed_lin, lambda d: fh.Cost(2, 2 * d, 2 * d, max(UNEQUAL), sum(UNEQUAL) / 3)

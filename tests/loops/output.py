@@ -102,6 +102,17 @@ def averaged(path: np.ndarray, weights_at) -> np.ndarray:
     return np.array([path[0], *means])
 
 
+def replayed(world: World) -> np.ndarray:
+    """The corrected method on lists of observations picked, round by round, from the six that are new."""
+    picked = []
+    for i, seen in enumerate(world.observations):
+        keys = (jax.random.fold_in(world.agent_key(i, t), 2**30 + 5) for t in range(world.rounds))
+        with jax.enable_x64(True):
+            places = [6 * t + np.asarray(jax.random.randint(key, (H,), 0, 6)) for t, key in enumerate(keys)]
+        picked.append([seen[place] for place in np.concatenate(places)])
+    return plain(world._replace(observations=picked), corrected=True)
+
+
 def after_burn_in(t: int, burn_in: int = 3) -> list:
     return [float(s > burn_in) if t > burn_in else float(s == t) for s in range(1, t + 1)]
 
@@ -165,6 +176,7 @@ METHODS = {
         TD,
     ),
     "Thinned(FedHSA)": Method(fh.Thinned(CORRECTED, 3), thinned, lambda d: two(d)._replace(samples=3 * H), BOTH),
+    "Replayed(FedHSA)": Method(fh.Replayed(CORRECTED, 6), replayed, lambda d: two(d)._replace(samples=6), BOTH),
     "Averaged(LocalSA)": Method(
         fh.Averaged(LOCAL, burn_in=3), lambda w: averaged(plain(w), after_burn_in), one, QUADRATIC
     ),

@@ -8,7 +8,7 @@ from contract import Method, World
 
 STEP, H = 0.03, 4
 GAPS = (2, 5, 3)
-REFRESH, BETA = 0.25, 0.3
+REFRESH, BETA, SIZE = 0.25, 0.3, 3
 RECENTRING, REFINEMENTS, RANGE, SHRINK = (1, 3), 1, 0.5, 0.25
 SAMPLES, BATCH, MAX_LEVEL = 24, 2, 2
 
@@ -122,6 +122,48 @@ def momentum(world: World):
     return path
 
 
+def variance_reduced(world: World):
+    """From the definition, written with gradients: the batch first, then steps that subtract the start's gradient."""
+    theta, path, length = world.theta, [world.theta], SIZE + H
+    for t in range(world.rounds):
+        blocks = [seen[t * length : (t + 1) * length] for seen in world.observations]
+        batch = np.mean([[world.G(i, theta, o) for o in block[:SIZE]] for i, block in enumerate(blocks)], axis=(0, 1))
+        ends = []
+        for i, block in enumerate(blocks):
+            x = theta
+            for o in block[SIZE:]:
+                x = x + STEP * (world.G(i, x, o) - world.G(i, theta, o) + batch)
+            ends.append(x)
+        theta = np.mean(ends, axis=0)
+        path.append(theta)
+    return path
+
+
+def extragradient(world: World):
+    theta, path = world.theta, [world.theta]
+    for t in range(world.rounds):
+        ends = []
+        for i in range(world.num_agents):
+            x = theta
+            for k in range(t * 2 * H, (t + 1) * 2 * H, 2):
+                ahead = x + STEP * world.G(i, x, world.observations[i][k])
+                x = x + STEP * world.G(i, ahead, world.observations[i][k + 1])
+            ends.append(x)
+        theta = theta + 0.8 * (np.mean(ends, axis=0) - theta)
+        path.append(theta)
+    return path
+
+
+def personalised(world: World):
+    own, path = [world.theta] * world.num_agents, [world.theta]
+    for t in range(world.rounds):
+        g = [world.G(i, x, world.observations[i][t]) for i, x in enumerate(own)]
+        mixed = sum(g) / world.num_agents
+        own = [x + STEP * BETA * g_i + STEP * (1 - BETA) * mixed for x, g_i in zip(own, g, strict=True)]
+        path.append(np.mean(own, axis=0))
+    return path
+
+
 def mean_operator(world: World, i: int, theta: np.ndarray) -> np.ndarray:
     if world.problem.affine or not hasattr(world.problem.agents.source, "stationary"):
         return world.mean_operator(i, theta)
@@ -211,6 +253,19 @@ METHODS = {
     ),
     "MultilevelSA": Method(
         fh.MultilevelSA(STEP, SAMPLES, BATCH, MAX_LEVEL), multilevel, lambda d: fh.Cost(1, d, d, SAMPLES, SAMPLES)
+    ),
+    "VarianceReducedSA": Method(
+        fh.VarianceReducedSA(STEP, H, SIZE),
+        variance_reduced,
+        lambda d: fh.Cost(2, 2 * d, 2 * d, SIZE + H, SIZE + 2 * H),
+    ),
+    "ExtragradientSA": Method(
+        fh.ExtragradientSA(STEP, H, server_step=0.8), extragradient, lambda d: fh.Cost(1, d, d, 2 * H, 2 * H)
+    ),
+    "PersonalisedSA": Method(
+        lambda problem: fh.PersonalisedSA(STEP, BETA, problem.num_agents),
+        personalised,
+        lambda d: fh.Cost(1, d, d, 1, 1),
     ),
     "MomentumSA": Method(fh.MomentumSA(STEP, H, BETA), momentum, lambda d: fh.Cost(1, 2 * d, d, H, 2 * H)),
 }

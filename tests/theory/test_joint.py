@@ -104,6 +104,7 @@ ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA", "ImportanceAveraging", 
 def test_limit_and_rate_are_those_of_a_run_without_noise(name):
     problem = CASES["quadratic"]().problem
     available = {"step_size": STEP, "local_steps": H, "probability": 0.25, "gaps": (1, 3), "beta": 0.3}
+    available |= {"batch": 3, "graph": fh.graphs.Ring(problem.num_agents)}
     algorithm = fh.algorithms.parse(name, problem, **available)
     limit, radius = exact.limit(problem, algorithm), exact.spectral_radius(problem, algorithm)
     path = Joint(problem, algorithm).parameters(2000, np.zeros(problem.dim))

@@ -21,6 +21,7 @@ from .delay import Delayed as Delayed
 from .demands import Demand as Demand
 from .demands import Effect as Effect
 from .dissacc import DisSACC as DisSACC
+from .extragradient import ExtragradientSA as ExtragradientSA
 from .fed_dvr_q import FedDVRQ as FedDVRQ
 from .fed_hsa import FedHSA as FedHSA
 from .fed_lin import FedLin as FedLin
@@ -33,6 +34,7 @@ from .importance import ImportanceAveraging as ImportanceAveraging
 from .local_sa import SA as SA
 from .local_sa import LocalSA as LocalSA
 from .local_sa import SynchronisedSA as SynchronisedSA
+from .loopless import DecentralisedScaffnew as DecentralisedScaffnew
 from .loopless import LooplessSA as LooplessSA
 from .loopless import Scaffnew as Scaffnew
 from .momentum import MomentumSA as MomentumSA
@@ -45,6 +47,9 @@ from .output import RichardsonRomberg as RichardsonRomberg
 from .output import scaled as scaled
 from .parse import parse as parse
 from .participation import Partial as Partial
+from .personalised import OwnError as OwnError
+from .personalised import PersonalisedSA as PersonalisedSA
+from .replay import Replayed as Replayed
 from .robust import Robust as Robust
 from .scafflsa import SCAFFLSA as SCAFFLSA
 from .scaffold import SCAFFOLD as SCAFFOLD
@@ -59,6 +64,7 @@ from .server import ServerMomentum as ServerMomentum
 from .server import Weighted as Weighted
 from .thinning import Thinned as Thinned
 from .trace import cost as cost
+from .variance_reduced import VarianceReducedSA as VarianceReducedSA
 from .wrapper import AbstractWrapper as AbstractWrapper
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
@@ -77,10 +83,14 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         MCSAG,
         MultilevelSA,
         MomentumSA,
+        ExtragradientSA,
+        VarianceReducedSA,
+        PersonalisedSA,
         FedLin,
         SSLocalSGD,
         LooplessSA,
         Scaffnew,
+        DecentralisedScaffnew,
         SCAFFLSA,
         SCAFFOLD,
         OneExchangeFedHSA,
@@ -97,6 +107,7 @@ WRAPPERS: dict[str, type[AbstractWrapper]] = {
         ServerMomentum,
         Gossip,
         Thinned,
+        Replayed,
         Averaged,
         GeometricAverage,
         RichardsonRomberg,

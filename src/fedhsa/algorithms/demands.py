@@ -40,6 +40,8 @@ class Demand(enum.Flag):
     """Some rounds do without one of the exchanges."""
     COLLECTS_OVER_ROUNDS = enum.auto()
     """Agents add up what they find over several rounds and send it once."""
+    PARAMETERS_OF_THEIR_OWN = enum.auto()
+    """Every agent has its own parameter, which its own reply moves beside the average."""
     SEVERAL_EXCHANGES = enum.auto()
     """A round has more than one exchange; this need not be declared."""
 
@@ -108,6 +110,8 @@ EXACT = {
     "expects it. Wrap LocalSA, whose replies are sent in every round.",
     Demand.REPLIES_CARRY_WEIGHTS: "its replies carry counts, which are weights of the displacements sent with them. "
     "Wrap LocalSA.",
+    Demand.PARAMETERS_OF_THEIR_OWN: "every agent has a parameter of its own, which its own reply moves as it is. Wrap "
+    "LocalSA.",
     Effect.WEIGHS_AGENTS: "its weights are for replies as the server gets them. Put {that} outside.",
     Effect.MIXES_THETAS: "neighbours average whole parameters, of which a reply is only the change.",
 }
@@ -151,6 +155,7 @@ RULES = (
     Rule(
         Effect.REPLACES_THE_MEAN, Effect.ADDS_IN_THE_AIR, "of replies that add up in the air the server knows the sum."
     ),
+    Rule(Demand.PARAMETERS_OF_THEIR_OWN, Effect.WEIGHS_AGENTS, "no agent's own root depends on weights. Use LocalSA."),
     Rule(Demand.REPLIES_CARRY_WEIGHTS, Effect.WEIGHS_AGENTS, "it weighs agents by what they have seen. Use LocalSA."),
     Rule(Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS, MULTIPLIES),
     Rule(Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS, MULTIPLIES),

@@ -1,0 +1,85 @@
+"""Variance reduction for streams: a batch where the round starts, and local steps that differ from it by little."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import _check, tree
+from .base import Exchange
+from .demands import Demand
+from .fed_hsa import Server, average_operator, send_operator
+from .local import AbstractLocalSteps, move, operator_elsewhere, send_theta
+from .schedules import step_at
+
+
+class VarianceReducedSA(AbstractLocalSteps):
+    r"""Local steps along the average of a batch where the round starts, and what each observation says has changed.
+
+    $$\theta \leftarrow \theta
+      + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - G_i(\bar\theta, o_{i,\ell}) + \bar g\bigr), \qquad
+      \bar g = \frac1M \sum_i \frac1B \sum_{k<B} G_i(\bar\theta, o'_{i,k})$$
+
+    from a common $\bar\theta$; the $B$ observations of the batch come first, those of the $H$ steps after them. Then
+    the server averages. Two exchanges per round, operators and displacements. The noise of a step is as small as its
+    distance from $\bar\theta$, so that what is left is that of the batch: it falls with $B$ and with $M$. Without noise
+    the limit is $\theta^\star$, also for heterogeneous agents.
+
+    For one agent this is variance-reduced TD with batches of equal length (the paper's grow from epoch to epoch). With
+    exact batches it is FSVRG, which `LocalSVRG` is for finite sums. FedHSA has $B = 1$ and the same
+    difference in all steps of a round. Where observations depend on the parameter, those at $\bar\theta$ carry
+    importance weights.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `local_steps`: $H$, the steps of each agent per round.
+    - `batch`: $B$.
+
+    !!! example
+        >>> problem = fedhsa.problems.td.random(num_agents=4, num_states=6, dim=3)
+        >>> fedhsa.cost(problem, VarianceReducedSA(0.1, local_steps=5, batch=20))
+        Cost(exchanges=2, floats_down=6, floats_up=6, samples=25, evaluations=30)
+
+    !!! cite "Khamaru et al. (2020), arXiv:2003.07337, for one agent; from memory, only its abstract could be read"
+    """
+
+    batch: int = eqx.field(static=True)
+
+    demands = Demand.NOTHING
+
+    def __check_init__(self):
+        _check.count("batch", self.batch)
+
+    @property
+    def block_length(self):
+        return self.batch + self.local_steps
+
+    def init(self, theta):
+        return Server(theta, jnp.zeros_like(theta)), theta
+
+    @property
+    def exchanges(self):
+        return (
+            Exchange("operator", send_theta, self._batch, average_operator, replies_are_operators=True),
+            Exchange("delta", send_operator, self._local_steps, move),
+        )
+
+    def _batch(self, theta_bar, memory, agent, block, round):
+        def add(total, o):
+            return total + agent.operator(theta_bar, agent.observe(theta_bar, o)), None
+
+        first = tree.take(block, slice(None, self.batch))
+        total, _ = jax.lax.scan(add, jnp.zeros_like(theta_bar), first, length=self.batch)
+        return total / self.batch, theta_bar
+
+    def _local_steps(self, g_bar, theta_bar, agent, block, round):
+        eta = step_at(self.step_size, round.index)
+
+        def step(theta, o):
+            o = agent.observe(theta, o)
+            change = agent.operator(theta, o) - operator_elsewhere(agent, theta_bar, o, theta)
+            return agent.project(theta + eta * (change + g_bar)), None
+
+        rest = tree.take(block, slice(self.batch, None))
+        theta, _ = jax.lax.scan(step, theta_bar, rest, length=self.local_steps)
+        return theta - theta_bar, theta_bar
