@@ -28,7 +28,7 @@ class AbstractParametricPolicy(eqx.Module):
 
     @abc.abstractmethod
     def sample(self, theta: Any, seen: Any, key: Key, /) -> Any:
-        """An action."""
+        """An action; the key is a folded threefry key, so its data are random bits themselves."""
 
     @abc.abstractmethod
     def log_prob(self, theta: Any, seen: Any, action: Any, /) -> Any:
@@ -52,7 +52,7 @@ class AbstractCategorical(AbstractParametricPolicy):
 
     def sample(self, theta, seen, key, /):
         reached = jnp.cumsum(jnp.exp(self.log_chances(theta, seen)))
-        point = jax.random.uniform(key, dtype=reached.dtype)
+        point = (jax.random.key_data(key)[0].astype(reached.dtype) + 0.5) * 2.0**-32
         return jnp.sum(reached[:-1] <= point).astype(jnp.int32)
 
     def log_prob(self, theta, seen, action, /):
@@ -125,7 +125,7 @@ class DirectTable(AbstractCategorical):
         return jnp.log(theta[seen])
 
     def project(self, theta, /):
-        return nearest_law(theta)
+        return jax.vmap(nearest_law)(theta)
 
 
 class Categorical(AbstractCategorical):
@@ -219,8 +219,8 @@ def mlp(inputs: int, outputs: int, *, width: int = 16, depth: int = 2, key: Seed
     return eqx.nn.MLP(inputs, outputs, width, depth, activation=jnp.tanh, key=as_key(key))
 
 
-def nearest_law(rows: Any) -> Any:
-    r"""The probability vectors nearest to the rows `(..., actions)`, in the Euclidean norm.
+def nearest_law(row: Any) -> Any:
+    r"""The probability vector nearest to a vector, in the Euclidean norm.
 
     $p_a = \max(x_a - \tau, 0)$ with the one $\tau$ for which these add up to 1.
 
@@ -230,12 +230,11 @@ def nearest_law(rows: Any) -> Any:
 
     !!! cite "Held, Wolfe, Crowder (1974); the algorithm by sorting as in Duchi et al. (2008), Figure 1"
     """
-    rows = jnp.asarray(rows)
-    falling = -jnp.sort(-rows, axis=-1)
-    counts = jnp.arange(1, rows.shape[-1] + 1, dtype=rows.dtype)
-    excess = (jnp.cumsum(falling, axis=-1) - 1) / counts
-    kept = jnp.sum(falling > excess, axis=-1, keepdims=True)
-    return jnp.maximum(rows - jnp.take_along_axis(excess, kept - 1, axis=-1), 0)
+    row = jnp.asarray(row)
+    falling = -jnp.sort(-row)
+    excess = (jnp.cumsum(falling) - 1) / jnp.arange(1, len(row) + 1, dtype=row.dtype)
+    kept = jnp.sum(falling > excess)
+    return jnp.maximum(row - excess[kept - 1], 0)
 
 
 def _parts(network: Any) -> tuple[PyTree, Any]:

@@ -108,17 +108,18 @@ def play(
     """So many episodes of at most `horizon` steps, under one parameter."""
 
     def of_one(key):
-        state, seen = world.reset(fold_in(key, 0))
+        # All keys at once: hashes take long to compile, and inside the loop they would take long to run.
+        first, keys = fold_in(key, 0), fold_in(key, 1 + jnp.arange(2 * horizon)).reshape(horizon, 2)
+        state, seen = world.reset(first)
 
-        def step(carry, number):
+        def step(carry, keys):
             state, seen, alive = carry
-            own = fold_in(key, number)
-            action = policy.sample(theta, seen, fold_in(own, 0))
-            state, following, reward, over = world.step(fold_in(own, 1), state, action)
+            action = policy.sample(theta, seen, keys[0])
+            state, following, reward, over = world.step(keys[1], state, action)
             taken = Episodes(seen, action, jnp.where(alive, reward, 0.0), alive.astype(reward.dtype))
             return (state, following.astype(seen.dtype), alive & ~over), taken
 
-        return jax.lax.scan(step, (state, seen, jnp.array(True)), jnp.arange(1, horizon + 1))[1]
+        return jax.lax.scan(step, (state, seen, jnp.array(True)), keys)[1]
 
     return jax.vmap(of_one)(fold_in(key, jnp.arange(episodes)))
 
