@@ -84,8 +84,9 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def quantity(results: Mapping[str, Result]) -> str:
-    """What is shown of runs on one problem: `"error"`, or `"operator_norm"` if no error is known and all have it."""
-    return "operator_norm" if all(result.quantity == "operator_norm" for result in results.values()) else "error"
+    """What is shown of runs on one problem: what all of them are judged by, or else `"error"`."""
+    judged = {result.quantity for result in results.values()}
+    return judged.pop() if len(judged) == 1 else "error"
 
 
 def final(result: Result, quantity: str) -> tuple[float, float, float]:

@@ -129,7 +129,9 @@ def test_exact_gradients_are_those_of_the_policy_gradient_theorem():
     agent = agent_of(pg.from_model(MODEL, DirectTable(S, A), estimator="exact"))
     np.testing.assert_allclose(agent.operator(jnp.asarray(pi), None)[:2], (visits[:, None] * Q)[:2], atol=1e-12)
     problem = pg.from_model(MODEL, estimator="exact")
-    result = fh.simulate(problem, fh.LocalSA(0.1, 2), rounds=1, theta=THETA, record=["returns", "gradient_norm"])
+    result = fh.simulate(
+        problem, fh.LocalSA(0.1, 2), rounds=1, theta=THETA, record=["returns", "gradient_norm", "operator_norm"]
+    )
     np.testing.assert_allclose(result.records["returns"][0, 0], MODEL.returns(pi), atol=1e-12)
     np.testing.assert_allclose(result.records["gradient_norm"], result.records["operator_norm"], atol=1e-12)
 

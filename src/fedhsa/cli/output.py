@@ -10,6 +10,7 @@ import jax
 from rich.console import Console
 
 from ..engine import Result
+from ..engine.result import brief
 from ..outputs import final, quantity, status
 from .errors import FailedRunError
 from .screen import plain_table
@@ -84,4 +85,5 @@ def _final(result: Result, quantity: str) -> str:
         return "not measured"
     if math.isinf(mean):
         return "infinite"
-    return f"{mean:.2e}" if math.isnan(low) else f"{mean:.2e}\n[{low:.2e}, {high:.2e}]"
+    value, lowest, highest = (brief(quantity, number, 2) for number in (mean, low, high))
+    return value if math.isnan(low) else f"{value}\n[{lowest}, {highest}]"

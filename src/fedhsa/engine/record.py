@@ -68,7 +68,10 @@ class _SameCode:
 
 
 def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
-    """The recorders by name, with the error among them, or without a root the norm of the average operator."""
+    """The recorders by name, with the error among them; without a root, what the agents are judged by instead.
+
+    That is a recorder of theirs, like returns, or the norm of the average operator.
+    """
     if isinstance(record, str):
         record = (record,)
     if not isinstance(record, Mapping):
@@ -78,7 +81,8 @@ def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
             raise TypeError(f"`record`: a function needs a name, `record={{'mine': ...}}`, got {name!r}.")
     found = {name: _recorder(name, chosen, problem) for name, chosen in record.items()}
     if problem.theta_star is None:
-        return {"operator_norm": operator_norm, **found} if problem.has_mean_operator else found
+        name = problem.agents.judged_by or ("operator_norm" if problem.has_mean_operator else None)
+        return found if name is None or name in found else {name: _recorder(name, name, problem), **found}
     return {"error": error, **found}
 
 

@@ -83,8 +83,9 @@ class Result:
 
     @property
     def quantity(self) -> str:
-        """What the run is judged by: `"error"`, or `"operator_norm"` where that was recorded and no root is known."""
-        return "operator_norm" if "operator_norm" in self.records and np.isnan(self.error).all() else "error"
+        """What the run is judged by: `"error"`; where no root is known, `"mean_return"` or `"operator_norm"`."""
+        known = [name for name in ("mean_return", "operator_norm") if name in self.records]
+        return known[0] if known and np.isnan(self.error).all() else "error"
 
     def mean(self, quantity: str | None = None) -> np.ndarray:
         """The mean over seeds of something recorded, `(records, ...)`; infinite where a seed has diverged.
@@ -183,7 +184,7 @@ class Result:
 
     def __repr__(self):
         measured = self.quantity in self.records  # nothing is where there is neither a root nor a mean operator
-        value = f"{self.quantity.replace('_', ' ')} {self.mean()[-1]:.1e}" if measured else "no root"
+        value = f"{self.quantity.replace('_', ' ')} {brief(self.quantity, self.mean()[-1])}" if measured else "no root"
         return "   ".join([f"{self.algorithm:9s} {value}", *self._summary()])
 
     def _repr_html_(self) -> str:
@@ -265,6 +266,11 @@ def _put_together(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
     if "tuple" in structure:
         return tuple(_put_together(part, arrays) for part in structure["tuple"])
     return {name: _put_together(part, arrays) for name, part in structure["dict"].items()}
+
+
+def brief(quantity: str, value: float, digits: int = 1) -> str:
+    """A number as it is shown: errors by their order of magnitude, returns as they are."""
+    return f"{value:.4g}" if quantity == "mean_return" else f"{value:.{digits}e}"
 
 
 def _name(algorithm: dict[str, Any]) -> str:

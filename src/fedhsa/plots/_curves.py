@@ -31,6 +31,9 @@ LABELS = {
 }
 """How the axes of known quantities are labelled; others by their name."""
 
+LINEAR = ("mean_return",)
+"""What is drawn on a linear axis, with its negative values."""
+
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
 
@@ -48,7 +51,7 @@ def curves(
     palette: Mapping[str, str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval.
+    r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval; returns linear.
 
     The interval is over seeds, by the delta method on the logarithm of the mean (see `interval`). A curve
     ends where a first seed diverges, or where the error is exactly 0, and the legend says so.
@@ -83,10 +86,10 @@ def curves(
         palette = palette or colours([*results, *(name for name in theory if name not in results)])
         statistics = {name: interval(result.error) for name, result in results.items()}
         for name, result in results.items():
-            _draw(ax, name, result, statistics[name], palette[name])
+            _draw(ax, name, result, statistics[name], palette[name], quantity in LINEAR)
         for name, values in theory.items():
             _draw_theory(ax, name, results.get(name), values, palette[name])
-        _scale(ax, results, statistics)
+        _scale(ax, results, statistics, quantity in LINEAR)
         ax.set_xlabel(r"round $t$")
         ax.set_ylabel(LABELS.get(quantity, quantity.replace("_", " ")))
         _legend(ax, results, theory_label if theory else None, title, own)
@@ -100,10 +103,14 @@ def _recorded(name: str, result: Result | Curve, quantity: str) -> Curve:
     return Curve(result.records[quantity], result.rounds, result.failed_round)
 
 
-def _draw(ax: "Axes", name: str, result: Result | Curve, statistics: tuple[np.ndarray, ...], colour: str) -> None:
+def _draw(
+    ax: "Axes", name: str, result: Result | Curve, statistics: tuple[np.ndarray, ...], colour: str, linear: bool
+) -> None:
     kept = thinned(len(result.rounds))
     rounds = result.rounds[kept]
-    mean, low, high = (drawable(curve[kept]) for curve in statistics)
+    mean, low, high = (
+        np.where(np.isfinite(c := curve[kept]), c, np.nan) if linear else drawable(curve[kept]) for curve in statistics
+    )
     label = name + _ending(result)
     marker = "o" if np.isfinite(mean).sum() == 1 else None  # one point makes no line
     ax.plot(rounds, mean, color=colour, label=label, marker=marker, markersize=3)
@@ -130,10 +137,18 @@ def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: A
     ax.plot(rounds[kept], drawable(values[kept]), **style)
 
 
-def _scale(ax: "Axes", results: Mapping[str, Result | Curve], statistics: Mapping[str, tuple[np.ndarray, ...]]) -> None:
-    """A logarithmic axis, which does not follow a diverging curve out of sight of the others."""
+def _scale(
+    ax: "Axes",
+    results: Mapping[str, Result | Curve],
+    statistics: Mapping[str, tuple[np.ndarray, ...]],
+    linear: bool,
+) -> None:
+    """A logarithmic axis, which does not follow a diverging curve out of sight of the others; or a linear one."""
     rounds = max(int(result.rounds[-1]) for result in results.values())
     ax.set_xlim(0, max(1, rounds))
+    if linear:
+        ax.grid(axis="y", color="0.9", linewidth=0.5)
+        return
     if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
         ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
         ax.text(0.5, 0.5, "no positive finite value", ha="center", va="center", transform=ax.transAxes)

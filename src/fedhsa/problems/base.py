@@ -49,6 +49,11 @@ class AbstractAgent(eqx.Module):
     False for methods that are stable in another norm, like Q-learning in the maximum norm."""
 
     @property
+    def judged_by(self) -> str | None:
+        """Which of its recorders runs are judged by where there is no root; None for the norm of the operator."""
+        return None
+
+    @property
     def learns_policy(self) -> bool:
         """Whether the parameter is that of a policy, so that the agent is or wraps an `AbstractPolicyAgent`."""
         return False
@@ -149,6 +154,10 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     agent: eqx.AbstractVar[Any]
 
     @property
+    def judged_by(self):
+        return self.agent.judged_by
+
+    @property
     def learns_policy(self):
         return self.agent.learns_policy
 
@@ -219,6 +228,10 @@ class MeanAgent(AbstractAgent):
 
     source: AbstractSource
     agent: AbstractAgent
+
+    @property
+    def judged_by(self):
+        return self.agent.judged_by
 
     def operator(self, theta, o, /):
         return self.agent.mean_operator(theta)

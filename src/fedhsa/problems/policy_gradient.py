@@ -100,6 +100,7 @@ class ExactPolicyAgent(AbstractAgent):
     natural: bool = eqx.field(static=True)
 
     should_be_monotone: ClassVar[bool] = False
+    judged_by: ClassVar[str] = "mean_return"
 
     def operator(self, theta, o, /):
         return self.mean_operator(theta)
@@ -148,6 +149,7 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     evaluation_episodes: int = eqx.field(static=True)
 
     should_be_monotone: ClassVar[bool] = False
+    judged_by: ClassVar[str] = "mean_return"
 
     def react(self, theta, state, bits, /):
         key = jax.random.wrap_key_data(bits, impl="threefry2x32")
