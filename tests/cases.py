@@ -10,6 +10,7 @@ import numpy as np
 
 import fedhsa as fh
 from fedhsa import tree
+from fedhsa.environments.rollouts import Episodes
 from fedhsa.sources import Transition
 from naive import chain, var1
 
@@ -100,6 +101,38 @@ def q_learning(num_agents: int = 3, **options) -> Case:
     return Case(problem, G, record)
 
 
+@functools.cache
+def episodes(num_agents: int = 3) -> Case:
+    """Softmax tables on recorded episodes of three states and two actions, some of them shorter than the others."""
+    rng, shape = np.random.default_rng(3), (num_agents, 4, 2, 5)
+    ends = rng.integers(2, 6, size=shape[:-1])[..., None]
+    played = Episodes(
+        rng.integers(3, size=shape), rng.integers(2, size=shape), rng.normal(size=shape), 1.0 * (np.arange(5) < ends)
+    )
+    model = fh.environments.worlds.random(num_agents, 3, 2, discount=0.8)
+    problem = fh.problems.policy_gradient.from_model(model, horizon=5, batch=2)
+
+    def G(i, theta, o):
+        total = np.zeros(6)
+        for b, t in np.argwhere(o.alive):
+            ahead = sum(0.8**h * o.reward[b, h] * o.alive[b, h] for h in range(t, 5))
+            total += score(theta, o.seen[b, t], o.action[b, t]) * ahead / 2
+        return total
+
+    def record(length, rng):
+        raise NotImplementedError("its observations are recorded already")
+
+    return Case(problem.replay(played, wrap=True), G, record)
+
+
+def score(theta: np.ndarray, state: int, action: int) -> np.ndarray:
+    """The gradient of the logarithm of an action's probability, of a softmax table with two actions as a vector."""
+    found, chances = np.zeros((3, 2)), np.exp(theta.reshape(3, 2)[state])
+    found[state] = -chances / chances.sum()
+    found[state, action] += 1
+    return found.ravel()
+
+
 CASES: dict[str, Callable[..., Case]] = {
     "quadratic": quadratic,
     "td": td,
@@ -107,6 +140,8 @@ CASES: dict[str, Callable[..., Case]] = {
     "logistic": logistic,
     "q-learning": q_learning,
 }
+POLICIES: dict[str, Callable[..., Case]] = {"episodes": episodes}
+"""For methods that ask more of agents than their operators; there is no root."""
 
 
 def agent_key(key: int, seed: int, agent: int):
@@ -117,14 +152,14 @@ def agent_key(key: int, seed: int, agent: int):
 @functools.cache
 def observed(case: str, key: int, seed: int, length: int = 256) -> list:
     """What each agent of a case sees under this key, as lists for naive loops."""
-    problem, lists = CASES[case]().problem, []
+    problem, lists = (CASES | POLICIES)[case]().problem, []
     with jax.enable_x64(True):
         for agent in range(problem.num_agents):
             own = jax.random.fold_in(agent_key(key, seed, agent), 0)
             keys = jax.vmap(jax.random.fold_in, (None, 0))(own, jax.numpy.arange(length + 1))
             source = tree.to_device(tree.take(problem.agents.source, agent), "float64")
             block = tree.to_host(source.draw(keys[1:], source.init(keys[0]))[1])
-            lists.append(list(zip(*block, strict=True)) if isinstance(block, Transition) else list(block))
+            lists.append([tree.take(block, position) for position in range(length)])
     return lists
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from cases import CASES, observed
+from cases import CASES, POLICIES, observed
 from contract import World
-from loops import channel, corrected, hostile, output, paper, rules
+from loops import channel, corrected, hostile, output, paper, policies, rules
 
-TABLES = (paper, corrected, rules, output, channel, hostile)
+TABLES = (paper, corrected, rules, output, channel, hostile, policies)
 METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
 ROUNDS, KEY = 7, 5
 
@@ -45,7 +45,7 @@ def test_entries_shown_by_others_are_of_the_table_and_so_are_the_others():
 
 @pytest.mark.parametrize(("name", "case"), [*pairs()])
 def test_a_method_equals_its_loop_on_the_observations_of_its_key(name, case):
-    method, (problem, G, _) = METHODS[name], CASES[case]()
+    method, (problem, G, _) = METHODS[name], (CASES | POLICIES)[case]()
     algorithm, theta = method.on(problem), np.linspace(-1, 1, problem.dim)
     result = fh.simulate(problem, algorithm, rounds=ROUNDS, seeds=2, key=KEY, theta=theta, record=("theta",))
     assert result.status.tolist() == ["ok", "ok"]

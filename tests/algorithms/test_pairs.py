@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
+from cases import POLICIES
 
 PROBLEM = functools.cache(lambda: fh.problems.finite_sum.random(num_agents=4, num_components=3, dim=2))
 TABLE = functools.cache(lambda: fh.problems.q_learning.random(num_agents=4, num_states=3, num_actions=2))
-"""For a method that only runs on tables."""
+POLICY = functools.cache(lambda: POLICIES["episodes"](4).problem)
+ELSEWHERE = {"ImportanceAveraging": TABLE, "FedNPG": POLICY, "FedNPGADMM": POLICY}
+"""For methods that only run on tables, or for policies."""
 ALGORITHMS = {name: name for name in fh.ALGORITHMS if name != "SA"} | {
     "MomentumSA": "MomentumSA(beta=0.5)",
+    "FedNPGADMM": "FedNPGADMM(rho=0.1)",
     "FedDVRQ": "FedDVRQ(recentring=(1, 2), refinements=3, codec=Uniform(1.0, 4))",
     "VarianceReducedSA": "VarianceReducedSA(batch=3)",
     "PersonalisedSA": "PersonalisedSA(beta=0.5)",
@@ -70,7 +74,7 @@ def test_a_pair_composes_or_is_refused_with_the_reason(wrapper):
             assert "cannot" in reason, (name, reason)
             assert reason.rstrip().endswith("."), (name, reason)
             continue
-        problem = TABLE() if name == "ImportanceAveraging" else PROBLEM()
+        problem = ELSEWHERE.get(name, PROBLEM)()
         pair.check(problem)
         cost = fh.cost(problem, pair)  # plays a round, without running it
         assert all(np.isfinite(part) and part >= 0 for part in cost), (name, cost)

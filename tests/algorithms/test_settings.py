@@ -15,7 +15,14 @@ FLOATS = {
     **{name: 0.3 for name in ("step_size", "probability", "beta", "server_step", "loss", "gain_std", "noise_std")},
     **{name: 0.3 for name in ("decay", "radius", "threshold", "up", "down", "scale", "offset", "power", "mixing")},
     **{"weights": (0.5, 0.2, 0.3), "factors": (1.0, 2.0), "probabilities": (0.5, 0.6, 0.7), "box": (-1.0, 1.0)},
-    **{"range": 0.3, "shrink": 0.3, "theta_star": (0.0, 1.0), "matrix": ((0.5, 0.5), (0.5, 0.5))},
+    **{
+        "range": 0.3,
+        "shrink": 0.3,
+        "rho": 0.3,
+        "damping": 0.3,
+        "theta_star": (0.0, 1.0),
+        "matrix": ((0.5, 0.5), (0.5, 0.5)),
+    },
 }
 """All settings that are real numbers, each with a value."""
 OTHERS = {
@@ -32,7 +39,7 @@ OTHERS = {
     },
     **{"algorithm": fh.LocalSA(0.1, 4), "codec": fh.codecs.Quantised(3), "graph": fh.graphs.Ring(3), "count": 2},
     **{"sampling": fh.sampling.Bernoulli(0.5), "rows": 1, "columns": 3, "fraction": 0.5, "levels": 3},
-    **{"recentring": (1, 2), "refinements": 2, "num_bits": 3},
+    **{"recentring": (1, 2), "refinements": 2, "num_bits": 3, "inner": 2},
 }
 
 

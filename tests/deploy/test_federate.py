@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from cases import CASES
+from cases import CASES, POLICIES
 from fedhsa.deploy import Faults, federate
-from loops import channel, corrected, hostile, output, paper, rules
+from loops import channel, corrected, hostile, output, paper, policies, rules
 
 ROUNDS, KEY = 4, 5
-TABLES = (paper, corrected, rules, output, channel, hostile)
+TABLES = (paper, corrected, rules, output, channel, hostile, policies)
 METHODS = {name: method for table in TABLES for name, method in table.METHODS.items()}
 FAST = ("Gossip(FedHSA)", "MCSAG")
 """Messages that differ per agent, and a method that sees more of agents than operators; plain ones are tested below."""
@@ -37,7 +37,7 @@ def check(found, expected, tolerance=1e-12):
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in METHODS])
 def test_every_method_gives_what_the_engine_gives(name):
     method = METHODS[name]
-    problem = CASES[method.cases[0]]().problem
+    problem = (CASES | POLICIES)[method.cases[0]]().problem
     start = np.linspace(-1, 1, problem.dim)
     check(*both(problem, method.on(problem), theta=start, sites=[[0], [1, 2]], faults=Faults(0.3, seed=1)))
 
@@ -49,7 +49,7 @@ def test_every_method_of_the_library_is_in_the_table():
 
     tried = set()
     for method in METHODS.values():
-        tried |= names(method.on(CASES[method.cases[0]]().problem))
+        tried |= names(method.on((CASES | POLICIES)[method.cases[0]]().problem))
     assert tried >= (fh.ALGORITHMS.keys() | fh.WRAPPERS.keys()) - {"SA"}  # which is LocalSA with one agent
 
 

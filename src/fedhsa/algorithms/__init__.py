@@ -39,6 +39,8 @@ from .loopless import LooplessSA as LooplessSA
 from .loopless import Scaffnew as Scaffnew
 from .momentum import MomentumSA as MomentumSA
 from .multilevel import MultilevelSA as MultilevelSA
+from .natural import FedNPG as FedNPG
+from .natural import FedNPGADMM as FedNPGADMM
 from .one_shot import OneShotAveraging as OneShotAveraging
 from .oracle import OracleShift as OracleShift
 from .output import Averaged as Averaged
@@ -79,6 +81,8 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         OneShotAveraging,
         ImportanceAveraging,
         FedDVRQ,
+        FedNPG,
+        FedNPGADMM,
         LocalSVRG,
         MCSAG,
         MultilevelSA,

@@ -38,6 +38,15 @@ class _StandIn(AbstractAgent):
     def mean_operator(self, theta, /):
         return theta
 
+    def fisher_product(self, theta, o, vector, /):
+        return vector
+
+    def kl(self, old, new, o, /):
+        return jnp.sum((new - old) ** 2)
+
+    def surrogate(self, theta, old, o, /):
+        return jnp.sum(theta - old)
+
 
 class _Bits(AbstractSource):
     """Random bits, which is what algorithms get of a chain that depends on the parameter."""

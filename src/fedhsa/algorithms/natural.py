@@ -1,0 +1,238 @@
+"""Natural policy gradients: the server solves with the agents' Fisher matrices, or finds the direction by ADMM."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _check, tree
+from .._types import Theta
+from ..problems import Problem
+from .base import AbstractAlgorithm, Exchange, check_step_size
+from .demands import Demand
+from .local import send_theta
+from .local_sa import Server
+from .schedules import AbstractSchedule, step_at
+
+
+def check_policy(algorithm: AbstractAlgorithm, problem: Problem) -> None:
+    """Raises if the problem's parameter is not that of a policy."""
+    if not problem.agents.learns_policy:
+        raise TypeError(
+            f"{type(algorithm).__name__} is for agents that learn a policy, got {type(problem.agents).__name__}. "
+            "Use it on `problems.policy_gradient`, whose agents play episodes."
+        )
+
+
+class FedNPG(AbstractAlgorithm):
+    r"""Natural policy gradients with the Fisher matrix of all agents, which sends $d(d + 1)$ numbers.
+
+    Every agent plays one batch of episodes under $\bar\theta$ and sends its gradient $g_i$ and its Fisher matrix
+    $\hat F_i = \frac1n \sum_t \psi_t \psi_t^T$, the mean over the scores $\psi_t$ of the actions taken. The server
+    moves by
+
+    $$\bar\theta \leftarrow \bar\theta + \eta\, (\bar F + \delta I)^{-1} \bar g, \qquad
+      \bar F = \tfrac1M \sum_i \hat F_i, \quad \bar g = \tfrac1M \sum_i g_i.$$
+
+    The paper, whose text was not available for a check, compares `FedNPGADMM` with it; the damping $\delta$ is ours,
+    since $\bar F$ is singular for softmax policies and where there are fewer actions than parameters.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `damping`: $\delta$.
+
+    !!! example
+        >>> problem = fedhsa.problems.policy_gradient.random(3, num_states=3, num_actions=2, horizon=20)
+        >>> fedhsa.cost(problem, FedNPG(0.1, damping=0.01)).floats_up == 6 * (6 + 1)
+        True
+
+    !!! cite "Lan, Wang, Anderson, Brinton, Aggarwal (2023), arXiv:2310.19807, FedNPG; Kakade (2001)"
+    """
+
+    step_size: float | AbstractSchedule
+    damping: float = 1e-3
+
+    demands = Demand.SERVER_LEARNS_FROM_THE_AVERAGE
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        _check.scalar("damping", self.damping, above=0.0)
+
+    @property
+    def block_length(self):
+        return 1
+
+    def check(self, problem):
+        check_policy(self, problem)
+
+    def init(self, theta):
+        return Server(theta), ()
+
+    @property
+    def exchanges(self):
+        return (Exchange("gradient and matrix", send_theta, self._measure, self._solve),)
+
+    def _measure(self, theta, memory, agent, block, round):
+        o = agent.observe(theta, tree.take(block, 0))
+        return (agent.operator(theta, o), fisher_matrix(agent, theta, o)), memory
+
+    def _solve(self, server, replies, round):
+        g, F = replies.mean()
+        direction = jnp.linalg.solve(F + self.damping * jnp.eye(len(g), dtype=g.dtype), g)
+        return Server(server.theta + step_at(self.step_size, round.index) * direction)
+
+
+class ADMMServer(NamedTuple):
+    """The parameter, and the direction."""
+
+    theta: Theta
+    y: Theta
+
+
+class ADMMMemory(NamedTuple):
+    """The agent's own direction and its multiplier; its gradient and, between exchanges, its Fisher matrix."""
+
+    y: Theta
+    multiplier: Theta
+    g: Theta
+    F: Float[Array, "d d"] | None
+
+
+class FedNPGADMM(AbstractAlgorithm):
+    r"""Natural policy gradients whose direction the agents find together by ADMM, which sends $d$ numbers.
+
+    The direction of `FedNPG` is where $\sum_i \frac12 y_i^T (\hat F_i + \delta I) y_i - g_i^T y_i$ is smallest among
+    equal $y_i = y$. An iteration of ADMM is an exchange:
+
+    $$y_i = (\hat F_i + \delta I + \rho I)^{-1} (g_i - \lambda_i + \rho\, y), \qquad
+      y \leftarrow \tfrac1M \sum_i \bigl(y_i + \lambda_i/\rho\bigr), \qquad
+      \lambda_i \leftarrow \lambda_i + \rho\, (y_i - y)$$
+
+    where agents solve by conjugate gradients on products with $\hat F_i$. After `inner` of them
+    $\bar\theta \leftarrow \bar\theta + \eta\, y$. The next round begins with the $y$ and $\lambda_i$ of the last one;
+    with many inner iterations the direction tends to that of `FedNPG`.
+
+    Of the paper only the abstract could be read: ADMM replaces the exchange of matrices and sends $O(d)$ numbers in
+    each iteration. The formulas are ADMM's for that sum, derived here; that one iteration per round is meant
+    (`inner=1`) is as recalled, and so is the warm start. With `inner` above 1 an agent keeps $\hat F_i$ during a round.
+
+    **Arguments:**
+
+    - `step_size`: $\eta$, a number or a schedule.
+    - `rho`: $\rho$, how strongly the agents are held together; about the size of the eigenvalues of $\hat F_i$.
+    - `inner`: the iterations of ADMM in each round.
+    - `damping`: $\delta$.
+    - `solver_steps`: those of conjugate gradients; None for $d$, which solves exactly up to rounding.
+
+    !!! example
+        >>> problem = fedhsa.problems.policy_gradient.random(3, num_states=3, num_actions=2, horizon=20)
+        >>> fedhsa.cost(problem, FedNPGADMM(0.1, rho=0.1, damping=0.01)).floats_up == 6
+        True
+
+    !!! cite "Lan, Wang, Anderson, Brinton, Aggarwal (2023), arXiv:2310.19807, FedNPG-ADMM"
+    """
+
+    step_size: float | AbstractSchedule
+    rho: float
+    inner: int = eqx.field(static=True, default=1)
+    damping: float = 1e-3
+    solver_steps: int | None = eqx.field(static=True, default=None)
+
+    demands = Demand.SHIFTS_SUM_TO_ZERO
+
+    def __check_init__(self):
+        check_step_size("step_size", self.step_size)
+        _check.scalar("rho", self.rho, above=0.0)
+        _check.count("inner", self.inner)
+        _check.scalar("damping", self.damping, least=0.0)
+        if self.solver_steps is not None:
+            _check.count("solver_steps", self.solver_steps)
+
+    @property
+    def block_length(self):
+        return 1
+
+    def check(self, problem):
+        check_policy(self, problem)
+
+    def init(self, theta):
+        zero = jnp.zeros_like(theta)
+        F = jnp.zeros((theta.size, theta.size), theta.dtype) if self.inner > 1 else None
+        return ADMMServer(theta, zero), ADMMMemory(zero, zero, zero, F)
+
+    @property
+    def exchanges(self):
+        last = self.inner - 1
+        first = Exchange("direction 1", self._send_both, self._measure, self._average(last == 0))
+        return first, *(
+            Exchange(f"direction {k + 1}", self._send_direction, self._iterate, self._average(k == last))
+            for k in range(1, self.inner)
+        )
+
+    def _send_both(self, server, round):
+        return server.theta, server.y
+
+    def _send_direction(self, server, round):
+        return server.y
+
+    def _measure(self, message, memory, agent, block, round):
+        theta, y = message
+        o = agent.observe(theta, tree.take(block, 0))
+        memory = memory._replace(g=agent.operator(theta, o))
+        if self.inner > 1:
+            memory = memory._replace(F=fisher_matrix(agent, theta, o))
+            return self._iterate(y, memory, agent, block, round)
+        return self._solve(y, memory, lambda v: agent.fisher_product(theta, o, v))
+
+    def _iterate(self, y, memory, agent, block, round):
+        return self._solve(y, memory, lambda v: memory.F @ v)
+
+    def _solve(self, y, memory, product: Callable[[Theta], Theta]):
+        # The average of the last exchange, which the multiplier needs, comes with this one.
+        multiplier = memory.multiplier + self.rho * (memory.y - y)
+        shift = self.damping + self.rho
+        own = conjugate_gradients(
+            lambda v: product(v) + shift * v, memory.g - multiplier + self.rho * y, self.solver_steps
+        )
+        return own + multiplier / self.rho, memory._replace(y=own, multiplier=multiplier)
+
+    def _average(self, moves: bool):
+        def average(server, replies, round):
+            y = replies.mean()
+            theta = server.theta + step_at(self.step_size, round.index) * y if moves else server.theta
+            return ADMMServer(theta, y)
+
+        return average
+
+
+def fisher_matrix(agent: Any, theta: Theta, o: Any) -> Float[Array, "d d"]:
+    r"""$\hat F$, column by column; it is symmetric."""
+    return jax.vmap(lambda column: agent.fisher_product(theta, o, column))(jnp.eye(theta.size, dtype=theta.dtype))
+
+
+def conjugate_gradients(product: Callable[[Theta], Theta], right: Theta, steps: int | None = None) -> Theta:
+    """The solution of a symmetric positive definite system, given by its products; exact after `steps = d`.
+
+    !!! example
+        >>> matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
+        >>> conjugate_gradients(lambda v: matrix @ v, jnp.array([3.0, 4.0])).round(5).tolist()
+        [1.0, 1.0]
+    """
+
+    def step(carry, _):
+        x, residual, direction, square = carry
+        image = product(direction)
+        curvature = direction @ image
+        # Where the residual is zero there is nothing left to do, and nothing to divide by.
+        length = jnp.where(square > 0, square / jnp.where(curvature > 0, curvature, 1), 0)
+        x, residual = x + length * direction, residual - length * image
+        following = residual @ residual
+        turn = jnp.where(square > 0, following / jnp.where(square > 0, square, 1), 0)
+        return (x, residual, residual + turn * direction, following), None
+
+    start = (jnp.zeros_like(right), right, right, right @ right)
+    return jax.lax.scan(step, start, length=right.size if steps is None else steps)[0][0]
