@@ -25,6 +25,7 @@ from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
 from ..rl.fed_dvr_q import DoublyReduced
 from ..rl.importance import Importance
+from ..rl.npg import NaturalGradients
 from ..rl.one_shot import OneShot
 from ..rl.qavg import QAvg
 from ..rl.sarsa import FedSARSA
@@ -100,7 +101,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
     variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange()]
-    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced()]
+    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients()]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
 
 

@@ -149,6 +149,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "The samples that each agent needs fall as one over their number; the bits that it sends do not depend on the "
         "number of agents and grow linearly with the horizon.",
     ),
+    41: (
+        "FedNPG-ADMM",
+        "Natural policy gradients whose direction is found by ADMM learn as fast per iteration as with the Fisher "
+        "matrices of all agents, for d numbers instead of d (d + 1).",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
