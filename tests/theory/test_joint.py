@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.linalg import solve_continuous_lyapunov
 
 import fedhsa as fh
 from cases import CASES
@@ -61,6 +62,22 @@ def test_scafflsa_is_its_block_matrix_on_error_and_shifts_that_add_to_zero(case)
     assert np.abs(np.linalg.eigvals(Phi)).max() == pytest.approx(1)  # the sum of all shifts stays
     assert exact.spectral_radius(problem, fh.SCAFFLSA(STEP, H)) == pytest.approx(radius, rel=1e-9)
     np.testing.assert_allclose(exact.limit(problem, fh.SCAFFLSA(STEP, H)), problem.theta_star, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [fh.SCAFFLSA, pytest.param(fh.SCAFFOLD, marks=pytest.mark.slow)])
+def test_scaffolds_covariance_is_that_of_its_analysis_to_first_order(method):
+    """Mangold et al. (2025): eta / N times the X with H X + X H = C, the average Hessian H and the average covariance C
+    of the gradients' noise. The rest is of second order: halving the step halves its part."""
+    problem = fh.problems.quadratic.random(num_agents=4, dim=3, noise_radius=0.0, noise_std=1.0)
+    X = solve_continuous_lyapunov(-problem.affine_parts()[0].mean(0), np.eye(3))
+    rest = []
+    for step in (0.01, 0.005, 0.0025):
+        prediction = predict(problem, method(step, 5))
+        assert prediction.basis == "exact"
+        np.testing.assert_allclose(prediction.heterogeneity_bias, 0, atol=1e-12)
+        rest.append(np.linalg.norm(prediction.covariance / (step / 4) - X) / np.linalg.norm(X))
+    assert rest[0] < 0.02
+    np.testing.assert_allclose([rest[0] / rest[1], rest[1] / rest[2]], 2, rtol=0.1)
 
 
 def test_methods_with_a_coin_follow_the_average_map_written_by_hand():
@@ -294,3 +311,10 @@ def test_what_rounds_conserve_is_left_out_however_small_the_step(step):
     slowest = np.abs(np.linalg.eigvals(problem.affine_parts()[0].mean(0))).min()
     radius = fh.theory.exact.spectral_radius(problem, fh.SCAFFLSA(step, 5))
     assert 1 - radius == pytest.approx(5 * step * slowest, rel=0.01)
+
+
+def test_methods_that_ask_for_mean_operators_are_predicted_without_noise_in_them():
+    problem = CASES["finite-sum"]().problem
+    prediction = predict(problem, fh.LocalSVRG(STEP, H, probability=1.0))
+    assert prediction.stable
+    np.testing.assert_allclose(exact.limit(problem, fh.LocalSVRG(STEP, H, 0.5)), problem.theta_star, atol=1e-9)

@@ -67,6 +67,9 @@ class ProbedAgent(AbstractAgent):
         value = self.agent.mean_operator(theta) + o.noise
         return value if o.matrix is None else value + o.matrix @ (theta - self.root)
 
+    def mean_operator(self, theta, /):
+        return self.agent.mean_operator(theta)
+
 
 class Joint:
     r"""The rounds of an algorithm on the mean operators of a problem, as its own exchanges play them.
