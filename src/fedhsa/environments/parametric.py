@@ -50,8 +50,12 @@ class AbstractCategorical(AbstractParametricPolicy):
     def log_chances(self, theta: Any, seen: Any, /) -> Any:
         """The logarithms of the actions' probabilities, `(actions,)`."""
 
+    def chances(self, theta: Any, seen: Any, /) -> Any:
+        """The actions' probabilities, `(actions,)`."""
+        return jnp.exp(self.log_chances(theta, seen))
+
     def sample(self, theta, seen, key, /):
-        reached = jnp.cumsum(jnp.exp(self.log_chances(theta, seen)))
+        reached = jnp.cumsum(self.chances(theta, seen))
         point = (jax.random.key_data(key)[0].astype(reached.dtype) + 0.5) * 2.0**-32
         return jnp.sum(reached[:-1] <= point).astype(jnp.int32)
 
@@ -122,7 +126,12 @@ class DirectTable(AbstractCategorical):
         return np.full((self.num_states, self.num_actions), 1 / self.num_actions)
 
     def log_chances(self, theta, seen, /):
-        return jnp.log(theta[seen])
+        # The logarithm of 0 has no derivative, and would spoil those of the other actions.
+        taken = theta[seen] > 0
+        return jnp.where(taken, jnp.log(jnp.where(taken, theta[seen], 1.0)), -jnp.inf)
+
+    def chances(self, theta, seen, /):
+        return theta[seen]  # which has a derivative at 0 too
 
     def project(self, theta, /):
         return jax.vmap(nearest_law)(theta)

@@ -56,9 +56,9 @@ class ExactReturns(eqx.Module):
 
     def chances(self, policy: AbstractCategorical, theta: Any) -> tuple[Any, Any]:
         """The actions' probabilities in each state, `(S, A)`, and their logarithms, with 0 for those never taken."""
-        logs = jax.vmap(policy.log_chances, (None, 0))(theta, jnp.asarray(self.seen))
-        taken = ~jnp.isneginf(logs)
-        return jnp.exp(logs), jnp.where(taken, logs, 0.0)
+        seen = jnp.asarray(self.seen)
+        chances, logs = (jax.vmap(of, (None, 0))(theta, seen) for of in (policy.chances, policy.log_chances))
+        return chances, jnp.where(jnp.isneginf(logs), 0.0, logs)
 
     def action_values(self, policy: AbstractCategorical, theta: Any, entropy: Any, horizon: int | None) -> Any:
         r"""$Q(s, a)$, `(S, A)`, of a life, or of the first `horizon` steps."""
