@@ -128,10 +128,10 @@ def test_exact_gradients_are_those_of_the_policy_gradient_theorem():
         np.testing.assert_allclose(agent.operator(jnp.asarray(THETA), None)[:2], expected[:2], atol=1e-12)
     agent = agent_of(pg.from_model(MODEL, DirectTable(S, A), estimator="exact"))
     np.testing.assert_allclose(agent.operator(jnp.asarray(pi), None)[:2], (visits[:, None] * Q)[:2], atol=1e-12)
-    pi = np.eye(A)[np.arange(S) % A]  # on the boundary, where actions that are never taken have a gradient too
-    Q = MODEL.action_values(pi)[1]
-    visits = np.linalg.solve(np.eye(S) - GAMMA * np.einsum("sa,sat->ts", pi, going), MODEL.start[1])
-    np.testing.assert_allclose(agent.operator(jnp.asarray(pi), None)[:2], (visits[:, None] * Q)[:2], atol=1e-12)
+    sure = np.eye(A)[np.arange(S) % A]  # on the boundary, where actions that are never taken have a gradient too
+    visits = np.linalg.solve(np.eye(S) - GAMMA * np.einsum("sa,sat->ts", sure, going), MODEL.start[1])
+    gradient = visits[:, None] * MODEL.action_values(sure)[1]
+    np.testing.assert_allclose(agent.operator(jnp.asarray(sure), None)[:2], gradient[:2], atol=1e-12)
     problem = pg.from_model(MODEL, estimator="exact")
     result = fh.simulate(
         problem, fh.LocalSA(0.1, 2), rounds=1, theta=THETA, record=["returns", "gradient_norm", "operator_norm"]
