@@ -1,0 +1,328 @@
+"""FedHSA with hostile agents: what one does to either exchange, and what robust rules cost (claim 45)."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import statistics
+from ..._types import precision
+from ...algorithms import AbstractAlgorithm, Byzantine, FedHSA, Robust
+from ...algorithms.attacks import AbstractAttack, Shift, SignFlip
+from ...algorithms.rules import AbstractRule, ConcentrationFilter, CoordinateMedian, GeometricMedian, TrimmedMean
+from ...problems import Problem, quadratic
+from ...statistics import Estimate
+from ...theory.exact import round_map
+from ..study import figures
+from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
+from ..study.checks import Checks
+
+MEAN, MEDIAN, TRIMMED, GEOMETRIC, FILTER = "mean", "median", "trimmed mean", "geometric median", "filter"
+PLACES = {"operators": (True, False), "displacements": (False, True), "both": (True, True)}
+"""Which of the two exchanges something is done to."""
+PALETTE = {MEAN: figures.COLOURS["FedHSA"]} | dict(
+    zip((MEDIAN, TRIMMED, GEOMETRIC, FILTER), figures.FALLBACK, strict=False)
+)
+MARKERS = {MEAN: "o", MEDIAN: "s", TRIMMED: "^", GEOMETRIC: "D", FILTER: "v"}
+LINES = {"operators": "-", "displacements": figures.DOTS, "both": figures.DASHES}
+LOWEST, HIGHEST = 1e-5, 1e2
+"""Where the axis of squared errors ends."""
+ROUNDING = 1e-16
+"""A squared error that counts as zero."""
+HIGHER_ORDERS = 0.08
+"""How far ratios of floors may be from those of the first order in the step."""
+DRAWS = 40_000
+"""Of normal replies, for the variance of a rule."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adversaries(AbstractStudy):
+    """Quadratic agents, one of which is hostile; limits without noise, and floors of equal agents with it."""
+
+    name: str = "field/adversaries"
+    title: str = "FedHSA with hostile agents"
+    source: str = "New here"
+    seeds: int = 32
+    num_agents: int = 20
+    dim: int = 5
+    problem_key: int = 0
+    step_size: float = 0.02
+    local_steps: int = 5
+    strengths: tuple[float, ...] = (1.0, 3.0, 10.0, 30.0)
+    """By which a hostile agent multiplies what it flips."""
+    shift: float = 1.0
+    """What it adds to operators, in units of their size; eta H times as much to displacements. At 0 it is not run."""
+    places: tuple[str, ...] = tuple(PLACES)
+    """Where agents lie, and where rules are."""
+    heterogeneities: tuple[float, ...] = (0.125, 0.25, 0.5, 1.0)
+    rules: tuple[str, ...] = (MEDIAN, TRIMMED, GEOMETRIC, FILTER)
+    rounds: int = 600
+    noise_std: float = 1.0
+    noisy_rounds: int = 1200
+
+    claim: ClassVar[int] = 45
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "seeds": 16,
+        "strengths": (3.0,),
+        "shift": 0.0,
+        "places": ("operators", "displacements"),
+        "heterogeneities": (0.25, 1.0),
+        "rules": (MEDIAN,),
+        "noisy_rounds": 800,
+    }
+
+    def seconds(self) -> float:
+        return 10.0 + 13.0 * len(self.rules) + 2e-4 * self.seeds * self.noisy_rounds
+
+    def problem(self, heterogeneity: float = 1.0) -> Problem:
+        """The agents, without noise."""
+        made = quadratic.random(self.num_agents, self.dim, heterogeneity=heterogeneity, key=self.problem_key)
+        return made.noiseless()
+
+    def rule(self, name: str, problem: Problem) -> tuple[AbstractRule | None, AbstractRule | None]:
+        """The rule for operators and that for displacements; the filter knows how far apart operators are."""
+        if name == FILTER:
+            sigma = max(self._spread(problem), 1e-3) / 2
+            return ConcentrationFilter(sigma), ConcentrationFilter(self.step_size * self.local_steps * sigma)
+        rules = {MEAN: None, MEDIAN: CoordinateMedian(), TRIMMED: TrimmedMean(0.1), GEOMETRIC: GeometricMedian(60)}
+        return rules[name], rules[name]
+
+    def method(self, name: str, problem: Problem, place: str = "both") -> AbstractAlgorithm:
+        """FedHSA with a rule in some of its exchanges."""
+        plain = FedHSA(self.step_size, local_steps=self.local_steps)
+        rules = tuple(
+            rule if here else None for rule, here in zip(self.rule(name, problem), PLACES[place], strict=True)
+        )
+        return plain if rules == (None, None) else Robust(plain, rules)
+
+    def _spread(self, problem: Problem) -> float:
+        """The root mean square over agents of their operators at the root."""
+        return float(np.sqrt((problem.mean_operators(problem.root) ** 2).sum(1).mean()))
+
+    def run(self, runner: Runner) -> Outcome:
+        rows = [self._attacked(runner, *case) for case in self._attacks()]
+        costs = [self._cost(runner, *case) for case in self._costs()]
+        arrays, factors = self._noise(runner)
+        return Outcome(arrays, {"rows": rows, "costs": costs, "factors": factors})
+
+    def _attacks(self) -> Iterator[tuple[str, str, str, float]]:
+        for rule in (MEAN, *self.rules):
+            for place in self.places:
+                yield from ((rule, "sign flip", place, c) for c in self.strengths)
+                if self.shift and place != "both":
+                    yield rule, "shift", place, self.shift
+
+    def attack(self, problem: Problem, kind: str, place: str, size: float) -> tuple[AbstractAttack | None, ...]:
+        """What the hostile agent does in either exchange."""
+        if kind == "sign flip":
+            both: tuple[AbstractAttack, ...] = (SignFlip(size), SignFlip(size))
+        else:
+            entry = size * self._spread(problem) / np.sqrt(self.dim)
+            both = (Shift(entry), Shift(self.step_size * self.local_steps * entry))
+        return tuple(attack if here else None for attack, here in zip(both, PLACES[place], strict=True))
+
+    def _attacked(self, runner: Runner, rule: str, kind: str, place: str, size: float) -> dict[str, Any]:
+        """The squared error that an attack by one agent leaves without noise, and what it should be where we know."""
+        problem = self.problem()
+        method = self.method(rule, problem)
+        attacked = Byzantine(method, 1 / self.num_agents, self.attack(problem, kind, place, size))
+        found = runner.simulate(problem, attacked, rounds=self.rounds, every=self.rounds)
+        error = float(found.error[0, -1])
+        known = self.known_limit(problem, kind, place, size) if rule == MEAN else None
+        law = None if known is None else float(((known - problem.root) ** 2).sum())
+        return {"rule": rule, "attack": kind, "place": place, "size": size, "error": error, "law": law}
+
+    def known_limit(self, problem: Problem, kind: str, place: str, size: float) -> np.ndarray | None:
+        """Where averaged lies lead FedHSA: to the root of the falsified operator, or away by the shift's pull."""
+        A, b = problem.affine_parts()
+        M, root = self.num_agents, problem.root
+        if place == "both":
+            return None
+        if place == "displacements":
+            if kind == "sign flip":  # displacements vanish where operators balance, and so do their opposites
+                return root if size < M - 1 else None
+            pull = self.attack(problem, kind, place, size)[1].size / M * np.ones(self.dim)  # pyright: ignore
+            transition = round_map(problem, FedHSA(self.step_size, local_steps=self.local_steps)).transition
+            return root + np.linalg.solve(np.eye(self.dim) - transition, pull)
+        if kind == "sign flip":
+            weights = np.append(np.ones(M - 1), -size)
+            matrix = np.tensordot(weights, A, 1)
+            return np.linalg.solve(matrix, weights @ b) if np.linalg.eigvals(matrix).real.max() < 0 else None
+        shift = self.attack(problem, kind, place, size)[0].size  # pyright: ignore
+        return np.linalg.solve(A.sum(0), b.sum(0) - shift)
+
+    def _costs(self) -> Iterator[tuple[str, str, float]]:
+        for rule in self.rules:
+            for place in ("operators", "displacements"):
+                yield from ((rule, place, heterogeneity) for heterogeneity in self.heterogeneities)
+
+    def _cost(self, runner: Runner, rule: str, place: str, heterogeneity: float) -> dict[str, Any]:
+        """The squared error that a rule leaves when nobody is hostile; and how large its vector is there, by NumPy."""
+        problem = self.problem(heterogeneity)
+        found = runner.simulate(problem, self.method(rule, problem, place), rounds=self.rounds, every=self.rounds)
+        operators = problem.mean_operators(found.theta[0])
+        vanishes = None
+        if rule == MEDIAN and place == "operators":
+            vanishes = float(np.abs(np.median(operators, axis=0)).max() / self._spread(problem))
+        error = float(found.error[0, -1])
+        return {"rule": rule, "place": place, "heterogeneity": heterogeneity, "error": error, "median": vanishes}
+
+    def _noise(self, runner: Runner) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Floors of equal agents with white noise, and how much more a rule varies than the mean of such replies."""
+        A, b = self.problem(0.0).affine_parts()
+        problem = quadratic.from_arrays(-A, -b, noise_std=self.noise_std)
+        rng, arrays, factors = np.random.default_rng(self.key), {}, {}
+        how: dict[str, Any] = {"rounds": self.noisy_rounds, "seeds": self.seeds, "key": self.key}
+        for name in (MEAN, *(rule for rule in self.rules if rule != FILTER)):
+            for place in self.places if name != MEAN else ("both",):
+                method = self.method(name, problem, place)
+                errors = runner.simulate(problem, method, theta=problem.root, **how).error
+                arrays[f"{name}/{place}"] = errors[:, self.noisy_rounds // 4 :].mean(1)
+            if name != MEAN:
+                factors[name] = self._variance_factor(self.rule(name, problem)[0], rng)
+        return arrays, factors
+
+    def _variance_factor(self, rule: AbstractRule | None, rng: np.random.Generator) -> float:
+        """The variance of a rule's vector for standard normal replies, in units of that of their mean."""
+        x = rng.standard_normal((DRAWS // 10, self.num_agents, self.dim))
+        with precision():
+            everyone = jnp.full(self.num_agents, True)
+            found = np.asarray(jax.jit(jax.vmap(lambda x: rule(x, everyone)))(jnp.asarray(x)))  # pyright: ignore
+        # A rule that moves with its replies has with their mean the covariance that this has with itself.
+        return 1 + self.num_agents * float(((found - x.mean(1)) ** 2).mean())
+
+    def expected_ratio(self, factor: float, place: str) -> float:
+        """By how much a rule raises the floor of equal agents, to first order in the step."""
+        return 1 + (factor - 1) * (self.local_steps if place == "operators" else self.local_steps - 1)
+
+    def ratio(self, outcome: Outcome, rule: str, place: str) -> Estimate:
+        """The floor with a rule relative to that with the mean."""
+        return statistics.ratio(outcome.arrays[f"{rule}/{place}"], outcome.arrays[f"{MEAN}/both"])
+
+    def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
+        attacks, costs, noise = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+        self._plot_attacks(attacks, outcome)
+        for rule in self.rules:
+            rows = _rows(outcome.facts["costs"], rule=rule, place="operators")
+            x, y = zip(*((row["heterogeneity"], _shown(row["error"])) for row in rows), strict=True)
+            costs.plot(x, y, linewidth=0.8, **_look(rule))
+        costs.set(xlabel="heterogeneity, nobody hostile", xscale="log", yscale="log", ylim=(LOWEST, 1.0))
+        figures.ticks(costs, self.heterogeneities)
+        for at, rule in enumerate(outcome.facts["factors"]):
+            self._plot_noise(noise, outcome, rule, at)
+        noise.axhline(1.0, color="0.6", linewidth=0.8)
+        noise.set(ylabel="floor of equal agents / the mean's", xlabel="rule in either exchange or in both", xticks=[])
+        figures.grid(attacks, costs, noise)
+        entries = {rule: _look(rule) for rule in (MEAN, *self.rules)}
+        lines = {f"in {place}": {"color": "0.3", "linestyle": LINES[place], "linewidth": 0.9} for place in self.places}
+        figures.legend(figure, entries | lines | {"first order": figures.dashed()}, 5)
+
+    def _plot_attacks(self, ax: figures.Axes, outcome: Outcome) -> None:
+        for rule in (MEAN, *self.rules):
+            for place in self.places:
+                rows = _rows(outcome.facts["rows"], rule=rule, attack="sign flip", place=place)
+                x, y = zip(*((row["size"], _shown(row["error"])) for row in rows), strict=True)
+                ax.plot(x, y, linestyle=LINES[place], linewidth=0.9, **_look(rule))
+        ax.axhline(HIGHEST, color="0.6", linewidth=0.8)
+        ax.annotate("diverges", (self.strengths[0], HIGHEST), xytext=(0, 2), textcoords="offset points", fontsize=7)
+        ax.axhline(LOWEST, color="0.6", linewidth=0.8)
+        ax.annotate("zero", (self.strengths[0], LOWEST), xytext=(0, 2), textcoords="offset points", fontsize=7)
+        ax.set(xlabel="strength of the flipped sign", ylabel="squared error without noise", xscale="log", yscale="log")
+        figures.ticks(ax, self.strengths)
+
+    def _plot_noise(self, ax: figures.Axes, outcome: Outcome, rule: str, at: int) -> None:
+        for place, offset in zip(self.places, (-0.25, 0.0, 0.25), strict=False):
+            figures.points(ax, [at + offset], [self.ratio(outcome, rule, place)], **_look(rule))
+            if place != "both":
+                law = self.expected_ratio(outcome.facts["factors"][rule], place)
+                ax.plot([at + offset - 0.1, at + offset + 0.1], [law, law], **figures.dashed(PALETTE[rule]))
+
+    def notes(self) -> list[str]:
+        return [
+            f"One of {self.num_agents} agents is hostile, the last one. Limits are without noise, after {self.rounds} "
+            f"rounds at the step {self.step_size:g} with {self.local_steps} local steps. Rules of the first panel are "
+            "in both exchanges.",
+            "The trimmed mean leaves out a tenth at either end. The filter's sigma is half the root mean square of the "
+            "agents' operators at the root, which a real server would have to guess; for displacements eta H times it.",
+            "A shift adds to every entry of an operator the root mean square of the agents' entries at the root, and "
+            "eta H times as much to displacements.",
+            "Costs in noise are those of equal agents with white noise, where there is no bias. The variance of a rule "
+            "relative to that of the mean is drawn from normal replies.",
+        ]
+
+    def summary(self, outcome: Outcome) -> list[str]:
+        strength = 3.0 if 3.0 in self.strengths else self.strengths[0]
+
+        def error(rule: str, attack: str, place: str, size: float) -> str:
+            (row,) = _rows(outcome.facts["rows"], rule=rule, attack=attack, place=place, size=size)
+            return "diverges" if not np.isfinite(row["error"]) else f"{row['error']:.2g}"
+
+        median = self.rules[0]
+        cost = _rows(outcome.facts["costs"], rule=median, place="operators")[-1]["error"]
+        free = max(row["error"] for row in _rows(outcome.facts["costs"], place="displacements"))
+        return [
+            f"One agent of {self.num_agents} that flips its operators {strength:g} times over leaves FedHSA a squared "
+            f"error of {error(MEAN, 'sign flip', 'operators', strength)}; if it flips its displacements the limit is "
+            f"the root ({error(MEAN, 'sign flip', 'displacements', strength)}), since they vanish there. A shift of "
+            f"displacements is no such thing: {error(MEAN, 'shift', 'displacements', self.shift)}.",
+            f"With the {median} in both exchanges these are {error(median, 'sign flip', 'operators', strength)}, "
+            f"{error(median, 'sign flip', 'displacements', strength)} and "
+            f"{error(median, 'shift', 'displacements', self.shift)}; but where nobody is hostile it leaves {cost:.2g} "
+            f"itself, all of it from the exchange of operators. In that of displacements alone no rule leaves more "
+            f"than {free:.1g}.",
+            f"With noise and equal agents the {median} of operators raises the floor "
+            f"{self.ratio(outcome, median, 'operators'):.2f} times, that of displacements "
+            f"{self.ratio(outcome, median, 'displacements'):.2f} times: local steps multiply what a rule loses.",
+        ]
+
+    def check(self, outcome: Outcome, checks: Checks) -> None:
+        for row in outcome.facts["rows"]:
+            name = f"{row['rule']}, {row['attack']} {row['size']:g}, {row['place']}"
+            if row["law"] is not None and row["law"] > ROUNDING:
+                statement = "Averaged lies lead to the root of the falsified operator, or as far as the shift pulls."
+                checks.near(name, statement, row["error"], row["law"], tolerance=1e-6)
+            elif row["law"] is not None:
+                statement = "Displacements vanish at the root, and so do their opposites: the limit is the root."
+                checks.at_most(name, statement, row["error"], ROUNDING)
+            elif row["rule"] != MEAN and row["place"] == "displacements":
+                nobody = _rows(outcome.facts["costs"], rule=row["rule"], place="operators", heterogeneity=1.0)
+                statement = "A rule for displacements leaves out the one that differs: as if all were honest."
+                checks.near(name, statement, row["error"], nobody[0]["error"], tolerance=1e-6)
+        for row in outcome.facts["costs"]:
+            name = f"{row['rule']} of {row['place']}, heterogeneity {row['heterogeneity']:g}"
+            if row["place"] == "displacements":
+                statement = "At the root no honest agent moves: a rule for displacements leaves the root where it is."
+                checks.at_most(name, statement, row["error"], ROUNDING)
+            if row["median"] is not None:
+                statement = "FedHSA with medians stops where that of the operators is zero, in parts of their size."
+                checks.at_most(name, statement, row["median"], 1e-8)
+        for rule, factor in outcome.facts["factors"].items():
+            for place in ("operators", "displacements"):
+                statement = "A rule raises the floor of equal agents by its own loss times the local steps."
+                expected = self.expected_ratio(factor, place)
+                how: dict[str, Any] = {"slack": HIGHER_ORDERS, "precision": 0.15}
+                checks.equals(f"{rule} of {place}, noise", statement, self.ratio(outcome, rule, place), expected, **how)
+
+    def table(self, outcome: Outcome) -> Table:
+        facts = outcome.facts
+        found = [[*(row[k] for k in ("rule", "attack", "place", "size", "error")), row["law"]] for row in facts["rows"]]
+        for row in facts["costs"]:
+            found.append([row["rule"], "nobody hostile", row["place"], row["heterogeneity"], row["error"], None])
+        return columns(["rule", "attack", "place", "size or heterogeneity", "squared error", "law"], found)
+
+
+def _rows(rows: Sequence[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def _look(rule: str) -> dict[str, Any]:
+    return {"color": PALETTE[rule], "marker": MARKERS[rule], "markersize": 3.5}
+
+
+def _shown(error: float) -> float:
+    """The error on an axis that ends."""
+    return min(max(error, LOWEST), HIGHEST) if np.isfinite(error) else HIGHEST
