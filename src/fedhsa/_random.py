@@ -28,6 +28,7 @@ class Stream(enum.IntEnum):
     LOSS = 2**30 + 3
     PARTICIPATION = 2**30 + 4
     REPLAY = 2**30 + 5
+    INNER = 2**30 + 6
     GRAPH = 2**31 - 20
     COIN = 2**31 - 1
     """In the round's key, the coin that everyone sees."""

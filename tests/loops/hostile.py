@@ -111,10 +111,55 @@ def normal(key, x):
     return drawn(jax.random.normal, key, x.shape, "float64")
 
 
+INNER = 6
+"""Where the number of inner steps is drawn from, counted from the first stage of the channel."""
+BATCHES, MAX_INNER, STEP = 3, 4, 0.04
+
+
+def fed_pg_br(rule, hostile=()):
+    """The `hostile` flip what they send; agent 0 takes the steps of the second exchange."""
+
+    def run(world: World):
+        M, theta, path = world.num_agents, world.theta, [world.theta]
+        for t in range(world.rounds):
+            first, start = t * (BATCHES + MAX_INNER), theta
+            sent = []
+            for i in range(M):
+                mean = np.mean([world.G(i, start, world.observations[i][first + k]) for k in range(BATCHES)], axis=0)
+                sent.append(-2.5 * mean if i in hostile else mean)
+            mu = rule(sent)
+            draw = float(
+                drawn(jax.random.uniform, jax.random.fold_in(world.round_key(t), 2**30 + INNER), dtype="float64")
+            )
+            N = 1
+            while N < MAX_INNER and 1 - draw < (BATCHES / (BATCHES + 1)) ** N:
+                N += 1
+            for n in range(N):
+                o = world.observations[0][first + BATCHES + n]
+                correction = mu - world.G(0, start, o) if mu.any() else 0.0
+                theta = theta + STEP * (world.G(0, theta, o) + correction)
+            path.append(theta)
+        return np.array(path)
+
+    return run
+
+
+def leading(d):
+    """What agent 0 pays."""
+    return fh.Cost(2, 2 * d, 2 * d, BATCHES + MAX_INNER, BATCHES + 2 * MAX_INNER)
+
+
 FLIP, NOISE = fh.attacks.SignFlip(2.5), fh.attacks.Noise(2.0, relative=True)
 OPERATORS, DELTAS = fh.rules.ConcentrationFilter(0.4, 2), fh.rules.ConcentrationFilter(0.02, share=0.0, delta=0.1)
 
 METHODS = {
+    "FedPGBR": Method(fh.FedPGBR(STEP, BATCHES, MAX_INNER), fed_pg_br(lambda rows: np.mean(rows, axis=0)), leading),
+    "FedPGBR, filter, one agent flips signs": Method(
+        fh.Byzantine(fh.FedPGBR(STEP, BATCHES, MAX_INNER, rule=fh.rules.ConcentrationFilter(0.5, 3)), (2,), FLIP),
+        fed_pg_br(concentration_filter(0.5, 3, 0.3, 0.6), (2,)),
+        leading,
+        NOISY,
+    ),
     "FedHSA, median, one agent flips signs": Method(
         fh.Byzantine(fh.Robust(HSA, fh.rules.CoordinateMedian()), 1 / 3, FLIP),
         defended(fed_hsa, (median, median), (2,), 2 * (lambda key, x: -2.5 * x,)),

@@ -26,6 +26,7 @@ from .fed_dvr_q import FedDVRQ as FedDVRQ
 from .fed_hsa import FedHSA as FedHSA
 from .fed_lin import FedLin as FedLin
 from .fed_lin import SSLocalSGD as SSLocalSGD
+from .fed_pg_br import FedPGBR as FedPGBR
 from .finite_sums import MCSAG as MCSAG
 from .finite_sums import LocalSVRG as LocalSVRG
 from .gapped import GappedSA as GappedSA
@@ -80,6 +81,7 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         GappedSA,
         OneShotAveraging,
         ImportanceAveraging,
+        FedPGBR,
         FedDVRQ,
         FedNPG,
         FedNPGADMM,

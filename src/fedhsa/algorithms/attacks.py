@@ -1,6 +1,7 @@
 """What a hostile agent replies instead of what the method asks for: attacks for `Byzantine`."""
 
 import abc
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,14 +10,24 @@ from jaxtyping import Array, Float
 
 from .. import _check
 from .._types import Key
+from ..problems import AbstractAgent
+from ..problems.base import AbstractAgentWrapper
+from ..sources import AbstractSource
 
 
 class AbstractAttack(eqx.Module):
     """What one hostile agent makes of one array of its reply; it knows nothing of what the others reply."""
 
+    needs_policy: ClassVar[bool] = False
+    """Whether it is only for agents that learn a policy."""
+
     @abc.abstractmethod
     def __call__(self, key: Key, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """What is sent instead of `x`; `key` is the agent's own, another in every exchange."""
+
+    def agent(self, agent: AbstractAgent, hostile: Any) -> AbstractAgent:
+        """The agent itself, which may behave otherwise where it is `hostile`."""
+        return agent
 
 
 class SignFlip(AbstractAttack):
@@ -130,3 +141,36 @@ class NotFinite(AbstractAttack):
 
     def __call__(self, key, x):
         return jnp.full_like(x, jnp.nan)
+
+
+class RandomAction(AbstractAttack):
+    r"""The agent acts at random and reports honestly what it computes from that; for problems with a policy.
+
+    It acts as under the parameter zero, at which the policies of `fedhsa.environments` do not look at what they see:
+    all actions are equally likely, or normal around 0. In FedPG-BR's public code the action is always the first one.
+
+    !!! example
+        >>> RandomAction()(None, jnp.array([1.0, -2.0])).tolist()            # what it says is what it computed
+        [1.0, -2.0]
+
+    !!! cite "Fan et al. (2021), FedPG-BR, arXiv:2110.14074"
+    """
+
+    needs_policy = True
+
+    def __call__(self, key, x):
+        return x
+
+    def agent(self, agent, hostile):
+        return ActsAtRandom(agent.source, agent, hostile)
+
+
+class ActsAtRandom(AbstractAgentWrapper):
+    """An agent that, where it is hostile, observes what happens under the parameter zero."""
+
+    source: AbstractSource
+    agent: Any
+    hostile: Any
+
+    def observe(self, theta, o, /):
+        return self.agent.observe(jnp.where(self.hostile, jnp.zeros_like(theta), theta), o)

@@ -69,6 +69,8 @@ class Byzantine(AbstractWrapper):
     def check(self, problem):
         self.algorithm.check(problem)
         M = problem.num_agents
+        if any(a is not None and a.needs_policy for a in self._attacks()) and not problem.agents.learns_policy:
+            raise TypeError(f"`attack` is for agents that act by a policy, got {type(problem.agents).__name__}.")
         if isinstance(self.share, tuple):
             for number in self.share:
                 _check.number("share", number, most=M - 1, remedy=f"There are agents 0 to {M - 1}.")
@@ -85,8 +87,9 @@ class Byzantine(AbstractWrapper):
             return exchange
 
         def local(message, memory, agent, block, round: Round):
-            reply, memory = exchange.local(message, memory, agent, block, round)
-            key, hostile = own_key(round.agent_key, Stream.ATTACK, number), self.hostile(round.agent, round.num_agents)
+            hostile = self.hostile(round.agent, round.num_agents)
+            reply, memory = exchange.local(message, memory, attack.agent(agent, hostile), block, round)
+            key = own_key(round.agent_key, Stream.ATTACK, number)
             leaves, structure = jax.tree.flatten(reply)
             sent = [jnp.where(hostile, attack(fold_in(key, i), x).astype(x.dtype), x) for i, x in enumerate(leaves)]
             return structure.unflatten(sent), memory

@@ -36,6 +36,8 @@ class Demand(enum.Flag):
     """The server adds up changes that the agents have already made in their memories."""
     SERVER_LEARNS_FROM_THE_AVERAGE = enum.auto()
     """The server learns more from the only exchange than how far to move."""
+    ONE_AGENT_LEADS = enum.auto()
+    """Agent 0 plays the part of the server."""
     SKIPS_EXCHANGES = enum.auto()
     """Some rounds do without one of the exchanges."""
     COLLECTS_OVER_ROUNDS = enum.auto()
@@ -164,6 +166,12 @@ RULES = (
         Effect.KEEPS_OWN_REPLIES,
         "no reply is averaged then, but its server learns more from their average than how far to move. Use "
         "`combine='last'`, or a method whose correction has an exchange of its own, like FedHSA.",
+    ),
+    Rule(
+        Demand.ONE_AGENT_LEADS,
+        ON_THE_WAY | Effect.WEIGHS_AGENTS | Effect.REPLACES_THE_MEAN | Effect.MIXES_THETAS,
+        "agent 0 plays the part of the server there: its replies are needed, and those of the others count in one "
+        "exchange only, by the method's own `rule`. Use SynchronisedSA or FedHSA.",
     ),
     Rule(
         Demand.SKIPS_EXCHANGES,

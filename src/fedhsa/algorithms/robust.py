@@ -54,10 +54,12 @@ class Robust(AbstractWrapper):
     @property
     def exchanges(self):
         pairs = zip(self.algorithm.exchanges, self._rules(), strict=True)
-        return tuple(exchange if rule is None else _replace_mean(exchange, rule) for exchange, rule in pairs)
+        return tuple(exchange if rule is None else replace_mean(exchange, rule) for exchange, rule in pairs)
 
 
-def _replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:
+def replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:
+    """The exchange in which the rule's vector stands for every reply."""
+
     def aggregate(server, replies, round):
         leaves, structure = jax.tree.flatten(replies.values)
         counts = jnp.full(len(leaves[0]), True) if replies.weights is None else replies.weights > 0
