@@ -32,6 +32,7 @@ from ..rl.sarsa import FedSARSA
 from ..rl.two_phases import TwoPhases
 from ..study.base import AbstractStudy
 from ..study.instance import Instance
+from ..variants.adversaries import Adversaries
 from ..variants.boundary import Boundary
 from ..variants.compressed import CompressedStudy
 from ..variants.extrapolation import Extrapolation
@@ -100,7 +101,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     figures = _paper() if preset == "paper" else _scripts()
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
-    variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange()]
+    variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
     rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients()]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
 

@@ -154,6 +154,12 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "Natural policy gradients whose direction is found by ADMM learn as fast per iteration as with the Fisher "
         "matrices of all agents, for d numbers instead of d (d + 1).",
     ),
+    45: (
+        "FedHSA with hostile agents",
+        "One hostile agent moves the limit to the root of the falsified operator; lies about displacements that vanish "
+        "with them do not move it. A robust rule for operators is biased where agents differ, one for displacements is "
+        "not; both lose in noise what the rule loses, times the local steps.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
