@@ -6,6 +6,7 @@ they import them.
 
 from .federate import federate as federate
 from .federate import in_memory as in_memory
+from .gym import GymEpisodes as GymEpisodes
 from .gym import GymStream as GymStream
 from .memory import FAULTS as FAULTS
 from .memory import Faults as Faults

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
-from .. import _check
+from .. import _check, tree
 from .._random import host_generator
-from .._types import SeedLike
+from .._types import SeedLike, precision
 from ..environments.experience import Experience
+from ..environments.parametric import AbstractParametricPolicy
 from ..environments.physics import complete
 from ..environments.policies import AbstractImprovement, Uniform
+from ..environments.rollouts import LiveEpisodes
 from .stream import AbstractStream
 
 if TYPE_CHECKING:
@@ -132,6 +135,87 @@ class GymStream(AbstractStream):
         self.copies.restore(saved)
 
 
+class GymEpisodes(AbstractStream):
+    r"""Batches of episodes in a Gymnasium environment, played by a policy under the parameter of the moment.
+
+    For `problems.policy_gradient.live_agent`. One observation is a batch of episodes, each in a copy of its own; all
+    observations of a round are played under the parameter with which the round begins. Nothing is kept from one
+    observation to the next, so a stream continues anywhere.
+
+    **Arguments:**
+
+    - `environment`: the name of a registered environment, or a function that makes one.
+    - `policy`: `Categorical` or `Gaussian`, from `fedhsa.environments`.
+    - `horizon`: the most steps of an episode.
+    - `batch`: how many episodes make one observation.
+    - `physics`, `options`: as for `GymStream`.
+
+    !!! example
+        >>> import equinox as eqx, jax
+        >>> from fedhsa.environments import Categorical
+        >>> linear = Categorical(eqx.nn.Linear(4, 2, key=jax.random.key(0)))
+        >>> stream = GymEpisodes("CartPole-v1", linear, horizon=20, batch=3, physics={"gravity": 12.0})
+        >>> block = stream.draw(np.random.default_rng(0), 2, np.zeros(10))
+        >>> block.seen.shape                                  # observations, episodes, steps, what is seen
+        (2, 3, 20, 4)
+    """
+
+    def __init__(
+        self,
+        environment: "str | Callable[[], gymnasium.Env]",
+        policy: AbstractParametricPolicy,
+        *,
+        horizon: int = 200,
+        batch: int = 8,
+        physics: Mapping[str, float] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ):
+        self.policy, self.horizon = policy, _check.count("horizon", horizon)
+        self.copies = _Copies(environment, _check.count("batch", batch), physics or {}, options or {}, None, "sync")
+        self._act = jax.jit(jax.vmap(self._act_one, (None, 0, 0)))
+
+    @property
+    def controlled(self) -> bool:
+        """Episodes depend on the parameter."""
+        return True
+
+    @property
+    def like(self):
+        seen = self.copies.envs.observation_space
+        assert seen.shape is not None
+        n, T, space = self.copies.num_envs, self.horizon, self.copies.envs.single_action_space
+        number, inside = np.zeros((n, T)), seen.shape[1:]
+        action = np.zeros((n, T), np.int32) if hasattr(space, "n") else np.zeros((n, T, *(space.shape or ())))
+        return LiveEpisodes(np.zeros((n, T, *inside)), action, number, number, number)
+
+    def draw(self, generator, length, theta=None):
+        with precision():
+            shaped = tree.unravel_like(self.policy.start)(_parameter(theta))
+            batches = [self._play(shaped, generator) for _ in range(length)]
+        return jax.tree.map(lambda *parts: np.stack(parts), *batches)
+
+    def _act_one(self, theta: Any, seen: Any, bits: Any) -> tuple[Any, Any]:
+        action = self.policy.sample(theta, seen, jax.random.wrap_key_data(bits, impl="threefry2x32"))
+        return action, self.policy.log_prob(theta, seen, action)
+
+    def _play(self, theta: Any, generator: np.random.Generator) -> LiveEpisodes:
+        """One observation: each copy plays one episode, and waits for the others after its end."""
+        played = jax.tree.map(np.copy, self.like)
+        seen = self.copies.reset(int(generator.integers(2**31)))
+        alive = np.ones(self.copies.num_envs, dtype=bool)
+        for t in range(self.horizon):
+            bits = generator.integers(2**32, size=(self.copies.num_envs, 2), dtype=np.uint32)
+            action, log_prob = (np.asarray(part) for part in self._act(theta, seen.astype(np.float64), bits))
+            following, reward, _, _, done = self.copies.step(action)
+            taken = LiveEpisodes(seen, action, np.where(alive, reward, 0.0), alive, log_prob)
+            for whole, part in zip(played, taken, strict=True):
+                whole[:, t] = part
+            seen, alive = following, alive & ~done
+            if not alive.any():
+                break
+        return played
+
+
 class _Copies:
     """A vector environment whose state can be set, and in which every step says where it really led."""
 
@@ -153,12 +237,16 @@ class _Copies:
         if self.envs.observation_space.shape is None:
             raise ValueError(f"`environment` must show arrays or numbers, got {self.envs.single_observation_space}.")
         self.actions = None if actions is None else np.asarray(actions)
-        self.num_actions = _count_actions(self.envs.single_action_space, self.actions)
         name = type(self.inner[0]).__name__
         for inner in self.inner:
             constants = {n for n, v in vars(inner).items() if type(v) in (int, float) and n[0] != "_"}
             for constant, value in complete(physics, lambda n, i=inner: getattr(i, n), constants, name).items():
                 setattr(inner, constant, value)
+
+    @property
+    def num_actions(self) -> int:
+        """How many actions there are; raises where they are not numbered."""
+        return _count_actions(self.envs.single_action_space, self.actions)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -180,7 +268,8 @@ class _Copies:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, ...]:
         """Where the copies are then, rewards, terminal states, where their step has led, and which episodes ended."""
-        chosen = action.astype(np.int64) if self.actions is None else self.actions[action]
+        numbered = np.issubdtype(action.dtype, np.integer)
+        chosen = self.actions[action] if self.actions is not None else action.astype(np.int64) if numbered else action
         after, reward, terminated, truncated, info = self.envs.step(chosen)
         after, done = np.asarray(after), terminated | truncated
         last = after

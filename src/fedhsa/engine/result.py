@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # what few need is loaded when it is used
 KIND = "result"
 
 
+SIGNED = ("mean_return",)
+"""What may be negative, and is shown on a linear axis."""
+
+
 class _LazyCost:
     """A field that may be given as a function without arguments: it is called when the cost is first asked for."""
 
@@ -118,7 +122,7 @@ class Result:
         values = self.records[name]
         columns = values.reshape(len(values), -1)
         unknown = np.isnan(columns).all(0)  # what nobody measured is not infinite
-        found = statistics.interval(columns, level)
+        found = statistics.interval(columns, level, positive=name not in SIGNED)
         return tuple(np.where(unknown, np.nan, curve).reshape(values.shape[1:]) for curve in found)
 
     def plot(self, quantity: str | None = None, **options: Any) -> "Figure":
@@ -270,7 +274,7 @@ def _put_together(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 def brief(quantity: str, value: float, digits: int = 1) -> str:
     """A number as it is shown: errors by their order of magnitude, returns as they are."""
-    return f"{value:.4g}" if quantity == "mean_return" else f"{value:.{digits}e}"
+    return f"{value:.4g}" if quantity in SIGNED else f"{value:.{digits}e}"
 
 
 def _name(algorithm: dict[str, Any]) -> str:

@@ -26,6 +26,17 @@ class Episodes(NamedTuple):
     """1 for the steps that were taken, 0 after the end of an episode."""
 
 
+class LiveEpisodes(NamedTuple):
+    """`Episodes` that were played outside, with how likely their actions were."""
+
+    seen: Any
+    action: Any
+    reward: Any
+    alive: Any
+    log_prob: Any
+    r"""$\log \pi(a_t \mid s_t)$ when they were played."""
+
+
 class AbstractWorld(eqx.Module):
     """Where episodes are played."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..engine import Result
+from ..engine.result import SIGNED
 from ..statistics import interval
 from ._style import DASHES, STYLE, colours, darker, drawable, thinned
 
@@ -30,9 +31,6 @@ LABELS = {
     "operator_norm": r"$\|\bar G(\bar\theta^{(t)})\|$",
 }
 """How the axes of known quantities are labelled; others by their name."""
-
-LINEAR = ("mean_return",)
-"""What is drawn on a linear axis, with its negative values."""
 
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
@@ -84,12 +82,12 @@ def curves(
         ax = own.add_subplot() if own is not None else ax
         assert ax is not None
         palette = palette or colours([*results, *(name for name in theory if name not in results)])
-        statistics = {name: interval(result.error) for name, result in results.items()}
+        statistics = {name: interval(result.error, positive=quantity not in SIGNED) for name, result in results.items()}
         for name, result in results.items():
-            _draw(ax, name, result, statistics[name], palette[name], quantity in LINEAR)
+            _draw(ax, name, result, statistics[name], palette[name], quantity in SIGNED)
         for name, values in theory.items():
             _draw_theory(ax, name, results.get(name), values, palette[name])
-        _scale(ax, results, statistics, quantity in LINEAR)
+        _scale(ax, results, statistics, quantity in SIGNED)
         ax.set_xlabel(r"round $t$")
         ax.set_ylabel(LABELS.get(quantity, quantity.replace("_", " ")))
         _legend(ax, results, theory_label if theory else None, title, own)
@@ -147,6 +145,10 @@ def _scale(
     rounds = max(int(result.rounds[-1]) for result in results.values())
     ax.set_xlim(0, max(1, rounds))
     if linear:
+        means = np.concatenate([mean[np.isfinite(mean)] for mean, _, _ in statistics.values()])
+        if len(means):  # intervals of few seeds may be far wider than the curves
+            room = 0.2 * max(np.ptp(means), 1e-9 * (1 + abs(means).max()))
+            ax.set_ylim(means.min() - room, means.max() + room)
         ax.grid(axis="y", color="0.9", linewidth=0.5)
         return
     if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):

@@ -24,7 +24,7 @@ from ..environments.parametric import (
 from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorld, play
 from ..sources import AbstractControlled, AbstractSource, Silent
 from ._worlds import world
-from .base import AbstractAgent, AbstractPolicyAgent, Problem
+from .base import AbstractAgent, AbstractPolicyAgent, FlatAgent, Problem
 
 ESTIMATORS = ("gpomdp", "reinforce", "exact", "natural")
 BASELINES = ("none", "mean", "whiten")
@@ -32,7 +32,7 @@ SETTLED, MOST = 1e-13, 1_000_000
 """Value iteration ends when the values change by less, or after so many turns."""
 
 
-class Restarts(AbstractControlled):
+class FreshEpisodes(AbstractControlled):
     """The source of agents whose observations are whole episodes, of which each begins anew: nothing is kept."""
 
     def init(self, key, /):
@@ -135,7 +135,8 @@ class PolicyGradientAgent(AbstractPolicyAgent):
 
     source: AbstractSource
     policy: Any
-    world: AbstractWorld
+    world: AbstractWorld | None
+    """None where episodes come from outside."""
     exact: ExactReturns | None
     """Where a model gives it."""
     discount: np.ndarray
@@ -217,7 +218,59 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     def recorders(self):
         if self.exact is not None:
             return _exact_recorders(self.policy, self.exact, self.entropy)
+        if self.world is None:
+            return {}
         return {"returns": lambda: PlayedReturns(self, False), "mean_return": lambda: PlayedReturns(self, True)}
+
+
+class LivePolicyAgent(PolicyGradientAgent):
+    r"""A `PolicyGradientAgent` whose episodes come from outside, played under the parameter with which a round begins.
+
+    Later local steps stand elsewhere; importance weights $\pi_\theta / \pi_\text{then}$ of each episode make up for it,
+    at most `max_weight`. They are 1 where the round begins.
+    """
+
+    max_weight: float = eqx.field(static=True, default=2.0)
+
+    def operator(self, theta, o, /):
+        weights = jnp.exp(jnp.sum(self.log_probs(theta, o) - o.log_prob * o.alive, axis=1))
+        return self.weighted_operator(theta, o, jnp.minimum(weights, self.max_weight))
+
+
+def live_agent(
+    policy: AbstractParametricPolicy,
+    *,
+    estimator: str = "gpomdp",
+    horizon: int = 200,
+    batch: int = 8,
+    discount: float = 0.99,
+    baseline: str = "mean",
+    entropy: float = 0.0,
+    max_weight: float = 2.0,
+) -> AbstractAgent:
+    """One agent that learns a policy from a stream of episodes, like `deploy.GymEpisodes`, on flat vectors.
+
+    **Arguments:**
+
+    - `policy`, `horizon`, `batch`: as those of the stream.
+    - `estimator`, `discount`, `baseline`, `entropy`: as for `from_environment`.
+    - `max_weight`: the largest importance weight of an episode, which was played where the round began.
+
+    !!! example
+        >>> import equinox as eqx
+        >>> from fedhsa.environments import Categorical
+        >>> linear = Categorical(eqx.nn.Linear(4, 2, key=jax.random.key(0)))
+        >>> agent = live_agent(linear, horizon=100, batch=4)
+        >>> fedhsa.tree.size(linear.start)          # what `fedhsa deploy --dim` must be
+        10
+    """
+    _check_policy(policy, AbstractParametricPolicy)
+    _check.choice("estimator", estimator, ESTIMATORS[:2])
+    _check.number("discount", discount, least=0.0, most=1.0)
+    settings = _settings(horizon, batch, estimator, baseline, 1)
+    numbers = np.asarray(discount, dtype=np.float64), _entropy(entropy, 1)[0], np.zeros((), int)
+    agent = LivePolicyAgent(Silent(), policy, None, None, *numbers, **settings, max_weight=float(max_weight))
+    return FlatAgent(Silent(), agent, tree.unravel_like(policy.start))
 
 
 class Exactly(eqx.Module):
@@ -356,7 +409,7 @@ def from_model(
     settings = _settings(horizon, batch, estimator, baseline, 1)
     played = ModelWorld(model, features)
     agents = PolicyGradientAgent(
-        Restarts(), policies, played, exact, model.discount, strength, np.arange(M), **settings
+        FreshEpisodes(), policies, played, exact, model.discount, strength, np.arange(M), **settings
     )
     return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
 
@@ -412,7 +465,7 @@ def from_environment(
     policies, strength = tree.stack([policy] * M), _entropy(entropy, M)
     discounts = np.full(M, float(discount))
     agents = PolicyGradientAgent(
-        Restarts(), policies, tree.stack(rows), None, discounts, strength, np.arange(M), **settings
+        FreshEpisodes(), policies, tree.stack(rows), None, discounts, strength, np.arange(M), **settings
     )
     return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
 

@@ -167,15 +167,16 @@ def autocorrelation_time(errors: Any) -> float:
     return float(max(times[enough[0]] if len(enough) else times[length // 2], 1.0))
 
 
-def interval(error: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def interval(error: Any, level: float = 0.95, *, positive: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     r"""The mean over seeds and its interval, each `(records,)`, of errors `(seeds, records)`.
 
     Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method):
     with the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of
     freedom, $m \exp(\pm q\, s / (m \sqrt n))$.
 
-    Of a quantity that is somewhere negative it is Student's own, $m \pm q\, s / \sqrt n$. Where a seed has diverged
-    (infinite or not a number) all three are infinite. One seed has no interval: its bounds are NaN.
+    Of a quantity that may be negative (`positive=False`), or somewhere is, it is Student's own,
+    $m \pm q\, s / \sqrt n$. Where a seed has diverged (infinite or not a number) all three are infinite. One seed has
+    no interval: its bounds are NaN.
 
     !!! example
         >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
@@ -189,7 +190,7 @@ def interval(error: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray, n
     finite = np.isfinite(error).all(0)
     error = np.where(finite, error, 1.0)
     mean, half = error.mean(0), np.nan
-    if (error < 0).any():
+    if not positive or (error < 0).any():
         half = _half_width(error, level) if seeds > 1 else half
         low, high = mean - half, mean + half
     else:
