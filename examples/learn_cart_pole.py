@@ -1,7 +1,7 @@
 """Ten cart poles on ten planets learn one policy together, by simulation and live in Gymnasium.
 
     python examples/learn_cart_pole.py
-    fedhsa deploy demo --agent examples/learn_cart_pole.py:build --dim 10 --step-size 0.01 --rounds 3
+    fedhsa deploy demo --agent examples/learn_cart_pole.py:build --dim 10 --step-size 0.02 --local-steps 2 --rounds 3
 
 Every agent has a pole of its own length under a gravity of its own. All of them improve one softmax policy by policy
 gradients: each plays episodes, and only parameters and gradients travel. The first part simulates FedHSA, Local SA and
@@ -29,7 +29,8 @@ from fedhsa.problems import policy_gradient
 AGENTS, LIVE_AGENTS = 10, 3
 HORIZON, BATCH, DISCOUNT = 200, 4, 0.99
 STEP, LOCAL_STEPS, ROUNDS, SEEDS, EVERY = 0.01, 5, 30, 4, 2
-LIVE_ROUNDS = 20
+LIVE_STEP, LIVE_LOCAL_STEPS, LIVE_ROUNDS, LIVE_BATCH = 0.02, 2, 30, 8
+"""Fewer local steps, more episodes: live ones are played where a round begins, and later steps stand elsewhere."""
 
 POLICY = Categorical(eqx.nn.Linear(4, 2, key=jax.random.key(0)))
 """Logits that are linear in the cart's position and speed and the pole's angle and turning speed."""
@@ -63,8 +64,9 @@ def simulated(problem: fh.Problem) -> dict[str, fh.Result]:
 def build(context: deploy.AgentContext) -> deploy.Live:
     """The live agent of this place: its environment, and what it learns from the episodes there."""
     own = physics(context.number, context.num_agents)
-    stream = deploy.GymEpisodes("CartPole-v1", POLICY, horizon=HORIZON, batch=BATCH, physics=own)
-    return deploy.Live(policy_gradient.live_agent(POLICY, horizon=HORIZON, batch=BATCH, discount=DISCOUNT), stream)
+    stream = deploy.GymEpisodes("CartPole-v1", POLICY, horizon=HORIZON, batch=LIVE_BATCH, physics=own)
+    agent = policy_gradient.live_agent(POLICY, horizon=HORIZON, batch=LIVE_BATCH, discount=DISCOUNT)
+    return deploy.Live(agent, stream)
 
 
 def live() -> tuple[np.ndarray, np.ndarray]:
@@ -74,8 +76,8 @@ def live() -> tuple[np.ndarray, np.ndarray]:
         dim=DIM,
         agent=f"{__file__}:build",
         algorithm="FedHSA",
-        step_size=STEP,
-        local_steps=LOCAL_STEPS,
+        step_size=LIVE_STEP,
+        local_steps=LIVE_LOCAL_STEPS,
     )
     rounds, means = [0], [live_return(np.zeros(DIM))]
     with tempfile.TemporaryDirectory() as folder:

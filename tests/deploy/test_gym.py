@@ -2,9 +2,12 @@
 
 import pathlib
 
+import equinox as eqx
 import gymnasium
+import jax
 import numpy as np
 import pytest
+import scipy
 
 import fedhsa as fh
 from federation import kill_at
@@ -23,11 +26,13 @@ from fedhsa.deploy import (
     Task,
     in_memory,
 )
-from fedhsa.deploy.gym import MODES, GymStream, returns
+from fedhsa.deploy.gym import MODES, GymEpisodes, GymStream, returns
 from fedhsa.deploy.plan import load_function
+from fedhsa.environments import Categorical
 from fedhsa.environments.features import Fourier, OneHot
 from fedhsa.environments.policies import EpsilonGreedy, Softmax, Uniform
 from fedhsa.problems.experience import QAgent, SARSAAgent, TDAgent
+from fedhsa.problems.policy_gradient import live_agent
 
 PHI = Fourier([-2.4, -3, -0.21, -3], [2.4, 3, 0.21, 3], order=1)
 
@@ -303,3 +308,40 @@ def test_q_learning_needs_no_more_than_the_stream_gives():
     for action in (0, 1):  # without values, what moves is the reward times the features of those who acted so
         expected = block.features[0][block.action[0] == action].sum(0) / 3
         np.testing.assert_allclose(move[action], expected, rtol=0, atol=1e-12)
+
+
+def test_live_episodes_are_played_to_their_end_under_the_parameter_of_the_round():
+    """Rewards and ends are the environment's, chances those of the policy, and where the round begins weights are 1."""
+    policy = Categorical(eqx.nn.Linear(1, 2, key=jax.random.key(0)))
+    theta = np.array([0.02, -0.01, 0.3, -0.2])
+    block, again = (
+        GymEpisodes(lambda: Corridor(True), policy, horizon=5, batch=2).draw(np.random.default_rng(3), 2, theta)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(block.alive[0, 0], [1, 1, 1, 0, 0])
+    places = block.seen[..., :3, 0]
+    np.testing.assert_array_equal(block.reward[..., :3], 0.5 * (places + 1))
+    assert (block.reward[..., 3:] == 0).all()
+    logits = np.stack([theta[0] * places + theta[2], theta[1] * places + theta[3]], axis=-1)
+    chances = scipy.special.log_softmax(logits, axis=-1)
+    taken = np.take_along_axis(chances, block.action[..., :3, None], axis=-1)[..., 0]
+    np.testing.assert_allclose(block.log_prob[..., :3], taken, atol=1e-12)
+    np.testing.assert_array_equal(again.action, block.action)  # the same generator, the same actions
+    agent = live_agent(policy, horizon=5, batch=2, max_weight=1.5)
+    with precision():
+        o = jax.tree.map(lambda part: jax.numpy.asarray(part[0]), block)
+        here, there = jax.numpy.asarray(theta), jax.numpy.asarray(theta + 0.2)
+        one = jax.numpy.ones(2)
+        np.testing.assert_allclose(agent.operator(here, o), agent.weighted_operator(here, o, one), atol=1e-12)
+        moved = np.minimum(np.exp(agent.log_ratio(there, here, o)), 1.5)
+        expected = agent.weighted_operator(there, o, jax.numpy.asarray(moved))
+        np.testing.assert_allclose(agent.operator(there, o), expected, atol=1e-12)
+
+
+def test_agents_learn_a_policy_by_messages(tmp_path):
+    agent = pathlib.Path(__file__).parents[2] / "examples" / "learn_cart_pole.py"
+    plan = Plan(num_agents=2, dim=10, agent=f"{agent}:build", algorithm="FedHSA", step_size=0.02, local_steps=1)
+    server = in_memory(plan, tmp_path)
+    server.run(1)
+    assert np.isfinite(np.asarray(server.progress.server.theta)).all()
+    assert (np.asarray(server.progress.server.theta) != 0).all()
