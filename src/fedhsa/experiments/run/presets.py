@@ -13,6 +13,7 @@ from ..field.quadratics import Quadratics
 from ..field.rounds import Rounds
 from ..field.scaffnew import Probability
 from ..field.speedup import Speedup
+from ..field.stationary import Stationary
 from ..field.systems import Systems
 from ..paper.cohort import Cohort
 from ..paper.communication import Communication
@@ -101,6 +102,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     figures = _paper() if preset == "paper" else _scripts()
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
+    field.append(Stationary())
     variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
     rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients()]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}

@@ -160,6 +160,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "with them do not move it. A robust rule for operators is biased where agents differ, one for displacements is "
         "not; both lose in noise what the rule loses, times the local steps.",
     ),
+    50: (
+        "SCAFFOLD's stationary law",
+        "To first order in the step, SCAFFOLD's variance is that of averaged gradients, and it and the bias fall as "
+        "one over the number of agents; a bias of higher order does not.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
