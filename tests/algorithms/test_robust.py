@@ -16,6 +16,7 @@ MEDIAN = fh.rules.CoordinateMedian()
 RULES = {
     "median": (MEDIAN, hostile.median),
     "trimmed mean": (fh.rules.TrimmedMean(0.2), hostile.trimmed_mean(0.2)),
+    "median of means": (fh.rules.MedianOfMeans(4), hostile.median_of_means(4)),
     "geometric median": (fh.rules.GeometricMedian(30), hostile.geometric_median(30)),
     "filter": (fh.rules.ConcentrationFilter(0.5, 4), hostile.concentration_filter(0.5, 4, 0.3, 0.6)),
 }
@@ -184,3 +185,15 @@ def test_the_limit_under_a_flipped_sign_is_known_exactly():
     found = fh.simulate(problem, flipped, rounds=600, every=600).theta[0]
     np.testing.assert_allclose(found, limit, atol=1e-8)
     assert np.linalg.norm(limit - problem.theta_star) > 1e-3
+
+
+def test_robust_fed_q_learns_the_optimal_table_beside_hostile_agents():
+    """Maity and Mitra: the average of equal agents is turned around by two of twenty, the median of means is not."""
+    problem = fh.problems.q_learning.random(20, num_states=3, num_actions=2, synchronous=True, heterogeneity=0.0)
+    plain = fh.DisSACC(0.5, local_steps=20)
+    ends = []
+    for method in (plain, fh.Robust(plain, fh.rules.MedianOfMeans(5))):
+        attacked = fh.Byzantine(method, 0.1, fh.attacks.SignFlip(20.0))
+        ends.append(fh.simulate(problem, attacked, rounds=60, theta=np.zeros(6)).error[0])
+    assert not ends[0][-1] < ends[0][0]
+    assert ends[1][-1] < 1e-2 * ends[1][0]

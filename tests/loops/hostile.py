@@ -43,6 +43,10 @@ def trimmed_mean(share):
     return rule
 
 
+def median_of_means(buckets):
+    return lambda rows: median([np.mean(rows[b::buckets], axis=0) for b in range(min(buckets, len(rows)))])
+
+
 def geometric_median(iterations):
     def rule(rows):
         z = median(rows)
