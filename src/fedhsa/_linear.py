@@ -6,6 +6,8 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 DOUBLINGS = 60
@@ -52,6 +54,24 @@ def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
             break
         left, right = left @ left, right @ right
     return X
+
+
+def solve(A: Any, b: Any) -> Any:
+    """The solution of `A x = b` in programs that run side by side, as those of the engine do; of one system.
+
+    JAX shares a stack of systems out over the very threads that its programs run on and waits for them, so that on a
+    CPU two programs with `jnp.linalg.solve` may wait for each other for ever. Here a stack, as `jax.vmap` makes it, is
+    solved one by one.
+    """
+    A_here = jax.lax.stop_gradient(A)
+    return jax.lax.custom_linear_solve(
+        lambda x: A @ x, b, lambda _, b: _solve_alone(A_here, b), lambda _, b: _solve_alone(A_here.T, b)
+    )
+
+
+@jax.custom_batching.sequential_vmap
+def _solve_alone(A, b):
+    return jnp.linalg.solve(A, b)
 
 
 @contextlib.contextmanager

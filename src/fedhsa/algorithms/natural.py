@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _check, tree
+from .._linear import solve
 from .._types import Theta
 from ..problems import Problem
 from .base import AbstractAlgorithm, Exchange, check_step_size
@@ -82,7 +83,7 @@ class FedNPG(AbstractAlgorithm):
 
     def _solve(self, server, replies, round):
         g, F = replies.mean()
-        direction = jnp.linalg.solve(F + self.damping * jnp.eye(len(g), dtype=g.dtype), g)
+        direction = solve(F + self.damping * jnp.eye(len(g), dtype=g.dtype), g)
         return Server(server.theta + step_at(self.step_size, round.index) * direction)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._linear import solve
 from ..environments import Model
 from ..environments.policies import softmax
 from ..sources import AbstractSource
@@ -94,14 +95,14 @@ def stationary(P: Any) -> Any:
     """The stationary law of one kernel `(S, S)`, as `sources.finite.stationary_law` has it, differentiable."""
     S = P.shape[-1]
     system = (jnp.eye(S, dtype=P.dtype) - P + 1.0).T
-    return jnp.linalg.solve(system, jnp.ones(S, dtype=P.dtype))
+    return solve(system, jnp.ones(S, dtype=P.dtype))
 
 
 def policy_return(policy: Any, discounted_transitions: Any, rewards: Any, start: Any) -> Any:
     """The expected discounted return of an episode under a policy `(S, A)` in one environment."""
     kernel = jnp.einsum("sa,sat->st", policy, discounted_transitions)
     earned = jnp.sum(policy * rewards, axis=-1)
-    return start @ jnp.linalg.solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
+    return start @ solve(jnp.eye(len(earned), dtype=kernel.dtype) - kernel, earned)
 
 
 def greedy(values: Any) -> Any:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._linear import solve
 from .._random import fold_in
 from .._types import SeedLike
 from ..environments import Model
@@ -170,7 +171,7 @@ def critic_gap(snapshot: Any) -> Any:
         return jnp.mean(each, axis=0)
 
     # The critic's operator is affine in the critic: one step of Newton's method leads to its root.
-    return jnp.linalg.norm(jnp.linalg.solve(jax.jacfwd(operator)(critic), operator(critic)))
+    return jnp.linalg.norm(solve(jax.jacfwd(operator)(critic), operator(critic)))
 
 
 def from_model(model: Model, features: Any = None, *, target: str = "next", sampling: str = "markov") -> Problem:

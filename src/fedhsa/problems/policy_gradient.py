@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
+from .._linear import solve
 from .._random import as_key, fold_in, host_generator
 from .._types import SeedLike
 from ..environments import Model, perturbed
@@ -66,7 +67,7 @@ class ExactReturns(eqx.Module):
         rewards = self.rewards - jnp.where(self.acting[:, None], entropy * logs, 0.0)
         if horizon is None:
             kernel = jnp.einsum("sa,sat->st", chances, self.going)
-            V = jnp.linalg.solve(jnp.eye(len(kernel), dtype=kernel.dtype) - kernel, jnp.sum(chances * rewards, -1))
+            V = solve(jnp.eye(len(kernel), dtype=kernel.dtype) - kernel, jnp.sum(chances * rewards, -1))
             return rewards + self.going @ V
 
         def back(V, _):
