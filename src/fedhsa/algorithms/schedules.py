@@ -96,9 +96,9 @@ class PerBlock(AbstractSchedule):
     - `sizes`: how many numbers each block has.
 
     !!! example
-        >>> slow_and_fast = PerBlock((Polynomial(0.1, power=0.6), 0.5), sizes=(2, 1))
+        >>> slow_and_fast = PerBlock((Polynomial(0.25, power=0.6), 0.5), sizes=(2, 1))
         >>> slow_and_fast(0).tolist()
-        [0.1, 0.1, 0.5]
+        [0.25, 0.25, 0.5]
     """
 
     step_sizes: tuple[Any, ...] = eqx.field(converter=tuple)

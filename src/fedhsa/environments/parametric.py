@@ -110,8 +110,8 @@ class DirectTable(AbstractCategorical):
 
     !!! example
         >>> policy = DirectTable(num_states=1, num_actions=3)
-        >>> policy.project(np.array([[0.9, 0.5, -0.2]])).round(3).tolist()
-        [[0.7, 0.3, 0.0]]
+        >>> np.asarray(policy.project(np.array([[1.0, 0.5, -0.5]]))).tolist()
+        [[0.75, 0.25, 0.0]]
     """
 
     num_states: int = eqx.field(static=True)
@@ -221,6 +221,10 @@ def mlp(inputs: int, outputs: int, *, width: int = 16, depth: int = 2, key: Seed
     - `inputs`, `outputs`: how many numbers it takes and gives.
     - `width`, `depth`: of the hidden layers.
     - `key`: that of the initial weights.
+
+    !!! example
+        >>> mlp(4, 2, width=8, depth=1)(np.zeros(4)).shape
+        (2,)
     """
     sizes = (("inputs", inputs), ("outputs", outputs), ("width", width), ("depth", depth))
     for name, size in sizes:

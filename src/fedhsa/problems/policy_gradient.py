@@ -1,6 +1,6 @@
 """Policy gradients: agents in heterogeneous environments that improve one policy by ascent on their returns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
-from .._linear import solve
-from .._random import as_key, fold_in, host_generator
+from .._random import as_key, host_generator
 from .._types import SeedLike
 from ..environments import Model, perturbed
 from ..environments.make import ENVIRONMENTS
@@ -24,68 +23,19 @@ from ..environments.parametric import (
 )
 from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorld, play
 from ..sources import AbstractControlled, AbstractSource, Silent
-from ._worlds import world
+from ._returns import ExactReturns, PlayedReturns, exact_recorders
+from ._worlds import random_features, world
 from .base import AbstractAgent, AbstractPolicyAgent, FlatAgent, Problem
 
 ESTIMATORS = ("gpomdp", "reinforce", "exact", "natural")
 BASELINES = ("none", "mean", "whiten")
-SETTLED, MOST = 1e-13, 1_000_000
-"""Value iteration ends when the values change by less, or after so many turns."""
 
 
-class FreshEpisodes(AbstractControlled):
+class _FreshEpisodes(AbstractControlled):
     """The source of agents whose observations are whole episodes, of which each begins anew: nothing is kept."""
 
     def init(self, key, /):
         return jnp.zeros(())
-
-
-class ExactReturns(eqx.Module):
-    r"""One agent's returns, exactly: $J(\theta) = E \sum_t \gamma^t (r_t - \tau \log \pi_\theta(a_t \mid s_t))$."""
-
-    going: np.ndarray
-    """Discounted transitions within an episode, `(S, A, S)`."""
-    rewards: np.ndarray
-    """Mean rewards, `(S, A)`; 0 where an episode has ended."""
-    start: np.ndarray
-    """`(S,)`."""
-    seen: np.ndarray
-    """What the policy sees of each state, `(S,)` or `(S, k)`."""
-    acting: np.ndarray
-    """Where an action counts, `(S,)`: not where an episode has ended."""
-    discount: np.ndarray
-
-    def chances(self, policy: AbstractCategorical, theta: Any) -> tuple[Any, Any]:
-        """The actions' probabilities in each state, `(S, A)`, and their logarithms, with 0 for those never taken."""
-        seen = jnp.asarray(self.seen)
-        chances, logs = (jax.vmap(of, (None, 0))(theta, seen) for of in (policy.chances, policy.log_chances))
-        return chances, jnp.where(jnp.isneginf(logs), 0.0, logs)
-
-    def action_values(self, policy: AbstractCategorical, theta: Any, entropy: Any, horizon: int | None) -> Any:
-        r"""$Q(s, a)$, `(S, A)`, of a life, or of the first `horizon` steps."""
-        chances, logs = self.chances(policy, theta)
-        rewards = self.rewards - jnp.where(self.acting[:, None], entropy * logs, 0.0)
-        if horizon is None:
-            kernel = jnp.einsum("sa,sat->st", chances, self.going)
-            V = solve(jnp.eye(len(kernel), dtype=kernel.dtype) - kernel, jnp.sum(chances * rewards, -1))
-            return rewards + self.going @ V
-
-        def back(V, _):
-            Q = rewards + self.going @ V
-            return jnp.sum(chances * Q, -1), None
-
-        V, _ = jax.lax.scan(back, jnp.zeros(len(self.start), rewards.dtype), length=horizon - 1)
-        return rewards + self.going @ V
-
-    def returns(self, policy: AbstractCategorical, theta: Any, entropy: Any = 0.0, horizon: int | None = None) -> Any:
-        r"""$J(\theta)$, of a life or of the first `horizon` steps."""
-        chances, _ = self.chances(policy, theta)
-        return self.start @ jnp.sum(chances * self.action_values(policy, theta, entropy, horizon), -1)
-
-    def advantages(self, policy: AbstractCategorical, theta: Any, entropy: Any) -> Any:
-        r"""$Q(s, a) - V(s)$, `(S, A)`, of a life."""
-        Q, (chances, _) = self.action_values(policy, theta, entropy, None), self.chances(policy, theta)
-        return Q - jnp.sum(chances * Q, -1, keepdims=True)
 
 
 class ExactPolicyAgent(AbstractAgent):
@@ -119,7 +69,7 @@ class ExactPolicyAgent(AbstractAgent):
         return self.policy.project(theta)
 
     def recorders(self):
-        return _exact_recorders(self.policy, self.exact, self.entropy)
+        return exact_recorders(self.policy, self.exact, self.entropy)
 
 
 class PolicyGradientAgent(AbstractPolicyAgent):
@@ -218,7 +168,7 @@ class PolicyGradientAgent(AbstractPolicyAgent):
 
     def recorders(self):
         if self.exact is not None:
-            return _exact_recorders(self.policy, self.exact, self.entropy)
+            return exact_recorders(self.policy, self.exact, self.entropy)
         if self.world is None:
             return {}
         return {"returns": lambda: PlayedReturns(self, False), "mean_return": lambda: PlayedReturns(self, True)}
@@ -272,78 +222,6 @@ def live_agent(
     numbers = np.asarray(discount, dtype=np.float64), _entropy(entropy, 1)[0], np.zeros((), int)
     agent = LivePolicyAgent(Silent(), policy, None, None, *numbers, **settings, max_weight=float(max_weight))
     return FlatAgent(Silent(), agent, tree.unravel_like(policy.start))
-
-
-class Exactly(eqx.Module):
-    """A recorder of what models give exactly, in each agent's environment or on average."""
-
-    policy: Any
-    exact: ExactReturns
-    entropy: Any
-    best: Any
-    """The best value of the mean objective, for the gap."""
-    kind: str = eqx.field(static=True)
-
-    def __call__(self, snapshot: Any) -> Any:
-        if self.kind in ("returns", "mean_return"):
-            each = jax.vmap(lambda policy, exact: exact.returns(policy, snapshot.theta))(self.policy, self.exact)
-            return each if self.kind == "returns" else jnp.mean(each)
-
-        def objective(theta):
-            of_agent = lambda policy, exact, entropy: exact.returns(policy, theta, entropy)  # noqa: E731
-            return jnp.mean(jax.vmap(of_agent)(self.policy, self.exact, self.entropy))
-
-        if self.kind == "gap":
-            return self.best - objective(snapshot.theta)
-        return jnp.linalg.norm(tree.ravel(jax.grad(objective)(snapshot.theta)))
-
-
-class PlayedReturns(eqx.Module):
-    """A recorder of undiscounted returns, by episodes of its own, the same whatever else a run does."""
-
-    agents: Any
-    average: bool = eqx.field(static=True)
-
-    def __call__(self, snapshot: Any) -> Any:
-        def of_agent(agent):
-            key = fold_in(fold_in(as_key(0), snapshot.round), agent.number)
-            played = play(agent.world, agent.policy, snapshot.theta, key, agent.evaluation_episodes, agent.horizon)
-            return jnp.mean(jnp.sum(played.reward, axis=1))
-
-        each = jax.vmap(of_agent)(self.agents)
-        return jnp.mean(each) if self.average else each
-
-
-def _exact_recorders(policy: Any, exact: ExactReturns, entropy: np.ndarray) -> dict[str, Callable[[], Callable]]:
-    def make(kind: str) -> Exactly:
-        best = best_mean_return(exact, entropy) if kind == "gap" else None
-        return Exactly(policy, exact, entropy, best, kind)
-
-    return {kind: lambda kind=kind: make(kind) for kind in ("returns", "mean_return", "gradient_norm", "gap")}
-
-
-def best_mean_return(exact: ExactReturns, entropy: np.ndarray) -> np.ndarray:
-    """The largest value that a policy gives to the mean of the agents' objectives, by value iteration.
-
-    It is known where agents differ in nothing but their rewards: then it is the best value of the averaged model.
-    """
-    for name, part in (("transitions", exact.going), ("start", exact.start)):
-        if not np.allclose(part, part[:1], atol=1e-12):
-            raise ValueError(
-                f"`record`: the 'gap' is known where agents differ only in their rewards, and here they differ in "
-                f"`{name}`. Record 'mean_return' and 'gradient_norm'."
-            )
-    going, rewards, tau = exact.going[0], exact.rewards.mean(0), float(entropy[0])
-    V = np.zeros(len(rewards))
-    for _ in range(MOST):
-        Q = rewards + going @ V
-        top = Q.max(-1)
-        following = top if tau == 0 else top + tau * np.log(np.exp((Q - top[:, None]) / tau).sum(-1))
-        following = np.where(exact.acting[0], following, 0.0)
-        if abs(following - V).max() <= SETTLED * (1 + abs(V).max()):
-            break
-        V = following
-    return exact.start[0] @ following
 
 
 def from_model(
@@ -410,7 +288,7 @@ def from_model(
     settings = _settings(horizon, batch, estimator, baseline, 1)
     played = ModelWorld(model, features)
     agents = PolicyGradientAgent(
-        FreshEpisodes(), policies, played, exact, model.discount, strength, np.arange(M), **settings
+        _FreshEpisodes(), policies, played, exact, model.discount, strength, np.arange(M), **settings
     )
     return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
 
@@ -466,7 +344,7 @@ def from_environment(
     policies, strength = tree.stack([policy] * M), _entropy(entropy, M)
     discounts = np.full(M, float(discount))
     agents = PolicyGradientAgent(
-        FreshEpisodes(), policies, tree.stack(rows), None, discounts, strength, np.arange(M), **settings
+        _FreshEpisodes(), policies, tree.stack(rows), None, discounts, strength, np.arange(M), **settings
     )
     return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
 
@@ -498,7 +376,8 @@ def random(
 
     **Arguments:**
 
-    - `dim`: the width of the two hidden layers, where the policy is a network. Default: 16.
+    - `dim`: in a finite world, the number of random features of the states, in which the logits are linear; default: a
+      table. Elsewhere the width of the network's two hidden layers; default: 16.
     - `environment`: a finite world, one of `fedhsa list environments`, with a softmax table as policy; or "cart-pole",
       "acrobot", "pendulum" or "mountain-car", played in JAX by a network. Further arguments are the environment's.
     - `estimator`, `batch`, `baseline`, `entropy`: as for `from_model`.
@@ -511,10 +390,15 @@ def random(
     """
     settings: dict[str, Any] = {"estimator": estimator, "batch": batch, "baseline": baseline, "entropy": entropy}
     if environment in ENVIRONMENTS:
-        if dim is not None:
-            raise ValueError(f"`dim` is the width of a network; {environment} is learned by a table, got {dim}.")
         model = world(environment, num_agents, heterogeneity, key, options)
-        return from_model(model, horizon=100 if horizon is None else horizon, **settings)
+        settings["horizon"] = 100 if horizon is None else horizon
+        if dim is None:
+            return from_model(model, **settings)
+        linear = eqx.nn.Linear(dim, model.num_actions, use_bias=False, key=as_key(key))
+        linear = eqx.tree_at(lambda part: part.weight, linear, np.zeros((model.num_actions, dim)))  # all actions alike
+        return from_model(
+            model, Categorical(linear), features=random_features((model.num_states,), dim, key), **settings
+        )
     _check.choice("environment", environment, (*ENVIRONMENTS, *PHYSICS))
     try:
         import gymnax  # here, since it is optional
@@ -535,7 +419,13 @@ def random(
 
 
 def default_policy(environment: Any, constants: Any, width: int = 16, key: SeedLike = 0) -> AbstractParametricPolicy:
-    """A network with two hidden layers for the observations and actions of an environment with gymnax's interface."""
+    """A network with two hidden layers for the observations and actions of an environment with gymnax's interface.
+
+    !!! example
+        >>> import gymnax
+        >>> type(default_policy(*gymnax.make("Pendulum-v1"))).__name__
+        'Gaussian'
+    """
     inputs = int(np.prod(environment.observation_space(constants).shape))
     actions = environment.action_space(constants)
     if hasattr(actions, "n"):
