@@ -93,15 +93,15 @@ class ActorCriticAgent(AbstractControlledAgent):
         return going_on + (1 - jnp.sum(going_on, axis=-1, keepdims=True)) * self.start[None, None, :]
 
     def recorders(self):
-        def make(average: bool) -> Returns:
+        def make(average: bool) -> _Returns:
             discounted = self.transitions * self.discount[:, None, None, :]
-            return Returns(discounted, (self.transitions * self.rewards).sum(-1), self.start, average)
+            return _Returns(discounted, (self.transitions * self.rewards).sum(-1), self.start, average)
 
         return {
             "returns": lambda: make(False),
             "mean_return": lambda: make(True),
-            "gradient_norm": lambda: GradientNorm(make(True)),
-            "critic_gap": lambda: critic_gap,
+            "gradient_norm": lambda: _GradientNorm(make(True)),
+            "critic_gap": lambda: _critic_gap,
         }
 
     def _act(self, policy, state, point, bits):
@@ -132,7 +132,7 @@ class ActorCriticAgent(AbstractControlledAgent):
         return jax.lax.while_loop(lambda turn: ~turn[2], go_on, first)[1]
 
 
-class Returns(eqx.Module):
+class _Returns(eqx.Module):
     """The expected return of an episode under the softmax policy, in each agent's environment or on average."""
 
     discounted_transitions: np.ndarray
@@ -153,16 +153,16 @@ class Returns(eqx.Module):
         return jnp.mean(each) if self.average else each
 
 
-class GradientNorm(eqx.Module):
+class _GradientNorm(eqx.Module):
     r"""$|\nabla_\theta J|$, of the return averaged over the agents."""
 
-    returns: Returns
+    returns: _Returns
 
     def __call__(self, snapshot: Any) -> Any:
         return jnp.linalg.norm(jax.grad(self.returns.of)(snapshot.theta.policy))
 
 
-def critic_gap(snapshot: Any) -> Any:
+def _critic_gap(snapshot: Any) -> Any:
     r"""$|\omega - \omega^\star_\theta|$: how far the critic is from the root of its mean operator at this policy."""
     policy, critic = snapshot.theta
 
