@@ -11,7 +11,7 @@ from cases import POLICIES
 PROBLEM = functools.cache(lambda: fh.problems.finite_sum.random(num_agents=4, num_components=3, dim=2))
 TABLE = functools.cache(lambda: fh.problems.q_learning.random(num_agents=4, num_states=3, num_actions=2))
 POLICY = functools.cache(lambda: POLICIES["episodes"](4).problem)
-ELSEWHERE = {"ImportanceAveraging": TABLE, "FedNPG": POLICY, "FedNPGADMM": POLICY}
+ELSEWHERE = {"ImportanceAveraging": TABLE, "FedNPG": POLICY, "FedNPGADMM": POLICY, "FedKL": POLICY}
 """For methods that only run on tables, or for policies."""
 ALGORITHMS = {name: name for name in fh.ALGORITHMS if name != "SA"} | {
     "MomentumSA": "MomentumSA(beta=0.5)",

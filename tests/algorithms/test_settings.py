@@ -39,7 +39,7 @@ OTHERS = {
     },
     **{"algorithm": fh.LocalSA(0.1, 4), "codec": fh.codecs.Quantised(3), "graph": fh.graphs.Ring(3), "count": 2},
     **{"sampling": fh.sampling.Bernoulli(0.5), "rows": 1, "columns": 3, "fraction": 0.5, "levels": 3},
-    **{"recentring": (1, 2), "refinements": 2, "num_bits": 3, "inner": 2},
+    **{"recentring": (1, 2), "refinements": 2, "num_bits": 3, "inner": 2, "epochs": 2},
     **{"rule": fh.rules.CoordinateMedian(), "share": (0,), "attack": fh.attacks.SignFlip()},
 }
 

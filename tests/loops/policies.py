@@ -8,6 +8,8 @@ from contract import Method, World
 from fedhsa.environments.rollouts import Episodes
 
 STEP, DAMPING, RHO, INNER = 0.3, 0.05, 0.2, 3
+LARGE, EPOCHS, KL_TARGET, DISTANCE_TARGET = 1.0, 3, 0.05, 0.3
+"""FedKL takes large steps at a small price here: near the anchor the slope of the root magnifies rounding."""
 
 
 def fisher(theta: np.ndarray, o: Episodes) -> np.ndarray:
@@ -45,6 +47,69 @@ def admm(inner: int):
     return run
 
 
+def fed_kl(sigma: float, proximal: float):
+    """Every gradient written out for softmax tables."""
+
+    def chances(theta):
+        weights = np.exp(theta.reshape(3, 2))
+        return weights / weights.sum(1, keepdims=True)
+
+    def divergences(old, new):
+        """In every state."""
+        return (chances(old) * np.log(chances(old) / chances(new))).sum(1)
+
+    def mean_over_visits(o, per_state):
+        return np.mean([per_state[o.seen[b, t]] for b, t in np.argwhere(o.alive)], axis=0)
+
+    def gradient(theta, old, anchor, beta, sigma, o):
+        steps, total = np.argwhere(o.alive), -proximal * (theta - anchor)
+        far = divergences(anchor, theta)
+        for b, t in steps:
+            s, a = o.seen[b, t], o.action[b, t]
+            ahead = sum(0.8**h * o.reward[b, h] * o.alive[b, h] for h in range(t, 5))
+            ratio = chances(theta)[s, a] / chances(old)[s, a]
+            total = total + ratio * ahead * score(theta, s, a) / len(steps)
+            for policy, weight in ((old, beta), (anchor, sigma / 2 / np.sqrt(far[s]) if far[s] > 1e-8 else 0.0)):
+                slope = np.zeros((3, 2))
+                slope[s] = chances(theta)[s] - chances(policy)[s]
+                total = total - weight * slope.ravel() / len(steps)
+        return total
+
+    def adapted(penalty, distance, target, least):
+        if distance < target / 1.1:
+            penalty = penalty / 2
+        elif distance > 1.1 * target:
+            penalty = penalty * 2
+        return min(max(penalty, least), 20.0)
+
+    def run(world: World):
+        theta, path = world.theta, [world.theta]
+        penalties = [(1.0, sigma)] * world.num_agents
+        for t in range(world.rounds):
+            ends = []
+            for i, seen in enumerate(world.observations):
+                x, (beta, price) = theta, penalties[i]
+                for o in seen[2 * t : 2 * t + 2]:
+                    old = x
+                    for _ in range(EPOCHS):
+                        x = x + LARGE * gradient(x, old, theta, beta, price, o)
+                    beta = adapted(beta, mean_over_visits(o, divergences(old, x)), KL_TARGET, 1e-8)
+                    far = np.sqrt(np.maximum(divergences(theta, x), 1e-8))
+                    price = adapted(price, mean_over_visits(o, far), DISTANCE_TARGET, sigma)
+                ends.append(x)
+                penalties[i] = (beta, price)
+            theta = np.mean(ends, axis=0)
+            path.append(theta)
+        return path
+
+    return run
+
+
+def fed_kl_method(sigma: float, proximal: float) -> Method:
+    method = fh.FedKL(LARGE, 2, EPOCHS, KL_TARGET, sigma, DISTANCE_TARGET, proximal=proximal)
+    return Method(method, fed_kl(sigma, proximal), lambda d: fh.Cost(1, d, d, 2, 2 * EPOCHS), ("episodes",))
+
+
 METHODS = {
     "FedNPG": Method(fh.FedNPG(STEP, DAMPING), fed_npg, lambda d: fh.Cost(1, d, d * (d + 1), 1, 1), ("episodes",)),
     "FedNPGADMM": Method(
@@ -56,4 +121,6 @@ METHODS = {
         lambda d: fh.Cost(INNER, (1 + INNER) * d, INNER * d, 1, 1),
         ("episodes",),
     ),
+    "FedKL": fed_kl_method(sigma=0.002, proximal=0.0),
+    "FedKL as FedProx": fed_kl_method(sigma=0.0, proximal=0.2),
 }

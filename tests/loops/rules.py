@@ -249,7 +249,7 @@ METHODS = {
         fh.FedDVRQ(STEP, H, RECENTRING, REFINEMENTS, fh.codecs.Uniform(RANGE, 3), SHRINK),
         fed_dvr_q,
         # Of 6 rounds 4 communicate: 3 bits for each entry up, parameter and operator down.
-        lambda d: fh.Cost(4 / 6, 8 / 6 * d, 4 / 6 * 3 * d / 64, H, H * 8 / 6),
+        lambda d: fh.Cost(4 / 6, 8 / 6 * d, 4 / 6 * 3 * d / 64, H, 2 * H),
     ),
     "MultilevelSA": Method(
         fh.MultilevelSA(STEP, SAMPLES, BATCH, MAX_LEVEL), multilevel, lambda d: fh.Cost(1, d, d, SAMPLES, SAMPLES)

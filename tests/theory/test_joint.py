@@ -112,8 +112,9 @@ def test_scaffnew_follows_the_average_map_written_by_hand():
     np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, rtol=1e-9)
 
 
-ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA", "ImportanceAveraging", "FedDVRQ", "FedNPG", "FedNPGADMM")
-"""For one agent, for finite sums, with a random number of steps, for tables, and with epochs of many rounds."""
+ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA", "ImportanceAveraging")
+ELSEWHERE += ("FedDVRQ", "FedNPG", "FedNPGADMM", "FedKL")
+"""For one agent, for finite sums, with a random number of steps, for tables, with long epochs, and for policies."""
 
 
 @pytest.mark.slow

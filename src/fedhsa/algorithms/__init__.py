@@ -24,6 +24,7 @@ from .dissacc import DisSACC as DisSACC
 from .extragradient import ExtragradientSA as ExtragradientSA
 from .fed_dvr_q import FedDVRQ as FedDVRQ
 from .fed_hsa import FedHSA as FedHSA
+from .fed_kl import FedKL as FedKL
 from .fed_lin import FedLin as FedLin
 from .fed_lin import SSLocalSGD as SSLocalSGD
 from .fed_pg_br import FedPGBR as FedPGBR
@@ -85,6 +86,7 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         FedDVRQ,
         FedNPG,
         FedNPGADMM,
+        FedKL,
         LocalSVRG,
         MCSAG,
         MultilevelSA,

@@ -79,7 +79,8 @@ class FedDVRQ(AbstractLocalSteps):
     - `codec`: $C_0$, for instance `codecs.Uniform(range, num_bits)`. None sends numbers as they are.
     - `shrink`: the range of $C_{k+1}$ by that of $C_k$.
 
-    The cost is that of a round on average over the epochs of `recentring`, most of which may be silent.
+    The cost is that of a round on average over the epochs of `recentring`, of which most may be silent. Both operators
+    are evaluated in every round, though recentring uses one.
 
     !!! example
         >>> model = fedhsa.environments.worlds.random(4, 3, 2, discount=0.8, heterogeneity=0.0)
@@ -129,13 +130,11 @@ class FedDVRQ(AbstractLocalSteps):
         return (Exchange("delta", self._send_both, self._local, self._learn),)
 
     def average_cost(self, cost):
-        refining = len(self.recentring) * self.refinements
-        share = (len(self.recentring) + refining) / self.rounds
+        share = len(self.recentring) * (1 + self.refinements) / self.rounds
         return cost._replace(
             exchanges=share * cost.exchanges,
             floats_down=share * cost.floats_down,
             floats_up=share * cost.floats_up,
-            evaluations=self.local_steps * (self.rounds + refining) / self.rounds,
         )
 
     def place(self, round_index: Any) -> Place:

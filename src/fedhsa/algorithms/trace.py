@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from .. import tree
 from .._types import Theta, precision
 from ..problems import AbstractAgent, Problem
-from ..problems.base import AbstractAgentWrapper
+from ..problems.base import AbstractAgentWrapper, identity
 from ..sources import AbstractControlled, AbstractSource
 from ..sources.finite import key_bits
 from .base import AbstractAlgorithm, Coded, Cost, Round, split
@@ -41,8 +41,8 @@ class _StandIn(AbstractAgent):
     def fisher_product(self, theta, o, vector, /):
         return vector
 
-    def kl(self, old, new, o, /):
-        return jnp.sum((new - old) ** 2)
+    def kl(self, old, new, o, /, of=identity):
+        return of(jnp.sum((new - old) ** 2))
 
     def surrogate(self, theta, old, o, /):
         return jnp.sum(theta - old)
@@ -69,6 +69,11 @@ class _CountedAgent(AbstractAgentWrapper):
 
     def weighted_operator(self, theta, o, weights, /):
         return _named("operator_evaluation", self.agent.weighted_operator)(theta, o, weights)
+
+    def surrogate(self, theta, old, o, /):
+        # What counts is its gradient, for which a name on the surrogate itself would appear twice, there and back.
+        mark = _named("operator_evaluation", jnp.sum)(jax.lax.stop_gradient(theta))
+        return self.agent.surrogate(theta, old, o) + 0 * mark
 
     def observe(self, theta, o, /):
         if not isinstance(self.agent.source, AbstractControlled):

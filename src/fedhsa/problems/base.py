@@ -22,6 +22,11 @@ DEVICE_BYTES = 2**28
 """How much of the agents is moved to the device at once to evaluate their mean operators."""
 
 
+def identity(value: Any) -> Any:
+    """The value itself."""
+    return value
+
+
 class AbstractAgent(eqx.Module):
     r"""One agent: a source of observations and a noisy operator $G_i(\theta, o)$.
 
@@ -137,8 +142,11 @@ class AbstractPolicyAgent(AbstractControlledAgent):
         r"""$\hat F v$ with $\hat F$ the mean of $\psi \psi^T$ over the actions taken, $\psi$ the score at `theta`."""
 
     @abc.abstractmethod
-    def kl(self, old: Any, new: Any, o: Observation, /) -> Any:
-        r"""The mean of $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ over the states that were visited."""
+    def kl(self, old: Any, new: Any, o: Observation, /, of: Callable = identity) -> Any:
+        r"""The mean of $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ over the states that were visited.
+
+        Or that of a function `of` it, such as its root.
+        """
 
     @abc.abstractmethod
     def surrogate(self, theta: Any, old: Any, o: Observation, /) -> Any:
@@ -185,8 +193,8 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     def fisher_product(self, theta, o, vector, /):
         return self.agent.fisher_product(theta, o, vector)
 
-    def kl(self, old, new, o, /):
-        return self.agent.kl(old, new, o)
+    def kl(self, old, new, o, /, of=identity):
+        return self.agent.kl(old, new, o, of)
 
     def surrogate(self, theta, old, o, /):
         return self.agent.surrogate(theta, old, o)
@@ -279,8 +287,8 @@ class FlatAgent(AbstractAgentWrapper):
     def fisher_product(self, theta, o, vector, /):
         return tree.ravel(self.agent.fisher_product(self.unravel(theta), o, self.unravel(vector)))
 
-    def kl(self, old, new, o, /):
-        return self.agent.kl(self.unravel(old), self.unravel(new), o)
+    def kl(self, old, new, o, /, of=identity):
+        return self.agent.kl(self.unravel(old), self.unravel(new), o, of)
 
     def surrogate(self, theta, old, o, /):
         return self.agent.surrogate(self.unravel(theta), self.unravel(old), o)

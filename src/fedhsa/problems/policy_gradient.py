@@ -25,7 +25,7 @@ from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorl
 from ..sources import AbstractControlled, AbstractSource, Silent
 from ._returns import ExactReturns, PlayedReturns, exact_recorders
 from ._worlds import random_features, world
-from .base import AbstractAgent, AbstractPolicyAgent, FlatAgent, Problem
+from .base import AbstractAgent, AbstractPolicyAgent, FlatAgent, Problem, identity
 
 ESTIMATORS = ("gpomdp", "reinforce", "exact", "natural")
 BASELINES = ("none", "mean", "whiten")
@@ -132,9 +132,9 @@ class PolicyGradientAgent(AbstractPolicyAgent):
         along = jax.jvp(lambda theta: self.log_probs(theta, o), (theta,), (vector,))[1]
         return jax.vjp(lambda theta: self.log_probs(theta, o), theta)[1](weights * along)[0]
 
-    def kl(self, old, new, o, /):
+    def kl(self, old, new, o, /, of=identity):
         apart = jax.vmap(jax.vmap(self.policy.kl, (None, None, 0)), (None, None, 0))(old, new, o.seen)
-        return jnp.sum(o.alive * apart) / jnp.sum(o.alive)
+        return jnp.sum(o.alive * of(apart)) / jnp.sum(o.alive)
 
     def surrogate(self, theta, old, o, /):
         ratio = jnp.exp(self.log_probs(theta, o) - jax.lax.stop_gradient(self.log_probs(old, o)))
