@@ -299,3 +299,19 @@ def test_what_cannot_be_is_refused_with_a_reason():
     with pytest.raises(ValueError, match="is for a `SoftmaxTable`"):
         pg.from_model(MODEL, DirectTable(S, A), estimator="natural")
     assert SoftmaxTable(S, A).start.shape == (S, A)
+
+
+def test_agents_whose_doors_differ_need_a_policy_that_tosses_a_coin():
+    """Labbi, Mangold, Tiapkin and Moulines (2025): in one room action 1 opens the door of agent 1 and action 2 that
+    of agent 2, and what is behind is worth 1. A policy that always does the same lets one agent out: J = 1/2.
+    The best tosses a fair coin: J = (1/2) / (1 - gamma / 2), and FedPG finds it, with local steps too.
+    """
+    gamma, inside, outside = 0.9, [1.0, 0.0], [0.0, 1.0]
+    transitions = [[[outside, inside], [outside] * 2], [[inside, outside], [outside] * 2]]
+    rewards = [[[[0.0, 1.0]] * 2, [[0.0, 0.0]] * 2]] * 2
+    problem = pg.from_model(Model(transitions, rewards, gamma, start=0, ends=[False, True]), estimator="exact")
+    start = np.array([2.0, 0.0, 0.0, 0.0])
+    run = fh.simulate(problem, fh.LocalSA(0.5, 5), rounds=100, every=100, theta=start, record=("mean_return",))
+    chances = scipy.special.softmax(run.theta[0].reshape(2, 2)[0])
+    np.testing.assert_allclose(chances, 0.5, atol=1e-6)
+    assert run.records["mean_return"][0, -1] == pytest.approx(0.5 / (1 - gamma / 2), rel=1e-9)

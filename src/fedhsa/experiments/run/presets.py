@@ -9,6 +9,7 @@ from ...problems import PROBLEMS
 from ..field.delays import Delays
 from ..field.fixed_points import FixedPoints
 from ..field.garnet import Garnet
+from ..field.personal import Personal
 from ..field.quadratics import Quadratics
 from ..field.rounds import Rounds
 from ..field.scaffnew import Probability
@@ -102,7 +103,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     figures = _paper() if preset == "paper" else _scripts()
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
-    field.append(Stationary())
+    field += [Stationary(), Personal()]
     variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
     rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients()]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
