@@ -132,6 +132,15 @@ def control(printed: str, folder: pathlib.Path) -> None:
     assert {path.name for path in folder.iterdir()} == {f"{name}{end}" for name in names for end in (".png", ".pdf")}
 
 
+def learn_cart_pole(printed: str, folder: pathlib.Path) -> None:
+    """All together balance the poles of all planets, in the simulation and live, where one alone and chance do not."""
+    (together,), (_,), (alone,) = numbers(printed, r"mean return (\d+) of 200")
+    assert alone < together > 195
+    [[live, start]] = numbers(printed, r"mean return (\d+) after 30 rounds, from (\d+)")
+    assert live > 120 > 40 > start
+    assert {path.name for path in folder.iterdir()} == {"learn_cart_pole.png", "learn_cart_pole.gif"}
+
+
 def planets(printed: str, folder: pathlib.Path) -> None:
     """Averaging takes FedHSA's noise away and leaves Local SA's drift where it is."""
     _, averaged, local, drifted = (values for _, values in numbers(printed, r"distance (\S+), values (\S+)"))
@@ -147,6 +156,7 @@ CHECKS = {
     "employment.py": employment,
     "fading_channel.py": fading_channel,
     "inverse_problem.py": inverse_problem,
+    "learn_cart_pole.py": learn_cart_pole,
     "one_slow_agent.py": one_slow_agent,
     "own_problem.py": own_problem,
     "pedestrians.py": pedestrians,
