@@ -236,7 +236,8 @@ def test_the_nearest_law_is_what_a_search_finds():
 def test_agents_go_back_to_where_they_may_be_after_each_local_step():
     """Local SA with a projection after each step, by a loop; only at the end of a round it would be another method."""
     problem, eta, H, rounds = fh.problems.quadratic.random(num_agents=3, dim=2).noiseless(), 0.3, 4, 3
-    for region in ({"radius": 0.3}, {"box": (np.array([-0.1, -0.2]), 0.4)}):
+    regions: list[dict] = [{"radius": 0.3}, {"box": (np.array([-0.1, -0.2]), 0.4)}]
+    for region in regions:
         theta, (A_, b) = np.zeros(2), problem.affine_parts()
         for _ in range(rounds):
             ends = []

@@ -89,6 +89,7 @@ class Byzantine(AbstractWrapper):
         def local(message, memory, agent, block, round: Round):
             hostile = self.hostile(round.agent, round.num_agents)
             reply, memory = exchange.local(message, memory, attack.agent(agent, hostile), block, round)
+            assert round.agent_key is not None
             key = own_key(round.agent_key, Stream.ATTACK, number)
             leaves, structure = jax.tree.flatten(reply)
             sent = [jnp.where(hostile, attack(fold_in(key, i), x).astype(x.dtype), x) for i, x in enumerate(leaves)]

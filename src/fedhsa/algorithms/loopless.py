@@ -42,7 +42,7 @@ class AbstractLoopless(AbstractAlgorithm):
     def block_length(self):
         return 1
 
-    def init(self, theta):
+    def init(self, theta) -> tuple[Any, Memory]:
         return Server(theta), Memory(theta, jnp.zeros_like(theta))
 
     @property

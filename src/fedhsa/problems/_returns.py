@@ -127,6 +127,7 @@ def best_mean_return(exact: ExactReturns, entropy: np.ndarray) -> np.ndarray:
             )
     going, rewards, tau = exact.going[0], exact.rewards.mean(0), float(entropy[0])
     V = np.zeros(len(rewards))
+    following = V
     for _ in range(MOST):
         Q = rewards + going @ V
         top = Q.max(-1)

@@ -13,7 +13,7 @@ from .._random import fold_in
 from .._types import SeedLike
 from ..environments import Model
 from ..environments.policies import softmax
-from ..sources import AbstractSource, Decision, Restarts
+from ..sources import Decision, Restarts
 from ..sources.finite import key_bits
 from ._control import policy_return, stationary
 from ._processes import state_features
@@ -41,7 +41,7 @@ class ActorCriticAgent(AbstractControlledAgent):
     discounted visits.
     """
 
-    source: AbstractSource
+    source: Restarts
     transitions: np.ndarray
     """`(S, A, S)`, without restarts."""
     rewards: np.ndarray

@@ -51,7 +51,10 @@ class ExactPolicyAgent(AbstractAgent):
     natural: bool = eqx.field(static=True)
 
     should_be_monotone: ClassVar[bool] = False
-    judged_by: ClassVar[str] = "mean_return"
+
+    @property
+    def judged_by(self):
+        return "mean_return"
 
     def operator(self, theta, o, /):
         return self.mean_operator(theta)
@@ -101,9 +104,13 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     evaluation_episodes: int = eqx.field(static=True)
 
     should_be_monotone: ClassVar[bool] = False
-    judged_by: ClassVar[str] = "mean_return"
+
+    @property
+    def judged_by(self):
+        return "mean_return"
 
     def react(self, theta, state, bits, /):
+        assert self.world is not None
         key = jax.random.wrap_key_data(bits, impl="threefry2x32")
         return state, play(self.world, self.policy, theta, key, self.batch, self.horizon)
 
@@ -121,7 +128,8 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     def mean_operator(self, theta, /):
         if self.exact is None or self.baseline == "whiten":  # which divides by what it has seen
             return self.source.expect(lambda o: self.operator(theta, o))
-        return jax.grad(lambda theta: self.exact.returns(self.policy, theta, self.entropy, self.horizon))(theta)
+        returns = self.exact.returns
+        return jax.grad(lambda theta: returns(self.policy, theta, self.entropy, self.horizon))(theta)
 
     def log_ratio(self, old, new, o, /):
         """Of each episode, `(batch,)`."""

@@ -131,6 +131,9 @@ class Restarts(Decisions):
         1
     """
 
+    def __init__(self, transitions: np.ndarray, start: np.ndarray):
+        super().__init__(transitions, start)
+
     def init(self, key, /):
         return self.begin(key_bits(key))
 
