@@ -13,7 +13,7 @@ from .._random import fold_in
 from .._types import SeedLike
 from ..environments import Model
 from ..environments.policies import softmax
-from ..sources import Decision, Restarts
+from ..sources import AbstractSource, Decision, Restarts
 from ..sources.finite import key_bits
 from ._control import policy_return, stationary
 from ._processes import state_features
@@ -41,7 +41,7 @@ class ActorCriticAgent(AbstractControlledAgent):
     discounted visits.
     """
 
-    source: Restarts
+    source: AbstractSource
     transitions: np.ndarray
     """`(S, A, S)`, without restarts."""
     rewards: np.ndarray
@@ -56,6 +56,7 @@ class ActorCriticAgent(AbstractControlledAgent):
     sampling: str = eqx.field(static=True)
 
     def react(self, theta, state, bits, /):
+        assert isinstance(self.source, Restarts)
         key = jax.random.wrap_key_data(bits, impl="threefry2x32")
         if self.sampling == "iid":
             state = self._visited(theta.policy, fold_in(key, 3))
