@@ -15,14 +15,9 @@ FLOATS = {
     **{name: 0.3 for name in ("step_size", "probability", "beta", "server_step", "loss", "gain_std", "noise_std")},
     **{name: 0.3 for name in ("decay", "radius", "threshold", "up", "down", "scale", "offset", "power", "mixing")},
     **{"weights": (0.5, 0.2, 0.3), "factors": (1.0, 2.0), "probabilities": (0.5, 0.6, 0.7), "box": (-1.0, 1.0)},
-    **{
-        "range": 0.3,
-        "shrink": 0.3,
-        "rho": 0.3,
-        "damping": 0.3,
-        "theta_star": (0.0, 1.0),
-        "matrix": ((0.5, 0.5), (0.5, 0.5)),
-    },
+    **{name: 0.3 for name in ("range", "shrink", "rho", "damping")},
+    **{name: 0.3 for name in ("kl_target", "sigma", "distance_target", "proximal")},
+    **{"theta_star": (0.0, 1.0), "matrix": ((0.5, 0.5), (0.5, 0.5))},
 }
 """All settings that are real numbers, each with a value."""
 OTHERS = {

@@ -68,6 +68,7 @@ def fed_kl(sigma: float, proximal: float):
             s, a = o.seen[b, t], o.action[b, t]
             ahead = sum(0.8**h * o.reward[b, h] * o.alive[b, h] for h in range(t, 5))
             ratio = chances(theta)[s, a] / chances(old)[s, a]
+            ratio = ratio if 1e-8 < ratio < 10 else 0.0  # beyond the bounds it has no slope
             total = total + ratio * ahead * score(theta, s, a) / len(steps)
             for policy, weight in ((old, beta), (anchor, sigma / 2 / np.sqrt(far[s]) if far[s] > 1e-8 else 0.0)):
                 slope = np.zeros((3, 2))

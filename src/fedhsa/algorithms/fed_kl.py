@@ -16,6 +16,7 @@ from .schedules import step_at
 
 LEAST_KL = 1e-8
 """Below it the root of a divergence has no slope."""
+LEAST_RATIO, MOST_RATIO = 1e-8, 10.0
 LEAST_PENALTY, MARGIN = 1e-8, 1.1
 
 
@@ -37,17 +38,18 @@ class FedKL(AbstractLocalSteps):
       - \sigma\, \frac1n \sum_t \sqrt{\max(KL_t(\pi_{\bar\theta} \,\|\, \pi_\theta),\, 10^{-8})}
       - \tfrac\mu2 |\theta - \bar\theta|^2$$
 
-    with the mean over the $n$ actions of the batch and the advantages $A_t$ of the problem's estimator. The server adds
-    the mean displacement. Both penalties adapt after every batch and stay with the agent: $\beta$ halves where the mean
-    $KL(\pi_{old} \,\|\, \pi_\theta)$ is below `kl_target` by more than a tenth and doubles where it is above, and so
-    does $\sigma$ with the mean root and `distance_target`, but never below where it began; both are at most 20.
+    with the mean over the $n$ actions of the batch, ratios of at most 10, and the advantages $A_t$ of the problem's
+    estimator. The server adds the mean displacement. Both penalties adapt after every batch and stay with the agent:
+    $\beta$ halves where the mean $KL(\pi_{old} \,\|\, \pi_\theta)$ is below `kl_target` by more than a tenth and
+    doubles where it is above, and so does $\sigma$ with the mean root and `distance_target`, but never below where it
+    began; both are at most 20.
 
     Its limits: `sigma=0` is FedAvg, `sigma=0` with `proximal=mu` is FedProx.
 
-    Objective, distance and adaptation are those of the authors' public code, which also bounds the ratio by 10 and
-    $\beta$ by the largest advantage divided by the divergence, fits a critic for the advantages (GAE), takes
-    minibatches in its epochs and weighs agents by the steps they have played; here epochs take the whole batch, and
-    agents count equally. Where $\beta$ begins is not known.
+    Objective, distance and adaptation are those of the authors' public code, which also bounds $\beta$ by the largest
+    advantage divided by the divergence, fits a critic for the advantages (GAE), takes minibatches in its epochs and
+    weighs agents by the steps they have played; here epochs take the whole batch, and agents count equally. Where
+    $\beta$ begins is not known.
 
     **Arguments:**
 
@@ -109,7 +111,7 @@ class FedKL(AbstractLocalSteps):
                 near = agent.kl(old, theta, o)
                 far = agent.kl(theta_bar, theta, o, root)
                 apart = self.proximal / 2 * jnp.sum((theta - theta_bar) ** 2)
-                return agent.surrogate(theta, old, o) - penalties.beta * near - penalties.sigma * far - apart
+                return agent.surrogate(theta, old, o, bounded) - penalties.beta * near - penalties.sigma * far - apart
 
             def epoch(theta, _):
                 return agent.project(theta + eta * jax.grad(objective)(theta)), None
@@ -124,6 +126,11 @@ class FedKL(AbstractLocalSteps):
 
     def _bounded(self, penalty, least):
         return jnp.clip(penalty, least, self.max_penalty)
+
+
+def bounded(ratio: Any) -> Any:
+    """The ratio of two probabilities, which no longer pulls once it is too large."""
+    return jnp.clip(ratio, LEAST_RATIO, MOST_RATIO)
 
 
 def root(kl: Any) -> Any:

@@ -44,8 +44,8 @@ class _StandIn(AbstractAgent):
     def kl(self, old, new, o, /, of=identity):
         return of(jnp.sum((new - old) ** 2))
 
-    def surrogate(self, theta, old, o, /):
-        return jnp.sum(theta - old)
+    def surrogate(self, theta, old, o, /, of=identity):
+        return of(jnp.sum(theta - old))
 
 
 class _Bits(AbstractSource):
@@ -70,10 +70,10 @@ class _CountedAgent(AbstractAgentWrapper):
     def weighted_operator(self, theta, o, weights, /):
         return _named("operator_evaluation", self.agent.weighted_operator)(theta, o, weights)
 
-    def surrogate(self, theta, old, o, /):
+    def surrogate(self, theta, old, o, /, of=identity):
         # What counts is its gradient, for which a name on the surrogate itself would appear twice, there and back.
         mark = _named("operator_evaluation", jnp.sum)(jax.lax.stop_gradient(theta))
-        return self.agent.surrogate(theta, old, o) + 0 * mark
+        return self.agent.surrogate(theta, old, o, of) + 0 * mark
 
     def observe(self, theta, o, /):
         if not isinstance(self.agent.source, AbstractControlled):

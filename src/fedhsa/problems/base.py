@@ -149,8 +149,11 @@ class AbstractPolicyAgent(AbstractControlledAgent):
         """
 
     @abc.abstractmethod
-    def surrogate(self, theta: Any, old: Any, o: Observation, /) -> Any:
-        r"""The mean of $\pi_\theta / \pi_\text{old}$ times the advantage over the actions taken under `old`."""
+    def surrogate(self, theta: Any, old: Any, o: Observation, /, of: Callable = identity) -> Any:
+        r"""The mean of $\pi_\theta / \pi_\text{old}$ times the advantage over the actions taken under `old`.
+
+        Or with a function `of` that ratio, such as one that bounds it.
+        """
 
 
 class AbstractAgentWrapper(AbstractPolicyAgent):
@@ -196,8 +199,8 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     def kl(self, old, new, o, /, of=identity):
         return self.agent.kl(old, new, o, of)
 
-    def surrogate(self, theta, old, o, /):
-        return self.agent.surrogate(theta, old, o)
+    def surrogate(self, theta, old, o, /, of=identity):
+        return self.agent.surrogate(theta, old, o, of)
 
     def visited(self, o, /):
         """Which coordinates an observation is about, of agents that tell."""
@@ -290,8 +293,8 @@ class FlatAgent(AbstractAgentWrapper):
     def kl(self, old, new, o, /, of=identity):
         return self.agent.kl(self.unravel(old), self.unravel(new), o, of)
 
-    def surrogate(self, theta, old, o, /):
-        return self.agent.surrogate(self.unravel(theta), self.unravel(old), o)
+    def surrogate(self, theta, old, o, /, of=identity):
+        return self.agent.surrogate(self.unravel(theta), self.unravel(old), o, of)
 
 
 class ConstrainedAgent(AbstractAgentWrapper):

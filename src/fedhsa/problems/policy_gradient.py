@@ -144,9 +144,9 @@ class PolicyGradientAgent(AbstractPolicyAgent):
         apart = jax.vmap(jax.vmap(self.policy.kl, (None, None, 0)), (None, None, 0))(old, new, o.seen)
         return jnp.sum(o.alive * of(apart)) / jnp.sum(o.alive)
 
-    def surrogate(self, theta, old, o, /):
+    def surrogate(self, theta, old, o, /, of=identity):
         ratio = jnp.exp(self.log_probs(theta, o) - jax.lax.stop_gradient(self.log_probs(old, o)))
-        return jnp.sum(ratio * o.alive * jax.lax.stop_gradient(self.advantages(old, o))) / jnp.sum(o.alive)
+        return jnp.sum(of(ratio) * o.alive * jax.lax.stop_gradient(self.advantages(old, o))) / jnp.sum(o.alive)
 
     def project(self, theta, /):
         return self.policy.project(theta)
