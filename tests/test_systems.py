@@ -27,9 +27,8 @@ COMMANDS = [shlex.split(command) for command in re.findall(r"`(fedhsa [^`]+)`", 
 RUNS = [words[2:] for words in COMMANDS if words[1] == "run"]
 REFERENCES = 56
 """How many the paper has."""
-GIVEN = {"step_size": 0.1, "local_steps": 10, "num_agents": 5, "num_components": 3, "theta_star": np.zeros(2)} | {
-    "sizes": (2, 3)
-}
+GIVEN = {"step_size": 0.1, "local_steps": 10, "num_agents": 5, "num_components": 3}
+GIVEN |= {"theta_star": np.zeros(2), "sizes": (2, 3)}
 """What the algorithms of a command may need of flags and problem."""
 
 

@@ -96,7 +96,8 @@ class Stationary(AbstractStudy):
 
     def linearised(self, cohort: Problem) -> Problem:
         """Agents whose operators have the same values and slopes at the minimum: their stationary mean is exact."""
-        law, (theta,), agents = self.law(cohort), cohort.theta_star, cohort.agents
+        law, (theta,) = self.law(cohort), cohort.theta_star
+        agents: Any = cohort.agents
         x, y = agents.inputs[..., 0], agents.labels
         value = y * x / (1 + np.exp(y * x * theta)) - self.regularisation * theta
         A = np.repeat(law.curvature[:, None], 2, axis=1)
