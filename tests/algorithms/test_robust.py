@@ -197,3 +197,46 @@ def test_robust_fed_q_learns_the_optimal_table_beside_hostile_agents():
         ends.append(fh.simulate(problem, attacked, rounds=60, theta=np.zeros(6)).error[0])
     assert not ends[0][-1] < ends[0][0]
     assert ends[1][-1] < 1e-2 * ends[1][0]
+
+
+@pytest.mark.slow
+def test_agents_that_act_at_random_do_what_the_parameter_zero_does():
+    rng = np.random.default_rng(0)
+    model = fh.environments.Model(rng.dirichlet(np.ones(3), size=(2, 3, 2)), rng.random((2, 3, 2)), 0.8)
+    problem = fh.problems.policy_gradient.from_model(model, horizon=6, batch=2)
+    at_random = fh.Byzantine(fh.SynchronisedSA(0.5), (0, 1), fh.attacks.RandomAction())
+
+    def moved(algorithm, theta):
+        return fh.simulate(problem, algorithm, rounds=1, theta=theta).theta[0]
+
+    assert np.array_equal(moved(at_random, np.zeros((3, 2))), moved(fh.SynchronisedSA(0.5), np.zeros((3, 2))))
+    far = np.array([[9.0, -9.0]] * 3)
+    assert np.abs(moved(fh.SynchronisedSA(0.5), far) - far).max() < 1e-3  # it always does the same, and scores vanish
+    assert np.abs(moved(at_random, far) - far).max() > 0.1
+    with pytest.raises(TypeError, match="`attack` is for agents that act by a policy, got QuadraticAgent"):
+        fh.simulate(quadratic().problem, at_random, rounds=1)
+
+
+@pytest.mark.slow
+def test_the_inner_steps_of_a_round_end_when_the_law_of_episodes_has_changed_too_much():
+    rng = np.random.default_rng(0)
+    model = fh.environments.Model(rng.dirichlet(np.ones(3), size=(2, 3, 2)), rng.random((2, 3, 2)), 0.8)
+    problem = fh.problems.policy_gradient.from_model(model, horizon=6, batch=2)
+    one, never, soon = (
+        fh.simulate(problem, fh.FedPGBR(0.5, 2, inner, max_log_weight=bound), rounds=1, key=4).theta[0]
+        for inner, bound in ((1, None), (6, None), (6, 1e-9))
+    )
+    assert np.array_equal(one, soon)  # the first step is taken where the round begins
+    assert not np.array_equal(one, never)
+
+
+def test_one_agent_leads_and_is_needed():
+    for wrap in (
+        lambda a: fh.Partial(a, fh.sampling.Bernoulli(0.5)),
+        lambda a: fh.Robust(a, MEDIAN),
+        lambda a: fh.Weighted(a, [1.0, 2.0]),
+    ):
+        with pytest.raises(TypeError, match="agent 0 plays the part of the server there"):
+            wrap(fh.FedPGBR(0.1))
+    with pytest.raises(ValueError, match=r"`rule` must be one of `fedhsa\.rules`"):
+        fh.FedPGBR(0.1, rule="median")

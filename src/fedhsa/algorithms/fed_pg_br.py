@@ -39,7 +39,8 @@ class FedPGBR(AbstractAlgorithm):
 
     An observation of a policy is a batch of $b$ episodes, so that $B = m b$ in the paper. There $B$ varies from round
     to round, and the authors' code steps by Adam, weighs single actions instead of episodes, and ends a round early
-    when the weights leave $1 \pm 0.005$; here $B$ is fixed, steps are plain and weights may be bounded.
+    when the mean of these weights leaves $1 \pm 0.005$; here $B$ is fixed, steps are plain, and weights are those of
+    episodes, for which there are two bounds.
 
     All agents observe as much as agent 0 does, though only its own steps count: agent 0 must be honest, and is needed
     in every round. The costs are those of agent 0.
@@ -51,6 +52,7 @@ class FedPGBR(AbstractAlgorithm):
     - `max_inner`: the largest $N$.
     - `rule`: of `fedhsa.rules`. Default: the mean.
     - `max_weight`: the bound of $w$. Default: none.
+    - `max_log_weight`: a round's steps end when the mean of $|\log w|$ over an observation is larger. Default: never.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3, heterogeneity=0.0)
@@ -67,6 +69,7 @@ class FedPGBR(AbstractAlgorithm):
     max_inner: int = eqx.field(static=True, default=10)
     rule: AbstractRule | None = None
     max_weight: float | None = None
+    max_log_weight: float | None = None
 
     demands = Demand.ONE_AGENT_LEADS
 
@@ -75,6 +78,8 @@ class FedPGBR(AbstractAlgorithm):
         _check.count("batches", self.batches)
         _check.count("max_inner", self.max_inner)
         check_max_weight(self.max_weight)
+        if self.max_log_weight is not None:
+            _check.scalar("max_log_weight", self.max_log_weight, above=0.0)
         if self.rule is not None and not isinstance(self.rule, AbstractRule):
             raise ValueError(
                 f"`rule` must be one of `fedhsa.rules`, like `ConcentrationFilter(0.1)`, got {self.rule!r}."
@@ -113,18 +118,21 @@ class FedPGBR(AbstractAlgorithm):
         theta_0, eta, N = memory.theta, step_at(self.step_size, round.index), self.steps(round)
         trusted = jnp.any(mu != 0).astype(mu.dtype)
 
-        def step(theta, at):
-            n, o = at
+        def step(state, at):
+            (theta, going), (n, o) = state, at
             o = agent.observe(theta, o)
+            going &= (n < N) & self._near(agent.log_ratio(theta_0, theta, o))
             before = operator_elsewhere(agent, theta_0, o, theta, self.max_weight)
             v = agent.operator(theta, o) - trusted * (before - mu)
-            return jnp.where(n < N, agent.project(theta + eta * v), theta), None
+            return (jnp.where(going, agent.project(theta + eta * v), theta), going), None
 
         rest = tree.take(block, slice(self.batches, None))
-        theta, _ = jax.lax.scan(
-            step, theta_0, (jnp.arange(self.max_inner, dtype=mu.dtype), rest), length=self.max_inner
-        )
+        numbered = jnp.arange(self.max_inner, dtype=mu.dtype), rest
+        (theta, _), _ = jax.lax.scan(step, (theta_0, jnp.array(True)), numbered, length=self.max_inner)
         return jnp.where(round.agent == 0, theta - theta_0, jnp.zeros_like(theta)), memory
+
+    def _near(self, log_weights: Any) -> Any:
+        return True if self.max_log_weight is None else jnp.mean(jnp.abs(log_weights)) <= self.max_log_weight
 
     def _follow(self, server, replies, round):
         return server._replace(theta=server.theta + replies.values[0])

@@ -26,6 +26,7 @@ from ..paper.sampling import Sampling
 from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
 from ..rl.fed_dvr_q import DoublyReduced
+from ..rl.fed_pg_br import RobustGradients
 from ..rl.importance import Importance
 from ..rl.npg import NaturalGradients
 from ..rl.one_shot import OneShot
@@ -105,7 +106,16 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
     field += [Stationary(), Personal()]
     variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
-    rl = [Importance(), OneShot(), QAvg(), FedSARSA(), TwoPhases(), DoublyReduced(), NaturalGradients()]
+    rl = [
+        Importance(),
+        OneShot(),
+        QAvg(),
+        FedSARSA(),
+        TwoPhases(),
+        DoublyReduced(),
+        NaturalGradients(),
+        RobustGradients(),
+    ]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
 
 

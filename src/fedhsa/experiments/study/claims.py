@@ -160,6 +160,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "with them do not move it. A robust rule for operators is biased where agents differ, one for displacements is "
         "not; both lose in noise what the rule loses, times the local steps.",
     ),
+    46: (
+        "FedPG-BR",
+        "More agents learn CartPole with fewer trajectories each, and three hostile ones of ten change nothing, where "
+        "the plain mean of gradients fails.",
+    ),
     50: (
         "SCAFFOLD's stationary law",
         "To first order in the step, SCAFFOLD's variance is that of averaged gradients, and it and the bias fall as "
