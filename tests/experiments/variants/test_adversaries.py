@@ -1,6 +1,7 @@
 """FedHSA with hostile agents."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -67,6 +68,14 @@ def test_the_summary_and_the_figure_say_what_was_found(tmp_path):
     assert len(STUDY.table(outcome)["rule"]) == len(outcome.facts["rows"]) + len(outcome.facts["costs"])
 
 
+def test_what_diverges_is_kept_and_shown(tmp_path):
+    outcome = made()
+    rows = [row | {"error": None} if row["size"] == 30 else row for row in outcome.facts["rows"]]
+    diverged = Outcome(outcome.arrays, json.loads(json.dumps(outcome.facts | {"rows": rows}, allow_nan=False)))
+    assert failing(diverged) == {c for c in failing(diverged) if "30" in c}
+    assert len(STUDY.draw(diverged).axes) == 3
+
+
 def test_a_falsified_average_leads_to_its_own_root():
     """Against a general solver for the zero of what the server averages."""
     problem = STUDY.problem()
@@ -99,3 +108,4 @@ def test_it_runs_and_all_checks_pass():
     study = dataclasses.replace(STUDY.quick(), seeds=16)
     outcome = study.run(Runner())
     assert [c.name for c in study.checks(outcome) if c.verdict == "fail"] == []
+    assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
