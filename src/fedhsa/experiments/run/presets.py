@@ -26,6 +26,7 @@ from ..paper.sampling import Sampling
 from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
 from ..rl.fed_dvr_q import DoublyReduced
+from ..rl.fed_kl import KLPenalties
 from ..rl.fed_pg_br import RobustGradients
 from ..rl.importance import Importance
 from ..rl.npg import NaturalGradients
@@ -114,6 +115,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
         TwoPhases(),
         DoublyReduced(),
         NaturalGradients(),
+        KLPenalties(),
         RobustGradients(),
     ]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}

@@ -154,6 +154,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "Natural policy gradients whose direction is found by ADMM learn as fast per iteration as with the Fisher "
         "matrices of all agents, for d numbers instead of d (d + 1).",
     ),
+    42: (
+        "FedKL",
+        "A price on the divergence from the common policy makes local policy optimisation by heterogeneous agents "
+        "better than FedProx's distance of parameters, and both better than none.",
+    ),
     45: (
         "FedHSA with hostile agents",
         "One hostile agent moves the limit to the root of the falsified operator; lies about displacements that vanish "
