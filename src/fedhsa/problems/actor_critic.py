@@ -55,6 +55,10 @@ class ActorCriticAgent(AbstractControlledAgent):
     target: str = eqx.field(static=True)
     sampling: str = eqx.field(static=True)
 
+    @property
+    def judged_by(self):
+        return "mean_return"
+
     def react(self, theta, state, bits, /):
         assert isinstance(self.source, Restarts)
         key = jax.random.wrap_key_data(bits, impl="threefry2x32")

@@ -25,6 +25,7 @@ from ..paper.proposition import Proposition
 from ..paper.sampling import Sampling
 from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
+from ..rl.a3c import A3C
 from ..rl.fed_dvr_q import DoublyReduced
 from ..rl.fed_kl import KLPenalties
 from ..rl.fed_pg_br import RobustGradients
@@ -117,6 +118,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
         NaturalGradients(),
         KLPenalties(),
         RobustGradients(),
+        A3C(),
     ]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
 

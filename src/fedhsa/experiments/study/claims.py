@@ -180,6 +180,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "Agents that take a part of each step together reach their own roots at any heterogeneity, and do so in a "
         "fraction of the time where they are equal.",
     ),
+    60: (
+        "A3C",
+        "Workers that update a common policy and critic need samples in inverse proportion to their number, with "
+        "independent states and along chains, also if their operators arrive late.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
