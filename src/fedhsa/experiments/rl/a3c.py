@@ -199,12 +199,14 @@ class A3C(AbstractStudy):
         middle.plot(self.agents, first / np.array(self.agents), "--", color="0.6", label="1 / N")
         middle.set(xscale="log", yscale="log", xlabel="workers", title="samples of each to the target")
         figures.ticks(middle, self.agents)
+        figures.plain_numbers(middle)
         middle.legend(frameon=False, fontsize=7)
 
 
 def first_critic_gap(snapshot: Any) -> Any:
     """The critic's gap, of workers that are all alike."""
-    return actor_critic.critic_gap(snapshot._replace(agents=tree.take(snapshot.agents, slice(0, 1))))
+    gap = snapshot.agents.recorders()["critic_gap"]()
+    return gap(snapshot._replace(agents=tree.take(snapshot.agents, slice(0, 1))))
 
 
 def crossing(samples: np.ndarray, part: np.ndarray, level: float) -> float:
