@@ -60,14 +60,14 @@ class A3C(AbstractStudy):
     quick_settings: ClassVar[dict[str, Any]] = {
         "agents": (1, 8),
         "variants": ("Markov",),
-        "num_states": 20,
-        "updates": 3_000,
-        "actor_step": 8.0,
+        "num_states": 40,
+        "updates": 5_000,
+        "actor_step": 10.0,
         "seeds": 24,
     }
 
     def seconds(self) -> float:
-        return 4.0 + len(self.variants) * sum(3.0 + 1e-6 * self.seeds * self.updates * (1 + 4 / n) for n in self.agents)
+        return 4.0 + len(self.variants) * sum(4.5 + 1e-6 * self.seeds * self.updates * (1 + 4 / n) for n in self.agents)
 
     def algorithm(self, num_agents: int, variant: str) -> AbstractAlgorithm:
         r"""One round is an update by every worker: $N$ times the mean, with the steps of the update $k = N t$."""
