@@ -160,7 +160,7 @@ ROOMS = (
 """Where users find what they call."""
 SHARED = {
     *("ValueDistance", "adapt", "as_module", "draw_policy", "Function", "least_squares", "n_step"),
-    *("off_policy_process", "random_process", "value_recorders"),
+    *("identity", "off_policy_process", "random_process", "value_recorders"),
 }
 """What files of the package share and users do not call."""
 

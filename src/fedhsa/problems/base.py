@@ -22,7 +22,7 @@ DEVICE_BYTES = 2**28
 """How much of the agents is moved to the device at once to evaluate their mean operators."""
 
 
-def _identity(value: Any) -> Any:
+def identity(value: Any) -> Any:
     """The value itself."""
     return value
 
@@ -142,14 +142,14 @@ class AbstractPolicyAgent(AbstractControlledAgent):
         r"""$\hat F v$ with $\hat F$ the mean of $\psi \psi^T$ over the actions taken, $\psi$ the score at `theta`."""
 
     @abc.abstractmethod
-    def kl(self, old: Any, new: Any, o: Observation, /, of: Callable = _identity) -> Any:
+    def kl(self, old: Any, new: Any, o: Observation, /, of: Callable = identity) -> Any:
         r"""The mean of $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ over the states that were visited.
 
         Or that of a function `of` it, such as its root.
         """
 
     @abc.abstractmethod
-    def surrogate(self, theta: Any, old: Any, o: Observation, /, of: Callable = _identity) -> Any:
+    def surrogate(self, theta: Any, old: Any, o: Observation, /, of: Callable = identity) -> Any:
         r"""The mean of $\pi_\theta / \pi_\text{old}$ times the advantage over the actions taken under `old`.
 
         Or with a function `of` that ratio, such as one that bounds it.
@@ -196,10 +196,10 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
     def fisher_product(self, theta, o, vector, /):
         return self.agent.fisher_product(theta, o, vector)
 
-    def kl(self, old, new, o, /, of=_identity):
+    def kl(self, old, new, o, /, of=identity):
         return self.agent.kl(old, new, o, of)
 
-    def surrogate(self, theta, old, o, /, of=_identity):
+    def surrogate(self, theta, old, o, /, of=identity):
         return self.agent.surrogate(theta, old, o, of)
 
     def visited(self, o, /):
@@ -290,10 +290,10 @@ class FlatAgent(AbstractAgentWrapper):
     def fisher_product(self, theta, o, vector, /):
         return tree.ravel(self.agent.fisher_product(self.unravel(theta), o, self.unravel(vector)))
 
-    def kl(self, old, new, o, /, of=_identity):
+    def kl(self, old, new, o, /, of=identity):
         return self.agent.kl(self.unravel(old), self.unravel(new), o, of)
 
-    def surrogate(self, theta, old, o, /, of=_identity):
+    def surrogate(self, theta, old, o, /, of=identity):
         return self.agent.surrogate(self.unravel(theta), self.unravel(old), o, of)
 
 
