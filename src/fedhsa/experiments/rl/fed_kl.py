@@ -48,7 +48,7 @@ class KLPenalties(AbstractStudy):
 
     claim: ClassVar[int] = 42
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.8)
-    quick_settings: ClassVar[dict[str, Any]] = {"seeds": 4, "rounds": 6, "local_steps": 40, "steps": (0.01,)}
+    quick_settings: ClassVar[dict[str, Any]] = {"seeds": 8, "rounds": 6, "local_steps": 40, "steps": (0.01,)}
 
     def seconds(self) -> float:
         played = self.rounds * self.local_steps * self.seeds * self.num_agents * self.batch * self.horizon
