@@ -11,6 +11,7 @@ from ..field.fixed_points import FixedPoints
 from ..field.garnet import Garnet
 from ..field.personal import Personal
 from ..field.quadratics import Quadratics
+from ..field.replay import Replay
 from ..field.rounds import Rounds
 from ..field.scaffnew import Probability
 from ..field.speedup import Speedup
@@ -106,7 +107,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
     figures = _paper() if preset == "paper" else _scripts()
     studies = [Proposition(), Cohort(), Sampling(), Corollary(), Drift(), Saturation(), Communication()]
     field = [Garnet(), Speedup(), FixedPoints(), Probability(), Quadratics(), Delays(), Rounds(), Systems()]
-    field += [Stationary(), Personal()]
+    field += [Stationary(), Personal(), Replay()]
     variants = [Boundary(), CompressedStudy(), Participation(), Extrapolation(), OneExchange(), Adversaries()]
     rl = [
         Importance(),

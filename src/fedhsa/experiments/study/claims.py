@@ -180,6 +180,11 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "Agents that take a part of each step together reach their own roots at any heterogeneity, and do so in a "
         "fraction of the time where they are equal.",
     ),
+    52: (
+        "Experience replay",
+        "On autoregressive inputs that forget after 1/epsilon^2 steps, the observations that least squares takes grow "
+        "as 1/epsilon^2 with SGD, of all data or of few, and as 1/epsilon with experience replay.",
+    ),
     60: (
         "A3C",
         "Workers that update a common policy and critic need samples in inverse proportion to their number, with "
