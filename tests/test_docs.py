@@ -23,7 +23,7 @@ LONG = (
     *("README.md", "docs/command-line.md", "docs/compressed.md", "docs/engine.md", "docs/extrapolation.md"),
     *("docs/games.md", "docs/live.md", "docs/mixing.md", "docs/participation.md", "docs/problems.md"),
     *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
-    "docs/tutorial-policies.md",
+    *("docs/adversaries.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
     "examples/pedestrians/README.md",
 )
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""

@@ -26,6 +26,13 @@ LONG = (
         "fedhsa.algorithms.channel",
         "fedhsa.algorithms.finite_sums",
     ),
+    *("fedhsa.theory.laws.curvature", "fedhsa.theory.samples.estimate", "fedhsa.theory.maps.rounds"),
+    *(
+        "fedhsa.problems.policy_gradient",
+        "fedhsa.problems.sarsa",
+        "fedhsa.engine.state",
+        "fedhsa.theory.paper.theorems",
+    ),
 )
 """Modules whose examples take long, beside fast tests of what they show."""
 

@@ -23,7 +23,12 @@ DEVICE_BYTES = 2**28
 
 
 def identity(value: Any) -> Any:
-    """The value itself."""
+    """The value itself.
+
+    !!! example
+        >>> identity(3.0)
+        3.0
+    """
     return value
 
 
