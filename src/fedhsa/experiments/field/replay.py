@@ -16,7 +16,7 @@ from ..study.base import AbstractStudy, Outcome, Runner, Table, columns
 from ..study.checks import Checks
 
 METHODS = ("SGD", "SGD with data drop", "SGD with replay")
-POWERS = dict(zip(METHODS, (2.0, 2.0, 1.0), strict=True))
+POWERS: dict[str, float] = dict(zip(METHODS, (2.0, 2.0, 1.0), strict=True))
 """In which power of 1/epsilon the observations grow, says the source."""
 
 
@@ -95,7 +95,8 @@ class Replay(AbstractStudy):
 
     def ratio(self, outcome: Outcome, above: str, below: str) -> statistics.Estimate:
         """Of observations to the target at the smallest epsilon."""
-        return statistics.ratio(*(outcome.arrays[f"{name}/{min(self.epsilons):g}"] for name in (above, below)))
+        first, second = (outcome.arrays[f"{name}/{min(self.epsilons):g}"] for name in (above, below))
+        return statistics.ratio(first, second)
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
         for name, power in POWERS.items():
