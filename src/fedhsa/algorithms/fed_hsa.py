@@ -35,6 +35,7 @@ class FedHSA(AbstractServerStep):
       \bar g = \tfrac1M \sum_i G_i(\bar\theta, o_{i,0})$$
 
     and the server adds $\alpha_g$ times the mean displacement. Two exchanges per round: operators, then displacements.
+    On `problems.policy_gradient` this is Fast-FedPG.
 
     **Arguments:**
 
@@ -48,7 +49,7 @@ class FedHSA(AbstractServerStep):
         >>> bool(result.error[0, -1] < 1e-20)
         True
 
-    !!! cite "Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1"
+    !!! cite "Zhu, Heath, Mitra (2025), arXiv:2504.11645, Algorithm 1; (2024), arXiv:2409.05291, for Fast-FedPG"
     """
 
     demands = Demand.NOTHING

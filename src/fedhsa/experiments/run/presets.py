@@ -27,12 +27,15 @@ from ..paper.sampling import Sampling
 from ..paper.saturation import Saturation
 from ..paper.sweep import AgentSweep
 from ..rl.a3c import A3C
+from ..rl.fast_fedpg import FastFedPG
 from ..rl.fed_dvr_q import DoublyReduced
 from ..rl.fed_kl import KLPenalties
 from ..rl.fed_pg_br import RobustGradients
+from ..rl.fed_svrpg import FedSVRPG
 from ..rl.importance import Importance
 from ..rl.npg import NaturalGradients
 from ..rl.one_shot import OneShot
+from ..rl.pavg import PAvg
 from ..rl.qavg import QAvg
 from ..rl.sarsa import FedSARSA
 from ..rl.two_phases import TwoPhases
@@ -121,6 +124,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
         RobustGradients(),
         A3C(),
     ]
+    rl += [PAvg(), FastFedPG(), FedSVRPG()]
     return {experiment.name: experiment for experiment in (*figures, *studies, *field, *variants, *rl)}
 
 

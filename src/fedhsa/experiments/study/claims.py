@@ -190,6 +190,21 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "Workers that update a common policy and critic need samples in inverse proportion to their number, with "
         "independent states and along chains, also if their operators arrive late.",
     ),
+    70: (
+        "PAvg",
+        "Policies that are averaged in logits or in probabilities after exact local steps reach one limit for all "
+        "numbers of local steps, which earns less in the nominal environment the more heterogeneous the others are.",
+    ),
+    71: (
+        "Fast-FedPG",
+        "Corrected local policy gradients converge linearly to the best policy where plain ones stop beside it, and "
+        "with gradients from episodes the floor of the gap falls as one over the number of agents.",
+    ),
+    72: (
+        "FedSVRPG-M",
+        "Momentum with importance weights has less noise than plain local policy gradients, and less with more agents; "
+        "it leaves the drift of heterogeneous agents as it is, which small local steps remove.",
+    ),
 }
 """Those of other papers, and questions that the paper leaves open."""
 
