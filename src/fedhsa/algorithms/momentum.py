@@ -30,7 +30,8 @@ class MomentumSA(AbstractLocalSteps):
     with $\Delta_i$ the displacements; the server adds $\alpha_g$ times their mean, which is $\lambda u_{t+1}$ with the
     step $\lambda = \alpha_g \eta H$. The first round, which has no past, is one of Local SA. It reduces variance but
     not drift: at a constant step $u = 0$ in the limit, which without noise leaves Local SA's biased point for every
-    $\beta$. The exact convergence claimed for the original must come from steps tied to the horizon.
+    $\beta$, to first order in $\eta$. The exact convergence claimed for the original must come from steps tied to the
+    horizon: a small $\eta$ with a large $\alpha_g$ has little drift, with momentum or without.
 
     The observation was made under $\theta$, and $w = p(o \mid \bar\theta_{t-1}) / p(o \mid \theta)$ makes up for it: 1
     where observations do not depend on the parameter. On `problems.policy_gradient` this is FedSVRPG-M, with a weight

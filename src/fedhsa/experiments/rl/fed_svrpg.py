@@ -129,6 +129,10 @@ class FedSVRPG(AbstractStudy):
         curves = [outcome.arrays[f"at most {clip:g}, step {step:g}"] for clip in (ALL, self.max_weight)]
         return statistics.ratio(*(curve[:, EARLY].mean(1) if early else late(curve, 0.5) for curve in curves))
 
+    def gap(self, outcome: Outcome, clip: float, step: float) -> float:
+        """Where the gap stays, on average."""
+        return float(late(outcome.arrays[f"at most {clip:g}, step {step:g}, gap"], 0.5).mean())
+
     def check(self, outcome: Outcome, checks: Checks) -> None:
         small, large = self.step_sizes[0], self.step_sizes[-1]
         statement = "Episodes, equal agents: power of N with which the floor of |grad J|^2 falls"
@@ -142,9 +146,9 @@ class FedSVRPG(AbstractStudy):
         found = self.unclipped(outcome, small, early=False)
         checks.equals("clipping, in the long run", statement, found, 1.0, slack=0.05)
         for h in self.heterogeneity:
-            with_momentum, without = (self.drift(outcome, h, beta) for beta in (self.beta, 1.0))
-            statement = f"Exact gradients, h = {h:g}: where |grad J|^2 ends, FedSVRPG-M by FedPG"
-            checks.near(f"same drift, h = {h:g}", statement, with_momentum / without, 1.0, tolerance=1e-3)
+            with_momentum, without = (self.drift(outcome, h, beta, self.smaller) for beta in (self.beta, 1.0))
+            statement = f"Exact gradients, h = {h:g}, small local steps: where |grad J|^2 ends, FedSVRPG-M by FedPG"
+            checks.near(f"same drift, h = {h:g}", statement, with_momentum / without, 1.0, tolerance=0.05)
         least, most = min(self.heterogeneity), max(self.heterogeneity)
         growth = self.drift(outcome, least, self.beta) / self.drift(outcome, most, self.beta)
         statement = f"Exact gradients: where |grad J|^2 of FedSVRPG-M ends, h = {least:g} by h = {most:g}"
@@ -167,12 +171,14 @@ class FedSVRPG(AbstractStudy):
             f"power {self.speed_up(outcome):.2f} of N. FedPG's floor is FedSVRPG-M's times {', '.join(less)}.",
             "It is not independent of heterogeneity at a constant step: with exact gradients |grad J|^2 of FedSVRPG-M, "
             f"of FedPG, and of FedSVRPG-M with local steps {self.smaller:g} times smaller and the server's larger ends "
-            f"at {'; '.join(drifts)}. The first two are one point. What removes the drift are small local steps, with "
-            "momentum or without.",
+            f"at {'; '.join(drifts)}. To first order in the local step both methods end at one point. What removes the "
+            "drift are small local steps, with momentum or without.",
             f"Weights that are not clipped make |grad J|^2 {self.unclipped(outcome, large, True):.2f} times as large "
             f"early on at step {large:g}, {self.unclipped(outcome, small, True):.2f} times at step {small:g}; in the "
             f"long run {self.unclipped(outcome, large, False):.2f} and {self.unclipped(outcome, small, False):.2f} "
-            "times.",
+            f"times. But the gap stays at {self.gap(outcome, ALL, large):.1e} then, and at "
+            f"{self.gap(outcome, self.max_weight, large):.1e} with weights up to {self.max_weight:g}: some runs end at "
+            "a bad policy that hardly moves.",
         ]
 
     def table(self, outcome: Outcome) -> Table:
@@ -201,8 +207,9 @@ class FedSVRPG(AbstractStudy):
             "settings are ours, and the steps were chosen after a first look, the larger one so that weights matter. "
             f"Floors are means over the second half of {self.iterations} local steps; early is the first tenth.",
             "FedPG is run as momentum with beta = 1, and all weights as those up to 1e9, so that one compiled program "
-            "serves all. A small gradient alone does not make a policy good: at steps of 10 and without clipping runs "
-            "ended at bad policies that hardly move. The table has the gaps, too.",
+            "serves all. A small gradient alone does not make a policy good; the table has the gaps, too.",
+            "That momentum leaves the drift where it is was expected to hold exactly; it holds to first order in the "
+            "local step, and the check was put to small ones.",
         ]
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
@@ -238,7 +245,8 @@ class FedSVRPG(AbstractStudy):
             right.plot(self.heterogeneity, ends, color=shade, marker=marker, label=name, **style)
         right.set(xscale="log", yscale="log", xlabel="heterogeneity $h$", title="exact gradients, end")
         figures.ticks(right, self.heterogeneity)
-        right.legend(frameon=False, fontsize=6)
+        right.set_ylim(top=right.get_ylim()[1] * 100)  # room for the legend
+        right.legend(frameon=False, fontsize=6, loc="upper left")
 
 
 def drift_label(h: float, beta: float, parts: float) -> str:
