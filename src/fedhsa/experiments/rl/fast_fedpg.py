@@ -138,8 +138,8 @@ class FastFedPG(AbstractStudy):
 
     def gain(self, outcome: Outcome, h: float, batch: int) -> Estimate:
         """FedPG's floor by Fast-FedPG's."""
-        floors = (self.floor(outcome, name, max(self.agents), h, batch) for name in ("LocalSA", "FedHSA"))
-        return statistics.ratio(*floors)
+        plain, corrected = (self.floor(outcome, name, max(self.agents), h, batch) for name in ("LocalSA", "FedHSA"))
+        return statistics.ratio(plain, corrected)
 
     def rates(self, outcome: Outcome, H: int) -> tuple[float, float]:
         """How many powers of e the gap loses per local step, from 1e-6 to 1e-8 and from 1e-8 to 1e-10."""

@@ -122,12 +122,14 @@ class FedSVRPG(AbstractStudy):
     def reduction(self, outcome: Outcome, step: float) -> Estimate:
         """FedPG's floor by FedSVRPG-M's."""
         labels = (f"FedPG, step {step:g}", f"at most {self.max_weight:g}, step {step:g}")
-        return statistics.ratio(*(late(outcome.arrays[label], 0.5) for label in labels))
+        plain, reduced = (late(outcome.arrays[label], 0.5) for label in labels)
+        return statistics.ratio(plain, reduced)
 
     def unclipped(self, outcome: Outcome, step: float, early: bool) -> Estimate:
         """|grad J|^2 with all weights by that with clipped ones, early on or in the long run."""
         curves = [outcome.arrays[f"at most {clip:g}, step {step:g}"] for clip in (ALL, self.max_weight)]
-        return statistics.ratio(*(curve[:, EARLY].mean(1) if early else late(curve, 0.5) for curve in curves))
+        free, clipped = (curve[:, EARLY].mean(1) if early else late(curve, 0.5) for curve in curves)
+        return statistics.ratio(free, clipped)
 
     def gap(self, outcome: Outcome, clip: float, step: float) -> float:
         """Where the gap stays, on average."""
@@ -241,8 +243,8 @@ class FedSVRPG(AbstractStudy):
         ):
             ends = [self.drift(outcome, h, beta, parts) for h in self.heterogeneity]
             shade = figures.COLOURS["LocalSA"] if beta == 1 else colour
-            style: dict[str, Any] = {"linestyle": "-" if parts == 1 else "--", "markersize": 6 if beta == 1 else 3}
-            right.plot(self.heterogeneity, ends, color=shade, marker=marker, label=name, **style)
+            look: dict[str, Any] = {"linestyle": "-" if parts == 1 else "--", "markersize": 6 if beta == 1 else 3}
+            right.plot(self.heterogeneity, ends, color=shade, marker=marker, label=name, **look)
         right.set(xscale="log", yscale="log", xlabel="heterogeneity $h$", title="exact gradients, end")
         figures.ticks(right, self.heterogeneity)
         right.set_ylim(top=right.get_ylim()[1] * 100)  # room for the legend

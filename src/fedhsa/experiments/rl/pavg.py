@@ -151,9 +151,9 @@ class PAvg(AbstractStudy):
             statement = f"SoftPAvg, {world}, kappa = {low:g}: largest part of the best return that is missing"
             checks.at_most(f"best policy, {world}", statement, float(worst), 1e-3)
         for method in self.methods:
-            earned = (outcome.arrays[f"random, {method}, {kappa:g}, centre"] for kappa in (high, low))
+            far, near = (outcome.arrays[f"random, {method}, {kappa:g}, centre"] for kappa in (high, low))
             statement = f"{method}, random: return in the nominal environment, kappa = {high:g} by {low:g}"
-            checks.inside(f"{method}, kappa", statement, statistics.ratio(*earned), 0.0, 1.0)
+            checks.inside(f"{method}, kappa", statement, statistics.ratio(far, near), 0.0, 1.0)
             statement = f"{method}, random, kappa = {high:g}: mean return at the end, E = {most} by E = {least}"
             checks.equals(
                 f"{method}, one limit", statement, self.end(outcome, method), 1.0, slack=0.005, precision=0.01
