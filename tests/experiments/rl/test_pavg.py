@@ -22,7 +22,7 @@ def made(lost: float = 0.1, end: float = 1.0, early: float = 1.0, best: float = 
         arrays[f"{world}, best"] = 8 * wobble
         for method in STUDY.methods:
             for kappa in STUDY.kappas:
-                value = 8 * wobble * (1 - best) - lost * kappa * wobble**2
+                value = 8 * wobble * (1 - best) - (0.001 + lost * kappa) * wobble**2
                 arrays |= {f"{world}, {method}, {kappa:g}, centre": value, f"{world}, {method}, {kappa:g}, mean": value}
     for method in STUDY.methods:
         records = SETTINGS["random", method].iterations // 32 + 1

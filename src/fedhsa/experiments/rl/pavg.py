@@ -151,9 +151,9 @@ class PAvg(AbstractStudy):
             statement = f"SoftPAvg, {world}, kappa = {low:g}: largest part of the best return that is missing"
             checks.at_most(f"best policy, {world}", statement, float(worst), 1e-3)
         for method in self.methods:
-            far, near = (outcome.arrays[f"random, {method}, {kappa:g}, centre"] for kappa in (high, low))
-            statement = f"{method}, random: return in the nominal environment, kappa = {high:g} by {low:g}"
-            checks.inside(f"{method}, kappa", statement, statistics.ratio(far, near), 0.0, 1.0)
+            far, near = (self.lost(outcome, "random", method, kappa) for kappa in (high, low))
+            statement = f"{method}, random: what is lost in the nominal environment, kappa = {high:g} by {low:g}"
+            checks.above(f"{method}, kappa", statement, statistics.ratio(far, near))
             statement = f"{method}, random, kappa = {high:g}: mean return at the end, E = {most} by E = {least}"
             checks.equals(
                 f"{method}, one limit", statement, self.end(outcome, method), 1.0, slack=0.005, precision=0.01
@@ -214,7 +214,9 @@ class PAvg(AbstractStudy):
             "On cliffs ProjPAvg may stop at a policy that stays where it is, at a return of -20, even when all agents "
             "are alike: lives begin in one state, and states that the policy does not visit have no gradient. In a "
             "replay beside this study 41 of 400 first policies ended there. No check is made of ProjPAvg on cliffs.",
-            "Intervals are over cohorts of environments and first policies: nothing else is random.",
+            "Intervals are over cohorts of environments and first policies: nothing else is random. That returns fall "
+            "with kappa is checked by what is missing to the best nominal return; the returns themselves vary so much "
+            "between cohorts that 16 of them do not quite show it for ProjPAvg (0.980 times, 0.960 to 1.0003).",
         ]
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
