@@ -40,11 +40,7 @@ class Personal(AbstractStudy):
 
     claim: ClassVar[int] = 51
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)
-    quick_settings: ClassVar[dict[str, Any]] = {
-        "heterogeneities": (0.0, 1.0),
-        "rounds": 14_000,
-        "equal_agents": (4, 32),
-    }
+    quick_settings: ClassVar[dict[str, Any]] = {"heterogeneities": (0.0, 1.0), "equal_agents": (10, 60)}
 
     def seconds(self) -> float:
         agents = 2 * len(self.heterogeneities) * self.num_agents + sum(self.equal_agents)
