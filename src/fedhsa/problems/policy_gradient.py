@@ -17,6 +17,7 @@ from ..environments.parametric import (
     AbstractCategorical,
     AbstractParametricPolicy,
     Categorical,
+    DirectTable,
     Gaussian,
     SoftmaxTable,
     mlp,
@@ -365,12 +366,16 @@ PHYSICS: dict[str, tuple[str, Mapping[str, float]]] = {
 }
 """Environments of gymnax by our names, and by what part of its value a constant differs between agents."""
 
+TABLES = {"softmax": SoftmaxTable, "direct": DirectTable}
+"""The policies of finite worlds, by name."""
+
 
 def random(
     num_agents: int = 10,
     dim: int | None = None,
     *,
     environment: str = "random",
+    table: str = "softmax",
     estimator: str = "gpomdp",
     horizon: int | None = None,
     batch: int = 8,
@@ -388,6 +393,8 @@ def random(
       table. Elsewhere the width of the network's two hidden layers; default: 16.
     - `environment`: a finite world, one of `fedhsa list environments`, with a softmax table as policy; or "cart-pole",
       "acrobot", "pendulum" or "mountain-car", played in JAX by a network. Further arguments are the environment's.
+    - `table`: what the table of a finite world has: `"softmax"`, logits, or `"direct"`, the probabilities themselves,
+      to which agents go back after each local step.
     - `estimator`, `batch`, `baseline`, `entropy`: as for `from_model`.
     - `horizon`: the most steps of an episode. Default: 100 in finite worlds, 200 elsewhere.
     - `heterogeneity`: 0 for equal agents; 1 for constants of nature that differ by up to a half.
@@ -400,8 +407,9 @@ def random(
     if environment in ENVIRONMENTS:
         model = world(environment, num_agents, heterogeneity, key, options)
         settings["horizon"] = 100 if horizon is None else horizon
+        _check.choice("table", table, tuple(TABLES))
         if dim is None:
-            return from_model(model, **settings)
+            return from_model(model, TABLES[table](model.num_states, model.num_actions), **settings)
         linear = eqx.nn.Linear(dim, model.num_actions, use_bias=False, key=as_key(key))
         linear = eqx.tree_at(lambda part: part.weight, linear, np.zeros((model.num_actions, dim)))  # all actions alike
         return from_model(
