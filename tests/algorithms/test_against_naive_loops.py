@@ -11,8 +11,10 @@ METHODS = {"FedHSA": (fh.FedHSA, naive.fed_hsa), "LocalSA": (fh.LocalSA, naive.l
 @pytest.mark.parametrize(
     ("method", "case"),
     [
-        *(("FedHSA", case) for case in CASES),
+        ("FedHSA", "td"),
         ("LocalSA", "quadratic"),
+        # The table of methods has each of them on its own observations, so that the others are slow tests here.
+        *(pytest.param("FedHSA", case, marks=pytest.mark.slow) for case in CASES if case != "td"),
         *(pytest.param("LocalSA", case, marks=pytest.mark.slow) for case in CASES if case != "quadratic"),
     ],
 )

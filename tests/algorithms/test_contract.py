@@ -20,6 +20,7 @@ SHOWN_BY_OTHERS = {
     "LocalSA, losses": "FedHSA, losses",
     "FedHSA, over the air": "LocalSA, over the air",
     "LocalSA, random delays": "A3C",
+    "FedNPGADMM": "FedNPGADMM, three iterations",
     "FedHSA, half of the agents": "FedHSA, half of the agents after all gave their operators",
     "Weighted(FedHSA)": "Weighted(LocalSA)",
     "ServerMomentum(LocalSA)": "ServerMomentum(FedHSA)",

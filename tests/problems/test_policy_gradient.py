@@ -255,6 +255,7 @@ def test_agents_go_back_to_where_they_may_be_after_each_local_step():
         np.testing.assert_allclose(found.theta[0], theta, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_engine_and_network_play_the_same_episodes():
     problem = pg.from_model(MODEL, horizon=T, batch=2)
     method = fh.MomentumSA(0.3, 2, 0.5, max_weight=1.2)

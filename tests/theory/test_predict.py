@@ -16,9 +16,12 @@ CONSTANT = [name for name, algorithm in ALGORITHMS.items() if isinstance(algorit
 
 
 def every_pair():
-    """Every method on every problem; of the nonlinear ones, which take long, one is quick enough for the fast tests."""
+    """Every method on every problem; the fast tests have the paper's two on the linear ones, the others on one each."""
+    fast = {("logistic", "FedHSA"), ("td", "FedHSA, server step"), ("quadratic", "LocalSA, server step")}
+    fast |= {("finite-sum", "SynchronisedSA")}
+    fast |= set(itertools.product(("quadratic", "td", "finite-sum"), ("FedHSA", "LocalSA")))
     for case, name in itertools.product(CASES, CONSTANT):
-        slow = case == "q-learning" or (case == "logistic" and name != "FedHSA")
+        slow = (case, name) not in fast
         yield pytest.param(case, name, marks=[pytest.mark.slow] if slow else [])
 
 
