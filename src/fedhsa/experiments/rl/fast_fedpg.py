@@ -57,6 +57,8 @@ class FastFedPG(AbstractStudy):
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
     quick_settings: ClassVar[dict[str, Any]] = {
         "local_steps": (20,),
+        "heterogeneity": (1.0,),
+        "longer": 5,
         "agents": (1, 8),
         "noisy": (),
         "kernels": False,

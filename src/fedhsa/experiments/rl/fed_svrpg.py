@@ -48,7 +48,7 @@ class FedSVRPG(AbstractStudy):
     """Of kernels and rewards, with exact gradients."""
     smaller: float = 10.0
     """The local step is divided by so much, and the server's multiplied."""
-    exact_iterations: int = 8000
+    exact_iterations: int = 1600
     entropy: float = 0.2
     batch: int = 2
     horizon: int = 24
@@ -58,7 +58,11 @@ class FedSVRPG(AbstractStudy):
 
     claim: ClassVar[int] = 72
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
-    quick_settings: ClassVar[dict[str, Any]] = {"agents": (1, 10), "iterations": 600}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "agents": (1, 10),
+        "clips": (1.2, ALL),
+        "heterogeneity": (0.5, 1.0),
+    }
 
     def seconds(self) -> float:
         played = sum(self.agents) + len(self.step_sizes) * (len(self.clips) + 1) * self.num_agents
