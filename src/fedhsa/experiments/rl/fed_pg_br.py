@@ -166,11 +166,11 @@ class RobustGradients(AbstractStudy):
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         agents, robust, plain = figure.subplots(1, 3, sharey=True)
-        palette = dict(zip((1, 3, 10), figures.FALLBACK, strict=False))
+        palette = dict(zip(self.agents, figures.FALLBACK, strict=False))
         for K in self.agents:
-            self._curve(agents, outcome, BR, NOBODY, K, palette.get(K, "0.5"))
+            self._curve(agents, outcome, BR, NOBODY, K, palette[K])
         many = max(self.agents)
-        self._curve(agents, outcome, PLAIN, NOBODY, many, palette.get(many, "0.5"), linestyle=figures.DOTS)
+        self._curve(agents, outcome, PLAIN, NOBODY, many, palette[many], linestyle=figures.DOTS)
         colours = dict(zip(self.attacks, ("0.3", *figures.FALLBACK), strict=False))
         for ax, method in ((robust, BR), (plain, PLAIN)):
             for attack in self.attacks:
@@ -180,7 +180,7 @@ class RobustGradients(AbstractStudy):
             ax.axhline(self.target, color="0.6", linewidth=0.8)
             ax.set(xlabel="trajectories per agent", ylim=(0, BEST * 1.02))
         agents.set(ylabel="return", xscale="log")
-        entries = {f"K = {K}": {"color": palette.get(K, "0.5")} for K in self.agents}
+        entries = {f"K = {K}": {"color": palette[K]} for K in self.agents}
         entries |= {PLAIN: {"color": "0.2", "linestyle": figures.DOTS}}
         entries |= {attack: {"color": colours[attack], "marker": "s", "linestyle": "none"} for attack in self.attacks}
         figures.legend(figure, entries, 4)
