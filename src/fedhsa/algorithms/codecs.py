@@ -230,7 +230,7 @@ class Uniform(AbstractCodec):
         >>> codec.scaled(0.5).range
         1.5
 
-    !!! cite "Salgia, Chi (2024), arXiv:2408.16981, as recalled: its text was not available for a check"
+    !!! cite "Salgia, Chi (2024), arXiv:2408.16981, whose text could not be read for a check"
     """
 
     range: float

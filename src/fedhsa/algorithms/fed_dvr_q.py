@@ -66,9 +66,9 @@ class FedDVRQ(AbstractLocalSteps):
 
     The paper has equal agents. It chooses $I = \lceil 2/(\eta(1-\gamma)) \rceil$, samples for recentring
     $M B n_k \propto 4^k$, a range $\propto 2^{-k}/(1-\gamma)$ and $B \propto 1/(M (1-\gamma)^2)$, up to logarithms,
-    and about $\log_2 \frac{1}{(1-\gamma)\epsilon}$ epochs for an error of $\epsilon$. Its text was not available for
-    a check: the rule and these orders are as recalled, the constants are left to the user. With heterogeneous agents
-    the limit is the root of the average operator: batches move only once, so there is no drift.
+    and about $\log_2 \frac{1}{(1-\gamma)\epsilon}$ epochs for an error of $\epsilon$. Its text could
+    not be read: rule and orders are unchecked, and the constants are left to the user. With heterogeneous agents the
+    limit is the root of the average operator: batches move only once, so there is no drift.
 
     **Arguments:**
 

@@ -120,7 +120,7 @@ class GeometricMedian(AbstractRule):
         [1.0, 1.0]
 
     !!! cite "As a rule Pillutla, Kakade, Harchaoui (2022), arXiv:1912.13445; as a method Vardi, Zhang (2000), PNAS 97"
-        Of both the form is recalled; that the point is the minimum is tested against a general optimiser.
+        Neither text could be read for a check; that the point is the minimum is tested against a general optimiser.
     """
 
     iterations: int = eqx.field(static=True, default=60)

@@ -40,7 +40,7 @@ class VarianceReducedSA(AbstractLocalSteps):
         >>> fedhsa.cost(problem, VarianceReducedSA(0.1, local_steps=5, batch=20))
         Cost(exchanges=2, floats_down=6, floats_up=6, samples=25, evaluations=30)
 
-    !!! cite "Khamaru et al. (2020), arXiv:2003.07337, for one agent; from memory, only its abstract could be read"
+    !!! cite "Khamaru et al. (2020), arXiv:2003.07337, for one agent; only its abstract could be read"
     """
 
     batch: int = eqx.field(static=True)

@@ -221,8 +221,8 @@ class DoublyReduced(AbstractStudy):
     def notes(self) -> list[str]:
         return [
             "Salgia and Chi, The sample-communication complexity trade-off in federated Q-learning, NeurIPS 2024, "
-            "arXiv:2408.16981. Its text was not available to us: the rule and the orders of its parameters are as "
-            "recalled, and that its experiments compare with Fed-SynQ and vary agents and horizon is from a published "
+            "arXiv:2408.16981. Its text could not be read: the rule and the orders of its parameters are "
+            "unchecked, and that its experiments compare with Fed-SynQ and vary agents and horizon is from a published "
             "review. Its environment and constants are not known here.",
             f"Ours is a dense random process with {self.num_states} states, {self.num_actions} actions and a chance of "
             f"{self.laziness:g} to stay, the same for all agents. Refinements are 2 / (step (1 - discount)), the batch "
