@@ -119,7 +119,7 @@ class FedNPGADMM(AbstractAlgorithm):
 
     Of the paper only the abstract could be read: ADMM replaces the exchange of matrices and sends $O(d)$ numbers in
     each iteration. The formulas are ADMM's for that sum, derived here; that one iteration per round is meant
-    (`inner=1`), and the warm start, could not be checked. With `inner` above 1 an agent keeps $\hat F_i$ during a round.
+    (`inner=1`), and the warm start, could not be checked. With `inner` above 1 an agent keeps $\hat F_i$ for a round.
 
     **Arguments:**
 
