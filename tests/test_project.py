@@ -18,21 +18,26 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(fedhsa.__path__, "fedhsa.
 
 
 LONG = (
+    "fedhsa.algorithms.channel",
+    "fedhsa.algorithms.fed_dvr_q",
+    "fedhsa.algorithms.fed_kl",
+    "fedhsa.algorithms.finite_sums",
+    "fedhsa.algorithms.rules",
+    "fedhsa.comparison.contest",
+    "fedhsa.engine.state",
+    "fedhsa.environments.parametric",
+    "fedhsa.environments.toy_text",
     "fedhsa.problems.experience",
-    *("fedhsa.comparison.contest", "fedhsa.statistics.confidence", "fedhsa.theory.choice", "fedhsa.theory.exact"),
-    *(
-        "fedhsa.theory.paper.measure",
-        "fedhsa.environments.toy_text",
-        "fedhsa.algorithms.channel",
-        "fedhsa.algorithms.finite_sums",
-    ),
-    *("fedhsa.theory.laws.curvature", "fedhsa.theory.samples.estimate", "fedhsa.theory.maps.rounds"),
-    *(
-        "fedhsa.problems.policy_gradient",
-        "fedhsa.problems.sarsa",
-        "fedhsa.engine.state",
-        "fedhsa.theory.paper.theorems",
-    ),
+    "fedhsa.problems.policy_gradient",
+    "fedhsa.problems.sarsa",
+    "fedhsa.statistics.confidence",
+    "fedhsa.theory.choice",
+    "fedhsa.theory.exact",
+    "fedhsa.theory.laws.curvature",
+    "fedhsa.theory.maps.rounds",
+    "fedhsa.theory.paper.measure",
+    "fedhsa.theory.paper.theorems",
+    "fedhsa.theory.samples.estimate",
 )
 """Modules whose examples take long, beside fast tests of what they show."""
 
