@@ -113,8 +113,8 @@ def test_scaffnew_follows_the_average_map_written_by_hand():
 
 
 ELSEWHERE = ("SA", "LocalSVRG", "MCSAG", "MultilevelSA", "ImportanceAveraging")
-ELSEWHERE += ("FedDVRQ", "FedNPG", "FedNPGADMM", "FedKL")
-"""For one agent, for finite sums, with a random number of steps, for tables, with long epochs, and for policies."""
+ELSEWHERE += ("FedPGBR", "FedDVRQ", "FedNPG", "FedNPGADMM", "FedKL")
+"""For one agent, for finite sums, with a random number of steps (twice), for tables, with long epochs, for policies."""
 
 
 @pytest.mark.slow
