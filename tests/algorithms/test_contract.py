@@ -18,6 +18,7 @@ SHOWN_BY_OTHERS = {
     "Scaffnew": "Scaffnew, schedule",
     "FedHSA, sign of differences": "LocalSA, random differences",
     "LocalSA, losses": "FedHSA, losses",
+    "FedPGBR": "FedPGBR, filter, one agent flips signs",
     "FedHSA, over the air": "LocalSA, over the air",
     "LocalSA, random delays": "A3C",
     "FedNPGADMM": "FedNPGADMM, three iterations",

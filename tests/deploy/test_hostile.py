@@ -42,7 +42,7 @@ def run(tmp_path, lie, algorithm=MEDIAN, missing=None):
     ("attack", "lie"),
     [
         (fh.attacks.NotFinite(), lambda x: np.full_like(x, np.nan)),
-        (fh.attacks.SignFlip(1e200), lambda x: -1e200 * x),
+        pytest.param(fh.attacks.SignFlip(1e200), lambda x: -1e200 * x, marks=pytest.mark.slow),
     ],
     ids=["no numbers", "huge numbers"],
 )
