@@ -167,7 +167,8 @@ class RobustGradients(AbstractStudy):
         problem = self.problem(1, self.batch)
         flat = thetas.reshape(-1, thetas.shape[-1])
         with precision("float32"):
-            agent = tree.to_device(tree.take(problem.agents.agent, 0), "float32")
+            wrapper: Any = tree.take(problem.agents, 0)
+            agent = tree.to_device(wrapper.agent, "float32")
             keys = jax.random.split(jax.random.key(self.key, impl="threefry2x32"), len(flat))
             one = functools.partial(_played, tree.unravel_like(problem.like), self.episodes)
             found = eqx.filter_jit(jax.vmap(one, (None, 0, 0)))(agent, jnp.asarray(flat, "float32"), keys)
@@ -253,9 +254,11 @@ class RobustGradients(AbstractStudy):
         ]
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
-        statement = "More agents reach the target with fewer trajectories each: those of many in parts of those of one."
-        fewer = self.trajectories(outcome, BR, max(self.agents)).mean() / self.trajectories(outcome, BR, 1).mean()
-        checks.at_most("speed-up", statement, fewer, 1.0)
+        many = max(self.agents)
+        if self.missed(outcome, BR, many) == 0:  # in few rounds nobody gets there
+            statement = "More agents reach the target with fewer trajectories each: those of many by those of one."
+            fewer = self.trajectories(outcome, BR, many).mean() / self.trajectories(outcome, BR, 1).mean()
+            checks.at_most("speed-up", statement, fewer, 1.0)
         for attack in self.attacks[1:]:
             statement = "FedPG-BR learns as if nobody were hostile: by how much its return at the end is lower."
             lost = 1 - self.end(outcome, BR, attack).mean() / self.end(outcome, BR, NOBODY).mean()
