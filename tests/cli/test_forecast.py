@@ -146,3 +146,11 @@ def test_what_theory_rejects_does_not_stop_a_run():
     schedule = fedhsa.FedHSA(fedhsa.Polynomial(0.1, offset=5.0), local_steps=4)
     found = forecast.Forecast(problem, {"changing": schedule, "constant": fedhsa.FedHSA(0.1, local_steps=4)})
     assert list(found.predictions()) == ["constant"]
+
+
+def test_a_run_that_is_done_does_not_wait_for_a_prediction_that_takes_too_long(monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(forecast, "_predict", lambda problem, algorithm: never.wait())
+    monkeypatch.setattr(forecast, "LATE", 0.01)
+    problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+    assert forecast.Forecast(problem, {"FedHSA": fedhsa.FedHSA(0.1, 2)}).predictions() == {}

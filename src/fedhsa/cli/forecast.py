@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import math
+import threading
 import warnings
 from collections.abc import Mapping
 
@@ -20,6 +21,8 @@ from .settings import RunSettings
 
 PATIENCE = 2.0
 """Seconds that predictions may take away from a run, compilation apart."""
+LATE = 10.0
+"""Seconds that a run which is done waits for predictions that take longer than was expected."""
 
 
 class Forecast:
@@ -33,13 +36,21 @@ class Forecast:
         self.problem, self.algorithms = problem, algorithms
         self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
         if noise_is_known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
-            pool = concurrent.futures.ThreadPoolExecutor(1)
-            self.futures = {name: pool.submit(_predict, problem, a) for name, a in algorithms.items()}
-            pool.shutdown(wait=False)
+            self.futures = {name: concurrent.futures.Future() for name in algorithms}
+            # A thread of its own, which does not keep a command alive that is done.
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        for name, future in self.futures.items():
+            try:
+                future.set_result(_predict(self.problem, self.algorithms[name]))
+            except Exception as error:
+                future.set_exception(error)
 
     def predictions(self) -> dict[str, Prediction]:
-        """The predictions by name, once they are all there."""
-        found = {name: future.result() for name, future in self.futures.items()}
+        """The predictions by name, without those that take far longer than was expected."""
+        concurrent.futures.wait(self.futures.values(), timeout=LATE)
+        found = {name: future.result() for name, future in self.futures.items() if future.done()}
         return {name: prediction for name, prediction in found.items() if prediction is not None}
 
     def announce(self, settings: RunSettings) -> list[str]:
