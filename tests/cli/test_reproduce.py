@@ -157,6 +157,13 @@ def test_kill_9_loses_at_most_the_experiment_under_way(tmp_path):
     assert reused == done
 
 
+def test_the_quick_version_of_a_family_leaves_out_what_takes_long_unless_it_is_named(tmp_path, capsys):
+    assert reproduce("rl", "rl/sarsa", "--quick", "--list", out=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in presets.LONG if name in shown] == ["rl/sarsa"]
+    assert "rl/pavg" in shown
+
+
 @pytest.mark.slow
 def test_the_quick_version_checks_all_ten_claims_says_what_it_is_and_is_not_run_twice(tmp_path, capsys):
     assert reproduce("--quick", out=tmp_path) == 0

@@ -45,14 +45,15 @@ Reproduces the paper's experiments with many seeds and intervals, checks its
 claims by number, and writes one page.
 
 Examples:
-  fedhsa reproduce                          everything, six to seven minutes
+  fedhsa reproduce                          everything, nine to ten minutes
   fedhsa reproduce --quick                  half of it, smaller, in a minute or two
   fedhsa reproduce quadratic/markov         Figure 2b alone
   fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
   fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
   fedhsa reproduce --preset scripts         the authors' public scripts' numbers
   fedhsa reproduce field                    beyond the paper: what the field claims
-  fedhsa reproduce rl/sarsa                 the same for reinforcement learning
+  fedhsa reproduce rl                       the same for reinforcement learning
+  fedhsa reproduce rl --quick               most of it, smaller, in two minutes
   fedhsa reproduce --list                   the experiments and their settings
 
 The output folder gets report.html (open it in a browser; it needs no network),
@@ -125,11 +126,15 @@ def main(args: Sequence[str], console: Console) -> int:
     known = presets.studies(settings.preset)
     if settings.quick:
         known = {name: presets.quick(experiment) for name, experiment in known.items()}
-    chosen = _changed(_choose(known, (*settings.names, *settings.only)), settings)
+    named = (*settings.names, *settings.only)
+    chosen = _choose(known, named)
+    if settings.quick:
+        chosen = {name: e for name, e in chosen.items() if name in named or name not in presets.LONG}
+    chosen = _changed(chosen, settings)
     if settings.list_:
         _list(console, chosen)
         return 0
-    if not (settings.names or settings.only):
+    if not named:
         left_out = presets.LEFT_OUT if settings.quick else ()
         chosen = {n: e for n, e in chosen.items() if n not in left_out and not n.startswith(presets.BEYOND)}
     devices, began = _devices(settings.device), time.perf_counter()

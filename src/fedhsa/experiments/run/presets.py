@@ -265,6 +265,8 @@ LEFT_OUT = (
     *("finite-sum/noiseless", "finite-sum/markov", "finite-sum/agents", "speedup/cohort"),
 )
 """What the quick version does not run unless it is named: the rest suffices for all ten claims."""
+LONG = ("rl/fed-pg-br", "rl/fed-svrpg", "rl/one-shot", "rl/qavg", "rl/sarsa")
+"""What the quick version of a family does not run unless it is named itself: it takes long, however small."""
 BEYOND = ("field/", "rl/")
 """How names of experiments begin that are not about the paper, and run only when they are named."""
 LEAST = {"seeds": 2, "rounds": 4}
