@@ -170,9 +170,9 @@ class A3C(AbstractStudy):
             "actions, 10 features; kernel, rewards and features uniform; tabular softmax; steps that decay with the "
             "powers 3/5 (actor) and 2/5 (critic); 10 runs. Discount, constants of the steps and radius were not found.",
             f"Ours have discount {self.discount:g}, steps of {self.actor_step:g} and {self.critic_step:g}, radius "
-            f"{self.radius:g}; both steps, the target and the slack of the slopes were chosen after a first look at one and sixteen "
-            "workers. "
-            "As printed there, the value ahead in the TD error is that of the state after a possible restart.",
+            f"{self.radius:g}; both steps, the target and the slack of the slopes were chosen after a first look at "
+            "one and sixteen workers. As printed there, the value ahead in the TD error is that of the state after a "
+            "possible restart.",
             "There, workers update shared memory one at a time. Here a round is one update by each of N workers, all "
             "from the same parameter: N times the mean, with the steps of the common counter. Late operators are of 1 "
             f"to {delay} rounds before, up to {delay} N updates.",
