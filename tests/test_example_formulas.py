@@ -6,6 +6,7 @@ import runpy
 import equinox as eqx
 import jax
 import numpy as np
+import pytest
 
 from fedhsa import tree
 from fedhsa.sources import Transition
@@ -36,6 +37,7 @@ def test_a_receivers_moments_are_those_of_its_channel():
         assert (abs(products.mean(0) - expected) < 4 * products.std(0) / np.sqrt(len(x))).all()
 
 
+@pytest.mark.slow
 def test_a_block_of_a_fading_channel_is_its_steps():
     script = example("fading_channel")
     with jax.enable_x64(True):
@@ -69,6 +71,7 @@ def test_alternating_minimisation_solves_both_least_squares_problems():
         np.testing.assert_allclose(laboratory.operator(jax.numpy.asarray(x), 0), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_value_networks_operator_is_the_temporal_difference_times_the_slope_of_the_first_value():
     """Against central differences of V(s) alone: the next value is held fixed, as semi-gradients do."""
     script = example("value_network")

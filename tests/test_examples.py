@@ -204,6 +204,7 @@ def test_private_series_end_at_the_fit_to_all_data_with_fed_hsa_and_elsewhere_wi
     assert ends == pytest.approx(written, abs=6e-4)  # what the README says
 
 
+@pytest.mark.slow
 def test_private_series_come_near_the_fit_to_all_data(series, tmp_path):
     _, pooled = series
     assert np.abs(pooled).max() > 0.5

@@ -253,6 +253,7 @@ def test_the_variate_of_scaffold_counts_absent_agents_as_unchanged():
     np.testing.assert_allclose(server.variate, 1 + 12 / 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_local_step_runs_in_the_clear_mode_too():
     problem = scalar_problem()
     for algorithm in fh.OneExchangeFedHSA(0.1, 1), fh.FedLin(0.1, 1):

@@ -111,6 +111,7 @@ def test_every_demand_and_effect_is_in_the_table():
     assert inside | around >= set(Effect) - {Effect.UNDECLARED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [

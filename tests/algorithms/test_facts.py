@@ -30,6 +30,7 @@ def test_one_agent_makes_fed_hsa_plain_sa(case):
     np.testing.assert_allclose(plain.records["theta"], local, rtol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ONE_FAST)
 def test_one_local_step_makes_all_methods_equal(case):
     problem = CASES[case]().problem

@@ -41,6 +41,7 @@ def weights_of(sampling):
         return np.asarray(many(fh.tree.to_device(sampling, "float64"), keys))
 
 
+@pytest.mark.slow
 def test_agents_with_equal_chances_are_there_as_often_as_they_should_be():
     for sampling, chance in CHANCES:
         there = weights_of(sampling)

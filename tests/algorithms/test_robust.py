@@ -187,6 +187,7 @@ def test_the_limit_under_a_flipped_sign_is_known_exactly():
     assert np.linalg.norm(limit - problem.theta_star) > 1e-3
 
 
+@pytest.mark.slow
 def test_robust_fed_q_learns_the_optimal_table_beside_hostile_agents():
     """Maity and Mitra: the average of equal agents is turned around by two of twenty, the median of means is not."""
     problem = fh.problems.q_learning.random(20, num_states=3, num_actions=2, synchronous=True, heterogeneity=0.0)

@@ -53,6 +53,7 @@ def test_one_shot_averaging_sends_nothing_that_a_channel_could_change():
         fh.Lossy(fh.OneShotAveraging(0.1, 4), 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probability", [1.0, 0.3])
 def test_local_svrg_has_no_noise_floor(probability):
     """Markov observations of unlike agents, a constant step: FedHSA stays at its floor, SVRG goes to the root."""

@@ -206,6 +206,7 @@ def test_the_file_of_a_run_serves_the_analysis_too(tmp_path):
     assert parse(AnalyzeSettings, ["quadratic", "--config", str(config)]).problem == "quadratic"
 
 
+@pytest.mark.slow
 def test_the_figure_is_written_beside_the_curves_of_a_run(said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = said("quadratic", *SMALL, "--algorithm", "FedHSA")

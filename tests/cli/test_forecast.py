@@ -48,6 +48,7 @@ def test_the_manifest_keeps_the_prediction(tmp_path, nothing_drawn):
     assert entry["basis"] == "exact"
 
 
+@pytest.mark.slow
 def test_markov_chains_get_a_predicted_curve_too(tmp_path, nothing_drawn):
     arguments = ["--problem", "td", *SMALL, "--option", "num_states=3", "--algorithm", "FedHSA"]
     assert main(["run", *arguments, "--step-size", "0.1", "--out", str(tmp_path)]) == 0

@@ -52,6 +52,7 @@ def test_a_sweep_that_cannot_be_is_told_in_a_sentence(arguments, message, capsys
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_one_algorithm_of_a_file_several_local_steps_and_says_that_all_diverged(capsys, tmp_path):
     config = tmp_path / "two.toml"
     config.write_text('algorithm = ["FedHSA", "LocalSA"]\nnum_agents = 2\ndim = 2\nrounds = 60\nseeds = 1\n')

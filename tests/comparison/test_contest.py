@@ -75,6 +75,7 @@ def test_with_a_target_the_cost_decides_and_the_error_only_between_equal_costs()
     assert tuning.best.step == 4.0
 
 
+@pytest.mark.slow
 def test_the_step_is_that_of_a_loop_over_all_steps_tried(problem, found):
     key = jax.random.fold_in(jax.random.key(TERMS.key), 0x74756E65)
     for name, make in (("FedHSA", fed_hsa), ("LocalSA", local_sa)):

@@ -7,6 +7,7 @@ SCRIPT = """
 import jax
 jax.config.update("jax_num_cpu_devices", 4)
 import numpy as np
+import pytest
 import fedhsa as fh
 from fedhsa.engine import placement
 
@@ -25,6 +26,7 @@ print("sharded runs agree")
 """
 
 
+@pytest.mark.slow
 def test_agents_and_seeds_spread_over_devices_give_the_same_numbers():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ def test_a_hundred_step_sizes_are_one_program_and_its_gradient_is_that_of_finite
         np.testing.assert_allclose(slope, difference, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_steps_run_on_problems_that_are_traced_and_in_single_precision():
     problems = [fh.problems.td.random(2, 3, 2, key=key) for key in (1, 2)]
     both = jax.tree.map(lambda *leaves: np.stack(leaves), *problems)

@@ -134,6 +134,7 @@ A3C = fh.Delayed(
 )
 
 
+@pytest.mark.slow
 def test_a3c_is_the_loop_in_which_workers_act_at_once_and_their_operators_arrive_late():
     problem = actor_critic.from_model(make_model(), FEATURES, target="restart")
     path, computed = [FLAT], []

@@ -111,6 +111,7 @@ def test_several_agents_table_is_the_fixed_point_of_their_visits_average():
     np.testing.assert_allclose(problem.theta_star.reshape(S, A), Q, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_all_pairs_at_once_lead_to_the_optimal_values_of_the_average_model():
     model = make_model()
     problem = q_learning.from_model(model, synchronous=True)
@@ -211,6 +212,7 @@ def test_sarsas_chain_goes_where_model_and_policy_send_it():
     assert (abs(batches.mean(0) - law.ravel()) < 4 * error + 1e-4).all()
 
 
+@pytest.mark.slow
 def test_sarsa_that_takes_all_actions_alike_is_td_of_that_policy():
     model = make_model()
     controlled = sarsa.from_model(model, FEATURES, inverse_temperature=0.0)
@@ -241,6 +243,7 @@ def _walk(problem, agent, thetas, key):
     return [np.array([int(part) for part in parts]) for parts in zip(*seen, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("corrected", [True, False])
 def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected):
     """FedHSA and FedSARSA as loops over rounds, agents and steps, which act and update in turn."""
@@ -272,6 +275,7 @@ def test_every_local_step_acts_under_the_local_parameter_of_the_moment(corrected
     np.testing.assert_allclose(fh.simulate(problem, method, rounds=rounds, key=key).theta[0], theta_bar, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_engine_debug_mode_and_a_network_with_losses_agree_on_controlled_chains():
     problem = sarsa.from_model(make_model(), FEATURES, inverse_temperature=2.0)
     method = fh.FedHSA(0.1, 3)

@@ -201,6 +201,7 @@ def test_fisher_products_divergences_and_surrogates_are_means_over_the_actions_t
     )
 
 
+@pytest.mark.slow
 def test_gaussian_and_categorical_networks_give_the_laws_they_are_named_after():
     policy, seen = Gaussian(mlp(3, 2, width=4, depth=1), size=2, log_std=-0.3), jnp.array([0.1, -0.4, 0.7])
     old = jax.tree.map(jnp.asarray, policy.start)

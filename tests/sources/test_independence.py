@@ -58,6 +58,7 @@ def test_two_draws_of_one_key_are_independent_where_their_law_says_so(case):
     assert (abs(frequencies(source, draw, law.shape) - law) < 4.5 * error).all()
 
 
+@pytest.mark.slow
 def test_sarsas_next_state_and_next_action_are_drawn_from_streams_of_their_own():
     """The state from the position's bits, the action from these folded with 1, as they are in every recorded run."""
     theta = RNG.normal(size=6)

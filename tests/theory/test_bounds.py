@@ -117,6 +117,7 @@ def markov_run(request):
     return problem, c, algorithm, run
 
 
+@pytest.mark.slow
 def test_theorem_2_and_its_lemmas_hold_in_simulation(markov_run):
     """Means over 40 seeds, below the bounds by much more than their standard errors; this is the calibration."""
     _, c, algorithm, run = markov_run

@@ -137,6 +137,7 @@ class Hidden(fh.AbstractSource):
         return self.source.step(key, state)
 
 
+@pytest.mark.slow
 def test_a_problem_known_only_by_samples_is_sampled_once_and_its_choice_reaches_the_target(monkeypatch):
     """The same problem with a source of which nothing is declared: what it takes is within 30 % of the exact law's."""
     known, drawn = quadratic.random(4, 2, key=1, start="stationary"), []
@@ -213,6 +214,7 @@ def test_choices_reach_their_target_on_random_problems_and_no_neighbour_is_much_
     assert hits >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedules", [False, True])
 def test_the_choice_on_a_lazy_chain_reaches_its_target_and_no_neighbour_is_much_faster(schedules):
     problem, target = td.random(1, 3, 2, key=1, laziness=0.5), 0.1

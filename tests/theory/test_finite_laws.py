@@ -111,6 +111,7 @@ def standard_errors(problem, algorithm, *, rounds, seeds):
     return (run.error.mean(0) - law)[1:] / (run.error.std(0, ddof=1)[1:] / np.sqrt(seeds))
 
 
+@pytest.mark.slow
 def test_simulation_agrees_with_the_independent_law():
     """1000 seeds, every round: within 4 standard errors."""
     problem = td.random(5, 4, 3, key=1).iid()

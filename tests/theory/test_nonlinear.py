@@ -53,6 +53,7 @@ SOME = named(logistic_runs.Case(16, *which, 0.05, 20) for which in (("iid", "Fed
 TARGETS = named(c for c in logistic_runs.CASES if c.M > 1 and c[3:] in GENTLE and c.sampling != "sticky")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
 def test_bias_and_floor_are_those_of_simulation(name):
     """Within 10 %, and four standard errors of the runs, of `logistic_runs`."""

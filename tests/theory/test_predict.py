@@ -179,6 +179,7 @@ def test_a_record_is_predicted_from_its_pieces():
     assert predict(record, fh.FedHSA(0.01, 3)).basis == "samples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fh.LocalSA(0.1, 2), fh.LocalSA(5.0, 20)], ids=["stable", "diverging"])
 def test_predictions_are_json(algorithm):
     values = json.loads(json.dumps(predict(CASES["td"]().problem, algorithm).to_dict(), allow_nan=False))
@@ -227,6 +228,7 @@ def test_rounding_does_not_grow_on_the_way_to_the_floor():
     np.testing.assert_array_less(path[1:], path[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "steps"),
     [

@@ -188,6 +188,7 @@ def test_the_largest_step_of_scalar_agents_is_where_the_contraction_reaches_minu
     assert H > 1 or step == pytest.approx(2 / 0.55, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [by_hand, lambda: heterogeneous(0), lambda: heterogeneous(1)])
 @pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
 def test_the_largest_step_separates_runs_that_converge_from_runs_that_diverge(make, method):

@@ -115,6 +115,7 @@ def test_two_ways_to_write_a_method_have_one_law():
     assert [f.basis for f in found] == ["additive noise"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("laziness", [0.5, 0.9])
 def test_scafflsa_on_chains_has_the_predicted_floor_or_says_what_is_left_out(laziness):
     """Within 4 standard errors and what the law says it leaves out."""
@@ -337,6 +338,7 @@ def test_quantised_replies_have_the_floor_of_runs():
     assert found.floor > plain.floor
 
 
+@pytest.mark.slow
 def test_codes_that_choose_are_played_where_nothing_is_random():
     problem = quadratic.random(4, dim=3).noiseless()
     algorithm = fh.Compressed(fh.FedHSA(0.02, local_steps=3), fh.codecs.TopK(0.34), "none")

@@ -61,6 +61,7 @@ def test_traffic_is_counted_until_the_error_stays_below_the_target():
     assert experiment.reach(outcome, "FedHSA") is None
 
 
+@pytest.mark.slow
 def test_a_small_run_gives_an_outcome_that_can_be_kept_drawn_and_told():
     outcome = TINY.run(Runner())
     outcome = Outcome(outcome.arrays, json.loads(json.dumps(outcome.facts, allow_nan=False)))

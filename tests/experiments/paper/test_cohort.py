@@ -41,6 +41,7 @@ def test_the_variance_is_unbiased_however_short_and_correlated_the_runs():
     assert plain.mean() < 1.6
 
 
+@pytest.mark.slow
 def test_copies_keep_the_root_and_the_exact_law_falls_as_one_over_their_number(outcome):
     facts = outcome.facts["quadratic"]
     assert facts["agents"] == [2, 6]

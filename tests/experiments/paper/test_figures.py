@@ -41,6 +41,7 @@ def verdicts(experiment, outcome):
     return {check.name.split(": ")[1]: check.verdict for check in experiment.checks(outcome)}
 
 
+@pytest.mark.slow
 def test_every_check_passes_on_small_problems(noisy, quiet, sweep):
     for experiment, outcome in (noisy, quiet, sweep):
         assert set(verdicts(experiment, outcome).values()) == {"pass"}

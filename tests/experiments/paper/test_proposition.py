@@ -53,6 +53,7 @@ def test_ever_more_local_steps_lead_to_the_average_of_the_agents_roots():
     np.testing.assert_allclose(local_sa_bias(A, b, 0.02, 3000), own - np.linalg.solve(A.mean(0), b.mean(0)), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_simulations_stop_where_the_closed_forms_say(outcome):
     checks = TINY.checks(outcome)
     assert [check.verdict for check in checks] == ["pass"] * 8

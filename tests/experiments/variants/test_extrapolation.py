@@ -68,6 +68,7 @@ def test_the_variance_of_rotating_operators_has_a_closed_form(rotation):
     assert variance_ratio(A, np.diag([1.0, 3.0])) == pytest.approx(6 - 48 / (9 + rotation**2))
 
 
+@pytest.mark.slow
 def test_the_ratio_is_the_small_step_limit_of_the_exact_law():
     problem = fh.problems.quadratic.random(num_agents=4, dim=2, start="stationary")
     off = []

@@ -55,6 +55,7 @@ def failing(outcome: Outcome) -> set[str]:
     return {c.name.removeprefix("field/participation: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
 
 
+@pytest.mark.slow
 def test_what_the_laws_say_passes():
     assert failing(made()) == set()
 
