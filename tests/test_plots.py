@@ -248,6 +248,7 @@ def test_a_method_without_local_steps_is_a_level():
     assert axes.get_xlabel() == "local steps $H$"
 
 
+@pytest.mark.slow
 def test_the_analysis_has_four_panels_and_one_legend_outside_them(tmp_path):
     predictions = {"FedHSA": predict(0.02), "LocalSA": predict(0.02, method=fedhsa.LocalSA)}
     sweeps = {

@@ -28,6 +28,15 @@ SHOWN_BY_OTHERS = {
     "Gossip(FedHSA)": "Gossip(FedHSA), varying graph",
     "Averaged(FedHSA)": "Averaged(LocalSA)",
     "RichardsonRomberg(LocalSA)": "RichardsonRomberg(FedHSA), three steps",
+    "FedKL as FedProx": "FedKL",
+    "LocalSA, trimmed mean, one agent adds noise": "FedHSA, median, one agent flips signs",
+    "FedHSA, filters, random displacements": "FedPGBR, filter, one agent flips signs",
+    "Gossip(LocalSA), combine first": "Gossip(FedHSA), varying graph",
+    "Projected(LocalSA), ball": "Projected(FedHSA), box",
+    "LocalSA, unequal chances": "LocalSA, agents that come and go",
+    "LocalSA, adaptive to its delay": "A3C",
+    "FedHSA, quantised": "LocalSA, random differences",
+    "LocalSA, two of three agents": "LocalSA, agents that come and go",
 }
 """Entries with the parts of another, which runs with the fast tests; these run with the slow ones."""
 

@@ -96,6 +96,7 @@ def test_fed_hsa_with_one_exchange_is_scaffold_with_option_1():
         equal(one, path(problem, fh.SCAFFOLD(ETA, H, server_step, option=1)))
 
 
+@pytest.mark.slow
 def test_relatives_of_fed_hsa_become_fed_hsa():
     problem = CASES["quadratic"]().problem
     hsa = path(problem, fh.FedHSA(ETA, H))

@@ -56,6 +56,7 @@ def test_a_varying_graph_has_the_asked_number_of_links_and_another_every_round()
     assert graph.degree == pytest.approx(15 * 0.3 * 2 / 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [fh.FedHSA(0.03, 4), pytest.param(fh.LocalSA(0.03, 4, server_step=1.3), marks=pytest.mark.slow)],

@@ -64,6 +64,7 @@ def test_the_table_has_every_algorithm_and_every_wrapper():
     assert {name.partition(",")[0] for name in ALGORITHMS} | {"SA"} == set(fh.ALGORITHMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_pair_composes_or_is_refused_with_the_reason(wrapper):
     for name, algorithm in ALGORITHMS.items():

@@ -22,6 +22,7 @@ def test_shifts_that_must_add_to_zero_find_the_weighted_root():
     np.testing.assert_allclose(result.theta[0], root, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_projection_reaches_through_momentum():
     case = quadratic()
     theta = np.linspace(-1, 1, 4)

@@ -178,23 +178,13 @@ def test_options_reach_the_problem(tmp_path):
         np.testing.assert_array_equal(np.ptp(arrays["FedHSA/error"], axis=0), 0.0)
 
 
-SHOWN_BY_OTHERS = (
-    "actor-critic",
-    "evaluation",
-    "game",
-    "garnet",
-    "logistic",
-    "n-step-td",
-    "policy-gradient",
-    "q-learning",
-    "sarsa",
-)
-"""Problems that are built by other tests of the command line, or like those that run here, and take long to compile."""
+FAST = ("quadratic", "td", "gradient-td")
+"""Problems that run here; the others are built by other tests of the command line, and take long to compile."""
 
 
 @pytest.mark.parametrize(
     "problem",
-    [pytest.param(name, marks=pytest.mark.slow if name in SHOWN_BY_OTHERS else ()) for name in fedhsa.PROBLEMS],
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in fedhsa.PROBLEMS],
 )
 def test_every_problem_runs(tmp_path, problem):
     arguments = ["--problem", problem, "--algorithm", "LocalSA", "--noiseless", "--out", str(tmp_path)]
@@ -510,6 +500,7 @@ def test_unknown_commands_are_rejected(capsys, arguments):
     assert arguments[-1] in sentence(capsys)
 
 
+@pytest.mark.slow
 def test_list_does_not_import_what_only_plotting_needs():
     code = "import sys; from fedhsa.cli import main; main(['list']); "
     code += "loaded = {'matplotlib', 'gymnasium', 'gymnax', 'fedhsa.theory', 'fedhsa.deploy', 'fedhsa.plots'}; "

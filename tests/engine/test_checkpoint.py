@@ -43,6 +43,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(case, tmp_path):
         fh.simulate(problem, algorithm, rounds=30, checkpoint=path, resume=True, **options)
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_numbers(tmp_path):
     path = tmp_path / "run.npz"
     script = RUN.format(tests=os.path.dirname(os.path.dirname(__file__)), path=str(path))

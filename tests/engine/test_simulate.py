@@ -30,6 +30,7 @@ def test_runs_are_deterministic_and_do_not_depend_on_how_seeds_are_batched(case,
     np.testing.assert_allclose(chunked.error, result.error, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["td", *(pytest.param(case, marks=pytest.mark.slow) for case in ("quadratic", "finite-sum", "logistic"))]
 )

@@ -22,6 +22,7 @@ def test_steps_mapped_over_seeds_are_simulate(case):
         np.testing.assert_allclose(run(jnp.arange(3)), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_hundred_step_sizes_are_one_program_and_its_gradient_is_that_of_finite_differences():
     problem, traces = CASES["td"]().problem, []
 

@@ -98,6 +98,7 @@ def test_actions_have_the_probabilities_of_the_policy():
     assert abs(uniform.mean() - 0.5) < 4 * 0.5 / np.sqrt(uniform.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-misc"])
 def test_other_environments_step_in_double_precision(name):
     env, constants = gymnax.make(name)

@@ -392,6 +392,7 @@ def test_every_algorithm_and_wrapper_that_can_run_runs(name):
     assert all(len(words) > 40 for words in refused)  # they say what to do
 
 
+@pytest.mark.slow
 def test_theory_says_what_it_knows_of_controlled_chains():
     problem = sarsa.from_model(make_model(), FEATURES)
     method = fh.LocalSA(0.1, 4)

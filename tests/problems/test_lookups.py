@@ -28,6 +28,7 @@ def written_out(problem: fedhsa.Problem) -> fedhsa.Problem:
     return eqx.tree_at(lambda p: p.agents.coordinates, problem, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name if name in ("trajectory", "sarsa") else pytest.param(name, marks=pytest.mark.slow) for name in PROBLEMS],

@@ -140,6 +140,7 @@ def test_exact_gradients_are_those_of_the_policy_gradient_theorem():
     np.testing.assert_allclose(result.records["gradient_norm"], result.records["operator_norm"], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_gap_is_zero_at_the_best_policy_of_the_averaged_model_and_refused_where_that_is_not_known():
     same = Model(np.repeat(MODEL.transitions[:1], M, axis=0), MODEL.rewards, GAMMA, MODEL.start, MODEL.ends)
     average = same.average()

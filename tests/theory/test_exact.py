@@ -124,6 +124,7 @@ def test_floors_over_nested_problems_agree_with_the_law(M):
     assert abs(standard_errors(problem, algorithm, 80, [80], theta=root)).max() < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "agents"),
     [

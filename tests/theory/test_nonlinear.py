@@ -165,6 +165,7 @@ class Disguised(fh.problems.AbstractAgent):
         return self.agent.operator(theta, o)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "sampling"),
     [(fh.LocalSA(0.1, 6), "iid"), *(pytest.param(fh.FedHSA(0.1, 6, 0.8), s, marks=pytest.mark.slow) for s in SAMPLING)],

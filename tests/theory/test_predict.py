@@ -25,6 +25,7 @@ def every_pair():
         yield pytest.param(case, name, marks=[pytest.mark.slow] if slow else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "name"), list(every_pair()))
 def test_every_method_has_a_prediction_on_every_problem(case, name):
     problem, algorithm = CASES[case]().problem, ALGORITHMS[name]
