@@ -35,8 +35,8 @@ def test_one_agent_makes_fed_hsa_plain_sa(case):
 def test_one_local_step_makes_all_methods_equal(case):
     problem = CASES[case]().problem
     hsa, local, synchronised = paths(problem, fh.FedHSA(0.05, 1), fh.LocalSA(0.05, 1), fh.SynchronisedSA(0.05), seeds=2)
-    np.testing.assert_allclose(hsa, local, rtol=1e-13)
-    np.testing.assert_allclose(hsa, synchronised, rtol=1e-13)
+    np.testing.assert_allclose(hsa, local, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(hsa, synchronised, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import jax
 jax.config.update("jax_num_cpu_devices", 4)
 import numpy as np
-import pytest
 import fedhsa as fh
 from fedhsa.engine import placement
 
