@@ -25,7 +25,13 @@ LONG = (
     *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
     *("docs/adversaries.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
     "examples/pedestrians/README.md",
-    *("CONTRIBUTING.md", "docs/methods.md", "docs/one-exchange.md", "examples/private_series/README.md"),
+    *(
+        "CONTRIBUTING.md",
+        "docs/deploy.md",
+        "docs/methods.md",
+        "docs/one-exchange.md",
+        "examples/private_series/README.md",
+    ),
 )
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
 NOT_RUN = {"docs/deploy.md": 2, "docs/live.md": 1}

@@ -38,6 +38,7 @@ LONG = (
     "fedhsa.algorithms.rules",
     "fedhsa.comparison.contest",
     "fedhsa.deploy.federate",
+    "fedhsa.engine.result",
     "fedhsa.engine.state",
     "fedhsa.engine.sweep",
     "fedhsa.environments.parametric",

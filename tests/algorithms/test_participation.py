@@ -72,6 +72,7 @@ def floor(step: float, all_answer_first: bool) -> float:
     return result.error[:, -rounds // 2 :].mean()
 
 
+@pytest.mark.slow
 def test_fed_hsa_among_those_present_keeps_a_floor_of_first_order_in_the_step():
     assert floor(0.02, False) > 1e-4
     assert 1.6 < floor(0.02, False) / floor(0.01, False) < 2.5

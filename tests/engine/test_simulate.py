@@ -404,6 +404,7 @@ def test_large_keys_keep_their_high_word_at_any_precision():
     assert runs["float32"].settings["key"] == runs["float64"].settings["key"] == [2, 5]
 
 
+@pytest.mark.slow
 def test_whole_numbers_stay_what_they_are_after_divergence_in_debug_mode_too():
     problem, record = CASES["td"](2).problem, {"t": lambda snapshot: jnp.asarray(snapshot.round)}
     for debug in (False, True):

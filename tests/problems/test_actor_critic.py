@@ -170,6 +170,7 @@ def test_a3c_runs_by_messages_as_in_the_engine():
     np.testing.assert_allclose(tree.ravel(network), tree.ravel(engine), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_what_the_models_say():
     model, names = make_model(True), ["returns", "mean_return", "gradient_norm", "critic_gap"]
     problem, policy = actor_critic.from_model(model, FEATURES), softmax(THETA.policy)

@@ -332,6 +332,7 @@ def test_chains_that_follow_the_parameter_step_once_for_each_observation():
             fh.simulate(problem, method, rounds=1)
 
 
+@pytest.mark.slow
 def test_returns_are_those_of_the_models_policies():
     model = make_model(True)
     problem = sarsa.from_model(model, FEATURES, inverse_temperature=2.0)

@@ -261,6 +261,7 @@ def test_average_reward_td_refuses_idle_steps_between_episodes():
         average_reward_td.from_model(model)
 
 
+@pytest.mark.slow
 def test_value_errors_are_zero_at_the_true_values_and_weighted_elsewhere():
     model = make_model(True)
     problem = td.from_model(model.take([0]))

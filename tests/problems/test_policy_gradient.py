@@ -305,6 +305,7 @@ def test_what_cannot_be_is_refused_with_a_reason():
     assert SoftmaxTable(S, A).start.shape == (S, A)
 
 
+@pytest.mark.slow
 def test_agents_whose_doors_differ_need_a_policy_that_tosses_a_coin():
     """Labbi, Mangold, Tiapkin and Moulines (2025): in one room action 1 opens the door of agent 1 and action 2 that
     of agent 2, and what is behind is worth 1. A policy that always does the same lets one agent out: J = 1/2.

@@ -245,6 +245,7 @@ def test_a_theorem_gives_no_number_where_a_condition_fails(markov_run):
         fh.theory.theorem_2(problem, algorithm, rounds=10.5, constants=c)
 
 
+@pytest.mark.slow
 def test_a_theorem_with_sampled_constants_warns():
     problem = fh.problems.logistic.random(2, 2, 2)
     with pytest.warns(UserWarning, match=r"Theorem 2 may not hold.*Lipschitz: Sampled.*Assumption 2: Sampled"):

@@ -99,6 +99,7 @@ def test_choices_without_anything_to_choose_are_refused(arguments, message):
         choose(quadratic.random(3, 2, key=1), **arguments)
 
 
+@pytest.mark.slow
 def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
     """Only the mean of Scaffnew is known: without noise it would win."""
     problem = td.random(2, 3, 2, key=0)

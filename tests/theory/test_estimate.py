@@ -281,6 +281,7 @@ def coverage(repetitions, **options):
     return np.mean(covered, axis=0)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_at_about_their_level():
     """In 60 repetitions: at most 3 binomial standard errors below 95 %, less 2 % for the kernel's bias."""
     assert coverage(60).min() > 0.95 - 0.02 - 3 * np.sqrt(0.05 * 0.95 / 60)

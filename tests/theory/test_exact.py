@@ -106,6 +106,7 @@ def test_simulation_agrees_with_the_law_at_many_settings(method, M, H, step_size
     assert abs(standard_errors(problem, method(step_size, H, server_step), 100, at, seeds=1000)).max() < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fh.FedHSA(0.05, 4, 0.7), fh.LocalSA(0.05, 4)], ids=str)
 def test_the_stationary_solve_is_the_limit_of_the_iterated_law(algorithm):
     problem = quadratic.random(5, 3, key=2)

@@ -118,6 +118,7 @@ def test_simulation_agrees_with_the_independent_law():
     assert abs(standard_errors(problem, fh.FedHSA(0.2, 5, 0.8), rounds=40, seeds=1000)).max() < 4
 
 
+@pytest.mark.slow
 def test_simulation_agrees_with_the_product_law():
     """1000 seeds, every round, two agents on two-state chains: within 4 standard errors."""
     assert abs(standard_errors(problems()["td"], fh.FedHSA(0.2, 5), rounds=40, seeds=1000)).max() < 4

@@ -223,6 +223,7 @@ def test_large_joint_maps_are_handled_without_a_matrix(monkeypatch):
     np.testing.assert_allclose(exact.limit(problem, algorithm), problem.theta_star, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_largest_step_is_where_the_spectral_radius_is_one():
     problem = two_scalars()
     for method in (fh.SCAFFLSA, fh.OneExchangeFedHSA):

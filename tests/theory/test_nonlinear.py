@@ -82,6 +82,7 @@ def test_floors_without_a_warning_are_within_a_tenth_at_any_step(M, sampling):
             assert floor < (0.3 if warned else 0.1), case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["FedHSA", pytest.param("LocalSA", marks=pytest.mark.slow)])
 def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
     """Half a step, twenty times: the floor of the problem linearised at the root was far too low, without a word."""
@@ -113,6 +114,7 @@ def test_without_noise_local_sa_goes_where_its_rounds_go():
     assert (predict(problem, fh.FedHSA(eta, H)).bias == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("correction", "sampling"),
     [(1.0, "Markov"), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1.0, "iid"), (0.0, "Markov")))],

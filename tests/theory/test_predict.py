@@ -206,6 +206,7 @@ class Unknown(fh.AbstractSource):
         return self.source.step(key, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fh.FedHSA, fh.LocalSA])
 def test_a_problem_known_only_by_samples_is_predicted_within_its_interval(method):
     """The floor to first order from samples, against the same from the kernels; the interval is at 95 %."""

@@ -158,6 +158,7 @@ def test_an_average_is_the_sum_over_all_trajectories_of_independent_noise_in_the
     assert found.floor == pytest.approx(found.error(300)[-1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_an_extrapolation_is_the_sum_over_all_trajectories_of_additive_noise_that_its_copies_share():
     problem, rounds, eta, H = two_chains(), 3, 0.2, 2
 

@@ -73,6 +73,7 @@ def test_few_rounds_grow_with_the_logarithm():
     assert more < 2 * few
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", [Pretend, pytest.param(Runner, marks=pytest.mark.slow)])
 def test_a_small_run_gives_what_is_kept_on_disk(runner):
     outcome = TINY.run(runner())

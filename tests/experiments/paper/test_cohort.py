@@ -55,6 +55,7 @@ def test_copies_keep_the_root_and_the_exact_law_falls_as_one_over_their_number(o
     assert (ratio < 2).all()
 
 
+@pytest.mark.slow
 def test_facts_survive_the_disk(outcome):
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts
 

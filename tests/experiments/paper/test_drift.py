@@ -42,6 +42,7 @@ def compare_with_fedhsa(family: str) -> None:
     np.testing.assert_allclose(mean, run.records["drift"][:, 1], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_path_is_that_of_fedhsa():
     compare_with_fedhsa("td")
 

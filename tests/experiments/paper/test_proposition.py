@@ -62,6 +62,7 @@ def test_simulations_stop_where_the_closed_forms_say(outcome):
     assert min(row["measured"] for row in outcome.facts["rows"]) > 1e-5  # there is a bias to speak of
 
 
+@pytest.mark.slow
 def test_agents_with_negative_curvature_are_followed_for_few_local_steps_only(outcome):
     followed = {row["local_steps"] for row in outcome.facts["rows"] if row["family"] == "nonconvex"}
     assert followed == {2}
