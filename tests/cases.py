@@ -104,11 +104,14 @@ def q_learning(num_agents: int = 3, **options) -> Case:
 @functools.cache
 def episodes(num_agents: int = 3) -> Case:
     """Softmax tables on recorded episodes of three states and two actions, some of them shorter than the others."""
-    rng, shape = np.random.default_rng(3), (num_agents, 4, 2, 5)
-    ends = rng.integers(2, 6, size=shape[:-1])[..., None]
-    played = Episodes(
-        rng.integers(3, size=shape), rng.integers(2, size=shape), rng.normal(size=shape), 1.0 * (np.arange(5) < ends)
-    )
+
+    def record(length, rng):
+        shape = (num_agents, length, 2, 5)
+        alive = 1.0 * (np.arange(5) < rng.integers(2, 6, size=shape[:-1])[..., None])
+        drawn = Episodes(rng.integers(3, size=shape), rng.integers(2, size=shape), rng.normal(size=shape), alive)
+        return drawn, [[tree.take(drawn, (i, t)) for t in range(length)] for i in range(num_agents)]
+
+    played, _ = record(4, np.random.default_rng(3))
     model = fh.environments.worlds.random(num_agents, 3, 2, discount=0.8)
     problem = fh.problems.policy_gradient.from_model(model, horizon=5, batch=2)
 
@@ -118,9 +121,6 @@ def episodes(num_agents: int = 3) -> Case:
             ahead = sum(0.8**h * o.reward[b, h] * o.alive[b, h] for h in range(t, 5))
             total += score(theta, o.seen[b, t], o.action[b, t]) * ahead / 2
         return total
-
-    def record(length, rng):
-        raise NotImplementedError("its observations are recorded already")
 
     return Case(problem.replay(played, wrap=True), G, record)
 

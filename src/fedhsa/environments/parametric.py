@@ -69,7 +69,18 @@ class AbstractCategorical(AbstractParametricPolicy):
         return jnp.sum(jnp.exp(before) * apart)
 
 
-class SoftmaxTable(AbstractCategorical):
+class AbstractTable(AbstractCategorical):
+    """A policy on finitely many states, with a number for each pair of state and action."""
+
+    num_states: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check.count("num_states", self.num_states)
+        _check.count("num_actions", self.num_actions)
+
+
+class SoftmaxTable(AbstractTable):
     r"""$\pi_\theta(a \mid s) \propto e^{\theta_{s,a}}$ on finitely many states, a number for each pair.
 
     **Arguments:**
@@ -84,13 +95,6 @@ class SoftmaxTable(AbstractCategorical):
         [0.5, 0.5]
     """
 
-    num_states: int = eqx.field(static=True)
-    num_actions: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        _check.count("num_states", self.num_states)
-        _check.count("num_actions", self.num_actions)
-
     @property
     def start(self):
         return np.zeros((self.num_states, self.num_actions))
@@ -99,7 +103,7 @@ class SoftmaxTable(AbstractCategorical):
         return jax.nn.log_softmax(theta[seen])
 
 
-class DirectTable(AbstractCategorical):
+class DirectTable(AbstractTable):
     r"""$\pi_\theta(a \mid s) = \theta_{s,a}$: the parameter is the table of probabilities itself.
 
     Steps leave the set of such tables; `project` leads to the nearest one, row by row.
@@ -113,13 +117,6 @@ class DirectTable(AbstractCategorical):
         >>> np.asarray(policy.project(np.array([[1.0, 0.5, -0.5]]))).tolist()
         [[0.75, 0.25, 0.0]]
     """
-
-    num_states: int = eqx.field(static=True)
-    num_actions: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        _check.count("num_states", self.num_states)
-        _check.count("num_actions", self.num_actions)
 
     @property
     def start(self):

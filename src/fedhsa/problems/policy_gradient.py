@@ -33,7 +33,7 @@ BASELINES = ("none", "mean", "whiten")
 
 
 class _FreshEpisodes(AbstractControlled):
-    """The source of agents whose observations are whole episodes, of which each begins anew: nothing is kept."""
+    """The source of agents that observe whole episodes: each starts from the beginning, so there is no state."""
 
     def init(self, key, /):
         return jnp.zeros(())
