@@ -305,6 +305,13 @@ def test_what_cannot_be_is_refused_with_a_reason():
     assert SoftmaxTable(S, A).start.shape == (S, A)
 
 
+def test_a_constant_of_nature_that_is_given_is_that_of_all_agents():
+    pytest.importorskip("gymnax")
+    problem = pg.random(3, environment="cart-pole", horizon=5, gravity=7.0)
+    np.testing.assert_array_equal(problem.agents.world.params.gravity, 7.0)
+    assert np.ptp(problem.agents.world.params.length) > 0  # the others stay the agents' own
+
+
 @pytest.mark.slow
 def test_agents_whose_doors_differ_need_a_policy_that_tosses_a_coin():
     """Labbi, Mangold, Tiapkin and Moulines (2025): in one room action 1 opens the door of agent 1 and action 2 that

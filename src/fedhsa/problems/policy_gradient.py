@@ -429,7 +429,7 @@ def random(
             constant: getattr(constants, constant) * (1 + heterogeneity * spread * draw)
             for (constant, spread), draw in zip(spreads.items(), draws, strict=True)
         }
-        params.append(perturbed(constants, **own, **options))
+        params.append(perturbed(constants, **(own | options)))
     policy = default_policy(made, constants, 16 if dim is None else dim, key)
     return from_environment(made, params, policy, horizon=200 if horizon is None else horizon, **settings)
 
