@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .. import _check
+from .. import _check, kernels
 from .._types import Block, Theta
 from ..problems import AbstractAgent
 from .base import AbstractAlgorithm, check_local_steps, check_step_size
@@ -44,6 +44,10 @@ def local_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, leng
     r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`."""
     if length == 0:  # without compilation JAX raises if a loop has no iterations
         return theta
+    if kernels.active() and jnp.ndim(eta) == 0:
+        form = agent.form(block)
+        if form is not None:
+            return kernels.take_steps(form, theta, eta, shift, length)
 
     def step(theta, o):
         direction = agent.operator(theta, agent.observe(theta, o))

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
-from .. import tree
+from .. import kernels, tree
 from .._random import fold_in, fold_in_words
 from .._types import Key, Theta
 from ..algorithms import AbstractAlgorithm, Exchange, Replies, Round
@@ -175,11 +175,13 @@ def advance(
     capacity: int,
     group: int,
     mesh: Mesh | None,
+    backend: str | None = None,
 ) -> tuple[Carry, dict[str, Array]]:
     """Runs `num_records * every` rounds and returns what was recorded, in buffers with room for `capacity` records."""
 
     def one_round(index, carry):
-        carry = run_round(agents, algorithm, keys, carry, index, group)
+        with kernels.using(backend):
+            carry = run_round(agents, algorithm, keys, carry, index, group)
         square = jnp.sum(carry.server.theta**2, axis=-1)
         diverged = ~(square <= bound**2) & (carry.failed < 0)
         failed = jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed)

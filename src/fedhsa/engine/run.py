@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _check, tree
+from .. import _check, kernels, tree
 from .._types import Device, Key, precision
 from ..algorithms import AbstractAlgorithm, Cost
 from ..problems import Problem
@@ -75,6 +75,8 @@ class Run:
         )
         self.group = placement.group_size(num_agents, self.chunk, self.theta.nbytes, self.devices)
         self.mesh = placement.make_mesh(num_agents, self.chunk, self.devices)
+        # A kernel sees all agents and seeds at once; how several devices would share it out is not known to XLA.
+        self.backend = kernels.backend_of(self.devices[0].platform) if self.mesh is None else None
         self.pool = ThreadPoolExecutor(placement.parallel_chunks(self.devices))
         self.agents = self._spread(self.agents, "agents")
         began = time.perf_counter()
@@ -198,6 +200,7 @@ class Run:
             self.capacity,
             self.group,
             self.mesh,
+            self.backend,
         )
 
     def _spread(self, values, *axes: str):

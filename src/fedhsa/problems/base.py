@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import tree
-from .._types import Observation, State, precision
+from .. import kernels, tree
+from .._types import Block, Observation, State, precision
 from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
 from . import _agents, _regions, _roots
 
@@ -98,6 +98,14 @@ class AbstractAgent(eqx.Module):
     def project(self, theta: Any, /) -> Any:
         """The nearest parameter that the agent may stand at; algorithms ask after each local step. By default all."""
         return theta
+
+    def form(self, block: Block, /) -> kernels.RankOne | kernels.Affine | None:
+        """What the operators of a block of observations are, where they have a form that has kernels; None elsewhere.
+
+        Only for agents with the default `observe` and `project`. Local steps are then taken by one fused kernel on
+        devices that have it, with the same numbers up to rounding.
+        """
+        return None
 
     def lipschitz(self, o: Observation, /) -> Any:
         r"""The least $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None where it is unknown.

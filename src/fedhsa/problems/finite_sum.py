@@ -8,8 +8,8 @@ import numpy as np
 from .. import _check
 from .._generate import blend, doubly_stochastic_kernel, lazy
 from .._types import SeedLike
+from ..kernels import Affine, component_product
 from ..sources import AbstractSource, FiniteChain
-from ._products import component_product
 from .base import AbstractAgent, Problem
 
 
@@ -24,6 +24,9 @@ class FiniteSumAgent(AbstractAgent):
 
     def operator(self, theta, o, /):
         return self.b[o] - component_product(self.A, o, theta)
+
+    def form(self, block, /):
+        return Affine(self.A, self.b, component=block)
 
     def mean_operator(self, theta, /):
         return jnp.mean(self.b - self.A @ theta, axis=0)

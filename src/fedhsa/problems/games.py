@@ -9,7 +9,7 @@ from .. import _check
 from .._generate import blend, dense_kernel, lazy
 from .._types import SeedLike
 from ..sources import AbstractSource, FiniteChain
-from ._products import component_product
+from ..kernels import component_product
 from .base import AbstractAgent, Problem
 
 SYMMETRY_TOLERANCE = 1e-9

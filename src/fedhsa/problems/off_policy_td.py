@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
 from .._types import SeedLike
 from ..environments import Model
+from ..kernels import RankOne
 from ..sources import Transitions, Windows
 from . import _processes
 from ._evaluation import AbstractEvaluator, evaluation_problem, projected
@@ -25,6 +27,12 @@ class OffPolicyTDAgent(AbstractEvaluator):
 
     def operator(self, theta, o, /):
         return self.ratios[o.state] * self.error(theta, o.state, o.next_state) * self.features[o.state]
+
+    def form(self, block, /):
+        s, next_s = block
+        ratio = self.ratios[s]
+        weights = (-ratio, ratio * self.discounts(next_s))
+        return RankOne(self.features, (s, next_s), weights, ratio * self.reward(s, next_s))
 
     def transition_operators(self, theta, state, next_states, /):
         errors = self.ratios[state] * self.error(theta, state, next_states)
@@ -46,6 +54,15 @@ class NStepTDAgent(AbstractEvaluator):
         for step in reversed(range(len(states) - 1)):  # Horner's rule
             total = errors[step] + continuation[step] * total
         return total * self.features[o[0]]
+
+    def form(self, block, /):
+        states, next_states = block[:, :-1], block[:, 1:]
+        ratios = self.ratios[states]
+        reach = jnp.cumprod(ratios * self.discounts(next_states), axis=1)  # what weighs the value of each next state
+        before = jnp.concatenate([jnp.ones_like(reach[:, :1]), reach[:, :-1]], axis=1)
+        weights = jnp.concatenate([-ratios[:, :1], (before * (1 - ratios))[:, 1:], reach[:, -1:]], axis=1)
+        constant = jnp.sum(before * ratios * self.reward(states, next_states), axis=1)
+        return RankOne(self.features, tuple(block.T), tuple(weights.T), constant)
 
 
 def from_model(

@@ -9,6 +9,7 @@ from .._generate import blend
 from .._linear import spectral_radius
 from .._random import host_generator
 from .._types import SeedLike
+from ..kernels import Affine
 from ..sources import VAR1, AbstractSource
 from .base import AbstractAgent, Problem
 
@@ -24,6 +25,9 @@ class QuadraticAgent(AbstractAgent):
 
     def operator(self, theta, o, /):
         return self.b - self.A @ theta + o
+
+    def form(self, block, /):
+        return Affine(self.A[None], self.b[None], noise=block)
 
     def mean_operator(self, theta, /):
         return self.b - self.A @ theta

@@ -8,7 +8,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Int, Shaped, UInt32
 
-from .. import _check
+from .. import _check, kernels
 from .base import AbstractSource
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -65,7 +65,10 @@ class FiniteChain(AbstractSource):
         return self._move(state, key_bits(key)), state
 
     def draw(self, keys, state, /):
-        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, key_bits(keys))
+        bits = key_bits(keys)
+        if kernels.active("walk"):
+            return kernels.walk(bits[:, 0], bits[:, 1], self._step_table, state)
+        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, bits)
 
     def expect(self, function, /):
         values = jax.vmap(function)(jnp.arange(self.stationary.shape[-1]))
@@ -235,8 +238,4 @@ def key_bits(key) -> UInt32[Array, "*batch 2"]:
 
 def alias_draw(bits: UInt32[Array, " 2"], table: Any, *row: Int[Array, ""]) -> Int[Array, ""]:
     """A column of the row's law."""
-    S = table.shape[-2]
-    high, low = bits[0] >> 16, bits[0] & 0xFFFF
-    column = (high * S + ((low * S) >> 16)) >> 16  # the upper word of bits[0] * S, in 32-bit arithmetic
-    threshold, alias = table[*row, column]
-    return jnp.where(bits[1] < threshold, column, alias).astype(jnp.int32)
+    return kernels.alias_draw(bits[0], bits[1], table, *row)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from .. import _check
+from .. import _check, kernels
 from .._linear import check_stable
 from .._random import complex_normal, real_parts
 from .base import AbstractSource
@@ -69,6 +69,9 @@ class VAR1(AbstractSource):
         return self._move(state, self._noise(key)), state
 
     def draw(self, keys, state, /):
+        if kernels.active("linear_walk"):
+            noise = self.noise_std * jax.vmap(lambda key: self._real(self._noise(key)))(keys)
+            return kernels.linear_walk(self.transition, noise, state)
         # Complex numbers until the last moment: split before the scan, each would be computed twice.
         return jax.lax.scan(lambda z, noise: (self._move(z, noise), z), state, jax.vmap(self._noise)(keys))
 

@@ -1,0 +1,18 @@
+"""Fused operations: the steps of a whole round, for all agents and seeds, as one kernel where a device has one.
+
+Problems and algorithms stay written for one agent. A source or an agent whose steps have one of the forms below says
+so, and `walk` and `take_steps` carry them out: step by step, or, inside `using(backend)`, in one call of that backend.
+The engine decides which backend a device has; everything else in the package, theory and deployment included, runs the
+plain steps, which are also the reference that tests compare the kernels with.
+"""
+
+from .forms import Affine as Affine
+from .forms import RankOne as RankOne
+from .fused import active as active
+from .fused import backend_of as backend_of
+from .fused import linear_walk as linear_walk
+from .fused import take_steps as take_steps
+from .fused import using as using
+from .fused import walk as walk
+from .plain import alias_draw as alias_draw
+from .products import component_product as component_product

@@ -1,0 +1,32 @@
+"""The forms of an operator that kernels know: what it is on each of the observations of a block."""
+
+from typing import NamedTuple
+
+from jaxtyping import Array, Float, Int
+
+
+class RankOne(NamedTuple):
+    r"""$G(\theta, o_\ell) = \bigl(c_\ell + \sum_j w_{j \ell}\, U[i_{j \ell}]^T \theta\bigr)\, U[i_{0 \ell}]$.
+
+    Temporal differences of all kinds with features in a table: the look-ups are all that depends on the observation.
+    """
+
+    table: Float[Array, "S d"]
+    """$U$."""
+    rows: tuple[Int[Array, " H"], ...]
+    """$i_j$."""
+    weights: tuple[Float[Array, "*H"], ...]
+    """$w_j$, each one number or one for each observation."""
+    constant: Float[Array, " H"]
+    """$c$."""
+
+
+class Affine(NamedTuple):
+    r"""$G(\theta, o_\ell) = b_{c_\ell} - A_{c_\ell} \theta + z_\ell$."""
+
+    A: Float[Array, "N d d"]
+    b: Float[Array, "N d"]
+    component: Int[Array, " H"] | None = None
+    """$c$; None where there is one component."""
+    noise: Float[Array, "H d"] | None = None
+    """$z$; None where there is none."""

@@ -1,0 +1,59 @@
+"""The operations for one agent and one seed, step by step: what every kernel must agree with."""
+
+import jax
+import jax.numpy as jnp
+
+from .products import component_product
+
+
+def walk(first, second, table, state):
+    """The states of a chain from `state` on, and the one after them: one alias draw for each pair of random words."""
+
+    def move(state, bits):
+        return alias_draw(*bits, table, state), state
+
+    return jax.lax.scan(move, state, (first, second))
+
+
+def alias_draw(first, second, table, *row):
+    """A column of the row's law, by the alias method: `first` proposes it, `second` decides whether it stays."""
+    column = upper_word(first, table.shape[-2])
+    threshold, alias = table[*row, column]
+    return jnp.where(second < threshold, column, alias).astype(jnp.int32)
+
+
+def upper_word(bits, count):
+    """The upper word of `bits * count`, in 32-bit arithmetic: a number from 0 to `count - 1`."""
+    high, low = bits >> 16, bits & 0xFFFF
+    return (high * count + ((low * count) >> 16)) >> 16
+
+
+def linear_walk(matrix, noise, state):
+    """The states of $z' = Q z + \\epsilon$ from `state` on, and the one after them."""
+    return jax.lax.scan(lambda z, e: (matrix @ z + e, z), state, noise)
+
+
+def rank_one_steps(theta, shift, eta, table, rows, weights, constant):
+    """Local steps with an operator of the form `RankOne`."""
+
+    def step(theta, now):
+        rows, weights, constant = now
+        direction = sum(w * table[i] for w, i in zip(weights, rows, strict=True))
+        moved = (constant + jnp.sum(direction * theta)) * table[rows[0]]
+        return theta + eta * (moved if shift is None else moved + shift), None
+
+    weights = tuple(jnp.broadcast_to(w, constant.shape) for w in weights)
+    return jax.lax.scan(step, theta, (rows, weights, constant))[0]
+
+
+def affine_steps(theta, shift, eta, A, b, component, noise, length):
+    """Local steps with an operator of the form `Affine`."""
+
+    def step(theta, now):
+        component, noise = now
+        moved = b[0] - A[0] @ theta if component is None else b[component] - component_product(A, component, theta)
+        for term in (noise, shift):
+            moved = moved if term is None else moved + term
+        return theta + eta * moved, None
+
+    return jax.lax.scan(step, theta, (component, noise), length=length)[0]
