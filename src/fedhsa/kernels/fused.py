@@ -1,4 +1,4 @@
-"""Which kernel carries an operation out: none, or the current backend's once all agents and seeds have come together."""
+"""Which kernel carries an operation out: the current backend's, once all agents and seeds have come together."""
 
 import contextlib
 import contextvars

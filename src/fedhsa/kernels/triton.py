@@ -59,9 +59,9 @@ def linear_walk(matrix, noise, state):
         at, fits = _grid(seeds, inside, D, d)
         Q = _square(matrix, (_own(agent, matrix),), D, d)
 
-        def step(l, z):
-            _store(states.at[agent, l, *at], z, fits)
-            return _product(Q, z) + _load(noise.at[agent, l, *at], fits)
+        def step(now, z):
+            _store(states.at[agent, now, *at], z, fits)
+            return _product(Q, z) + _load(noise.at[agent, now, *at], fits)
 
         _store(last.at[agent, *at], jax.lax.fori_loop(0, H, step, _load(state.at[agent, *at], fits)), fits)
 
@@ -86,13 +86,13 @@ def rank_one_steps(theta, shift, eta, table, rows, weights, constant):
         def look_up(row):
             return _load(table.at[own, row[:, None], columns], columns < d)
 
-        def weight(w, l):
-            return w[_own(agent, w)] if w.ndim == 1 else _load(w.at[agent, l, seeds], inside)[:, None]
+        def weight(w, now):
+            return w[_own(agent, w)] if w.ndim == 1 else _load(w.at[agent, now, seeds], inside)[:, None]
 
-        def step(l, theta):
-            found = [look_up(_load(row.at[agent, l, seeds], inside)) for row in rows]
-            direction = sum(weight(w, l) * row for w, row in zip(weights, found, strict=True))
-            error = _load(constant.at[agent, l, seeds], inside) + jnp.sum(direction * theta, axis=-1)
+        def step(now, theta):
+            found = [look_up(_load(row.at[agent, now, seeds], inside)) for row in rows]
+            direction = sum(weight(w, now) * row for w, row in zip(weights, found, strict=True))
+            error = _load(constant.at[agent, now, seeds], inside) + jnp.sum(direction * theta, axis=-1)
             moved = error[:, None] * found[0]
             return theta + step_size * (moved if pull is None else moved + pull)
 
@@ -121,9 +121,9 @@ def affine_steps(theta, shift, eta, A, b, component, noise, length):
         if shift is not None:
             constant = constant + _load(shift.at[agent, *at], fits)
 
-        def step(l, theta):
+        def step(now, theta):
             moved = constant - _product(matrix, theta)
-            return theta + step_size * (moved if noise is None else moved + _load(noise.at[agent, l, *at], fits))
+            return theta + step_size * (moved if noise is None else moved + _load(noise.at[agent, now, *at], fits))
 
         theta = jax.lax.fori_loop(0, length, step, _load(theta.at[agent, *at], fits))
         _store(out.at[agent, *at], theta, fits)
@@ -156,7 +156,7 @@ def _own(agent, array):
 def _grid(seeds, inside, D: int, d: int):
     """Indices of the parameters of these seeds, and which of them exist."""
     columns = jnp.arange(D)[None, :]
-    masks = [None if inside is None else inside[:, None], None if D == d else columns < d]
+    masks = [None if inside is None else inside[:, None], None if d == D else columns < d]
     return (seeds[:, None], columns), functools.reduce(_and, masks)
 
 
@@ -174,7 +174,7 @@ def _store(ref, value, mask=None):
 
 def _square(ref, where: tuple, D: int, d: int):
     i = jnp.arange(D)
-    fits = None if D == d else (i < d)[:, None] & (i < d)[None, :]
+    fits = None if d == D else (i < d)[:, None] & (i < d)[None, :]
     return _load(ref.at[*where, i[:, None], i[None, :]], fits)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from .. import _check
 from .._generate import blend, dense_kernel, lazy
 from .._types import SeedLike
-from ..sources import AbstractSource, FiniteChain
 from ..kernels import component_product
+from ..sources import AbstractSource, FiniteChain
 from .base import AbstractAgent, Problem
 
 SYMMETRY_TOLERANCE = 1e-9
