@@ -109,7 +109,7 @@ class Run:
         records = min(records, self.capacity)
         chunks = range(len(self.keys))
         carries, values = zip(*self.pool.map(lambda i: self._advance(i, records), chunks), strict=True)
-        kept = self._to_host([jax.tree.map(lambda v: v[:records], value) for value in values])
+        kept = self._to_host(values, records)
         now = self.progress
         self.progress = _Progress(now.round + records * self.every, list(carries), [*now.records, kept])
         self.timings["run"] += time.perf_counter() - began
@@ -214,11 +214,12 @@ class Run:
             self._spread(carry.failed, "seeds"),
         )
 
-    def _to_host(self, values: list) -> dict[str, np.ndarray]:
-        """The records `(records, chunk, ...)` of all chunks as `(seeds, records, ...)`."""
+    def _to_host(self, values: Sequence, records: int = 1) -> dict[str, np.ndarray]:
+        """The first records of `(capacity, chunk, ...)` of all chunks as `(seeds, records, ...)`."""
 
         def join(*leaves):
-            return np.concatenate([np.swapaxes(np.asarray(leaf), 0, 1) for leaf in leaves])[: self.seeds]
+            # Cut here and not on the device, where every number of records would be a program to compile.
+            return np.concatenate([np.swapaxes(np.asarray(leaf)[:records], 0, 1) for leaf in leaves])[: self.seeds]
 
         return jax.tree.map(join, *values)
 

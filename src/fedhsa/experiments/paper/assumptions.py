@@ -93,8 +93,8 @@ def _sampled(problem: Problem, pairs: np.ndarray, key: int) -> tuple[np.ndarray,
 @eqx.filter_jit
 def _extremes(agents, pairs, keys):
     def of_agent(agent, key):
-        first, *rest = jax.random.split(key, OBSERVATIONS + 1)
-        _, block = agent.source.draw(jnp.stack(rest), agent.source.init(first))
+        keys = jax.random.split(key, OBSERVATIONS + 1)
+        _, block = agent.source.draw(keys[1:], agent.source.init(keys[0]))
 
         def of_pair(pair):
             near, far = (jax.vmap(lambda o, theta=theta: agent.operator(theta, o))(block) for theta in pair)
