@@ -1,30 +1,41 @@
-"""What all random generators share: blending towards a common agent, and random kernels."""
+"""What all random generators share: agents drawn together, blending towards a common one, and random kernels."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
 from . import _check
+from ._linear import chunks
 from ._random import Stream, host_generator
 from ._types import SeedLike
 
+Draw: TypeAlias = Callable[[np.random.Generator, int], np.ndarray]
+"""Some agents' values of a quantity, `(count, ...)`, from one array of random numbers with a row for each of them.
 
-def blend(
-    draw: Callable[[np.random.Generator], np.ndarray],
-    name: str,
-    num_agents: int,
-    heterogeneity: float,
-    key: SeedLike,
-) -> np.ndarray:
+A generator fills an array from beginning to end, so that an agent's numbers are the same however many agents are
+drawn. Two arrays from one generator would break that: a second one needs a name of its own.
+"""
+
+
+def per_agent(draw: Draw, name: str, num_agents: int, key: SeedLike) -> np.ndarray:
+    """One draw for each agent: agent `i` depends on `key`, `name` and `i` alone, so more agents extend a problem."""
+    return blend(draw, name, num_agents, 1.0, key)
+
+
+def blend(draw: Draw, name: str, num_agents: int, heterogeneity: float, key: SeedLike) -> np.ndarray:
     """One draw per agent, moved from a common draw by `heterogeneity`: 0 gives equal agents, 1 independent ones.
 
     Agent `i` depends on `key`, `name` and `i` alone, so more agents extend a problem instead of changing it.
     """
     _check.count("num_agents", num_agents)
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    common = draw(host_generator(key, name, Stream.COMMON))
-    own = np.stack([draw(host_generator(key, name, i)) for i in range(num_agents)])
-    return (1 - heterogeneity) * common + heterogeneity * own
+    common, rng = draw(host_generator(key, name, Stream.COMMON), 1), host_generator(key, name)
+    blended = np.empty((num_agents, *common.shape[1:]))
+    for some in chunks(num_agents, common.size):
+        own = draw(rng, len(blended[some]))
+        blended[some] = (1 - heterogeneity) * common + heterogeneity * own
+    return blended
 
 
 def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
@@ -37,26 +48,30 @@ def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
     return (1 - laziness) * P + laziness * np.eye(P.shape[-1])
 
 
-def dense_kernel(states: int) -> Callable[[np.random.Generator], np.ndarray]:
+def normalised(weights: np.ndarray) -> np.ndarray:
+    """Weights divided by their sum over the last axis."""
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def dense_kernel(states: int) -> Draw:
     """Rows of uniform random numbers, normalised: the paper's kernels, which mix almost at once."""
-
-    def draw(rng):
-        P = rng.random((states, states))
-        return P / P.sum(1, keepdims=True)
-
-    return draw
+    return lambda rng, count: normalised(rng.random((count, states, states)))
 
 
-def doubly_stochastic_kernel(states: int) -> Callable[[np.random.Generator], np.ndarray]:
+def doubly_stochastic_kernel(states: int) -> Draw:
     """A symmetric positive matrix balanced by Sinkhorn sweeps, so that the stationary law is uniform."""
 
-    def draw(rng):
-        P = rng.random((states, states))
-        P = P + P.T
+    def draw(rng, count):
+        P = rng.random((count, states, states))
+        P = P + np.swapaxes(P, 1, 2)
+        uneven = np.arange(count)  # each is swept as often as it needs, and not as often as its neighbours do
         for _ in range(1000):
-            P = P / P.sum(1, keepdims=True)
-            P = P / P.sum(0, keepdims=True)
-            if abs(P.sum(1) - 1).max() < 1e-14:
+            some = P[uneven]
+            some /= some.sum(2, keepdims=True)
+            some /= some.sum(1, keepdims=True)
+            P[uneven] = some
+            uneven = uneven[abs(some.sum(2) - 1).max(1) >= 1e-14]
+            if not len(uneven):
                 break
         return P
 

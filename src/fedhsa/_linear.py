@@ -14,6 +14,16 @@ DOUBLINGS = 60
 """How often a sum of powers may be doubled: more terms than any chain or method of interest needs."""
 
 
+CHUNK = 2**21
+"""How many numbers are worked on at a time, so that many agents need hardly more memory than their result takes."""
+
+
+def chunks(count: int, size: int) -> list[slice]:
+    """Slices of `count` things of `size` numbers each, about `CHUNK` numbers to a slice."""
+    many = max(1, CHUNK // size)
+    return [slice(start, start + many) for start in range(0, count, many)]
+
+
 def transpose(x: np.ndarray) -> np.ndarray:
     """The transpose of stacked matrices."""
     return np.swapaxes(x, -1, -2)

@@ -67,10 +67,7 @@ def key_words(key: SeedLike) -> list[int]:
 
 
 def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:
-    """A NumPy generator for this key and path, for instance `host_generator(key, "A", agent)`.
-
-    Each path has its own stream, so drawing more agents leaves the earlier ones as they were.
-    """
+    """A NumPy generator for this key and path, such as `host_generator(key, "A")`; each path has its own stream."""
     path = tuple(int(part) if isinstance(part, Stream) else part for part in path)
     name = repr((key_words(key), path)).encode()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()))

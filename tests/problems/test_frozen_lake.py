@@ -34,7 +34,8 @@ def limit(problem):
 def test_the_predicted_bias_is_the_closed_form(problem, limit):
     prediction = theory.predict(problem, fh.LocalSA(STEP, LOCAL_STEPS))
     np.testing.assert_allclose(prediction.heterogeneity_bias, limit, atol=1e-9)
-    assert np.linalg.norm(prediction.markov_bias) < np.linalg.norm(limit) / 4  # correlation in time is a side show here
+    # Correlation in time adds a third to two thirds of it, from draw to draw of the lakes.
+    assert np.linalg.norm(prediction.markov_bias) < np.linalg.norm(limit)
 
 
 @pytest.mark.slow

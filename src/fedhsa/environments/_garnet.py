@@ -3,6 +3,7 @@
 import numpy as np
 
 from .. import _check
+from .._generate import normalised, per_agent
 from .._random import host_generator
 from .._types import SeedLike
 from ..sources.finite import check_kernel, closed_classes
@@ -75,14 +76,13 @@ def draw_agents(
         raise ValueError(f"`branching` must be at most `num_states`, got {branching} > {S}.")
     reached = [draw_mixing(host_generator(key, "kernel", k), policy, branching, visited) for k in range(kernels)]
     reward = host_generator(key, "garnet").random(S)
-    P, R = np.empty((M, *policy.shape, S)), np.empty((M, S))
-    for i in range(M):
-        rng, k = host_generator(key, "agent", i), i % kernels
-        own_kernel = normalised(reached[k] * (1 + perturbations[0] * rng.random(reached[k].shape)))
-        own_reward = (-1) ** k * reward + perturbations[1] * rng.random(S)
-        P[i] = (1 - heterogeneity) * normalised(reached[0]) + heterogeneity * own_kernel
-        R[i] = (1 - heterogeneity) * reward + heterogeneity * own_reward
-    return P, R
+    weights = per_agent(lambda rng, count: rng.random((count, *policy.shape, S)), "agent kernel", M, key)
+    noise = per_agent(lambda rng, count: rng.random((count, S)), "agent reward", M, key)
+    own = np.arange(M) % kernels
+    own_kernels = normalised(np.stack(reached)[own] * (1 + perturbations[0] * weights))
+    own_rewards = np.where(own % 2, -1, 1)[:, None] * reward + perturbations[1] * noise
+    P = (1 - heterogeneity) * normalised(reached[0]) + heterogeneity * own_kernels
+    return P, (1 - heterogeneity) * reward + heterogeneity * own_rewards
 
 
 def draw_successors(rng: np.random.Generator, num_states: int, num_actions: int, branching: int) -> np.ndarray:
@@ -108,11 +108,6 @@ def draw_mixing(rng: np.random.Generator, policy: np.ndarray, branching: int, vi
         f"None of {ATTEMPTS} Garnet environments mixes and keeps visiting {visited} states or more. "
         f"Raise `branching`, got {branching}, or {fewer}."
     )
-
-
-def normalised(weights: np.ndarray) -> np.ndarray:
-    """Weights divided by their sum over the last axis."""
-    return weights / weights.sum(-1, keepdims=True)
 
 
 def chain_of(transitions: np.ndarray, policy: np.ndarray) -> np.ndarray:

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check
+from .._generate import per_agent
 from .._random import Stream, host_generator
 from .._types import SeedLike
 from .model import ARROWS, DOWN, LEFT, RIGHT, UP, Model
-from .worlds import per_agent, vary
+from .worlds import vary
 
 ATTEMPTS = 1000
 """How many mixtures of two maps are drawn, looking for one with a way to the goal, before giving up."""
@@ -192,7 +193,8 @@ def _model(
     """One game for each agent, with rewards of its own, given on actions where these alone decide."""
     _check.number("reward_spread", reward_spread, least=0.0)
     reach = heterogeneity * reward_spread
-    factors = 1 + reach * per_agent(lambda rng: rng.uniform(-1, 1, len(games[0].rewards)), "reward", len(games), key)
+    shape = games[0].rewards.shape
+    factors = 1 + reach * per_agent(lambda rng, count: rng.uniform(-1, 1, (count, *shape)), "reward", len(games), key)
     P = np.stack([game.chances.sum(0) for game in games])
     earned = np.stack(
         [np.tensordot(own * game.rewards, game.chances, 1) for own, game in zip(factors, games, strict=True)]

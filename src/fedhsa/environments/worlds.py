@@ -1,15 +1,12 @@
 """Random decision processes, and the small examples of papers and textbooks."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from .. import _check
-from .._generate import blend, lazy
+from .._generate import blend, lazy, normalised, per_agent
 from .._random import Stream, host_generator
 from .._types import SeedLike
 from ._garnet import garnet as garnet
-from ._garnet import normalised
 from .model import DOWN, LEFT, RIGHT, UP, Model
 
 MOVES = {LEFT: (0, -1), DOWN: (1, 0), RIGHT: (0, 1), UP: (-1, 0)}
@@ -43,8 +40,10 @@ def random(
         np.float64(0.0)
     """
     shape = _check.count("num_states", num_states), _check.count("num_actions", num_actions)
-    P = blend(lambda rng: normalised(rng.random((*shape, num_states))), "kernel", num_agents, heterogeneity, key)
-    R = blend(lambda rng: rng.random(shape), "reward", num_agents, heterogeneity, key)
+    P = blend(
+        lambda rng, count: normalised(rng.random((count, *shape, num_states))), "kernel", num_agents, heterogeneity, key
+    )
+    R = blend(lambda rng, count: rng.random((count, *shape)), "reward", num_agents, heterogeneity, key)
     return Model(lazy(P.swapaxes(1, 2), laziness).swapaxes(1, 2), R, discount)
 
 
@@ -118,7 +117,7 @@ def windy_cliff(
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
     actions = (UP, DOWN, LEFT, RIGHT)
     sure, fall = (_grid_moves(rows, columns, some) for some in (actions, (DOWN,) * 4))
-    own = per_agent(lambda rng: rng.random(), "wind", num_agents, key)
+    own = per_agent(lambda rng, count: rng.random(count), "wind", num_agents, key)
     strength = (1 - heterogeneity) * wind + heterogeneity * own
     P = sure + strength[:, None, None, None] / 3 * (fall - sure)
     start, goal = (rows - 1) * columns, rows * columns - 1
@@ -160,7 +159,9 @@ def two_state(
     low, high = stay
     if low > high:
         raise ValueError(f"`stay` must give the lower chance first, got {stay}.")
-    stays = blend(lambda rng: rng.uniform(low, high, (2, num_actions)), "stay", num_agents, heterogeneity, key)
+    stays = blend(
+        lambda rng, count: rng.uniform(low, high, (count, 2, num_actions)), "stay", num_agents, heterogeneity, key
+    )
     here, there = np.eye(2)[:, None], np.eye(2)[::-1][:, None]
     P = stays[..., None] * here + (1 - stays[..., None]) * there
     R = np.zeros((num_agents, 2, num_actions))
@@ -221,12 +222,11 @@ def fedsarsa(
     _check.number("reward_perturbation", reward_perturbation, least=0.0)
     rng = host_generator(key, "fedsarsa", Stream.COMMON)
     weights, reward = rng.random((S, S)), max_reward * rng.random(S)
-    P, R = np.repeat(normalised(weights)[None], M, axis=0), np.repeat(reward[None], M, axis=0)
-    for i in range(1, M):
-        rng = host_generator(key, "fedsarsa", i)
-        factor = 1 + heterogeneity * perturbation * rng.uniform(-1, 1, (S, S))
-        P[i] = normalised(weights * factor.clip(min=0))
-        R[i] = reward * (1 + heterogeneity * reward_perturbation * rng.standard_normal(S))
+    change = per_agent(lambda rng, count: rng.uniform(-1, 1, (count, S, S)), "fedsarsa kernel", M, key)
+    noise = per_agent(lambda rng, count: rng.standard_normal((count, S)), "fedsarsa reward", M, key)
+    change[0], noise[0] = 0.0, 0.0  # the first agent has the process as it was drawn
+    P = normalised(weights * (1 + heterogeneity * perturbation * change).clip(min=0))
+    R = reward * (1 + heterogeneity * reward_perturbation * noise)
     behind = (np.arange(S)[:, None] - np.arange(A)) % S
     return Model(P[:, behind], np.repeat(R[..., None], A, axis=-1), discount)
 
@@ -242,15 +242,7 @@ def vary(
         raise ValueError(
             f"`{name}` must keep chances between 0 and 1: {common:.3g} plus or minus {reach:.3g} does not. Lower it."
         )
-    return common + reach * per_agent(lambda rng: rng.uniform(-1, 1), path, num_agents, key)
-
-
-def per_agent(
-    draw: Callable[[np.random.Generator], float | np.ndarray], path: str, num_agents: int, key: SeedLike
-) -> np.ndarray:
-    """One draw for each agent, which depends on the key, the path and the agent alone."""
-    _check.count("num_agents", num_agents)
-    return np.stack([np.asarray(draw(host_generator(key, path, i))) for i in range(num_agents)])
+    return common + reach * per_agent(lambda rng, count: rng.uniform(-1, 1, count), path, num_agents, key)
 
 
 def _grid_moves(rows: int, columns: int, actions: tuple[str, ...]) -> np.ndarray:

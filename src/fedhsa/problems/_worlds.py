@@ -28,7 +28,11 @@ def random_features(rows: tuple[int, ...], dim: int | None, key: SeedLike) -> np
 def random_policies(model: Model, name: str, key: SeedLike, heterogeneity: float = 0.0) -> np.ndarray:
     """Chances of actions, all different and none zero, from the same for all to each agent's own: `(M, S, A)`."""
     ones = np.ones(model.num_actions)
-    drawn = blend(lambda rng: rng.dirichlet(ones, size=model.num_states), name, model.num_agents, heterogeneity, key)
+
+    def draw(rng, count):
+        return rng.dirichlet(ones, size=(count, model.num_states))
+
+    drawn = blend(draw, name, model.num_agents, heterogeneity, key)
     return 0.5 * drawn + 0.5 / model.num_actions
 
 

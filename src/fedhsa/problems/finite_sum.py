@@ -99,18 +99,20 @@ def random(
     if min_eigenvalue is not None:
         _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
 
-    def draw_A(rng):
-        A = rng.normal(size=(N, dim, dim))
+    def draw_A(rng, count):
+        # Half the sum of two squared Gaussian numbers is an Exp(1) number.
+        drawn = rng.normal(size=(count, N * dim**2 + 2))
+        A, scale = drawn[:, :-2].reshape(count, N, dim, dim), (drawn[:, -2:] ** 2).sum(1) / 2
+        A = (A + np.swapaxes(A, -1, -2)) / 2
         if min_eigenvalue is not None:
-            A = (A + np.swapaxes(A, 1, 2)) / 2
-            shift = min_eigenvalue - np.linalg.eigvalsh(A)[:, 0]
-            return rng.exponential() * (A + shift[:, None, None] * np.eye(dim))
-        values, vectors = np.linalg.eigh(A + np.swapaxes(A, 1, 2))
-        spread = np.ptp(values, axis=1, keepdims=True)
-        unit = (values - values[:, :1]) / np.where(spread > 0, spread, 1)
-        return (vectors * (low + (high - low) * unit)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+            shift = min_eigenvalue - np.linalg.eigvalsh(A)[..., 0]
+            return scale[:, None, None, None] * (A + shift[..., None, None] * np.eye(dim))
+        values, vectors = np.linalg.eigh(A)
+        spread = np.ptp(values, axis=-1, keepdims=True)
+        unit = (values - values[..., :1]) / np.where(spread > 0, spread, 1)
+        return (vectors * (low + (high - low) * unit)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
 
     A = blend(draw_A, "A", num_agents, heterogeneity, key)
-    b = blend(lambda rng: rng.normal(size=(N, dim)), "b", num_agents, heterogeneity, key)
+    b = blend(lambda rng, count: rng.normal(size=(count, N, dim)), "b", num_agents, heterogeneity, key)
     P = blend(doubly_stochastic_kernel(N), "P", num_agents, heterogeneity, key)
     return from_arrays(A, b, lazy(P, laziness))

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import _check
-from .._generate import blend, dense_kernel, lazy
+from .._generate import Draw, blend, dense_kernel, lazy
 from .._types import SeedLike
 from ..kernels import component_product
 from ..sources import AbstractSource, FiniteChain
-from .base import AbstractAgent, Problem
+from .base import AbstractAgent, Problem, identity
 
 SYMMETRY_TOLERANCE = 1e-9
 
@@ -141,14 +141,14 @@ def random(
     _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
     actions = np.array_split(np.arange(d), num_players)
 
-    def draw_J(rng, count):
-        J = coupling / np.sqrt(d) * rng.normal(size=(count, d, d))
+    def make_J(R):
+        J = coupling / np.sqrt(d) * R
         for own in actions:
-            J[:, own[:, None], own] = _gram(rng, count, len(own))
+            J[..., own[:, None], own] = _gram(R[..., own[:, None], own])
         return _shifted(J, min_eigenvalue)
 
-    J = blend(_varied(draw_J, S, variation), "J", num_agents, heterogeneity, key)
-    z = blend(_varied(_normal(d), S, variation), "z", num_agents, heterogeneity, key)
+    J = blend(_varied(make_J, (S, d, d), variation), "J", num_agents, heterogeneity, key)
+    z = blend(_varied(identity, (S, d), variation), "z", num_agents, heterogeneity, key)
     P = blend(dense_kernel(S), "P", num_agents, heterogeneity, key)
     return from_arrays(J, z, lazy(P, laziness), [len(own) for own in actions])
 
@@ -181,44 +181,45 @@ def random_saddle(
     _check.number("coupling", coupling, least=0.0)
     _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
     n, m = (dim + 1) // 2, dim // 2
+
+    def curvature(R):
+        return _shifted(_gram(R), min_eigenvalue)
+
     draws = {
-        "A": lambda rng, count: _shifted(_gram(rng, count, n), min_eigenvalue),
-        "B": lambda rng, count: coupling / np.sqrt(n) * rng.normal(size=(count, n, m)),
-        "C": lambda rng, count: _shifted(_gram(rng, count, m), min_eigenvalue),
-        "p": _normal(n),
-        "q": _normal(m),
+        "A": _varied(curvature, (S, n, n), variation),
+        "B": _varied(lambda R: coupling / np.sqrt(n) * R, (S, n, m), variation),
+        "C": _varied(curvature, (S, m, m), variation),
+        "p": _varied(identity, (S, n), variation),
+        "q": _varied(identity, (S, m), variation),
     }
-    arrays = {
-        name: blend(_varied(draw, S, variation), name, num_agents, heterogeneity, key) for name, draw in draws.items()
-    }
+    arrays = {name: blend(draw, name, num_agents, heterogeneity, key) for name, draw in draws.items()}
     P = blend(dense_kernel(S), "P", num_agents, heterogeneity, key)
     return saddle_from_arrays(**arrays, P=lazy(P, laziness))
 
 
-def _varied(draw: Callable, states: int, variation: float) -> Callable[[np.random.Generator], np.ndarray]:
-    """One draw for the agent and one for each of its states, mixed by `variation`: what `blend` does for agents."""
-    _check.number("variation", variation, least=0.0, most=1.0)
+def _varied(make: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], variation: float) -> Draw:
+    """What `make` makes of Gaussian numbers of this shape, `(S, ...)`, one for each state.
 
-    def mixed(rng):
-        drawn = draw(rng, states + 1)
-        return (1 - variation) * drawn[:1] + variation * drawn[1:]
+    One more is made for the agent, and `variation` mixes it into those of its states: what `blend` does for agents.
+    """
+    _check.number("variation", variation, least=0.0, most=1.0)
+    states, *rest = shape
+
+    def mixed(rng, count):
+        drawn = make(rng.normal(size=(count, states + 1, *rest)))
+        return (1 - variation) * drawn[:, :1] + variation * drawn[:, 1:]
 
     return mixed
 
 
-def _normal(size: int) -> Callable:
-    return lambda rng, count: rng.normal(size=(count, size))
-
-
-def _gram(rng: np.random.Generator, count: int, size: int) -> np.ndarray:
-    R = rng.normal(size=(count, size, size))
-    return np.swapaxes(R, 1, 2) @ R / size
+def _gram(R: np.ndarray) -> np.ndarray:
+    return np.swapaxes(R, -1, -2) @ R / R.shape[-1]
 
 
 def _shifted(J: np.ndarray, min_eigenvalue: float) -> np.ndarray:
     """`J` plus a multiple of the identity that makes this the smallest eigenvalue of its symmetric part."""
-    smallest = np.linalg.eigvalsh((J + np.swapaxes(J, 1, 2)) / 2)[:, 0]
-    return J + (min_eigenvalue - smallest)[:, None, None] * np.eye(J.shape[-1])
+    smallest = np.linalg.eigvalsh((J + np.swapaxes(J, -1, -2)) / 2)[..., 0]
+    return J + (min_eigenvalue - smallest)[..., None, None] * np.eye(J.shape[-1])
 
 
 def _check_player(k: int, own: np.ndarray, average: np.ndarray) -> None:

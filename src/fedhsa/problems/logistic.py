@@ -80,9 +80,9 @@ def random(
     """
     N = _check.count("num_examples", num_examples)
     _check.count("dim", dim)
-    inputs = blend(lambda rng: rng.normal(size=(N, dim)), "inputs", num_agents, heterogeneity, key)
-    directions = blend(lambda rng: rng.normal(size=dim), "directions", num_agents, heterogeneity, key)
-    noise = blend(lambda rng: rng.logistic(size=N), "noise", num_agents, heterogeneity, key)
+    inputs = blend(lambda rng, count: rng.normal(size=(count, N, dim)), "inputs", num_agents, heterogeneity, key)
+    directions = blend(lambda rng, count: rng.normal(size=(count, dim)), "directions", num_agents, heterogeneity, key)
+    noise = blend(lambda rng, count: rng.logistic(size=(count, N)), "noise", num_agents, heterogeneity, key)
     labels = np.where(np.einsum("mnd,md->mn", inputs, directions) + noise > 0, 1.0, -1.0)
     P = blend(dense_kernel(N), "P", num_agents, heterogeneity, key)
     return from_arrays(inputs, labels, lazy(P, laziness), regularisation)

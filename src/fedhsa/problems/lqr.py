@@ -193,13 +193,13 @@ def random(
     for name, number in (("plant_radius", plant_radius), ("input_cost", input_cost), ("state_std", state_std)):
         _check.number(name, number, above=0.0)
 
-    def draw_W(rng):
-        R = rng.normal(size=(n, n))
-        return np.eye(n) + R.T @ R / n
+    def draw_W(rng, count):
+        R = rng.normal(size=(count, n, n))
+        return np.eye(n) + np.swapaxes(R, 1, 2) @ R / n
 
-    F = blend(lambda rng: rng.normal(size=(n, n)), "F", num_agents, heterogeneity, key)
+    F = blend(lambda rng, count: rng.normal(size=(count, n, n)), "F", num_agents, heterogeneity, key)
     F *= plant_radius / spectral_radius(F)[:, None, None]
-    B = blend(lambda rng: rng.normal(size=(n, m)), "B", num_agents, heterogeneity, key)
+    B = blend(lambda rng, count: rng.normal(size=(count, n, m)), "B", num_agents, heterogeneity, key)
     W = blend(draw_W, "W", num_agents, heterogeneity, key)
     loops = [regulate(f, b, np.eye(n), input_cost * np.eye(m)) for f, b in zip(F, B, strict=True)]
     closed, cost = (np.stack(part) for part in zip(*loops, strict=True))

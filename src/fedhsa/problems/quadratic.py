@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _check
-from .._generate import blend
+from .._generate import blend, per_agent
 from .._linear import spectral_radius
 from .._random import host_generator
 from .._types import SeedLike
@@ -106,16 +106,17 @@ def random(
     _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
     _check.number("noise_radius", noise_radius, least=0.0)
 
-    def draw_A(rng):
-        R = rng.normal(size=(dim, dim))
-        A = R.T @ R / dim
-        return A + (min_eigenvalue - np.linalg.eigvalsh(A)[0]) * np.eye(dim)
+    def draw_A(rng, count):
+        R = rng.normal(size=(count, dim, dim))
+        A = np.swapaxes(R, 1, 2) @ R / dim
+        return A + (min_eigenvalue - np.linalg.eigvalsh(A)[:, :1, None]) * np.eye(dim)
 
-    def draw_b(rng):
-        return rng.normal(size=dim) + b_level * rng.normal(size=dim)
+    def draw_b(rng, count):
+        own, level = np.moveaxis(rng.normal(size=(count, 2, dim)), 1, 0)
+        return own + b_level * level
 
-    def draw_Q(rng):
-        return rng.normal(size=(dim, dim))
+    def draw_Q(rng, count):
+        return rng.normal(size=(count, dim, dim))
 
     if convex:
         A = blend(draw_A, "A", num_agents, heterogeneity, key)
@@ -156,11 +157,11 @@ def _indefinite(draw_A, dim: int, num_agents: int, heterogeneity: float, key: Se
     values, vectors = np.linalg.eigh(B)
     rotation = np.linalg.qr(host_generator(key, "directions").normal(size=(dim, dim)))[0]
     basis = (vectors * np.sqrt(values)) @ rotation  # columns u_j with u_j^T B^{-1} u_k = [j = k]
-    agents = [B]
-    for i in range(1, num_agents):
-        u = basis[:, (i - 1) % dim]
-        x = np.linalg.solve(B, u)
-        W = host_generator(key, "W", i).normal(size=(dim, dim)) / np.sqrt(dim)
-        W -= np.outer(W @ x, x) / (x @ x)
-        agents.append(B - s * np.outer(u, u) + heterogeneity * W.T @ W)
-    return np.stack(agents)
+    directions = np.linalg.solve(B, basis)
+    turn = (np.arange(num_agents) - 1) % dim
+    u, x = basis.T[turn], directions.T[turn]
+    W = per_agent(lambda rng, count: rng.normal(size=(count, dim, dim)), "W", num_agents, key) / np.sqrt(dim)
+    W -= (W @ x[..., None]) * x[:, None] / (x**2).sum(1)[:, None, None]
+    A = B - s * u[..., None] * u[:, None] + heterogeneity * (np.swapaxes(W, 1, 2) @ W)
+    A[0] = B
+    return A

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from .. import _check
 from .._generate import blend, dense_kernel, lazy
@@ -121,7 +120,7 @@ def random_process(
     if dim > S:
         raise ValueError(f"`dim` must be at most `num_states`, got {dim} > {S}: features could not have full rank.")
     P = blend(dense_kernel(S), "P", num_agents, heterogeneity, key)
-    R = blend(lambda rng: 2 * rng.random(S), "R", num_agents, heterogeneity, key)
-    features = blend(lambda rng: rng.random((S, dim)), "features", num_agents, heterogeneity, key)
-    discount = blend(lambda rng: np.asarray(rng.uniform(0.5, 0.99)), "discount", num_agents, heterogeneity, key)
+    R = blend(lambda rng, count: 2 * rng.random((count, S)), "R", num_agents, heterogeneity, key)
+    features = blend(lambda rng, count: rng.random((count, S, dim)), "features", num_agents, heterogeneity, key)
+    discount = blend(lambda rng, count: rng.uniform(0.5, 0.99, count), "discount", num_agents, heterogeneity, key)
     return _processes.from_arrays(lazy(P, laziness), R, features, discount)

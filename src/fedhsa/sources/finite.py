@@ -9,11 +9,10 @@ import scipy
 from jaxtyping import Array, Int, Shaped, UInt32
 
 from .. import _check, kernels
+from .._linear import chunks
 from .base import AbstractSource
 
 ROW_SUM_TOLERANCE = 1e-9
-CHUNK = 2**21
-"""How many numbers are worked on at a time, so that many agents need hardly more memory than their kernels take."""
 
 
 class FiniteChain(AbstractSource):
@@ -155,7 +154,7 @@ def stationary_law(P: np.ndarray) -> np.ndarray:
     """The stationary laws `(agents, S)` of kernels with one closed class: $\\pi (I - P + 1 1^T) = 1^T$."""
     S = P.shape[-1]
     pi = np.empty(P.shape[:-1])
-    for some in _chunks(len(P), S * S):
+    for some in chunks(len(P), S * S):
         system = np.swapaxes(np.eye(S) - P[some] + 1.0, -1, -2)
         pi[some] = np.linalg.solve(system, np.ones((len(system), S, 1)))[..., 0].clip(min=0)
     return pi / pi.sum(-1, keepdims=True)
@@ -194,7 +193,7 @@ def alias_table(law: np.ndarray) -> np.ndarray:
     S = law.shape[-1]
     rows = law.reshape(-1, S)
     table = np.empty((*rows.shape, 2), dtype=np.uint32)
-    for some in _chunks(len(rows), S):
+    for some in chunks(len(rows), S):
         table[some] = _alias_rows(rows[some])
     return table.reshape(*law.shape, 2)
 
@@ -222,12 +221,6 @@ def _alias_rows(law: np.ndarray) -> np.ndarray:
         light[active[~exhausted]] += 1
     threshold = np.minimum(keep * 2.0**32, 2.0**32 - 1).astype(np.uint32)
     return np.stack([threshold, alias], axis=-1)
-
-
-def _chunks(count: int, size: int) -> list[slice]:
-    """Slices of `count` things of `size` numbers each, about `CHUNK` numbers to a slice."""
-    many = max(1, CHUNK // size)
-    return [slice(start, start + many) for start in range(0, count, many)]
 
 
 def key_bits(key) -> UInt32[Array, "*batch 2"]:
