@@ -5,7 +5,7 @@ WORKERS ?= 2
 EXTRAS := test,lint,bench,flower,ray,privacy,gym,gymnax,data
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: help reproduce figures docs test test-slow bench lint format constraints clean
+.PHONY: help reproduce figures docs index test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -29,6 +29,9 @@ figures:  ## copy the README's figures from results/, where `make reproduce` has
 
 docs: .venv/ready  ## run the code of every page and write what it prints where the page shows it
 	$(BIN)/python tests/update_docs.py
+
+index: .venv/base  ## write down what `fedhsa list` shows, after a problem, an algorithm or an environment has changed
+	$(BIN)/python -m fedhsa.cli.index
 
 test: .venv/ready  ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow'

@@ -93,11 +93,14 @@ def test_every_file_begins_by_saying_what_it_is_for():
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_importing_the_package_leaves_jax_alone_and_loads_nothing_that_is_needed_later():
+def test_importing_the_package_loads_nothing_and_using_it_loads_nothing_that_is_needed_later():
     code = """
-import jax, sys
-before = jax.config.values.copy()
+import sys
 import fedhsa
+assert not {"jax", "numpy"} & set(sys.modules)
+import jax
+before = jax.config.values.copy()
+fedhsa.simulate, fedhsa.problems, fedhsa.FedHSA
 assert jax.config.values == before
 later = "matplotlib rich tyro optimistix gymnasium pandas scipy.sparse scipy.linalg scipy.special scipy.stats"
 later += " fedhsa.cli fedhsa.comparison fedhsa.deploy fedhsa.experiments fedhsa.outputs fedhsa.plots fedhsa.theory"
@@ -105,3 +108,17 @@ loaded = set(later.split()) & set(sys.modules)
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_every_public_name_is_found_where_type_checkers_look_for_it():
+    tree = ast.parse((ROOT / "src/fedhsa/__init__.py").read_text())
+    imports = {
+        alias.name: f"fedhsa.{node.module or alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+    assert set(imports) == set(fedhsa.__all__)
+    for name, module in imports.items():
+        home = importlib.import_module(module)
+        assert getattr(fedhsa, name) is (home if module == f"fedhsa.{name}" else getattr(home, name)), name

@@ -8,15 +8,19 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+
+DTYPES = ("float64", "float32")
+"""The precisions that one can compute in."""
 
 
 def traced(value: Any) -> bool:
     """Whether the value, or a part of it, is known only when the program runs."""
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+    if value is None or isinstance(value, int | float | str | np.ndarray):
+        return False  # the command line checks its settings, which are such, without waiting for JAX
+    import jax
+
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def not_traced(name: str, value: Any, reason: str) -> None:
@@ -32,7 +36,7 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
     """
     sizes, known = {} if sizes is None else sizes, not traced(value)
     try:
-        value = np.array(value, dtype=np.float64) if known else jnp.asarray(value)
+        value = np.array(value, dtype=np.float64) if known else _traced_array(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of numbers, got {type(value).__name__}.") from error
     found = dict(sizes)
@@ -49,6 +53,12 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
         raise ValueError(f"`{name}` must be finite, got {value[where]} at index {where}.")
     sizes.update(found)
     return value
+
+
+def _traced_array(value: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.asarray(value)
 
 
 def count(name: str, value: Any, *, least: int = 1, remedy: str = "") -> int:

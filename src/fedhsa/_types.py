@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from ._check import DTYPES
+
 Key: TypeAlias = PRNGKeyArray
 Theta: TypeAlias = Float[Array, " d"]
 """A parameter as algorithms see it: one flat vector."""
@@ -19,8 +21,6 @@ SeedLike: TypeAlias = Any
 
 Device: TypeAlias = Any
 """A `jax.Device`, which JAX does not export as a type."""
-
-DTYPES = ("float64", "float32")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import pytest
 
 import fedhsa
 from fedhsa import statistics
-from fedhsa.cli import main
+from fedhsa.cli import index, main
 from fedhsa.cli import run as run_module
 from fedhsa.cli.parsing import parse, read
 from fedhsa.cli.settings import RunSettings
@@ -500,12 +500,26 @@ def test_unknown_commands_are_rejected(capsys, arguments):
     assert arguments[-1] in sentence(capsys)
 
 
-@pytest.mark.slow
-def test_list_does_not_import_what_only_plotting_needs():
-    code = "import sys; from fedhsa.cli import main; main(['list']); "
-    code += "loaded = {'matplotlib', 'gymnasium', 'gymnax', 'fedhsa.theory', 'fedhsa.deploy', 'fedhsa.plots'}; "
-    code += "assert not loaded & set(sys.modules), loaded & set(sys.modules)"
+def test_help_lists_and_mistakes_do_not_wait_for_jax():
+    code = """
+import sys
+from fedhsa.cli import main
+heavy = {"jax", "scipy", "matplotlib", "equinox", "jaxtyping"}
+assert not heavy & sys.modules.keys()
+for words, code in (["--help"], 0), (["list"], 0), (["run", "--help"], 0), (["analyze", "--problem", "td"], 2):
+    assert main(words) == code
+    assert not heavy & sys.modules.keys(), (words, heavy & sys.modules.keys())
+"""
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_index_says_what_the_tables_say():
+    assert index.read() == index.make(), "Run `make index`."
+
+
+def test_a_problem_that_a_program_has_added_can_be_run_though_no_file_lists_it(monkeypatch):
+    monkeypatch.setitem(fedhsa.PROBLEMS, "mine", fedhsa.PROBLEMS["quadratic"])
+    assert parse(RunSettings, ["--problem", "mine"]).problem == "mine"
 
 
 @pytest.mark.slow

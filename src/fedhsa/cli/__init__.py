@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from .._version import __version__
 
@@ -87,7 +88,8 @@ def _dispatch(arguments: list[str]) -> int:
         if command not in COMMANDS:
             near = nearest(command, COMMANDS)
             raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
-        return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
+        settings = _settings(command, rest)
+        return importlib.import_module(f".{COMMANDS[command]}", __name__).main(*settings, rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
     except (FailedRunError, ImportError) as error:  # a package that only some commands need
@@ -98,6 +100,16 @@ def _dispatch(arguments: list[str]) -> int:
     except OSError as error:
         where = f" ({error.filename!r})" if error.filename else ""
         return _say(f"fedhsa: {error.strerror or error}{where}.", 1)
+
+
+def _settings(command: str, arguments: list[str]) -> list[Any]:
+    """The settings of a command that computes on a problem: help and mistakes do not wait for JAX."""
+    if command not in ("run", "compare", "sweep", "analyze"):
+        return []
+    from .parsing import parse
+    from .settings import COMMANDS
+
+    return [parse(COMMANDS[command], arguments)]
 
 
 def _say(message: object, code: int) -> int:

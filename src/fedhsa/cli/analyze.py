@@ -11,10 +11,8 @@ from .. import plots
 from . import effort, page
 from .analysis import Analysis, analyse
 from .build import make_algorithms, make_problem, title
-from .errors import UsageError
 from .output import writable
 from .panels import sweeps
-from .parsing import parse
 from .screen import status_line
 from .settings import AnalyzeSettings
 from .words import sentences
@@ -24,13 +22,8 @@ LONG = 90.0
 """Seconds; the user is warned if an analysis is estimated to take longer."""
 
 
-def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
-    if any(word.partition("=")[0] == "--problem" for word in args):
-        raise UsageError(
-            "fedhsa analyze takes the problem by its name alone, like `fedhsa analyze td`, not `--problem`."
-        )
-    settings = parse(AnalyzeSettings, args)
+def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> int:
+    """Runs the command with these settings, which the arguments say; gives the exit code."""
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
     wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)

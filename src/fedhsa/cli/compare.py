@@ -16,13 +16,11 @@ from ..problems import Problem
 from . import ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
 from .output import INTERRUPTED, fits_in_memory, writable
-from .parsing import parse
 from .settings import CompareSettings
 
 
-def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
-    settings = parse(CompareSettings, args)
+def main(settings: CompareSettings, args: Sequence[str], console: Console) -> int:
+    """Runs the command with these settings, which the arguments say; gives the exit code."""
     problem = make_problem(settings)
     methods = _methods(settings, problem)
     started = datetime.datetime.now(datetime.UTC)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from .. import _check
-from .._types import DTYPES
+from .._check import DTYPES
 from ..deploy import Missing, Plan, Privacy
 from ..deploy.privacy import SETTINGS
 from .errors import UsageError

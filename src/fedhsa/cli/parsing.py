@@ -42,7 +42,7 @@ def read(kind: type[S], path: pathlib.Path) -> S:
     except ValueError as error:
         raise UsageError(f"`config`: {str(path)!r} is not a TOML file: {error}.") from error
     own = [name for name in _names(kind) if name != "config"]
-    names = [*own, *(name for other in COMMANDS for name in _names(other) if name not in (*own, "config"))]
+    names = [*own, *(name for other in COMMANDS.values() for name in _names(other) if name not in (*own, "config"))]
     values = {name.replace("-", "_"): value for name, value in values.items()}
     for name in values:
         if name not in names:
@@ -100,6 +100,11 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
             raise UsageError(f"`{flag}` was given twice. Put everything after one: `{flag} FIRST=... SECOND=...`.")
     for word in args:
         flag = word.partition("=")[0]
+        if (name := flag.removeprefix("--")) != flag and name in kind.positional:
+            example = kind.positional[name]
+            raise UsageError(
+                f"fedhsa {kind.command} takes the {name} by its name alone, like `{example}`, not `{flag}`."
+            )
         if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:
             raise _unknown(kind, word)
 

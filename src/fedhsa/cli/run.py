@@ -15,13 +15,11 @@ from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
 from .errors import FailedRunError
 from .output import INTERRUPTED, fits_in_memory, show, writable
-from .parsing import parse
 from .settings import RunSettings
 
 
-def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
-    settings = parse(RunSettings, args)
+def main(settings: RunSettings, args: Sequence[str], console: Console) -> int:
+    """Runs the command with these settings, which the arguments say; gives the exit code."""
     if settings.resume and _already_done(settings):
         console.print(f"This run is complete already: {settings.folder / 'curves.png'}")
         return 0

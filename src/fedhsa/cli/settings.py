@@ -3,14 +3,14 @@
 import abc
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from .. import _check
-from .._types import DTYPES
-from ..algorithms import ALGORITHMS, WRAPPERS
-from ..problems import PROBLEMS
+from .._check import DTYPES
+from . import index
 from .errors import UsageError
 from .usage import check_name, check_number, named_values
 
@@ -31,6 +31,8 @@ class AbstractFlags(abc.ABC):
 
     command: ClassVar[str]
     description: ClassVar[str]
+    positional: ClassVar[Mapping[str, str]] = {}
+    """What is given without a flag, and how a user would type it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +90,11 @@ class AbstractSettings(AbstractFlags):
 
     def _check_common(self) -> None:
         if not self.algorithm:
-            raise UsageError(f"`algorithm` must name at least one of {', '.join(ALGORITHMS)}.")
-        check_name("problem", self.problem, PROBLEMS)
+            raise UsageError(f"`algorithm` must name at least one of {', '.join(index.read()['algorithms'])}.")
+        check_name("problem", self.problem, index.names("problems", wanted=self.problem))
         for name in self.algorithm:
             if not isinstance(name, str) or name.isidentifier():  # what has arguments is read once there is a problem
-                check_name("algorithm", name, {**ALGORITHMS, **WRAPPERS})
+                check_name("algorithm", name, index.names("algorithms", "wrappers", wanted=name))
             if self.algorithm.count(name) > 1:
                 raise UsageError(f"`algorithm` names {name} twice. Run it again into another `out` folder.")
         for name in ("num_agents", "dim", "local_steps"):
@@ -193,6 +195,7 @@ class AnalyzeSettings(AbstractSettings):
     """The settings of `fedhsa analyze`."""
 
     command = "analyze"
+    positional: ClassVar[Mapping[str, str]] = {"problem": "fedhsa analyze td"}
     description = """\
 Predicts what algorithms will do on a random problem, without running them.
 
@@ -339,4 +342,5 @@ Ctrl-C keeps the combinations that are done.
             raise UsageError(f"`algorithm` must be one, got {names}. Name the one to sweep with `--algorithm`.")
 
 
-COMMANDS = (RunSettings, AnalyzeSettings, CompareSettings, SweepSettings)
+COMMANDS = {kind.command: kind for kind in (RunSettings, AnalyzeSettings, CompareSettings, SweepSettings)}
+"""The settings of the commands that share a file."""

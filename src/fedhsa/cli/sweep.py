@@ -15,13 +15,11 @@ from ..engine import Sweep, sweep
 from ..outputs import manifest_head, write_manifest
 from .build import make_algorithms, make_problem
 from .output import INTERRUPTED, fits_in_memory, writable
-from .parsing import parse
 from .settings import SweepSettings
 
 
-def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
-    settings = parse(SweepSettings, args)
+def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
+    """Runs the command with these settings, which the arguments say; gives the exit code."""
     problem = make_problem(settings)
     (algorithm,) = make_algorithms(settings, problem).values()
     combinations = math.prod(map(len, settings.over.values()))

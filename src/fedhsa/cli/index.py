@@ -1,0 +1,78 @@
+"""What there is, by name: read from a file, since `fedhsa list` and `fedhsa run --help` should not wait for JAX.
+
+The file, `index.json`, is made from the tables of the package: `make index`, after one of them has changed.
+"""
+
+import functools
+import inspect
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from .. import _files
+
+FILE = pathlib.Path(__file__).with_suffix(".json")
+Index: TypeAlias = dict[str, dict[str, dict[str, str]]]
+"""By kind (problems, algorithms, wrappers, environments) and name: a sentence, and the arguments as in Python."""
+
+
+@functools.cache
+def read() -> Index:
+    """What the file says."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def names(*kinds: str, wanted: Any) -> Iterable[str]:
+    """All names of these kinds; those of the tables themselves where `wanted` is not in the file."""
+    listed = [name for kind in kinds for name in read()[kind]]
+    return listed if wanted in listed else [name for kind in kinds for name in tables()[kind]]
+
+
+def tables() -> dict[str, dict[str, Callable[..., Any]]]:
+    """The tables of the package, which a program may have added to."""
+    from ..algorithms import ALGORITHMS, WRAPPERS
+    from ..environments import ENVIRONMENTS
+    from ..problems import PROBLEMS
+
+    return {"problems": PROBLEMS, "algorithms": ALGORITHMS, "wrappers": WRAPPERS, "environments": ENVIRONMENTS}
+
+
+def make() -> Index:
+    """The index of the tables as they are."""
+    return {
+        kind: {
+            # A problem's generator is in the module that describes the problem.
+            name: describe(entry, inspect.getmodule(entry) if kind == "problems" else entry)
+            for name, entry in table.items()
+        }
+        for kind, table in tables().items()
+    }
+
+
+def describe(entry: Callable[..., Any], described: Any) -> dict[str, str]:
+    """What it is, and its arguments."""
+    return {"sentence": first_sentence(described.__doc__), "arguments": arguments(entry)}
+
+
+def first_sentence(text: str | None) -> str:
+    """The first sentence of a docstring, without its formula."""
+    paragraph = " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
+    paragraph = re.sub(r":?\s*\$[^$]*\$", "", paragraph)
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", paragraph)[0]
+
+
+def arguments(entry: Callable[..., Any]) -> str:
+    """The arguments with their defaults, as one would type them in Python."""
+    parameters = inspect.signature(entry).parameters.values()
+    words = {p: p.name if p.default is p.empty else f"{p.name}={_short(p.default)}" for p in parameters}
+    return ", ".join("and the environment's" if p.kind is p.VAR_KEYWORD else word for p, word in words.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    _files.write_text(FILE, json.dumps(make(), indent=1, ensure_ascii=False) + "\n")
