@@ -22,7 +22,8 @@ KEYS = {"name", "statement", "measured", "expected", "interval", "verdict"}
 
 
 def reproduce(*args, out):
-    return main(["reproduce", *args, "--out", str(out)])
+    """In this process, which is quicker to start and where the tests can change what runs."""
+    return main(["reproduce", *args, "--workers", "1", "--out", str(out)])
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,7 @@ def test_an_experiment_leaves_page_claims_figures_data_and_manifest(finished):
     for name in ("figure.svg", "figure.png", "figure.pdf", "data.csv", "data.npz", "manifest.json"):
         assert (folder / name).stat().st_size > 100
     manifest = json.loads((folder / "manifest.json").read_text())
+    assert set(manifest["timings"]["cpu"]) == {"build", "predict", "simulate", "draw", "other"}
     assert manifest["settings"]["problem.num_agents"] == 3
     assert manifest["command"].startswith("fedhsa reproduce quadratic/noiseless --rounds 150 --option num_agents=3")
     claims = json.loads((finished / "claims.json").read_text())

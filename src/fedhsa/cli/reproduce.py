@@ -20,7 +20,7 @@ from .. import _check
 from .._check import nearest
 from .._version import versions
 from ..experiments.page.report import Report, machine
-from ..experiments.run import presets, store
+from ..experiments.run import lanes, presets, store
 from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.claims import Claim
@@ -85,6 +85,8 @@ continues. The exit code is 1 when a claim fails.
         None
     )
     """Where to simulate."""
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
+    """How many experiments run at once, each in a process with its share of the cores; 1 runs them in this process."""
     again: bool = False
     """Run also what is finished."""
     list_: Annotated[bool, tyro.conf.arg(name="list")] = False
@@ -99,6 +101,8 @@ continues. The exit code is 1 when a claim fails.
                 _check.count("seeds", self.seeds, least=2, remedy="Intervals need two.")
             if self.rounds is not None:
                 _check.count("rounds", self.rounds, least=4)
+            if self.workers is not None:
+                _check.count("workers", self.workers)
             if self.device is not None:
                 check_name("device", self.device, DEVICES)
         except ValueError as error:
@@ -210,18 +214,25 @@ def _run(
                 settings.folder,
                 manifest=manifest,
                 again=settings.again or settings.device is not None,  # another device gives other last digits
+                lanes=lambda count: _lanes(settings, count),
                 devices=devices,
                 show=show,
             ):
                 number += 1
                 if finished.error is not None:
                     failures[finished.experiment.name] = finished.error
-                else:
-                    entry(finished.experiment, settings.folder)  # draws while the next ones run
                 console.print(_line(number, total, finished))
     except KeyboardInterrupt:
         return failures, True
     return failures, False
+
+
+def _lanes(settings: ReproduceSettings, experiments: int) -> list[lanes.Lane]:
+    """Where so many experiments run."""
+    if settings.device is not None or jax.default_backend() != "cpu":
+        return lanes.threads(settings.workers or 2)  # an accelerator belongs to one process: one compiles, one computes
+    count = min(settings.workers or len(lanes.available_cores()), experiments)
+    return lanes.processes(count) if count > 1 else lanes.threads(1)
 
 
 def _line(number: int, total: int, finished: Finished) -> str:

@@ -1,13 +1,15 @@
 """The store of outcomes: fresh as long as nothing that the numbers depend on has changed."""
 
 import ast
+import os
 import pathlib
 import shutil
+import signal
 import threading
 
 import pytest
 
-from fedhsa.experiments.run import code, presets, reproduce, store
+from fedhsa.experiments.run import code, lanes, presets, reproduce, store
 from fedhsa.experiments.study.base import Outcome
 
 
@@ -66,5 +68,35 @@ def test_code_is_parsed_by_one_thread_alone_when_several_studies_run_at_once(tmp
     studies = [presets.studies()[name] for name in ("proposition", "drift")]
     for study in studies:
         monkeypatch.setattr(type(study), "run", lambda self, runner: Outcome({}, {}))
-    assert all(finished.error is None for finished in reproduce.run(studies, tmp_path))
+    monkeypatch.setattr(store, "present", lambda *_: code.digest(type(studies[0]).__module__))  # as drawing does
+    assert all(finished.error is None for finished in reproduce.run(studies, tmp_path, lanes=lanes.threads))
     assert threads == {threading.main_thread()}
+
+
+def test_studies_that_share_programs_run_one_after_the_other_in_one_lane():
+    names = ("quadratic/markov", "nonconvex/markov", "td/markov", "td/slow", "quadratic/noiseless")
+    queue = reproduce._Queue([presets.studies()[name] for name in names])
+    here, there = lanes.ThreadLane(), lanes.ThreadLane()
+    taken = [queue.take(lane).name for lane in (here, there, here, there, there)]
+    assert taken == ["td/slow", "quadratic/markov", "td/markov", "nonconvex/markov", "quadratic/noiseless"]
+
+
+def test_a_process_that_dies_is_an_error_with_a_reason_and_ctrl_c_is_left_to_its_parent():
+    """One process does all of it: starting one takes long."""
+    (lane,) = lanes.processes(1)
+    assert lane.submit(answer, 3).result() == 6
+    with pytest.raises(ValueError, match="seven") as failure:
+        lane.submit(answer, 7).result()
+    assert "in answer" in failure.value.__notes__[0]
+    with pytest.raises(MemoryError, match="exit code -9"):
+        lane.submit(answer, -9).result()
+    lane.stop()
+
+
+def answer(value, *, stopped):
+    os.kill(os.getpid(), signal.SIGINT)
+    if value < 0:
+        os.kill(os.getpid(), -value)
+    if value == 7:
+        raise ValueError("seven")
+    return 2 * value if not stopped() else 0

@@ -46,6 +46,9 @@ class Comparison(AbstractStudy):
         problem, seeds = self.instance.cost(), 1 if self.noiseless else self.seeds
         return 2 * (3 + problem.prediction + problem.step * self.local_steps * self.rounds * seeds) + problem.build
 
+    def programs(self):
+        return Comparison, self.instance.shape(), self.local_steps, 1 if self.noiseless else self.seeds, self.noiseless
+
     def run(self, runner: Runner) -> Outcome:
         algorithms = self.algorithms()
         problem, key = draw_stable(self.instance, list(algorithms.values()))

@@ -40,6 +40,9 @@ class AgentSweep(AbstractStudy):
         steps = problem.step * share * self.local_steps * self.rounds * self.seeds
         return problem.build + share * problem.prediction + steps + 3 * len(self.agents)
 
+    def programs(self):
+        return AgentSweep, self.instance.shape(), self.agents, self.local_steps, self.seeds
+
     def run(self, runner: Runner) -> Outcome:
         algorithm = FedHSA(self.step_size, local_steps=self.local_steps)
         whole, key = draw_stable(self.instance.change("num_agents", max(self.agents)), [algorithm])

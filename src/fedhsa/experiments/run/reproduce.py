@@ -6,11 +6,13 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..study.base import AbstractStudy, Outcome, Runner
-from . import store
+from ..study.clock import clock, phase
+from . import code, store
+from .lanes import Lane, threads
 
 LOOK = 0.2
 """Seconds between looks at the clock while experiments run."""
@@ -42,22 +44,21 @@ def run(
     *,
     manifest: Callable[[AbstractStudy], dict[str, Any]] = lambda _: {},
     again: bool = False,
-    workers: int = 2,
+    lanes: Callable[[int], Sequence[Lane]] = lambda _: threads(1),
     devices: Any = None,
     show: Callable[[Status], None] = lambda _: None,
 ) -> Iterator[Finished]:
     """Runs the experiments that `folder` does not hold yet, and says of each when it is finished.
 
     An outcome is on disk before it is announced, and so is every simulation of an experiment under way: whatever
-    happens, they are not computed twice. An exception in the caller (Ctrl-C) stops simulations within a second, and
-    predictions when they are done.
+    happens, they are not computed twice. An exception in the caller (Ctrl-C) stops what runs.
 
     **Arguments:**
 
-    - `manifest`: what to write beside an outcome, besides its settings and its time.
+    - `manifest`: what to write beside an outcome, besides its settings and its times.
     - `again`: whether to run also what is finished.
-    - `workers`: how many experiments run at once: each uses all cores for its simulations, but only one of them for
-      its compilations.
+    - `lanes`: gives the places where experiments run side by side, for as many experiments as there are to run; it is
+      not called where there are none. Default: a thread.
     - `devices`: where to simulate. Default: all of JAX's.
     - `show`: called a few times a second.
 
@@ -72,23 +73,56 @@ def run(
         ([None], [0.0])
     """
     folder.mkdir(parents=True, exist_ok=True)
-    waiting, unfinished = [], {}
+    waiting = []
     for experiment in experiments:
         if not again and store.find(experiment, folder) is not None:
             yield Finished(experiment, 0.0, None)
         else:
             waiting.append(experiment)
-            # Named here and not by the workers: Python 3.11 cannot parse code in several threads at once.
-            unfinished[experiment.name] = store.unfinished(experiment, folder)
             if again:
-                shutil.rmtree(unfinished[experiment.name], ignore_errors=True)
-    waiting.sort(key=lambda experiment: -experiment.seconds())  # so that no long one is left to run alone
-    stopped, clock = threading.Event(), _Clock(waiting)
+                shutil.rmtree(store.unfinished(experiment, folder), ignore_errors=True)
+            # Once here, for all threads: Python 3.11 cannot parse code in several of them at once.
+            store.fingerprint(experiment), code.digest(type(experiment).__module__)
+    if not waiting:
+        return
+    estimate, queue = _Clock(waiting), _Queue(waiting)
+    idle, futures = list(lanes(len(waiting))), {}
+    places = tuple(idle)
+    try:
+        while queue or futures:
+            while queue and idle:
+                lane = idle.pop(0)
+                experiment = queue.take(lane)
+                estimate.start(experiment)
+                future = lane.submit(work, experiment, folder, manifest(experiment), devices)
+                futures[future] = experiment, lane
+            done, _ = concurrent.futures.wait(futures, LOOK, concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                experiment, lane = futures.pop(future)
+                idle.append(lane)
+                estimate.finish(experiment)
+                error = future.exception()
+                if error is not None and not isinstance(error, Exception):
+                    raise error
+                yield Finished(experiment, future.result() if error is None else 0.0, error)
+            show(estimate.status())
+    finally:
+        for lane in places:
+            lane.stop()
 
-    def work(experiment: AbstractStudy) -> Finished:
-        clock.start(experiment)
-        began = time.perf_counter()
-        outcome = experiment.run(Runner(stopped.is_set, devices, unfinished[experiment.name]))
+
+def work(
+    experiment: AbstractStudy,
+    folder: pathlib.Path,
+    manifest: dict[str, Any],
+    devices: Any = None,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+) -> float:
+    """Runs one experiment, keeps what came out, draws it and gives the seconds that it took; any process can do it."""
+    began = time.perf_counter()
+    with clock() as spent:
+        outcome = experiment.run(Runner(stopped, devices, store.unfinished(experiment, folder)))
         seconds = time.perf_counter() - began
         about = {
             "name": experiment.name,
@@ -97,25 +131,15 @@ def run(
             "seconds": seconds,
             "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
-        store.keep(experiment, outcome, about | manifest(experiment), folder)
-        return Finished(experiment, seconds, None)
+        store.keep(experiment, outcome, about | manifest, folder)
+        with phase("draw"), _DRAWING:
+            store.present(experiment, outcome, folder)
+    store.note(experiment, folder, timings=spent.timings())
+    return seconds
 
-    pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="experiment")
-    try:
-        futures = {pool.submit(work, experiment): experiment for experiment in waiting}
-        while futures:
-            done, _ = concurrent.futures.wait(futures, LOOK, concurrent.futures.FIRST_COMPLETED)
-            for future in done:
-                experiment = futures.pop(future)
-                clock.finish(experiment)
-                error = future.exception()
-                if error is not None and not isinstance(error, Exception):
-                    raise error
-                yield future.result() if error is None else Finished(experiment, 0.0, error)
-            show(clock.status())
-    finally:
-        stopped.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+
+_DRAWING = threading.Lock()
+"""Matplotlib draws one figure at a time."""
 
 
 def entry(experiment: AbstractStudy, folder: pathlib.Path) -> store.StoredStudy | None:
@@ -149,3 +173,29 @@ class _Clock:
         done += sum(running.values())
         pace = (now - self.began) / done if self.finished else 1.0
         return Status(len(self.finished), len(self.estimates), tuple(running), pace * (total - done))
+
+
+class _Queue:
+    """Experiments that wait. Those that share programs are run in one lane, and the longest begin, so that no long one
+    is left to run alone at the end."""
+
+    def __init__(self, experiments: Sequence[AbstractStudy]):
+        self._waiting = sorted(experiments, key=lambda experiment: -experiment.seconds())
+        self._last: dict[Lane, Hashable] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, lane: Lane) -> AbstractStudy:
+        """What this lane should run next: what it has compiled the programs for, or what no other lane has."""
+        others = [programs for other, programs in self._last.items() if other is not lane]
+
+        def worth(experiment: AbstractStudy) -> tuple[bool, bool, float]:
+            programs = experiment.programs()
+            left = sum(e.seconds() for e in self._waiting if e.programs() == programs)
+            return programs == self._last.get(lane), programs not in others, left
+
+        chosen = max(self._waiting, key=worth)
+        self._waiting.remove(chosen)
+        self._last[lane] = chosen.programs()
+        return chosen

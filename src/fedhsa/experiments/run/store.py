@@ -112,6 +112,12 @@ def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> S
     return StoredStudy(experiment, outcome, manifest, folder)
 
 
+def note(experiment: AbstractStudy, out: pathlib.Path, **facts: Any) -> None:
+    """Adds to the manifest of a finished experiment."""
+    folder = out / experiment.name
+    write_json(folder / "manifest.json", _read_manifest(folder) | facts)
+
+
 def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
     return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 

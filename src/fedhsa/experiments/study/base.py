@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from ...algorithms import AbstractAlgorithm
 from ...engine import Result, simulate
 from ...problems import Problem
 from .checks import Check, Checks
+from .clock import phase
 from .figures import Figure, house_style
 
 Table: TypeAlias = Mapping[str, Sequence[Any] | np.ndarray]
@@ -55,6 +56,7 @@ class Runner:
         if self._stopped():
             raise StoppedError
 
+    @phase("simulate")
     def simulate(self, problem: Problem, algorithm: AbstractAlgorithm, **settings: Any) -> Result:
         """`fedhsa.simulate`, interruptible and kept."""
         self.stop_if_asked()
@@ -105,6 +107,10 @@ class AbstractStudy(abc.ABC):
     @abc.abstractmethod
     def seconds(self) -> float:
         """How long it takes on two cores, roughly, with compilation."""
+
+    def programs(self) -> Hashable:
+        """Equal for studies that compile the same programs: whoever runs one of them had best run the others too."""
+        return self.name
 
     @abc.abstractmethod
     def run(self, runner: Runner) -> Outcome:

@@ -10,6 +10,7 @@ from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
 from ...theory import Prediction, PredictionWarning, predict
+from .clock import phase
 
 WIDEST = 0.05
 """A predicted floor that may be further off, as a part, or does not know how far, is compared as if it were so much."""
@@ -33,6 +34,7 @@ def law(basis: str) -> str:
     return LAWS.get(basis, "prediction")
 
 
+@phase("predict")
 def foresee(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
     """`theory.predict` without its warnings: checks allow for what a prediction leaves out, and say so."""
     with warnings.catch_warnings():

@@ -10,6 +10,7 @@ from ..._linear import spectral_radius
 from ...algorithms import AbstractAlgorithm
 from ...problems import PROBLEMS, Problem
 from ...theory.maps.rounds import require_rule
+from .clock import phase
 
 TRIES = 20
 """How many random problems are looked at for one on which every method is stable."""
@@ -48,6 +49,7 @@ class Instance:
             return cls("quadratic", num_agents, {**arguments, "convex": False}, key)
         return cls(family, num_agents, arguments, key)
 
+    @phase("build")
     def build(self) -> Problem:
         """Draws the problem; experiments on the same one share it."""
         return _build(self.family, self.num_agents, self.key, tuple(sorted(self.arguments.items())))
@@ -57,6 +59,11 @@ class Instance:
         parameters = inspect.signature(PROBLEMS[self.family]).parameters
         values = {name: p.default for name, p in parameters.items()} | dict(self.arguments)
         return {"family": self.family} | values | {"num_agents": self.num_agents, "key": self.key}
+
+    def shape(self) -> tuple[Any, ...]:
+        """What the shapes of its arrays follow from: the family and every whole number, but for the key."""
+        values = (self.change("key", 0)).settings()
+        return self.family, *((name, value) for name, value in values.items() if type(value) is int)
 
     def change(self, name: str, value: Any) -> "Instance":
         """The same with one argument replaced."""
@@ -91,6 +98,7 @@ def repeated(cohort: Problem, copies: int) -> Problem:
     return cohort.take([*range(cohort.num_agents)] * copies)
 
 
+@phase("build")
 def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:
     """The first random problem, counting its key upwards, on which every method is stable; and that key.
 

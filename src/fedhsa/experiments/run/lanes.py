@@ -1,0 +1,128 @@
+"""Where experiments run, one at a time in each lane: threads of this process, or processes with cores of their own."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+
+class Lane(Protocol):
+    """Where one function runs at a time. It gets `stopped`, which says whether it should end."""
+
+    def submit(self, function: Callable, /, *arguments: Any) -> Future:
+        """Calls `function(*arguments, stopped=...)` when what came before is done."""
+        ...
+
+    def stop(self) -> None:
+        """Ends whatever runs."""
+        ...
+
+
+class ThreadLane:
+    """A thread of this process."""
+
+    def __init__(self) -> None:
+        self._pool, self._stopped = ThreadPoolExecutor(1, thread_name_prefix="experiment"), threading.Event()
+
+    def submit(self, function: Callable, /, *arguments: Any) -> Future:
+        return self._pool.submit(function, *arguments, stopped=self._stopped.is_set)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class ProcessLane:
+    """A process with these cores for itself.
+
+    Python's lock and XLA's threads are its own: two of them take half the time of one, which two threads do not. What
+    one has compiled serves the next experiment in it. It ends with this process, however that ends.
+    """
+
+    def __init__(self, cores: Sequence[int] = ()) -> None:
+        spawned = multiprocessing.get_context("spawn")
+        self._pipe, other = spawned.Pipe()
+        self._process = spawned.Process(target=_serve, args=(other, os.getpid()), daemon=True)
+        with _on(cores):  # which it inherits, so that no library starts more threads than it has cores
+            self._process.start()
+        other.close()
+        self._pool = ThreadPoolExecutor(1)
+
+    def submit(self, function: Callable, /, *arguments: Any) -> Future:
+        return self._pool.submit(self._call, function, arguments)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _call(self, function: Callable, arguments: tuple) -> Any:
+        try:
+            self._pipe.send((function, arguments))
+            value, error = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(1.0)
+            raise MemoryError(
+                f"The process that ran it ended (exit code {self._process.exitcode}), perhaps for want of memory."
+            ) from error
+        if error is not None:
+            raise error
+        return value
+
+
+def threads(count: int) -> list[Lane]:
+    """So many threads."""
+    return [ThreadLane() for _ in range(count)]
+
+
+def processes(count: int) -> list[Lane]:
+    """So many processes, among which the cores that this one may use are divided."""
+    cores = available_cores()
+    return [ProcessLane(cores[k::count]) for k in range(count)]
+
+
+def available_cores() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
+@contextmanager
+def _on(cores: Sequence[int]) -> Iterator[None]:
+    """This thread keeps to these cores, if any, where the system knows such a thing."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _serve(pipe: Connection, parent: int) -> None:
+    """Calls what comes through the pipe, until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
+    warnings.simplefilter("ignore")
+
+    def orphaned() -> bool:
+        return os.getppid() != parent
+
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = function(*arguments, stopped=orphaned), None
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            answer = None, error
+        pipe.send(answer)

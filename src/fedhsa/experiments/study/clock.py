@@ -1,0 +1,92 @@
+"""What the time of a study goes to: CPU seconds by phase, and how much was compiled."""
+
+import contextlib
+import contextvars
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+REST = "other"
+"""The phase of whatever no phase is named for."""
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+_running: contextvars.ContextVar["Clock | None"] = contextvars.ContextVar("clock", default=None)
+
+
+class Clock:
+    """CPU seconds of this process by phase. Phases lie within one another, and each second counts for the innermost."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.programs = 0
+        """How many programs were compiled, or found in a cache on disk."""
+        self.compiling = 0.0
+        """What that took, in seconds on the wall's clock, within any of the phases."""
+        self._open, self._since = [REST], time.process_time()
+
+    def timings(self) -> dict[str, Any]:
+        """All of it, as a manifest has it."""
+        self._count()
+        seconds = {name: round(spent, 3) for name, spent in self.seconds.items()}
+        return {"cpu": seconds, "programs": self.programs, "compiling": round(self.compiling, 3)}
+
+    def enter(self, name: str) -> None:
+        """From here on time counts for this phase."""
+        self._count()
+        self._open.append(name)
+
+    def leave(self) -> None:
+        """From here on it counts for the phase before."""
+        self._count()
+        self._open.pop()
+
+    def _count(self) -> None:
+        now = time.process_time()
+        self.seconds[self._open[-1]] += now - self._since
+        self._since = now
+
+
+@contextlib.contextmanager
+def clock() -> Iterator[Clock]:
+    """Counts within the block, in this thread.
+
+    !!! example
+        >>> with clock() as spent:
+        ...     with phase("simulate"):
+        ...         _ = sum(range(1000))
+        >>> sorted(spent.timings()["cpu"])
+        ['other', 'simulate']
+    """
+    found = Clock()
+    token = _running.set(found)
+    try:
+        yield found
+    finally:
+        _running.reset(token)
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Within the block, or the function that this decorates, time counts for this phase; without a clock for none."""
+    running = _running.get()
+    if running is None:
+        yield
+        return
+    running.enter(name)
+    try:
+        yield
+    finally:
+        running.leave()
+
+
+def _heard(event: str, seconds: float, **_: Any) -> None:
+    running = _running.get()
+    if running is not None and event == COMPILED:
+        running.programs += 1
+        running.compiling += seconds
+
+
+jax.monitoring.register_event_duration_secs_listener(_heard)
