@@ -12,6 +12,8 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if metadata.version("jaxlib").startswith("0.10."):  # XLA ends where it does not know an option, as later ones do
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # commands are not to fill the cache of whoever runs the tests
+    os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "0")
 
 import jax
 import pytest

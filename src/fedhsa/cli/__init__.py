@@ -52,7 +52,8 @@ examples:
 `fedhsa analyze` prints a page and draws a figure; `fedhsa reproduce` leaves
 results/report.html. Every command explains its settings with `--help`.
 """
-COMMANDS = {name: name for name in ("run", "compare", "sweep", "analyze", "reproduce", "deploy")} | {"list": "listing"}
+COMPUTING = ("run", "compare", "sweep", "analyze")
+COMMANDS = {name: name for name in (*COMPUTING, "reproduce", "deploy")} | {"list": "listing"}
 """The commands and the modules that run them; only the one that is asked for is loaded."""
 
 
@@ -88,8 +89,9 @@ def _dispatch(arguments: list[str]) -> int:
         if command not in COMMANDS:
             near = nearest(command, COMMANDS)
             raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
-        settings = _settings(command, rest)
-        return importlib.import_module(f".{COMMANDS[command]}", __name__).main(*settings, rest, console)
+        if command in COMPUTING:
+            return _compute(command, rest, console)
+        return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
     except (FailedRunError, ImportError) as error:  # a package that only some commands need
@@ -102,14 +104,13 @@ def _dispatch(arguments: list[str]) -> int:
         return _say(f"fedhsa: {error.strerror or error}{where}.", 1)
 
 
-def _settings(command: str, arguments: list[str]) -> list[Any]:
-    """The settings of a command that computes on a problem: help and mistakes do not wait for JAX."""
-    if command not in ("run", "compare", "sweep", "analyze"):
-        return []
-    from .parsing import parse
-    from .settings import COMMANDS
+def _compute(command: str, arguments: list[str], console: Any) -> int:
+    """Runs a command on a problem; help and mistakes do not wait for JAX."""
+    from . import parsing, programs, settings
 
-    return [parse(COMMANDS[command], arguments)]
+    given = parsing.parse(settings.COMMANDS[command], arguments)
+    with programs.kept(given.cache):
+        return importlib.import_module(f".{command}", __name__).main(given, arguments, console)
 
 
 def _say(message: object, code: int) -> int:

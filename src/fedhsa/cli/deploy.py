@@ -16,7 +16,7 @@ from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
 from ..engine import Result
 from ..outputs import read_manifest
-from . import status
+from . import programs, status
 from .deploy_settings import (
     AbstractDeploySettings,
     DemoSettings,
@@ -78,7 +78,7 @@ def _memory(args: list[str], console: Console) -> int:
     settings = parse(MemorySettings, args)
     plan, folder = settings.plan(), settings.folder
     faults = deploy.Faults(settings.faults) if settings.faults else None
-    with writable(folder):
+    with programs.kept(settings.cache), writable(folder):
         server = deploy.in_memory(
             plan,
             folder,
@@ -99,7 +99,7 @@ def _ray(args: list[str], console: Console) -> int:
     plan, folder = settings.plan(), settings.folder
     from ..deploy.ray import federate_on_ray
 
-    with writable(folder):
+    with programs.kept(settings.cache), writable(folder):
         result = federate_on_ray(
             plan,
             rounds=settings.rounds,
@@ -120,7 +120,8 @@ def _demo(args: list[str], console: Console) -> int:
     from ..deploy.flower.network import Network
 
     plan, folder = settings.plan(), settings.folder.absolute()
-    with writable(folder), tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
+    scratch = tempfile.TemporaryDirectory(prefix="fedhsa-app-")
+    with programs.kept(settings.cache), writable(folder), scratch as home:
         app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
         how = "in plain text (insecure)" if settings.insecure else "encrypted, with a key for each node"
         _print(console, f"Starting a SuperLink and {plan.num_agents} SuperNodes on this machine, {how} ...")
@@ -145,7 +146,7 @@ def _flower(args: list[str], console: Console) -> int:
     with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
         if settings.simulate:
             folder = settings.folder.absolute()
-            with writable(folder):
+            with programs.kept(settings.cache), writable(folder):
                 app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
                 code = simulate(app, settings.plan().num_agents, on_line=on_line)
                 _print_privacy(console, settings)

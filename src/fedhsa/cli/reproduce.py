@@ -24,6 +24,7 @@ from ..experiments.run import lanes, presets, store
 from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.claims import Claim
+from . import programs
 from .errors import FailedRunError, UsageError
 from .output import INTERRUPTED, writable
 from .parsing import parse_flags
@@ -93,6 +94,8 @@ continues. The exit code is 1 when a claim fails.
     """Show the experiments with all their settings, and stop."""
     progress: bool = True
     """Show progress, when on a terminal."""
+    cache: bool = True
+    """Keep compiled programs in the user's cache folder, so that the next run like this one need not compile."""
 
     def __post_init__(self):
         try:
@@ -142,7 +145,7 @@ def main(args: Sequence[str], console: Console) -> int:
         left_out = presets.LEFT_OUT if settings.quick else ()
         chosen = {n: e for n, e in chosen.items() if n not in left_out and not n.startswith(presets.BEYOND)}
     devices, began = _devices(settings.device), time.perf_counter()
-    with writable(settings.out), warnings.catch_warnings():
+    with programs.kept(settings.cache), writable(settings.out), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is unusual about a problem is said on the page
         failures, interrupted = _run(settings, chosen, devices, console)
         with status_line(settings.progress) as progress:

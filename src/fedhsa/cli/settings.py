@@ -76,6 +76,8 @@ class AbstractSettings(AbstractFlags):
     """A file with settings."""
     progress: bool = True
     """Show progress, when on a terminal."""
+    cache: bool = True
+    """Keep compiled programs in the user's cache folder, so that the next run like this one need not compile."""
 
     def __post_init__(self):
         try:
@@ -186,7 +188,7 @@ where theory can tell within a second or two.
 
     def numbers(self) -> dict[str, Any]:
         """The settings that determine the numbers: two runs that agree in them give the same curves."""
-        elsewhere = ("target", "out", "config", "checkpoint", "resume", "progress")
+        elsewhere = ("target", "out", "config", "checkpoint", "resume", "progress", "cache")
         return {name: value for name, value in self.plain().items() if name not in elsewhere}
 
 

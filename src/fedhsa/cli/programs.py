@@ -1,0 +1,96 @@
+"""Compiled programs are kept on the disk, so that a command that was run before compiles nothing."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import platform
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+SIZE = 2**27
+"""How many bytes are kept; of a program of two algorithms it is about a hundred thousand."""
+PATIENCE = 10.0
+"""Seconds to wait for another process that is reading or writing, as JAX does."""
+
+
+@contextlib.contextmanager
+def kept(wanted: bool = True) -> Iterator[None]:
+    """Inside the block, JAX looks for its programs in the user's cache folder, and leaves them there.
+
+    Nothing happens where the user has told JAX what to do, by `JAX_COMPILATION_CACHE_DIR` or
+    `JAX_ENABLE_COMPILATION_CACHE`. A folder that cannot be used is worth a warning, not an error.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    wanted = wanted and jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir is None
+    path = _usable_folder() if wanted else None
+    if path is None:
+        yield
+        return
+    settings: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(path),
+        "jax_compilation_cache_max_size": SIZE,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def folder() -> pathlib.Path:
+    """Where programs are kept: one folder for each processor, as programs for one may not run on another."""
+    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(root, "fedhsa", f"programs-{_processor()}")
+
+
+def _usable_folder() -> pathlib.Path | None:
+    try:
+        path = folder()
+        _prepare(path)
+    except (OSError, RuntimeError) as error:  # no right to write, a lock that is not given back; no home
+        warnings.warn(
+            f"Compiled programs are not kept for the next run: {error}. `XDG_CACHE_HOME` names another place for the "
+            "folder; `--no-cache` does without.",
+            stacklevel=5,
+        )
+        return None
+    return path
+
+
+def _processor() -> str:
+    """A short name for what the processor can do; homes are often shared by machines that differ."""
+    words = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        first, *_ = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")
+        telling = ("model", "flags", "Features", "CPU part", "CPU variant")
+        words += [line for line in first.splitlines() if line.startswith(telling)]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+
+
+def _prepare(path: pathlib.Path) -> None:
+    """Makes the folder, proves that it can be written to, and removes what an interrupted write has left.
+
+    A program is complete once the file with the time of its last use is there. Over one without it JAX would stumble
+    each time it makes room for another.
+    """
+    import filelock
+
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():  # who writes programs can have them run
+        raise PermissionError(f"{str(path)!r} belongs to another user")
+    with tempfile.TemporaryFile(dir=path), filelock.FileLock(path / ".lockfile", timeout=PATIENCE):
+        for program in path.glob("*-cache"):
+            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
+                program.unlink()
