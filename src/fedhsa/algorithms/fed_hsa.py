@@ -69,7 +69,7 @@ class FedHSA(AbstractServerStep):
         eta, rest = step_at(self.step_size, round.index), tree.take(block, slice(1, None))
         # The anchor's observation is that of step 0, where the operator and the anchor cancel.
         theta = agent.project(memory.theta + eta * g_bar)
-        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, shift=g_bar - memory.g)
+        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, g_bar, minus=memory.g)
         return theta - memory.theta, memory
 
 

@@ -189,8 +189,8 @@ class SSLocalSGD(AbstractRefreshing):
         return g, RefreshMemory(theta_bar, g, jnp.where(self._refreshes(round), g, memory.anchor))
 
     def _local_steps(self, g_bar, memory, agent, block, round):
-        eta, correction = step_at(self.step_size, round.index), g_bar - memory.anchor
-        theta = agent.project(memory.theta + eta * (memory.g + correction))
+        eta = step_at(self.step_size, round.index)
+        theta = agent.project(memory.theta + eta * (memory.g + g_bar - memory.anchor))
         rest = tree.take(block, slice(1, None))
-        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, correction)
+        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, g_bar, minus=memory.anchor)
         return theta - memory.theta, memory

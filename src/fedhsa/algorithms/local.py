@@ -40,14 +40,21 @@ class AbstractServerStep(AbstractLocalSteps):
         return self.with_theta(server, server.theta + self.server_step * replies.mean())
 
 
-def local_steps(agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int, shift: Any = None) -> Theta:
-    r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`."""
+def local_steps(
+    agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int, shift: Any = None, minus: Any = None
+) -> Theta:
+    r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`.
+
+    $s_i$ is `shift`, less `minus` where that is given: a kernel is faster when it takes the difference itself, of what
+    all agents share and what is the agent's own.
+    """
     if length == 0:  # without compilation JAX raises if a loop has no iterations
         return theta
     if kernels.active() and jnp.ndim(eta) == 0:
         form = agent.form(block)
         if form is not None:
-            return kernels.take_steps(form, theta, eta, shift, length)
+            return kernels.take_steps(form, theta, eta, shift, minus, length)
+    shift = shift if minus is None else shift - minus
 
     def step(theta, o):
         direction = agent.operator(theta, agent.observe(theta, o))

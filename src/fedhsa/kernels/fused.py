@@ -63,20 +63,20 @@ def linear_walk(matrix: Any, noise: Any, state: Any) -> tuple[Any, Any]:
     return _fused("linear_walk", plain.linear_walk, (matrix, noise, state), own=(True, False, False))
 
 
-def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, length: int) -> Any:
-    r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for the observations of a block."""
+def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: Any, length: int) -> Any:
+    r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for a block; $s$ is `shift`, less `minus` if given."""
     eta = jnp.asarray(eta, theta.dtype)
     if isinstance(form, Affine):
 
         def affine(*arguments):
             return plain.affine_steps(*arguments, length=length)
 
-        own = (False, False, True, True, True, False, False)
-        return _fused("affine_steps", affine, (theta, shift, eta, *form), own, length=length)
+        own = (False, False, False, True, True, True, False, False)
+        return _fused("affine_steps", affine, (theta, shift, minus, eta, *form), own, length=length)
     weights = tuple(jnp.asarray(w, theta.dtype) for w in form.weights)
     own_weights = tuple(w.ndim == 0 for w in weights)
-    own = (False, False, True, True, (False,) * len(form.rows), own_weights, False)
-    arguments = (theta, shift, eta, form.table, form.rows, weights, form.constant)
+    own = (False, False, False, True, True, (False,) * len(form.rows), own_weights, False)
+    arguments = (theta, shift, minus, eta, form.table, form.rows, weights, form.constant)
     return _fused("rank_one_steps", plain.rank_one_steps, arguments, own)
 
 
@@ -84,7 +84,7 @@ def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **st
     """`step_by_step(*arguments)`, by the current backend if it has a kernel for it.
 
     `own` marks the arguments that belong to the agent and are the same for all its seeds. A kernel sees them as
-    `(agents, ...)`, or `(1, ...)` where all agents share them, and all others as `(agents, seeds, ...)`.
+    `(agents, ...)` and all others as `(agents, seeds, ...)`; what all agents share comes once, with a first axis of 1.
     """
     backend = _backend.get()
     kernel = None if backend is None else getattr(_module(backend), name, None)
@@ -100,9 +100,10 @@ def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **st
         done = kernel(*jax.tree.unflatten(structure, leaves), **static)
         if done is None:  # a shape that the kernel is not made for
             of_seeds = jax.vmap(of_one, in_axes=[None if o else 0 for o in owned])
-            shared = [o and x.shape[0] == 1 for o, x in zip(owned, leaves, strict=True)]
-            squeezed = [x[0] if s else x for s, x in zip(shared, leaves, strict=True)]
-            return jax.vmap(of_seeds, in_axes=[None if s else 0 for s in shared])(*squeezed)
+            together = max(x.shape[0] for x in leaves)
+            shared = [x.shape[0] < together for x in leaves]
+            once = [x[0] if s else x for s, x in zip(shared, leaves, strict=True)]
+            return jax.vmap(of_seeds, in_axes=[None if s else 0 for s in shared])(*once)
         return done
 
     return batched(of_one, fused, owned)(*leaves)
@@ -132,21 +133,18 @@ def batched(of_one: Callable, of_all: Callable, own: list[bool]) -> Callable:
             return _with_flags(one(*arrays), False)
         if any(m and o for m, o in zip(mapped, own, strict=True)):
             return _with_flags(jax.vmap(of_one, in_axes=[0 if m else None for m in mapped])(*arrays), True)
-        spread = [x if m or o else _repeat(x, size) for x, m, o in zip(arrays, mapped, own, strict=True)]
+        spread = [
+            x if m or o else jnp.broadcast_to(x, (size, *x.shape)) for x, m, o in zip(arrays, mapped, own, strict=True)
+        ]
         return _with_flags(agent(*spread), True)
 
     @agent.def_vmap
     def _(size, mapped, *arrays):
         if not any(mapped):
             return _with_flags(agent(*arrays), False)
-        spread = [x if m else (x[None] if o else _repeat(x, size)) for x, m, o in zip(arrays, mapped, own, strict=True)]
-        return _with_flags(of_all(*spread), True)
+        return _with_flags(of_all(*[x if m else x[None] for x, m in zip(arrays, mapped, strict=True)]), True)
 
     return one
-
-
-def _repeat(x, size: int):
-    return jnp.broadcast_to(x, (size, *x.shape))
 
 
 def _with_flags(values, flag: bool):

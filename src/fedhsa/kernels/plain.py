@@ -33,8 +33,9 @@ def linear_walk(matrix, noise, state):
     return jax.lax.scan(lambda z, e: (matrix @ z + e, z), state, noise)
 
 
-def rank_one_steps(theta, shift, eta, table, rows, weights, constant):
+def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
     """Local steps with an operator of the form `RankOne`."""
+    shift = shift if minus is None else shift - minus
 
     def step(theta, now):
         rows, weights, constant = now
@@ -46,8 +47,9 @@ def rank_one_steps(theta, shift, eta, table, rows, weights, constant):
     return jax.lax.scan(step, theta, (rows, weights, constant))[0]
 
 
-def affine_steps(theta, shift, eta, A, b, component, noise, length):
+def affine_steps(theta, shift, minus, eta, A, b, component, noise, length):
     """Local steps with an operator of the form `Affine`."""
+    shift = shift if minus is None else shift - minus
 
     def step(theta, now):
         component, noise = now

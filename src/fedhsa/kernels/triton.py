@@ -15,153 +15,168 @@ from jax.experimental.pallas import triton as pallas
 
 from .plain import upper_word
 
-SEEDS, WARPS = 8, 4
-"""Seeds of one program, and the groups of 32 threads that share it."""
-WALKERS = 128
-"""Chains of one program."""
-MOST_SMALL = 32
-"""The largest dimension whose matrices a program keeps in registers; beyond it a library's products are faster."""
+COORDINATES = 256
+"""What 32 threads work on together: little, so that many such groups fit and hide one another's waits."""
+SEEDS = 128
+"""Seeds of one program where each thread has a seed of its own."""
+MOST_STEPS = 16
+"""Up to so many steps are written out one after another, so that the look-ups of later ones begin early."""
+MOST_SMALL = 16
+"""The largest dimension of matrices whose products are written out; beyond it a library's are faster."""
 interpret = False
 """Runs the kernels one operation at a time, on any device: for tests."""
 
 
 def walk(first, second, table, state):
     """`plain.walk` for all agents and seeds."""
-    (M, K, H), S = first.shape, table.shape[-2]
-    block = min(WALKERS, _power_of_two(K))
+    (_, K, H), S = first.shape, table.shape[-2]
+    M = _agents(first, second, table, state)
 
     def kernel(first, second, table, state, last, states):
-        agent, seeds, inside = _place(block, K)
-        own = _own(agent, table)
-        s = _load(state.at[agent, seeds], inside)
+        agent, seeds, inside = _place(K, SEEDS)
+        s = _load(_at(state, agent, seeds), inside)
         for step in range(H):
             _store(states.at[agent, step, seeds], s, inside)
-            column = upper_word(_load(first.at[agent, step, seeds], inside), S).astype(jnp.int32)
-            threshold = _load(table.at[own, s, column, 0], inside)
-            alias = _load(table.at[own, s, column, 1], inside).astype(jnp.int32)
-            s = jnp.where(_load(second.at[agent, step, seeds], inside) < threshold, column, alias)
+            column = upper_word(_load(_at(first, agent, step, seeds), inside), S).astype(jnp.int32)
+            threshold = _load(_at(table, agent, s, column, 0), inside)
+            alias = _load(_at(table, agent, s, column, 1), inside).astype(jnp.int32)
+            s = jnp.where(_load(_at(second, agent, step, seeds), inside) < threshold, column, alias)
         _store(last.at[agent, seeds], s, inside)
 
     shapes = _shape((M, K), jnp.int32), _shape((M, H, K), jnp.int32)
-    last, states = _call(kernel, shapes, (M, K), block)(_seeds_last(first), _seeds_last(second), table, state)
-    return last, _seeds_last(states)
+    last, states = _call(kernel, shapes, M, K, SEEDS, 4)(_steps_first(first), _steps_first(second), table, state)
+    return last, _steps_first(states)
+
+
+def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
+    """`plain.rank_one_steps` for all agents and seeds."""
+    (_, K, d), H = theta.shape, constant.shape[-1]
+    M = _agents(theta, shift, minus, eta, table, rows, weights, constant)
+    D = _power_of_two(d)
+    block, warps = max(1, COORDINATES // D), max(1, min(8, D // COORDINATES))
+
+    def kernel(inputs, out):
+        theta, shift, minus, eta, table, rows, weights, constant = inputs
+        agent, seeds, inside = _place(K, block)
+        columns = jnp.arange(D)[None, :]
+        at, fits = (seeds[:, None], columns), _and(_column(inside), None if d == D else columns < d)
+        step_size = _own(eta, agent)
+        pull = _sum(step_size, [(1, shift), (-1, minus)], agent, at, fits)
+
+        def look_up(rows, before, found):
+            """The table's rows; what the step before has looked up is at hand where chains move on by one."""
+            if found is None:
+                return [_load(_at(table, agent, row[:, None], columns)) for row in rows]
+            new = [
+                pallas.load(_at(table, agent, row[:, None], columns), mask=(row != last)[:, None], other=value)
+                for row, last, value in zip(rows, before[1:], found[1:], strict=False)
+            ]
+            return [*new, _load(_at(table, agent, rows[-1][:, None], columns))]
+
+        def step(now, carry):
+            theta, before, found = carry
+            here = [_load(_at(row, agent, now, seeds), inside) for row in rows]
+            found = look_up(here, before, found)
+            scales = [
+                _own(w, agent) if w.ndim == 1 else _column(_load(_at(w, agent, now, seeds), inside)) for w in weights
+            ]
+            direction = sum(w * row for w, row in zip(scales, found, strict=True))
+            error = _load(_at(constant, agent, now, seeds), inside) + jnp.sum(direction * theta, axis=-1)
+            moved = (step_size * error)[:, None] * found[0]
+            return theta + (moved if pull is None else moved + pull), here, found
+
+        carry = step(0, (_load(_at(theta, agent, *at), fits), None, None))
+        _store(out.at[agent, *at], _repeat(step, 1, H, carry)[0], fits)
+
+    table = jnp.pad(table, ((0, 0), (0, 0), (0, D - d)))
+    weights = tuple(w if w.ndim == 1 else _steps_first(w) for w in weights)
+    rows, constant = tuple(_steps_first(row) for row in rows), _steps_first(constant)
+    inputs = (theta, shift, minus, eta, table, rows, weights, constant)
+    return _call(kernel, _shape((M, K, d), theta.dtype), M, K, block, warps)(inputs)
 
 
 def linear_walk(matrix, noise, state):
     """`plain.linear_walk` for all agents and seeds."""
-    (M, K, H, d), D = noise.shape, _power_of_two(noise.shape[-1])
-    if D > MOST_SMALL:
+    (_, K, H, d), M = noise.shape, _agents(matrix, noise, state)
+    if d > MOST_SMALL:
         return None
-    block = min(SEEDS, _power_of_two(K))
 
     def kernel(matrix, noise, state, last, states):
-        agent, seeds, inside = _place(block, K)
-        at, fits = _grid(seeds, inside, D, d)
-        Q = _square(matrix, (_own(agent, matrix),), D, d)
+        agent, seeds, inside = _place(K, SEEDS)
+        z = [_load(_at(state, agent, i, seeds), inside) for i in range(d)]
 
         def step(now, z):
-            _store(states.at[agent, now, *at], z, fits)
-            return _product(Q, z) + _load(noise.at[agent, now, *at], fits)
+            for i in range(d):
+                _store(states.at[agent, now, i, seeds], z[i], inside)
+            return [_product(matrix, agent, i, z) + _load(_at(noise, agent, now, i, seeds), inside) for i in range(d)]
 
-        _store(last.at[agent, *at], jax.lax.fori_loop(0, H, step, _load(state.at[agent, *at], fits)), fits)
+        z = jax.lax.fori_loop(0, H, step, z)
+        for i in range(d):
+            _store(last.at[agent, i, seeds], z[i], inside)
 
-    shapes = _shape((M, K, d), noise.dtype), _shape((M, H, K, d), noise.dtype)
-    last, states = _call(kernel, shapes, (M, K), block)(matrix, jnp.swapaxes(noise, 1, 2), state)
-    return last, jnp.swapaxes(states, 1, 2)
-
-
-def rank_one_steps(theta, shift, eta, table, rows, weights, constant):
-    """`plain.rank_one_steps` for all agents and seeds."""
-    (M, K, d), H, D = theta.shape, constant.shape[-1], _power_of_two(theta.shape[-1])
-    block = min(SEEDS, _power_of_two(K))
-
-    def kernel(inputs, out):
-        theta, shift, eta, table, rows, weights, constant = inputs
-        agent, seeds, inside = _place(block, K)
-        at, fits = _grid(seeds, inside, D, d)
-        own, columns = _own(agent, table), at[1]
-        step_size = eta[_own(agent, eta)]
-        pull = None if shift is None else _load(shift.at[agent, *at], fits)
-
-        def look_up(row):
-            return _load(table.at[own, row[:, None], columns], columns < d)
-
-        def weight(w, now):
-            return w[_own(agent, w)] if w.ndim == 1 else _load(w.at[agent, now, seeds], inside)[:, None]
-
-        def step(now, theta):
-            found = [look_up(_load(row.at[agent, now, seeds], inside)) for row in rows]
-            direction = sum(weight(w, now) * row for w, row in zip(weights, found, strict=True))
-            error = _load(constant.at[agent, now, seeds], inside) + jnp.sum(direction * theta, axis=-1)
-            moved = error[:, None] * found[0]
-            return theta + step_size * (moved if pull is None else moved + pull)
-
-        theta = jax.lax.fori_loop(0, H, step, _load(theta.at[agent, *at], fits))
-        _store(out.at[agent, *at], theta, fits)
-
-    weights = tuple(w if w.ndim == 1 else _seeds_last(w) for w in weights)
-    inputs = (theta, shift, eta, table, tuple(_seeds_last(r) for r in rows), weights, _seeds_last(constant))
-    return _call(kernel, _shape(theta.shape, theta.dtype), (M, K), block)(inputs)
+    shapes = _shape((M, d, K), noise.dtype), _shape((M, H, d, K), noise.dtype)
+    last, states = _call(kernel, shapes, M, K, SEEDS, 4)(matrix, _seeds_last(noise), _seeds_last(state))
+    return _seeds_second(last), _seeds_second(states)
 
 
-def affine_steps(theta, shift, eta, A, b, component, noise, length):
-    """`plain.affine_steps` for all agents and seeds."""
-    (M, K, d), D = theta.shape, _power_of_two(theta.shape[-1])
-    if D > MOST_SMALL or (component is not None and A.shape[-3] > 1):
+def affine_steps(theta, shift, minus, eta, A, b, component, noise, length):
+    """`plain.affine_steps` for all agents and seeds, where there is one small matrix for each agent."""
+    (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component, noise)
+    if d > MOST_SMALL or A.shape[-3] > 1:
         return None
-    block = min(SEEDS, _power_of_two(K))
 
     def kernel(inputs, out):
-        theta, shift, eta, A, b, noise = inputs
-        agent, seeds, inside = _place(block, K)
-        at, fits = _grid(seeds, inside, D, d)
-        step_size = eta[_own(agent, eta)]
-        matrix = _square(A, (_own(agent, A), 0), D, d)
-        constant = _load(b.at[_own(agent, b), 0, at[1]], at[1] < d)
-        if shift is not None:
-            constant = constant + _load(shift.at[agent, *at], fits)
+        theta, shift, minus, eta, A, b, noise = inputs
+        agent, seeds, inside = _place(K, SEEDS)
+        step_size = _own(eta, agent)
+        constant = [_own(b, agent, i) for i in range(d)]
+        for sign, term in ((1, shift), (-1, minus)):
+            if term is not None:
+                constant = [c + sign * _load(_at(term, agent, i, seeds), inside) for i, c in enumerate(constant)]
 
         def step(now, theta):
-            moved = constant - _product(matrix, theta)
-            return theta + step_size * (moved if noise is None else moved + _load(noise.at[agent, now, *at], fits))
+            moved = [constant[i] - _product(A, agent, i, theta) for i in range(d)]
+            if noise is not None:
+                moved = [m + _load(_at(noise, agent, now, i, seeds), inside) for i, m in enumerate(moved)]
+            return [t + step_size * m for t, m in zip(theta, moved, strict=True)]
 
-        theta = jax.lax.fori_loop(0, length, step, _load(theta.at[agent, *at], fits))
-        _store(out.at[agent, *at], theta, fits)
+        theta = [_load(_at(theta, agent, i, seeds), inside) for i in range(d)]
+        for i, value in enumerate(jax.lax.fori_loop(0, length, step, theta)):
+            _store(out.at[agent, i, seeds], value, inside)
 
-    inputs = (theta, shift, eta, A, b, None if noise is None else jnp.swapaxes(noise, 1, 2))
-    return _call(kernel, _shape(theta.shape, theta.dtype), (M, K), block)(inputs)
+    theta, shift, minus, noise = (None if x is None else _seeds_last(x) for x in (theta, shift, minus, noise))
+    inputs = (theta, shift, minus, eta, A[:, 0], b[:, 0], noise)
+    return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), M, K, SEEDS, 4)(inputs))
 
 
-def _call(kernel, shapes, sizes: tuple[int, int], block: int, warps: int = WARPS) -> Any:
+def _call(kernel, shapes, agents: int, seeds: int, block: int, warps: int) -> Any:
     return pl.pallas_call(
         kernel,
         out_shape=shapes,
-        grid=(sizes[0], pl.cdiv(sizes[1], block)),
+        grid=(agents, pl.cdiv(seeds, block)),
         compiler_params=pallas.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
     )
 
 
-def _place(block: int, K: int) -> tuple[Any, Any, Any]:
-    """The agent and the seeds of this program; None in the place of a mask where every seed exists."""
-    seeds = pl.program_id(1) * block + jnp.arange(block)
-    return pl.program_id(0), seeds, None if K % block == 0 else seeds < K
+def _agents(*arrays) -> int:
+    return max(x.shape[0] for x in jax.tree.leaves(arrays))
 
 
-def _own(agent, array):
-    """Where an agent's own entry is: the first of all if they share it."""
-    return 0 if array.shape[0] == 1 else agent
+def _place(seeds: int, block: int) -> tuple[Any, Any, Any]:
+    """The agent and the seeds of this program, and which of them exist; None in the place of "all"."""
+    here = pl.program_id(1) * block + jnp.arange(block)
+    return pl.program_id(0), here, None if seeds % block == 0 else here < seeds
 
 
-def _grid(seeds, inside, D: int, d: int):
-    """Indices of the parameters of these seeds, and which of them exist."""
-    columns = jnp.arange(D)[None, :]
-    masks = [None if inside is None else inside[:, None], None if d == D else columns < d]
-    return (seeds[:, None], columns), functools.reduce(_and, masks)
+def _at(ref, agent, *where):
+    """Part of what belongs to an agent, or to all of them."""
+    return ref.at[0 if ref.shape[0] == 1 else agent, *where]
 
 
-def _and(one, other):
-    return other if one is None else one if other is None else one & other
+def _own(ref, agent, *where):
+    """One number of an agent."""
+    return ref[0 if ref.shape[0] == 1 else agent, *where]
 
 
 def _load(ref, mask=None):
@@ -172,19 +187,46 @@ def _store(ref, value, mask=None):
     pallas.store(ref, value, mask=mask)
 
 
-def _square(ref, where: tuple, D: int, d: int):
-    i = jnp.arange(D)
-    fits = None if d == D else (i < d)[:, None] & (i < d)[None, :]
-    return _load(ref.at[*where, i[:, None], i[None, :]], fits)
+def _sum(scale, terms, agent, at, mask):
+    """The scaled sum of the terms that there are; None if there are none."""
+    loaded = [sign * _load(_at(term, agent, *at), mask) for sign, term in terms if term is not None]
+    return scale * functools.reduce(jnp.add, loaded) if loaded else None
 
 
-def _product(matrix, vectors):
-    """`matrix @ v` for each row `v`."""
-    return jnp.sum(matrix[None, :, :] * vectors[:, None, :], axis=-1)
+def _product(matrix, agent, row: int, vector: list) -> Any:
+    """One entry of a product, of coordinates that are arrays of their own."""
+    return functools.reduce(jnp.add, [_own(matrix, agent, row, j) * x for j, x in enumerate(vector)])
+
+
+def _repeat(step, start: int, stop: int, carry):
+    if stop > MOST_STEPS:
+        return jax.lax.fori_loop(start, stop, step, carry)
+    for now in range(start, stop):
+        carry = step(now, carry)
+    return carry
+
+
+def _and(one, other):
+    return other if one is None else one if other is None else one & other
+
+
+def _column(x):
+    return None if x is None else x[:, None]
+
+
+def _steps_first(x):
+    """`(agents, seeds, steps)` as `(agents, steps, seeds)`, and back."""
+    return jnp.swapaxes(x, 1, 2)
 
 
 def _seeds_last(x):
-    return jnp.swapaxes(x, 1, 2)
+    """`(agents, seeds, ...)` as `(agents, ..., seeds)`."""
+    return jnp.moveaxis(x, 1, -1)
+
+
+def _seeds_second(x):
+    """The inverse of `_seeds_last`."""
+    return jnp.moveaxis(x, -1, 1)
 
 
 def _power_of_two(n: int) -> int:
