@@ -171,6 +171,8 @@ class AbstractAlgorithm(eqx.Module):
 
     If so, agents that are absent from the rest of a round can answer it too.
     """
+    memory_lasts: ClassVar[bool] = True
+    """Whether an agent's memory matters beyond the round; a simulation of many agents carries it along only then."""
 
     @property
     def layers(self) -> "tuple[AbstractAlgorithm, ...]":

@@ -54,6 +54,7 @@ class FedHSA(AbstractServerStep):
 
     demands = Demand.NOTHING
     first_exchange_is_one_evaluation = True
+    memory_lasts = False
 
     def init(self, theta):
         return Server(theta, jnp.zeros_like(theta)), Memory(theta, jnp.zeros_like(theta))

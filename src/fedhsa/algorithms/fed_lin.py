@@ -51,6 +51,7 @@ class FedLin(AbstractAlgorithm):
 
     demands = Demand.NOTHING
     first_exchange_is_one_evaluation = True
+    memory_lasts = False
 
     def __check_init__(self):
         check_step_size("step_size", self.step_size)
@@ -190,7 +191,7 @@ class SSLocalSGD(AbstractRefreshing):
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
-        theta = agent.project(memory.theta + eta * (memory.g + g_bar - memory.anchor))
+        theta = agent.project(memory.theta + eta * (memory.g + (g_bar - memory.anchor)))
         rest = tree.take(block, slice(1, None))
         theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, g_bar, minus=memory.anchor)
         return theta - memory.theta, memory

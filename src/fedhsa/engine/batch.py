@@ -30,7 +30,10 @@ class Keys(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """All that the next round needs: with it a run continues bit for bit."""
+    """All that the next round needs: with it a run continues bit for bit.
+
+    Agents' memories are in it if they matter beyond a round.
+    """
 
     server: PyTree
     memory: PyTree
@@ -69,15 +72,20 @@ def begin(
 ) -> tuple[Carry, dict[str, Array]]:
     """The state before the first round, position 0 of every chain, and what the recorders see of it."""
     M, K = keys.source.shape
-    server, memory = checked_init(algorithm, theta)
-
+    server = jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), checked_init(algorithm, theta)[0])
     carry = Carry(
-        server=jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), server),
-        memory=jax.tree.map(lambda x: jnp.broadcast_to(x, (M, K, *x.shape)), memory),
+        server=server,
+        memory=fresh_memory(algorithm, theta, M, K) if algorithm.memory_lasts else (),
         source=start_sources(agents, keys),
         failed=jnp.full(K, -1, dtype=jnp.int32),
     )
     return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record)
+
+
+def fresh_memory(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, seeds: int) -> PyTree:
+    """The memory of every agent before its first round."""
+    memory = algorithm.init(theta)[1]
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, seeds, *jnp.shape(x))), memory)
 
 
 def start_sources(agents: AbstractAgent, keys: Keys) -> PyTree:
@@ -157,7 +165,11 @@ def run_round(
         local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, jnp.arange(M), M, group),
         aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(replies), index, M),
     )
-    server, memory = play(algorithm, driver, carry.server, carry.memory)
+    if algorithm.memory_lasts:
+        server, memory = play(algorithm, driver, carry.server, carry.memory)
+    else:
+        start = fresh_memory(algorithm, carry.server.theta[0], M, len(carry.failed))
+        server, memory = play(algorithm, driver, carry.server, start)[0], ()
     return Carry(server, memory, source, carry.failed)
 
 

@@ -73,13 +73,14 @@ def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
             ]
             return [*new, _load(_at(table, agent, rows[-1][:, None], columns))]
 
+        def weight(w, now):
+            return _own(w, agent) if w.ndim == 1 else _load(_at(w, agent, now, seeds), inside)[:, None]
+
         def step(now, carry):
             theta, before, found = carry
             here = [_load(_at(row, agent, now, seeds), inside) for row in rows]
             found = look_up(here, before, found)
-            scales = [
-                _own(w, agent) if w.ndim == 1 else _column(_load(_at(w, agent, now, seeds), inside)) for w in weights
-            ]
+            scales = [weight(w, now) for w in weights]
             direction = sum(w * row for w, row in zip(scales, found, strict=True))
             error = _load(_at(constant, agent, now, seeds), inside) + jnp.sum(direction * theta, axis=-1)
             moved = (step_size * error)[:, None] * found[0]
