@@ -64,7 +64,10 @@ def linear_walk(matrix: Any, noise: Any, state: Any) -> tuple[Any, Any]:
 
 
 def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: Any, length: int) -> Any:
-    r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for a block; $s$ is `shift`, less `minus` if given."""
+    r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for the observations of a block.
+
+    $s$ is `shift`, less `minus` where that is given.
+    """
     eta = jnp.asarray(eta, theta.dtype)
     if isinstance(form, Affine):
 
