@@ -89,7 +89,19 @@ if TYPE_CHECKING:
         sampling,
     )
     from .comparison import compare
-    from .engine import Result, Snapshot, State, Sweep, init, load, simulate, step, sweep
+    from .engine import (
+        LostProcessError,
+        Result,
+        Snapshot,
+        State,
+        Sweep,
+        init,
+        join_processes,
+        load,
+        simulate,
+        step,
+        sweep,
+    )
     from .problems import PROBLEMS, AbstractAgent, Problem
     from .sources import AbstractSource
     from .statistics import Confidence, confidence
@@ -132,6 +144,7 @@ __all__ = [
     "LocalSVRG",
     "LooplessSA",
     "Lossy",
+    "LostProcessError",
     "MomentumSA",
     "MultilevelSA",
     "OneExchangeFedHSA",
@@ -175,6 +188,7 @@ __all__ = [
     "environments",
     "graphs",
     "init",
+    "join_processes",
     "load",
     "plots",
     "problems",

@@ -1,5 +1,7 @@
 """The engine: many rounds, agents and seeds as one compiled program."""
 
+from .hosts import join_processes as join_processes
+from .peers import LostProcessError as LostProcessError
 from .record import Snapshot as Snapshot
 from .result import Result as Result
 from .result import load as load

@@ -69,6 +69,7 @@ def begin(
     theta: Theta,
     theta_star: Theta | None,
     record: dict[str, Callable],
+    num_agents: int,
 ) -> tuple[Carry, dict[str, Array]]:
     """The state before the first round, position 0 of every chain, and what the recorders see of it."""
     M, K = keys.source.shape
@@ -79,7 +80,7 @@ def begin(
         source=start_sources(agents, keys),
         failed=jnp.full(K, -1, dtype=jnp.int32),
     )
-    return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record)
+    return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record, num_agents)
 
 
 def fresh_memory(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, seeds: int) -> PyTree:
@@ -132,6 +133,8 @@ def local(
     """The replies and memories of these agents, of which there are `num_agents` in all, `group` at a time."""
     round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
     own = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), split(message)[0])
+    if len(numbers) > num_agents:
+        own = tree.take(own, numbers)
 
     def of_agent(agent, number, memory, block, agent_keys, own):
         def of_seed(message, memory, block, key, agent_key, own):
@@ -154,16 +157,26 @@ def aggregate(exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, 
 
 
 def run_round(
-    agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, carry: Carry, index: Any, group: int
+    agents: AbstractAgent,
+    algorithm: AbstractAlgorithm,
+    keys: Keys,
+    carry: Carry,
+    index: Any,
+    num_agents: int,
+    group: int,
 ) -> Carry:
-    """One round for all agents and seeds, `group` agents at a time."""
+    """One round for all agents and seeds, `group` agents at a time.
+
+    Arrays may hold more than `num_agents` agents: those after them compute too, but nobody hears of it.
+    """
     # The chain moves on once per round; until then every exchange sees the same block.
     source, block = draw(agents, algorithm, keys, carry.source, index)
-    M = tree.leading_axis(agents)
+    M, width = num_agents, tree.leading_axis(agents)
+    numbers = jnp.minimum(jnp.arange(width), M - 1) if width > M else jnp.arange(M)
     driver = Driver(
         send=lambda e, server: send(e, keys, server, index, M),
-        local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, jnp.arange(M), M, group),
-        aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(replies), index, M),
+        local=lambda e, message, memory: local(e, agents, keys, message, memory, block, index, numbers, M, group),
+        aggregate=lambda e, server, replies: aggregate(e, keys, server, Replies(only(replies, M, width)), index, M),
     )
     if algorithm.memory_lasts:
         server, memory = play(algorithm, driver, carry.server, carry.memory)
@@ -185,6 +198,7 @@ def advance(
     record: dict[str, Callable],
     every: int,
     capacity: int,
+    num_agents: int,
     group: int,
     mesh: Mesh | None,
     backend: str | None = None,
@@ -193,7 +207,7 @@ def advance(
 
     def one_round(index, carry):
         with kernels.using(backend):
-            carry = run_round(agents, algorithm, keys, carry, index, group)
+            carry = run_round(agents, algorithm, keys, carry, index, num_agents, group)
         square = jnp.sum(carry.server.theta**2, axis=-1)
         diverged = ~(square <= bound**2) & (carry.failed < 0)
         failed = jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed)
@@ -206,24 +220,35 @@ def advance(
             carry = one_round(start, carry)
         else:
             carry = jax.lax.fori_loop(0, every, lambda j, c: one_round(start + j, c), carry)
-        values = observe(agents, carry, start + every, theta_star, record)
+        values = observe(agents, carry, start + every, theta_star, record, num_agents)
         return carry, jax.tree.map(lambda buffer, v: buffer.at[i].set(v), buffers, values)
 
-    shapes = jax.eval_shape(lambda: observe(agents, carry, first_round, theta_star, record))
+    shapes = jax.eval_shape(lambda: observe(agents, carry, first_round, theta_star, record, num_agents))
     buffers = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
     return jax.lax.fori_loop(0, num_records, one_record, (carry, buffers))
 
 
 def observe(
-    agents: AbstractAgent, carry: Carry, index: Any, theta_star: Theta | None, record: dict[str, Callable]
+    agents: AbstractAgent,
+    carry: Carry,
+    index: Any,
+    theta_star: Theta | None,
+    record: dict[str, Callable],
+    num_agents: int,
 ) -> dict[str, Array]:
     """What the recorders see after a round, for every seed; infinite once a seed has diverged."""
+    agents = only(agents, num_agents, tree.leading_axis(agents))
 
     def of_seed(server, failed):
         values = take_snapshot(agents, server, index, theta_star, record)
         return {name: jnp.where(failed >= 0, jnp.inf, v) if is_float(v) else v for name, v in values.items()}
 
     return jax.vmap(of_seed)(carry.server, carry.failed)
+
+
+def only(values: PyTree, num_agents: int, width: int) -> PyTree:
+    """The entries of the agents that there are, where arrays hold those of `width`."""
+    return tree.take(values, slice(num_agents)) if width > num_agents else values
 
 
 def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:

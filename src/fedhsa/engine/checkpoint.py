@@ -8,12 +8,16 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import _files
+from .peers import Peers
 
 KIND = "checkpoint"
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds: the state after `round`, and the records up to it."""
+    """What a checkpoint holds: the state of all seeds after `round`, and the records up to it.
+
+    It does not depend on how many processes there were, and `chunk` is only there to repeat the rounding.
+    """
 
     round: int
     chunk: int
@@ -40,3 +44,24 @@ def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], lis
     leaves = [arrays[f"state/{i}"] for i in range(sum(name.startswith("state/") for name in arrays))]
     records = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
     return header, leaves, records
+
+
+def prepare(
+    path: str | os.PathLike, fingerprint: str, rounds: int, resume: bool, peers: Peers
+) -> tuple[dict[str, Any], list[np.ndarray], dict[str, np.ndarray]] | None:
+    """Makes sure that the file can be written, and reads it where a run resumes; process 0 does that for all."""
+
+    def look() -> tuple[Any, list[np.ndarray]]:
+        _files.check_writable("checkpoint", path)
+        if not (resume and os.path.exists(path)):
+            return None, []
+        header, leaves, records = read(path, fingerprint)
+        if header["round"] > rounds:
+            raise ValueError(f"`rounds` must be at least {header['round']}, where the checkpoint stands, got {rounds}.")
+        return [header, list(records)], [*records.values(), *leaves]
+
+    found, arrays = peers.from_first(look)
+    if found is None:
+        return None
+    header, names = found
+    return header, arrays[len(names) :], dict(zip(names, arrays, strict=False))

@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,8 @@ CHUNK_BYTES = 2**30
 
 def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[Device]) -> int:
     """How many seeds run together: as many as fit in memory, shared out over the cores of a CPU, all chunks alike."""
-    stats = devices[0].memory_stats() or {}
+    mine = next(device for device in devices if device.process_index == jax.process_index())
+    stats = mine.memory_stats() or {}
     available = len(devices) * stats.get("bytes_limit", 4 * CHUNK_BYTES) // 4
     most = max(1, available // max(1, bytes_per_seed))
     chunks = max(-(-seeds // most), min(seeds, parallel_chunks(devices)))
@@ -49,11 +51,37 @@ def group_size(num_agents: int, seeds: int, bytes_per_seed: int, devices: Sequen
     return divisor if 2 * divisor > most else most
 
 
+class Share(NamedTuple):
+    """The part of a run that some processes compute together, most often one alone."""
+
+    seeds: range
+    processes: list[int]
+    devices: list[Device]
+
+
+def share_out(seeds: int, devices: Sequence[Device]) -> list[Share]:
+    """Divides a run among the processes that the devices belong to, in their order.
+
+    Seeds never talk to each other, so each process gets seeds of its own and runs them as if it were alone. Only where
+    there are more processes than seeds, several take one seed, and share its agents.
+    """
+    processes = sorted({device.process_index for device in devices})
+    parts = min(len(processes), seeds)
+    ends = [seeds * (i + 1) // parts for i in range(parts)]
+    return [
+        Share(range(begin, end), group.tolist(), [d for d in devices if d.process_index in group])
+        for begin, end, group in zip([0, *ends], ends, np.array_split(processes, parts), strict=False)
+    ]
+
+
 def make_mesh(num_agents: int, seeds: int, devices: Sequence[Device]) -> Mesh | None:
     """A grid of devices over agents and seeds, or None for one device.
 
-    Seeds never talk to each other, so they are spread first; agents take the devices that are left.
+    Seeds never talk to each other, so they are spread first; agents take the devices that are left. Devices of several
+    processes share the agents of one seed, all of them.
     """
+    if spans_processes(devices):
+        return Mesh(np.array(devices).reshape(-1, 1), ("agents", "seeds"))
     grids = [
         (a, s)
         for s in range(len(devices), 0, -1)
@@ -66,9 +94,56 @@ def make_mesh(num_agents: int, seeds: int, devices: Sequence[Device]) -> Mesh | 
     return Mesh(np.array(devices[: a * s]).reshape(a, s), ("agents", "seeds"))
 
 
+def spans_processes(devices: Sequence[Device]) -> bool:
+    """Whether devices belong to several processes, each of which sees only its own part of an array."""
+    return len({device.process_index for device in devices}) > 1
+
+
 def spread(tree: PyTree, mesh: Mesh | None, *axes: str, device: Device) -> PyTree:
     """Puts arrays on the device, or over the mesh along the named leading axes."""
-    return jax.device_put(tree, device if mesh is None else NamedSharding(mesh, PartitionSpec(*axes)))
+    if mesh is None:
+        return jax.device_put(tree, device)
+    sharding = NamedSharding(mesh, PartitionSpec(*axes))
+    if not spans_processes(list(mesh.devices.flat)):
+        return jax.device_put(tree, sharding)
+
+    def put(array):
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put(jax.random.key_data(array)), impl=jax.random.key_impl(array))
+        host = np.asarray(array)  # the same in every process, of which `device_put` would make sure by asking them
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
+    """Arrays as NumPy arrays, whole also where other processes have parts of them; then all of these must call it."""
+    if mesh is None or not spans_processes(list(mesh.devices.flat)):
+        return jax.tree.map(np.asarray, tree)
+    whole = jax.jit(_same, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), whole)
+
+
+def width(num_agents: int, mesh: Mesh | None) -> int:
+    """How many agents are computed, such that all devices have equally many; more than there are only where several
+    processes share them, and then the last is repeated."""
+    devices = 1 if mesh is None else mesh.shape["agents"]
+    return -(-num_agents // devices) * devices
+
+
+def _same(tree: PyTree) -> PyTree:
+    return tree
+
+
+def padded(tree: PyTree, length: int) -> PyTree:
+    """Repeats the last entry of the leading axis of every array until there are `length`."""
+
+    def pad(array):
+        if not (missing := length - len(array)):
+            return array
+        return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (missing, *array.shape[1:]))])
+
+    return jax.tree.map(pad, tree)
 
 
 @functools.cache
@@ -90,4 +165,6 @@ def describe(devices: Sequence[Device]) -> str:
     """The devices in words, for manifests."""
     kind = devices[0].device_kind
     cores = f", {os.cpu_count()} cores" if devices[0].platform == "cpu" else ""
-    return f"{len(devices)} x {devices[0].platform} ({kind}{cores})"
+    processes = len({device.process_index for device in devices})
+    together = f", {processes} processes" if processes > 1 else ""
+    return f"{len(devices)} x {devices[0].platform} ({kind}{cores}){together}"

@@ -18,6 +18,7 @@ from ..problems import Problem
 from . import batch, placement
 from .checkpoint import Saved
 from .debug import run_one_by_one
+from .peers import Peers
 from .result import Result
 
 CAPACITY = 256
@@ -35,11 +36,17 @@ class _Progress(NamedTuple):
     records: list[dict[str, np.ndarray]]
 
 
-_begin = eqx.filter_jit(batch.begin)
+@eqx.filter_jit
+def _begin(agents, algorithm, keys, theta, theta_star, record, num_agents, mesh):
+    carry, values = batch.begin(agents, algorithm, keys, theta, theta_star, record, num_agents)
+    return batch.shard_carry(carry, mesh), values
 
 
 class Run:
-    """One simulation under way. `advance` moves all seeds on together, or none of them."""
+    """One simulation under way. `advance` moves all seeds on together, or none of them.
+
+    Where several processes run it, each has seeds of its own, and only what is asked of all seeds is sent around.
+    """
 
     def __init__(
         self,
@@ -59,41 +66,45 @@ class Run:
         size = np.abs(theta).max() + (0.0 if root is None else np.abs(root).max())
         self.bound = jnp.asarray(DIVERGED * (1 + size), dtype)
         self.key, self.seeds, self.every, self.dtype = key, seeds, every, dtype
-        self.record, self.devices = tree.arrays_to_device(record, dtype), devices
+        self.record, self.peers = tree.arrays_to_device(record, dtype), Peers(devices)
+        shares = placement.share_out(seeds, devices)
+        self.share = next(share for share in shares if self.peers.alone or self.peers.index in share.processes)
+        self.devices, self.num_agents = self.share.devices, problem.num_agents
         self.timings = {"compile": 0.0, "run": 0.0}
         self._debugged: list[tuple] = []
 
     def begin(self, chunk: int | None, restored: tuple | None = None) -> None:
         """Starts all chains, or takes up a checkpoint."""
         header, leaves, records = restored or ({}, [], {})
-        num_agents = tree.leading_axis(self.agents)
+        mine = len(self.share.seeds)
         if chunk is not None:
             _check.count("chunk", chunk)
         per_seed = batch.bytes_per_seed(self.agents, self.algorithm, self.theta)
-        self.chunk = header.get("chunk") or min(
-            self.seeds, chunk or placement.chunk_size(self.seeds, per_seed, self.devices)
-        )
-        self.group = placement.group_size(num_agents, self.chunk, self.theta.nbytes, self.devices)
-        self.mesh = placement.make_mesh(num_agents, self.chunk, self.devices)
+        chunk = header.get("chunk") or chunk or placement.chunk_size(mine, per_seed, self.devices)
+        agreed = self.peers.numbers(min(mine, chunk))[:, 0]
+        self.chunk = int(min(agreed[self.share.processes])) if not self.peers.alone else int(agreed[0])
+        self.group = placement.group_size(self.num_agents, self.chunk, self.theta.nbytes, self.devices)
+        self.mesh = placement.make_mesh(self.num_agents, self.chunk, self.devices)
         # A kernel sees all agents and seeds at once; how several devices would share it out is not known to XLA.
         self.backend = kernels.backend_of(self.devices[0].platform) if self.mesh is None else None
         self.pool = ThreadPoolExecutor(placement.parallel_chunks(self.devices))
-        self.agents = self._spread(self.agents, "agents")
+        self.width = placement.width(self.num_agents, self.mesh)
+        self.agents = self._spread(placement.padded(self.agents, self.width), "agents")
         began = time.perf_counter()
         # The last chunk may reach past the last seed; what it computes there is thrown away.
-        firsts = range(0, self.seeds, self.chunk)
+        firsts = range(self.share.seeds.start, self.share.seeds.stop, self.chunk)
         self.keys = [self._make_keys(np.arange(first, first + self.chunk)) for first in firsts]
-        begun = [
-            _begin(self.agents, self.algorithm, keys, self.theta, self.theta_star, self.record) for keys in self.keys
-        ]
+        common = (self.theta, self.theta_star, self.record, self.num_agents, self.mesh)
+        begun = [_begin(self.agents, self.algorithm, keys, *common) for keys in self.keys]
         carries, round = [carry for carry, _ in begun], 0
         self.timings["compile"] += time.perf_counter() - began
         if restored:
-            carries = jax.tree.unflatten(jax.tree.structure(carries), [jnp.asarray(leaf) for leaf in leaves])
-            round = header["round"]
+            whole = jax.tree.unflatten(jax.tree.structure(carries[0]), leaves)
+            carries = [self._restore(whole, first) for first in firsts]
+            round, records = header["round"], tree.take(records, slice(self.share.seeds.start, self.share.seeds.stop))
         else:
             records = self._to_host([jax.tree.map(lambda v: v[None], values) for _, values in begun])
-        self.progress = _Progress(round, [self._spread_carry(carry) for carry in carries], [records])
+        self.progress = _Progress(round, carries, [records])
         per_record = sum(x[:, 0].nbytes for x in jax.tree.leaves(records))
         self.capacity = max(1, min(CAPACITY, BUFFER_BYTES // max(1, per_record)))
 
@@ -120,10 +131,11 @@ class Run:
         """How many rounds have been run."""
         return self.progress.round
 
-    @property
-    def all_diverged(self) -> bool:
-        """Whether no seed is left to follow."""
-        return bool((self._failed() >= 0).all())
+    def agree(self, records: int, stop: bool = False) -> tuple[int, bool, bool]:
+        """How many records all processes move on by, whether one was asked to stop, whether all seeds have diverged."""
+        failed = self._local(placement.to_host([carry.failed for carry in self.progress.carries], self.mesh))
+        said = self.peers.numbers(min(records, self.capacity), stop, (failed >= 0).all())
+        return int(said[:, 0].min()), bool(said[:, 1].any()), bool(said[:, 2].all())
 
     def fill(self, rounds: int) -> None:
         """Ends a run of which every seed has diverged: the records left are infinite."""
@@ -147,9 +159,17 @@ class Run:
         self._debugged.append(run_one_by_one(*arguments, float(self.bound), self.record))
         self.progress = _Progress(rounds, [], [])
 
-    def saved(self) -> Saved:
-        """What a checkpoint keeps."""
-        return Saved(self.round, self.chunk, self.progress.carries, self._records())
+    def saved(self) -> Saved | None:
+        """What a checkpoint keeps, all arrays with the seeds in front, so that any number of processes can resume.
+
+        Every process must ask for it, and process 0 gets it.
+        """
+        chunks = placement.to_host(self.progress.carries, self.mesh)
+        chunks = [c._replace(memory=_swapped(c.memory), source=_swapped(c.source)) for c in chunks]
+        server, memory, source, failed = self._local(chunks)
+        memory, source = jax.tree.map(lambda x: x[:, : self.num_agents], (memory, source))
+        whole = self._collect([batch.Carry(server, memory, source, failed), self._records()], everywhere=False)
+        return None if whole is None else Saved(self.round, self.chunk, *whole)
 
     def result(self, settings: dict, cost: Callable[[], Cost], complete: bool = True) -> Result:
         """Everything so far; without a root the error is not a number."""
@@ -157,8 +177,9 @@ class Run:
             histories, thetas, failures = zip(*self._debugged, strict=True)
             records, theta, failed = tree.stack(histories), np.stack(thetas), np.array(failures)
         else:
-            records, failed = self._records(), self._failed()
-            theta = np.concatenate([np.asarray(c.server.theta) for c in self.progress.carries])[: self.seeds]
+            parts = [(carry.failed, carry.server.theta) for carry in self.progress.carries]
+            failed, theta = self._local(placement.to_host(parts, self.mesh))
+            records, failed, theta = self._collect([self._records(), failed, theta])
         rounds = np.arange(0, self.round + 1, self.every)
         unknown = np.full((self.seeds, len(rounds)), np.nan)
         return Result(
@@ -174,7 +195,7 @@ class Run:
         )
 
     def _make_keys(self, seeds: np.ndarray) -> batch.Keys:
-        keys = batch.make_keys(self.key, seeds, np.arange(tree.leading_axis(self.agents)))
+        keys = batch.make_keys(self.key, seeds, np.arange(self.width))
         return batch.Keys(
             self._spread(keys.server, "seeds"),
             self._spread(keys.source, "agents", "seeds"),
@@ -198,6 +219,7 @@ class Run:
             self.record,
             self.every,
             self.capacity,
+            self.num_agents,
             self.group,
             self.mesh,
             self.backend,
@@ -206,29 +228,54 @@ class Run:
     def _spread(self, values, *axes: str):
         return placement.spread(values, self.mesh, *axes, device=self.devices[0])
 
-    def _spread_carry(self, carry: batch.Carry) -> batch.Carry:
+    def _restore(self, whole: batch.Carry, first: int) -> batch.Carry:
+        """One chunk of a state of all seeds; past the last seed, that one again."""
+        seeds = np.minimum(np.arange(first, first + self.chunk), self.seeds - 1)
+        server, memory, source, failed = tree.take(whole, seeds)
+        memory, source = placement.padded(_swapped((memory, source)), self.width)
         return batch.Carry(
-            self._spread(carry.server, "seeds"),
-            self._spread(carry.memory, "agents", "seeds"),
-            self._spread(carry.source, "agents", "seeds"),
-            self._spread(carry.failed, "seeds"),
+            self._spread(server, "seeds"),
+            self._spread(memory, "agents", "seeds"),
+            self._spread(source, "agents", "seeds"),
+            self._spread(failed, "seeds"),
         )
 
     def _to_host(self, values: Sequence, records: int = 1) -> dict[str, np.ndarray]:
-        """The first records of `(capacity, chunk, ...)` of all chunks as `(seeds, records, ...)`."""
+        """The first records of `(capacity, chunk, ...)` of all chunks as `(seeds, records, ...)`, of this process."""
+        mine = slice(len(self.share.seeds))
 
         def join(*leaves):
             # Cut here and not on the device, where every number of records would be a program to compile.
-            return np.concatenate([np.swapaxes(np.asarray(leaf)[:records], 0, 1) for leaf in leaves])[: self.seeds]
+            return np.concatenate([np.swapaxes(leaf[:records], 0, 1) for leaf in leaves])[mine]
 
-        return jax.tree.map(join, *values)
+        return jax.tree.map(join, *placement.to_host(values, self.mesh))
+
+    def _local(self, chunks: list) -> Any:
+        """Trees of arrays of chunks of seeds, which come first, as one of the seeds of this process."""
+        mine = slice(len(self.share.seeds))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mine], *chunks)
+
+    def _collect(self, mine: list, everywhere: bool = True) -> Any:
+        """Trees of arrays of the seeds of this process, which come first, as those of all processes.
+
+        Unless `everywhere`, only process 0 gets them. Of processes that share their seeds the first hands them in.
+        """
+        leaves, structure = jax.tree.flatten(mine)
+        hands_in = self.peers.alone or self.peers.index == self.share.processes[0]
+        parts = self.peers.arrays(leaves if hands_in else None, everywhere)
+        if not parts:
+            return None
+        whole = parts[0] if len(parts) == 1 else [np.concatenate(of) for of in zip(*parts, strict=True)]
+        return jax.tree.unflatten(structure, whole)
 
     def _records(self) -> dict[str, np.ndarray]:
         # Segments differ in length from run to run; the order in memory should not.
         return jax.tree.map(lambda *v: np.ascontiguousarray(np.concatenate(v, axis=1)), *self.progress.records)
 
-    def _failed(self) -> np.ndarray:
-        return np.concatenate([np.asarray(carry.failed) for carry in self.progress.carries])[: self.seeds]
+
+def _swapped(values: Any) -> Any:
+    """Arrays of agents and seeds as those of seeds and agents."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1), values)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .. import _check, _files, tree
+from .. import _check, tree
 from .._describe import digest, plain_settings
 from .._random import as_key, key_words
 from .._types import Device, SeedLike, precision
@@ -91,8 +91,6 @@ def simulate(
         raise ValueError("`resume=True` needs `checkpoint`, the file to continue from.")
     if checkpoint_every is not None:
         _check.count("checkpoint_every", checkpoint_every)
-    if checkpoint is not None:
-        _files.check_writable("checkpoint", checkpoint)
     adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
     recorders = resolve(record, problem)
@@ -108,17 +106,15 @@ def simulate(
 
     with precision(dtype):
         run = Run(problem, adapted, theta, as_key(key), seeds, every, dtype, recorders, devices)
+        plan = {"rounds": rounds, "chunk": chunk, "checkpoint": [checkpoint is None, checkpoint_every, resume]}
+        run.peers.same({**settings, **plan, "device": None})
         if debug:
             for seed in range(seeds):
                 run.debug(seed, rounds)
             return run.result(settings, price)
         restored = None
-        if resume and checkpoint is not None and os.path.exists(checkpoint):
-            restored = checkpoints.read(checkpoint, settings["fingerprint"])
-            if restored[0]["round"] > rounds:
-                raise ValueError(
-                    f"`rounds` must be at least {restored[0]['round']}, where the checkpoint stands, got {rounds}."
-                )
+        if checkpoint is not None:
+            restored = checkpoints.prepare(checkpoint, settings["fingerprint"], rounds, resume, run.peers)
         run.begin(chunk, restored)
         complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)
         return run.result(settings, price, complete)
@@ -126,12 +122,19 @@ def simulate(
 
 def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: ShowProgress) -> bool:
     """Advances in segments until the end; gives False when interrupted on the way."""
-    save_every = rounds
+    save_every, seconds_per_record = rounds, None
     if checkpoint is not None:
         save_every = max(checkpoint_every or rounds // 20, run.every) // run.every * run.every
-    seconds_per_record = None
+
+    def save() -> None:
+        if checkpoint is not None:
+            saved = run.saved()  # in every process, since each has a part of it
+            if saved is not None:
+                checkpoints.write(checkpoint, saved, settings["fingerprint"])
+
+    show = progress if run.peers.first else False
     try:
-        with progress_bar(settings["algorithm"]["name"], rounds, progress) as update:
+        with progress_bar(settings["algorithm"]["name"], rounds, show) as update, run.peers.stop_together() as asked:
             run.compile()
             while run.round < rounds:
                 until = min(rounds, (run.round // save_every + 1) * save_every)
@@ -140,18 +143,22 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
                     records = 1
                 else:
                     records = max(1, min(records, int(SEGMENT_SECONDS / seconds_per_record)))
-                began = time.perf_counter()
-                records = run.advance(records)
-                seconds_per_record = (time.perf_counter() - began) / records
-                update(run.round)
-                if run.all_diverged:
+                records, stop, all_diverged = run.agree(records, asked())
+                if stop:
+                    raise KeyboardInterrupt
+                if all_diverged:
                     run.fill(rounds)
-                if checkpoint is not None and run.round in (until, rounds):
-                    checkpoints.write(checkpoint, run.saved(), settings["fingerprint"])
+                else:
+                    began = time.perf_counter()
+                    run.advance(records)
+                    seconds_per_record = (time.perf_counter() - began) / records
+                update(run.round)
+                if run.round in (until, rounds):
+                    save()
     except KeyboardInterrupt:
-        if checkpoint is not None:
-            checkpoints.write(checkpoint, run.saved(), settings["fingerprint"])
-        warnings.warn(f"Interrupted after round {run.round} of {rounds}: the result ends there.", stacklevel=3)
+        save()
+        if run.peers.first:
+            warnings.warn(f"Interrupted after round {run.round} of {rounds}: the result ends there.", stacklevel=3)
         return False
     return True
 
