@@ -181,7 +181,7 @@ def run_round(
     if algorithm.memory_lasts:
         server, memory = play(algorithm, driver, carry.server, carry.memory)
     else:
-        start = fresh_memory(algorithm, carry.server.theta[0], M, len(carry.failed))
+        start = fresh_memory(algorithm, carry.server.theta[0], width, len(carry.failed))
         server, memory = play(algorithm, driver, carry.server, start)[0], ()
     return Carry(server, memory, source, carry.failed)
 
