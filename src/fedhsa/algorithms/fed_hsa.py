@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .. import tree
 from .._types import Theta
 from .base import Exchange
 from .demands import Demand
-from .local import AbstractServerStep, local_steps, send_theta
+from .local import AbstractServerStep, first_operator, local_steps, send_theta
 from .schedules import step_at
 
 
@@ -67,16 +66,16 @@ class FedHSA(AbstractServerStep):
         )
 
     def _local_steps(self, g_bar, memory, agent, block, round):
-        eta, rest = step_at(self.step_size, round.index), tree.take(block, slice(1, None))
+        eta = step_at(self.step_size, round.index)
         # The anchor's observation is that of step 0, where the operator and the anchor cancel.
         theta = agent.project(memory.theta + eta * g_bar)
-        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, g_bar, minus=memory.g)
+        theta = local_steps(agent, theta, block, eta, self.local_steps - 1, g_bar, minus=memory.g, start=1)
         return theta - memory.theta, memory
 
 
 def anchor(theta_bar, memory, agent, block, round):
     """The agent's operator where the round starts, on its first observation."""
-    g = agent.operator(theta_bar, agent.observe(theta_bar, tree.take(block, 0)))
+    g = first_operator(agent, theta_bar, block)
     return g, Memory(theta_bar, g)
 
 

@@ -11,7 +11,7 @@ from .._types import Theta
 from .base import AbstractAlgorithm, Exchange, Round, check_local_steps, check_probability, check_step_size
 from .demands import Demand
 from .fed_hsa import Memory, Server, anchor, average_operator, send_operator
-from .local import AbstractLocalSteps, local_steps, move, send_theta
+from .local import AbstractLocalSteps, first_operator, local_steps, move, send_theta
 from .schedules import AbstractSchedule, step_at
 
 
@@ -186,12 +186,11 @@ class SSLocalSGD(AbstractRefreshing):
         )
 
     def _anchor(self, theta_bar, memory, agent, block, round):
-        g = agent.operator(theta_bar, agent.observe(theta_bar, tree.take(block, 0)))
+        g = first_operator(agent, theta_bar, block)
         return g, RefreshMemory(theta_bar, g, jnp.where(self._refreshes(round), g, memory.anchor))
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
         theta = agent.project(memory.theta + eta * (memory.g + (g_bar - memory.anchor)))
-        rest = tree.take(block, slice(1, None))
-        theta = local_steps(agent, theta, rest, eta, self.local_steps - 1, g_bar, minus=memory.anchor)
+        theta = local_steps(agent, theta, block, eta, self.local_steps - 1, g_bar, minus=memory.anchor, start=1)
         return theta - memory.theta, memory

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .. import _check, kernels
+from .. import _check, kernels, tree
 from .._types import Block, Theta
 from ..problems import AbstractAgent
 from .base import AbstractAlgorithm, check_local_steps, check_step_size
@@ -41,26 +41,42 @@ class AbstractServerStep(AbstractLocalSteps):
 
 
 def local_steps(
-    agent: AbstractAgent, theta: Theta, block: Block, eta: Any, length: int, shift: Any = None, minus: Any = None
+    agent: AbstractAgent,
+    theta: Theta,
+    block: Block,
+    eta: Any,
+    length: int,
+    shift: Any = None,
+    *,
+    minus: Any = None,
+    start: int = 0,
 ) -> Theta:
-    r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for each of the `length` observations of `block`.
+    r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for `length` observations of `block`, from `start` on.
 
-    $s_i$ is `shift`, less `minus` where that is given: a kernel is faster when it takes the difference itself, of what
-    all agents share and what is the agent's own.
+    $s_i$ is `shift`, less `minus` where that is given. A kernel is faster when it gets the block as a whole, and what
+    all agents share apart from what is the agent's own.
     """
     if length == 0:  # without compilation JAX raises if a loop has no iterations
         return theta
-    if kernels.active() and jnp.ndim(eta) == 0:
-        form = agent.form(block)
-        if form is not None:
-            return kernels.take_steps(form, theta, eta, shift, minus, length)
+    form = agent.form(block) if kernels.in_use() and jnp.ndim(eta) == 0 else None
+    if form is not None:
+        return kernels.take_steps(form, theta, eta, shift, minus, start, start + length)
     shift = shift if minus is None else shift - minus
+    rest = tree.take(block, slice(start, None)) if start else block
 
     def step(theta, o):
         direction = agent.operator(theta, agent.observe(theta, o))
         return agent.project(theta + eta * (direction if shift is None else direction + shift)), None
 
-    return jax.lax.scan(step, theta, block, length=length)[0]
+    return jax.lax.scan(step, theta, rest, length=length)[0]
+
+
+def first_operator(agent: AbstractAgent, theta: Theta, block: Block) -> Theta:
+    """The operator on the first observation of a block."""
+    form = agent.form(block) if kernels.kernel_for("rank_one_operator") else None
+    if isinstance(form, kernels.RankOne):
+        return kernels.first_operator(form, theta)
+    return agent.operator(theta, agent.observe(theta, tree.take(block, 0)))
 
 
 def operator_elsewhere(agent: AbstractAgent, theta: Theta, o: Any, seen_at: Theta, max_weight: Any = None) -> Theta:

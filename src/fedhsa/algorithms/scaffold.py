@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 
-from .. import tree
 from .._types import Block, Theta
 from ..problems import AbstractAgent
 from .base import Exchange
 from .demands import Demand
 from .fed_hsa import Server as AnchorServer
-from .local import AbstractServerStep, local_steps
+from .local import AbstractServerStep, first_operator, local_steps
 from .schedules import step_at
 
 
@@ -150,6 +149,6 @@ def steps_from_anchor(
     agent: AbstractAgent, theta_bar: Theta, block: Block, eta: Any, length: int, shift: Theta
 ) -> tuple[Theta, Theta]:
     """`local_steps`, and the operator of the first of them."""
-    g = agent.operator(theta_bar, agent.observe(theta_bar, tree.take(block, 0)))
-    theta, rest = agent.project(theta_bar + eta * (g + shift)), tree.take(block, slice(1, None))
-    return local_steps(agent, theta, rest, eta, length - 1, shift), g
+    g = first_operator(agent, theta_bar, block)
+    theta = agent.project(theta_bar + eta * (g + shift))
+    return local_steps(agent, theta, block, eta, length - 1, shift, start=1), g

@@ -6,13 +6,15 @@ The engine decides which backend a device has; everything else in the package, t
 plain steps, which are also the reference that tests compare the kernels with.
 """
 
+from .backend import backend_of as backend_of
+from .backend import in_use as in_use
+from .backend import kernel_for as kernel_for
+from .backend import using as using
 from .forms import Affine as Affine
 from .forms import RankOne as RankOne
-from .fused import active as active
-from .fused import backend_of as backend_of
+from .fused import first_operator as first_operator
 from .fused import linear_walk as linear_walk
 from .fused import take_steps as take_steps
-from .fused import using as using
 from .fused import walk as walk
 from .plain import alias_draw as alias_draw
 from .products import component_product as component_product

@@ -1,9 +1,6 @@
 """Which kernel carries an operation out: the current backend's, once all agents and seeds have come together."""
 
-import contextlib
-import contextvars
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,40 +8,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from . import plain
+from .backend import kernel_for
 from .forms import Affine, RankOne
-
-_backend: contextvars.ContextVar[str | None] = contextvars.ContextVar("backend", default=None)
-
-
-@contextlib.contextmanager
-def using(backend: str | None) -> Iterator[None]:
-    """Traces what is inside with the kernels of `backend`, a module of this package, or with none."""
-    token = _backend.set(backend)
-    try:
-        yield
-    finally:
-        _backend.reset(token)
-
-
-def active(operation: str | None = None) -> bool:
-    """Whether a backend is in use, and has a kernel for `operation` if one is named."""
-    backend = _backend.get()
-    return backend is not None and (operation is None or hasattr(_module(backend), operation))
-
-
-def backend_of(platform: str) -> str | None:
-    """The backend whose kernels run on this kind of device; None where the plain steps do."""
-    for name in {"gpu": ["triton"], "cpu": ["native"]}.get(platform, []):
-        if _module(name) is not None:
-            return name
-    return None
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(f".{name}", __package__)
-    except ImportError:  # this JAX has no Pallas for it, or the optional package is not installed
-        return None
 
 
 def walk(first: Any, second: Any, table: Any, state: Any) -> tuple[Any, Any]:
@@ -58,29 +23,41 @@ def walk(first: Any, second: Any, table: Any, state: Any) -> tuple[Any, Any]:
     return _fused("walk", plain.walk, (first, second, table, state), own=(False, False, True, False))
 
 
-def linear_walk(matrix: Any, noise: Any, state: Any) -> tuple[Any, Any]:
-    """The states of $z' = Q z + \\epsilon$ from `state` on: `(the one after them, the states)`."""
-    return _fused("linear_walk", plain.linear_walk, (matrix, noise, state), own=(True, False, False))
+def linear_walk(matrix: Any, scale: Any, noise: tuple, state: Any) -> tuple[Any, Any]:
+    r"""The states of $z' = Q z + \sigma \epsilon$ from `state` on: `(the one after them, the states)`.
+
+    `noise` has the coordinates of $\epsilon$ in parts, each `(H, ...)`, which are laid side by side.
+    """
+    own = (True, True, (False,) * len(noise), False)
+    return _fused("linear_walk", plain.linear_walk, (matrix, scale, noise, state), own)
 
 
-def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: Any, length: int) -> Any:
-    r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for the observations of a block.
+def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: Any, start: int, stop: int) -> Any:
+    r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for the observations from `start` to before `stop`.
 
     $s$ is `shift`, less `minus` where that is given.
     """
     eta = jnp.asarray(eta, theta.dtype)
+    part = {"start": start, "stop": stop}
     if isinstance(form, Affine):
-
-        def affine(*arguments):
-            return plain.affine_steps(*arguments, length=length)
-
         own = (False, False, False, True, True, True, False, False)
-        return _fused("affine_steps", affine, (theta, shift, minus, eta, *form), own, length=length)
+        return _fused("affine_steps", plain.affine_steps, (theta, shift, minus, eta, *form), own, **part)
+    arrays, own_arrays = _rank_one(form, theta)
+    own = (False, False, False, True, *own_arrays)
+    return _fused("rank_one_steps", plain.rank_one_steps, (theta, shift, minus, eta, *arrays), own, **part)
+
+
+def first_operator(form: RankOne, theta: Any) -> Any:
+    r"""$G(\theta, o_0)$."""
+    arrays, own = _rank_one(form, theta)
+    return _fused("rank_one_operator", plain.rank_one_operator, (theta, *arrays), (False, *own))
+
+
+def _rank_one(form: RankOne, theta: Any) -> tuple[tuple, tuple]:
+    """The arrays of a form, and which of them are the agent's own."""
     weights = tuple(jnp.asarray(w, theta.dtype) for w in form.weights)
-    own_weights = tuple(w.ndim == 0 for w in weights)
-    own = (False, False, False, True, True, (False,) * len(form.rows), own_weights, False)
-    arguments = (theta, shift, minus, eta, form.table, form.rows, weights, form.constant)
-    return _fused("rank_one_steps", plain.rank_one_steps, arguments, own)
+    own = (True, (False,) * len(form.rows), tuple(w.ndim == 0 for w in weights), False)
+    return (form.table, form.rows, weights, form.constant), own
 
 
 def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **static: Any) -> Any:
@@ -89,15 +66,14 @@ def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **st
     `own` marks the arguments that belong to the agent and are the same for all its seeds. A kernel sees them as
     `(agents, ...)` and all others as `(agents, seeds, ...)`; what all agents share comes once, with a first axis of 1.
     """
-    backend = _backend.get()
-    kernel = None if backend is None else getattr(_module(backend), name, None)
+    kernel = kernel_for(name)
     if kernel is None:
-        return step_by_step(*arguments)
+        return step_by_step(*arguments, **static)
     leaves, structure = jax.tree.flatten(arguments)
     owned = jax.tree.leaves(jax.tree.map(lambda o, a: jax.tree.map(lambda _: o, a), own, arguments, is_leaf=_is_bool))
 
     def of_one(*leaves):
-        return step_by_step(*jax.tree.unflatten(structure, leaves))
+        return step_by_step(*jax.tree.unflatten(structure, leaves), **static)
 
     def fused(*leaves):
         done = kernel(*jax.tree.unflatten(structure, leaves), **static)

@@ -28,26 +28,37 @@ def upper_word(bits, count):
     return (high * count + ((low * count) >> 16)) >> 16
 
 
-def linear_walk(matrix, noise, state):
-    """The states of $z' = Q z + \\epsilon$ from `state` on, and the one after them."""
-    return jax.lax.scan(lambda z, e: (matrix @ z + e, z), state, noise)
+def linear_walk(matrix, scale, noise, state):
+    r"""The states of $z' = Q z + \sigma \epsilon$ from `state` on, and the one after them."""
+    noise = jnp.concatenate(noise, axis=-1)[:, : state.shape[-1]]
+    return jax.lax.scan(lambda z, e: (matrix @ z + scale * e, z), state, noise)
 
 
-def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
+def rank_one_operator(theta, table, rows, weights, constant):
+    """The operator of the form `RankOne` on the first observation."""
+    first = jax.tree.map(lambda x: x[0] if x.ndim else x, (rows, weights, constant))
+    return _rank_one(theta, table, *first)
+
+
+def _rank_one(theta, table, rows, weights, constant):
+    direction = sum(w * table[i] for w, i in zip(weights, rows, strict=True))
+    return (constant + jnp.sum(direction * theta)) * table[rows[0]]
+
+
+def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant, start, stop):
     """Local steps with an operator of the form `RankOne`."""
     shift = shift if minus is None else shift - minus
 
     def step(theta, now):
-        rows, weights, constant = now
-        direction = sum(w * table[i] for w, i in zip(weights, rows, strict=True))
-        moved = (constant + jnp.sum(direction * theta)) * table[rows[0]]
+        moved = _rank_one(theta, table, *now)
         return theta + eta * (moved if shift is None else moved + shift), None
 
     weights = tuple(jnp.broadcast_to(w, constant.shape) for w in weights)
-    return jax.lax.scan(step, theta, (rows, weights, constant))[0]
+    some = jax.tree.map(lambda x: x[start:stop], (rows, weights, constant))
+    return jax.lax.scan(step, theta, some)[0]
 
 
-def affine_steps(theta, shift, minus, eta, A, b, component, noise, length):
+def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
     """Local steps with an operator of the form `Affine`."""
     shift = shift if minus is None else shift - minus
 
@@ -58,4 +69,5 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, length):
             moved = moved if term is None else moved + term
         return theta + eta * moved, None
 
-    return jax.lax.scan(step, theta, (component, noise), length=length)[0]
+    some = jax.tree.map(lambda x: x[start:stop], (component, noise))
+    return jax.lax.scan(step, theta, some, length=stop - start)[0]

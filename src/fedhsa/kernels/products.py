@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .backend import kernel_for
+
 
 @jax.custom_batching.custom_vmap
 def component_product(A: Float[Array, "N d d"], component: Int[Array, ""], theta: Float[Array, " d"]):
@@ -25,6 +27,9 @@ def _(size, batched, A, component, theta):
         axes = tuple(0 if b else None for b in batched)
         return jax.vmap(lambda A, c, t: A[c] @ t, axes)(A, component, theta), True
     component = component if component_batched else jnp.broadcast_to(component, size)
+    arranged = kernel_for("component_products")
+    if arranged is not None:
+        return arranged(A, component, theta), True
     products = (A.reshape(-1, A.shape[-1]) @ theta.T).reshape(*A.shape[:-1], size)
     chosen = products[0]
     for n in range(1, N):

@@ -48,10 +48,19 @@ def walk(first, second, table, state):
     return last, _steps_first(states)
 
 
-def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
+def rank_one_operator(theta, table, rows, weights, constant):
+    """`plain.rank_one_operator` for all agents and seeds."""
+    return _rank_one((theta, None, None, None, table, rows, weights, constant), 0, 1)
+
+
+def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant, start, stop):
     """`plain.rank_one_steps` for all agents and seeds."""
-    (_, K, d), H = theta.shape, constant.shape[-1]
-    M = _agents(theta, shift, minus, eta, table, rows, weights, constant)
+    return _rank_one((theta, shift, minus, eta, table, rows, weights, constant), start, stop)
+
+
+def _rank_one(inputs, start, stop):
+    """The parameters after these steps; without a step size, the operator at the first of them."""
+    (_, K, d), M = inputs[0].shape, _agents(inputs)
     D = _power_of_two(d)
     block, warps = max(1, COORDINATES // D), max(1, min(8, D // COORDINATES))
 
@@ -60,7 +69,7 @@ def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
         agent, seeds, inside = _place(K, block)
         columns = jnp.arange(D)[None, :]
         at, fits = (seeds[:, None], columns), _and(_column(inside), None if d == D else columns < d)
-        step_size = _own(eta, agent)
+        step_size = 1 if eta is None else _own(eta, agent)
         pull = _sum(step_size, [(1, shift), (-1, minus)], agent, at, fits)
 
         def look_up(rows, before, found):
@@ -84,43 +93,54 @@ def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant):
             direction = sum(w * row for w, row in zip(scales, found, strict=True))
             error = _load(_at(constant, agent, now, seeds), inside) + jnp.sum(direction * theta, axis=-1)
             moved = (step_size * error)[:, None] * found[0]
+            if eta is None:
+                return moved, here, found
             return theta + (moved if pull is None else moved + pull), here, found
 
-        carry = step(0, (_load(_at(theta, agent, *at), fits), None, None))
-        _store(out.at[agent, *at], _repeat(step, 1, H, carry)[0], fits)
+        carry = step(start, (_load(_at(theta, agent, *at), fits), None, None))
+        _store(out.at[agent, *at], _repeat(step, start + 1, stop, carry)[0], fits)
 
+    *others, table, rows, weights, constant = inputs
     table = jnp.pad(table, ((0, 0), (0, 0), (0, D - d)))
     weights = tuple(w if w.ndim == 1 else _steps_first(w) for w in weights)
     rows, constant = tuple(_steps_first(row) for row in rows), _steps_first(constant)
-    inputs = (theta, shift, minus, eta, table, rows, weights, constant)
-    return _call(kernel, _shape((M, K, d), theta.dtype), M, K, block, warps)(inputs)
+    shape = _shape((M, K, d), inputs[0].dtype)
+    return _call(kernel, shape, M, K, block, warps)((*others, table, rows, weights, constant))
 
 
-def linear_walk(matrix, noise, state):
+def linear_walk(matrix, scale, noise, state):
     """`plain.linear_walk` for all agents and seeds."""
-    (_, K, H, d), M = noise.shape, _agents(matrix, noise, state)
+    (_, K, d), H, M = state.shape, noise[0].shape[2], _agents(matrix, noise, state)
     if d > MOST_SMALL:
         return None
+    places = [(part, j) for part in range(len(noise)) for j in range(noise[part].shape[-1])]
 
-    def kernel(matrix, noise, state, last, states):
+    def kernel(matrix, scale, noise, state, last, states):
         agent, seeds, inside = _place(K, SEEDS)
+        size = _own(scale, agent)
+
+        def noise_at(now, i):
+            part, j = places[i]
+            return size * _load(_at(noise[part], agent, now, j, seeds), inside)
+
         z = [_load(_at(state, agent, i, seeds), inside) for i in range(d)]
 
         def step(now, z):
             for i in range(d):
                 _store(states.at[agent, now, i, seeds], z[i], inside)
-            return [_product(matrix, agent, i, z) + _load(_at(noise, agent, now, i, seeds), inside) for i in range(d)]
+            return [_product(matrix, agent, i, z) + noise_at(now, i) for i in range(d)]
 
         z = jax.lax.fori_loop(0, H, step, z)
         for i in range(d):
             _store(last.at[agent, i, seeds], z[i], inside)
 
-    shapes = _shape((M, d, K), noise.dtype), _shape((M, H, d, K), noise.dtype)
-    last, states = _call(kernel, shapes, M, K, SEEDS, 4)(matrix, _seeds_last(noise), _seeds_last(state))
+    shapes = _shape((M, d, K), state.dtype), _shape((M, H, d, K), state.dtype)
+    noise = tuple(_seeds_last(part) for part in noise)
+    last, states = _call(kernel, shapes, M, K, SEEDS, 4)(matrix, scale, noise, _seeds_last(state))
     return _seeds_second(last), _seeds_second(states)
 
 
-def affine_steps(theta, shift, minus, eta, A, b, component, noise, length):
+def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
     """`plain.affine_steps` for all agents and seeds, where there is one small matrix for each agent."""
     (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component, noise)
     if d > MOST_SMALL or A.shape[-3] > 1:
@@ -142,12 +162,22 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, length):
             return [t + step_size * m for t, m in zip(theta, moved, strict=True)]
 
         theta = [_load(_at(theta, agent, i, seeds), inside) for i in range(d)]
-        for i, value in enumerate(jax.lax.fori_loop(0, length, step, theta)):
+        for i, value in enumerate(jax.lax.fori_loop(start, stop, step, theta)):
             _store(out.at[agent, i, seeds], value, inside)
 
     theta, shift, minus, noise = (None if x is None else _seeds_last(x) for x in (theta, shift, minus, noise))
     inputs = (theta, shift, minus, eta, A[:, 0], b[:, 0], noise)
     return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), M, K, SEEDS, 4)(inputs))
+
+
+def component_products(A, component, theta):
+    """`A[component[k]] @ theta[k]` for one agent's seeds: products with all matrices, then a choice."""
+    N, d, _ = A.shape
+    products = (theta @ A.reshape(N * d, d).T).reshape(-1, N, d)
+    chosen = products[:, 0]
+    for n in range(1, N):
+        chosen = jnp.where((component == n)[:, None], products[:, n], chosen)
+    return chosen
 
 
 def _call(kernel, shapes, agents: int, seeds: int, block: int, warps: int) -> Any:

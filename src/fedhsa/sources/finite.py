@@ -65,7 +65,7 @@ class FiniteChain(AbstractSource):
 
     def draw(self, keys, state, /):
         bits = key_bits(keys)
-        if kernels.active("walk"):
+        if kernels.kernel_for("walk"):
             return kernels.walk(bits[:, 0], bits[:, 1], self._step_table, state)
         return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, bits)
 

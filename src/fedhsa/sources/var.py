@@ -69,9 +69,9 @@ class VAR1(AbstractSource):
         return self._move(state, self._noise(key)), state
 
     def draw(self, keys, state, /):
-        if kernels.active("linear_walk"):
-            noise = self.noise_std * jax.vmap(lambda key: self._real(self._noise(key)))(keys)
-            return kernels.linear_walk(self.transition, noise, state)
+        if kernels.kernel_for("linear_walk"):
+            noise = jax.vmap(self._noise)(keys)
+            return kernels.linear_walk(self.transition, self.noise_std, (noise.real, noise.imag), state)
         # Complex numbers until the last moment: split before the scan, each would be computed twice.
         return jax.lax.scan(lambda z, noise: (self._move(z, noise), z), state, jax.vmap(self._noise)(keys))
 
