@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from .._linear import spectral_radius, transpose
 from ..algorithms import AbstractAlgorithm
@@ -165,7 +165,8 @@ def largest_mean_square_step(
             if math.isnan(now):
                 return mean
             scanned = f"{COARSE} steps a decade from {first:.3g} to {step:.3g}"
-            return Limit(brentq(growth, low, step, rtol=1e-4), KINDS[worst], scanned)  # pyright: ignore[reportArgumentType]
+            found = scipy.optimize.brentq(growth, low, step, rtol=1e-4)
+            return Limit(found, KINDS[worst], scanned)  # pyright: ignore[reportArgumentType]
         low = step
     return Limit(math.inf, KINDS[worst], f"{COARSE} steps a decade from {first:.3g} to {low:.3g}, all of them stable")
 
@@ -208,7 +209,9 @@ def first_crossing(
         if (bad := unstable(steps)).any():
             k = int(np.argmax(bad))
             bracket = steps[k - 1] if k else low, steps[k]
-            found = brentq(lambda step: float(excess(np.array([step]))[0]), *bracket, xtol=1e-14 * low, rtol=1e-10)  # pyright: ignore[reportArgumentType]
+            found = scipy.optimize.brentq(
+                lambda step: float(excess(np.array([step]))[0]), *bracket, xtol=1e-14 * low, rtol=1e-10
+            )
             return Limit(float(found), "mean", f"{per_decade} steps a decade from {first:.3g} to {bracket[1]:.3g}")  # pyright: ignore[reportArgumentType]
         low = steps[-1]
     return Limit(math.inf, "mean", f"{per_decade} steps a decade from {first:.3g} to {low:.3g}, all of them stable")

@@ -9,7 +9,7 @@ operators enter everybody's steps, and occupancies do not close.
 import itertools
 
 import numpy as np
-from scipy.stats import multinomial
+import scipy
 
 from .clusters import AbstractChainLaw, Agents, local_step
 
@@ -44,7 +44,7 @@ class OccupancyLaw(AbstractChainLaw):
         return (1 + len(self.one) + len(self.two)) * self.everyone.size * (self.dim + 1) ** 2
 
     def begin(self, start, *, stationary=False):
-        chances = multinomial.pmf(self.occupancies, self.occupancies[0].sum(), self.law[stationary])
+        chances = scipy.stats.multinomial.pmf(self.occupancies, self.occupancies[0].sum(), self.law[stationary])
         return chances[:, None, None] * np.outer(start, start)
 
     def round(self, blocks):

@@ -4,8 +4,8 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
-from scipy.stats import binom
 
 from ...problems import Problem
 from ..maps.rounds import local_powers
@@ -59,7 +59,7 @@ def correlated_floor(agents: MeanOperators, scale: float, factor: float, correla
 def binomial_sampling_factor(num_agents: int, probability: float) -> float:
     r"""$E[\varphi(N) \mid N \ge 1]$ for a binomial number $N$ of agents; see `sampling_factor`."""
     n = np.arange(1, num_agents + 1)
-    chances = binom.pmf(n, num_agents, probability)
+    chances = scipy.stats.binom.pmf(n, num_agents, probability)
     return float(chances @ sampling_factor(num_agents, n) / chances.sum())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import fft, special
+import scipy
 
 from ... import _check
 
@@ -183,7 +183,7 @@ def jackknife(whole: Any, others: Sequence[Any], level: float) -> Interval:
     """Student's interval for `whole`, by what becomes of it without each of the repeats."""
     _check.number("level", level, above=0.0, most=1 - 1e-9)
     R, whole = len(others), np.asarray(whole)
-    reach = special.stdtrit(R - 1, (1 + level) / 2) * np.sqrt((R - 1) * np.var(np.stack(others), axis=0))
+    reach = scipy.special.stdtrit(R - 1, (1 + level) / 2) * np.sqrt((R - 1) * np.var(np.stack(others), axis=0))
     return Interval(whole[()], (whole - reach)[()], (whole + reach)[()])
 
 
@@ -242,11 +242,11 @@ def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
         return (1 - x).clip(min=0)
     z = np.where(x > 0, 6 * np.pi / 5 * x, 1.0)
     # 3 (sin z / z - cos z) / z^2, by the spherical Bessel function since the difference cancels at small z
-    return np.where(x > 0, 3 * special.spherical_jn(1, z) / z, 1.0)
+    return np.where(x > 0, 3 * scipy.special.spherical_jn(1, z) / z, 1.0)
 
 
 def _fast_length(least: int) -> int:
     """The next length whose Fourier transform is quick."""
-    length = fft.next_fast_len(least, real=True)
+    length = scipy.fft.next_fast_len(least, real=True)
     assert length is not None
     return length
