@@ -47,7 +47,7 @@ def as_key(key: SeedLike) -> Key:
             raise ValueError(f"`key` must be an int from 0 to 2^64 - 1, got {key}.")
         # The words by hand: JAX keeps only the lower one where 64 bits are not enabled.
         words = np.array([int(key) >> 32, int(key) & 0xFFFFFFFF], dtype=np.uint32)
-        return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+        return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
     try:
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
             words = jax.random.key_data(key)

@@ -43,7 +43,10 @@ def to_device(tree: T, dtype: str) -> T:
 
     def convert(leaf: Any) -> Array:
         is_float = jnp.issubdtype(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype, np.floating)
-        return jnp.asarray(leaf, dtype=dtype if is_float else None)
+        if isinstance(leaf, jax.Array):
+            return jnp.asarray(leaf, dtype=dtype if is_float else None)
+        # `jnp.asarray` would compile a program for every shape.
+        return jax.device_put(np.asarray(leaf, dtype=dtype) if is_float else leaf)
 
     return jax.tree.map(convert, tree)
 

@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +105,7 @@ def test_the_chains_states_follow_their_kernel():
     assert ((counts - expected) ** 2 / expected).sum() < 18.5  # the 0.1 % point
 
 
-def test_a_new_step_size_compiles_nothing():
+def test_a_simulation_compiles_its_start_and_its_rounds_and_a_new_step_size_nothing(caplog):
     traces = []
 
     class Counting(fh.AbstractAgent):
@@ -119,11 +121,14 @@ def test_a_new_step_size_compiles_nothing():
 
     agents = Counting(FiniteChain(np.full((2, 2, 2), 0.5)), np.ones((2, 1)))
     problem = fh.Problem(agents, like=np.zeros(1))
-    fh.simulate(problem, fh.FedHSA(0.1, 5), rounds=10)
-    first = len(traces)
-    assert first <= 6
-    fh.simulate(problem, fh.FedHSA(0.2, 5), rounds=30, key=1)
+    with jax.log_compiles():
+        fh.simulate(problem, fh.FedHSA(0.1, 5), rounds=10)
+        first = len(traces)
+        assert first <= 6
+        fh.simulate(problem, fh.FedHSA(0.2, 5), rounds=30, key=1)
     assert len(traces) == first
+    programs = re.findall(r"Finished XLA compilation of jit\(_*(\w+)\)", caplog.text)  # and one that tries the options
+    assert programs == ["begin", "advance"]
 
 
 def test_float32_gives_nearly_the_same_numbers_from_the_same_observations():

@@ -47,7 +47,7 @@ def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
     of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
     of_agents = fold_in_words(fold_in_words(of_seeds, 0), agents[:, None])
     words = fold_in_words(of_seeds, 1), fold_in_words(of_agents, 0), fold_in_words(of_agents, 1)
-    return Keys(*(jax.random.wrap_key_data(jnp.asarray(w), impl="threefry2x32") for w in words))
+    return Keys(*(jax.random.wrap_key_data(jax.device_put(w), impl="threefry2x32") for w in words))
 
 
 def keys_of_seed(key: Key, seed: Any, num_agents: int) -> Keys:
@@ -71,7 +71,7 @@ def begin(
     record: dict[str, Callable],
     num_agents: int,
 ) -> tuple[Carry, dict[str, Array]]:
-    """The state before the first round, position 0 of every chain, and what the recorders see of it."""
+    """The state before the first round, position 0 of every chain, and what the recorders see of it as one record."""
     M, K = keys.source.shape
     server = jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), checked_init(algorithm, theta)[0])
     carry = Carry(
@@ -80,7 +80,8 @@ def begin(
         source=start_sources(agents, keys),
         failed=jnp.full(K, -1, dtype=jnp.int32),
     )
-    return carry, observe(agents, carry, jnp.zeros((), int), theta_star, record, num_agents)
+    first = observe(agents, carry, jnp.zeros((), int), theta_star, record, num_agents)
+    return carry, jax.tree.map(lambda v: v[None], first)
 
 
 def fresh_memory(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, seeds: int) -> PyTree:
@@ -278,7 +279,8 @@ def _over_agents(function: Callable, arguments: tuple, group: int) -> Any:
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:
     """The memory one seed takes during a round: its states, keys and block, and the temporaries of a step."""
 
-    def of_one_agent(agent, key, theta):
+    def of_one_agent(agents, theta):
+        agent, key = tree.take(agents, 0), jax.random.key(0)
         state = agent.source.init(key)
         keys = jnp.broadcast_to(key, algorithm.block_length)
         temporaries = [theta] * 4
@@ -290,5 +292,5 @@ def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: T
             temporaries,
         )
 
-    shapes = jax.eval_shape(of_one_agent, tree.take(agents, 0), jax.random.key(0), theta)
+    shapes = jax.eval_shape(of_one_agent, agents, theta)
     return tree.leading_axis(agents) * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))

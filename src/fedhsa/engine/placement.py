@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
@@ -155,7 +154,7 @@ def compiler_options(platform: str) -> dict[str, str]:
     """
     options = {"cpu": {"xla_cpu_experimental_ynn_fusion_type": ""}}.get(platform, {})
     try:
-        jax.jit(lambda x: x, compiler_options=options)(jnp.zeros(()))
+        jax.jit(lambda x: x, compiler_options=options)(np.zeros(()))
     except jax.errors.JaxRuntimeError:
         return {}
     return options

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, kernels, tree
@@ -61,10 +60,10 @@ class Run:
         devices: Sequence[Device],
     ):
         self.agents, self.algorithm = tree.to_device((problem.flat_agents, algorithm), dtype)
-        self.problem, self.theta, root = problem, jnp.asarray(theta, dtype), problem.theta_star
-        self.theta_star = None if root is None else jnp.asarray(root, dtype)
+        self.problem, self.theta, root = problem, tree.to_device(theta, dtype), problem.theta_star
+        self.theta_star = tree.to_device(root, dtype)
         size = np.abs(theta).max() + (0.0 if root is None else np.abs(root).max())
-        self.bound = jnp.asarray(DIVERGED * (1 + size), dtype)
+        self.bound = tree.to_device(DIVERGED * (1 + size), dtype)
         self.key, self.seeds, self.every, self.dtype = key, seeds, every, dtype
         self.record, self.peers = tree.arrays_to_device(record, dtype), Peers(devices)
         shares = placement.share_out(seeds, devices)
@@ -103,7 +102,7 @@ class Run:
             carries = [self._restore(whole, first) for first in firsts]
             round, records = header["round"], tree.take(records, slice(self.share.seeds.start, self.share.seeds.stop))
         else:
-            records = self._to_host([jax.tree.map(lambda v: v[None], values) for _, values in begun])
+            records = self._to_host([values for _, values in begun])
         self.progress = _Progress(round, carries, [records])
         per_record = sum(x[:, 0].nbytes for x in jax.tree.leaves(records))
         self.capacity = max(1, min(CAPACITY, BUFFER_BYTES // max(1, per_record)))
@@ -212,8 +211,8 @@ class Run:
             self.algorithm,
             self.keys[chunk],
             self.progress.carries[chunk],
-            jnp.asarray(self.round),
-            jnp.asarray(records),
+            jax.device_put(self.round),
+            jax.device_put(records),
             self.bound,
             self.theta_star,
             self.record,
