@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from . import _arrays
+
 DTYPES = ("float64", "float32")
 """The precisions that one can compute in."""
 
@@ -30,13 +32,13 @@ def not_traced(name: str, value: Any, reason: str) -> None:
 
 
 def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, int] | None = None) -> np.ndarray:
-    """Returns `value` as a finite float64 array of the given shape; a tracer stays one.
+    """Returns `value` as a finite float64 array of the given shape, which nobody can change; a tracer stays one.
 
     Letters in `shape` are sizes: taken from `sizes` when known there, remembered there otherwise.
     """
     sizes, known = {} if sizes is None else sizes, not traced(value)
     try:
-        value = np.array(value, dtype=np.float64) if known else _traced_array(value)
+        value = _arrays.own(value) if known else _traced_array(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be an array of numbers, got {type(value).__name__}.") from error
     found = dict(sizes)
@@ -48,8 +50,8 @@ def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, 
         raise ValueError(f"`{name}` must have shape ({dimensions}{',' if len(shape) == 1 else ''}), got {value.shape}.")
     if 0 in value.shape:
         raise ValueError(f"`{name}` must not be empty, got shape {value.shape}.")
-    if known and not np.isfinite(value).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+    if known and not (finite := np.isfinite(value[:1] if _arrays.is_shared(value) else value)).all():
+        where = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ValueError(f"`{name}` must be finite, got {value[where]} at index {where}.")
     sizes.update(found)
     return value

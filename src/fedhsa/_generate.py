@@ -6,7 +6,8 @@ from typing import TypeAlias
 import numpy as np
 
 from . import _check
-from ._linear import chunks
+from ._arrays import chunks, empty, is_shared, share
+from ._linear import by_parts, spectral_radius
 from ._random import Stream, host_generator
 from ._types import SeedLike
 
@@ -31,11 +32,21 @@ def blend(draw: Draw, name: str, num_agents: int, heterogeneity: float, key: See
     _check.count("num_agents", num_agents)
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
     common, rng = draw(host_generator(key, name, Stream.COMMON), 1), host_generator(key, name)
-    blended = np.empty((num_agents, *common.shape[1:]))
+    if heterogeneity == 0:
+        return share(common[0], num_agents)
+    blended = empty((num_agents, *common.shape[1:]))
     for some in chunks(num_agents, common.size):
         own = draw(rng, len(blended[some]))
-        blended[some] = (1 - heterogeneity) * common + heterogeneity * own
+        blended[some] = own if heterogeneity == 1 else (1 - heterogeneity) * common + heterogeneity * own
     return blended
+
+
+def with_radius(matrices: np.ndarray, radius: float) -> np.ndarray:
+    """Each agent's matrix scaled to this spectral radius: in place, unless all agents share one."""
+    if is_shared(matrices):
+        return share(with_radius(matrices[:1].copy(), radius)[0], len(matrices))
+    matrices *= (radius / spectral_radius(matrices))[:, None, None]
+    return matrices
 
 
 def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
@@ -45,7 +56,11 @@ def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
         raise ValueError(f"`laziness` must be below 1, got {laziness}: the chain would never move.")
     if laziness == 0:
         return P  # the same numbers, without a copy of all kernels
-    return (1 - laziness) * P + laziness * np.eye(P.shape[-1])
+
+    def stay(P):
+        return (1 - laziness) * P + laziness * np.eye(P.shape[-1])
+
+    return by_parts(stay, P, size=P[0].size)
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:

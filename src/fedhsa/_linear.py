@@ -2,26 +2,52 @@
 
 import contextlib
 import ctypes
+import os
 import pathlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._arrays import chunks, empty, is_shared, share
+
+T = TypeVar("T")
+
 DOUBLINGS = 60
 """How often a sum of powers may be doubled: more terms than any chain or method of interest needs."""
 
 
-CHUNK = 2**21
-"""How many numbers are worked on at a time, so that many agents need hardly more memory than their result takes."""
+def by_parts(function: Callable[..., T], *arguments: Any, size: int) -> T:
+    """`function(*arguments)`, whose arrays have an entry for each agent as those of the arguments have.
 
+    Some agents at a time, so that temporaries of `size` numbers for each take little memory, and on all cores. What all
+    agents share is computed once.
+    """
+    leaves = jax.tree.leaves(arguments)
+    count = len(leaves[0])
 
-def chunks(count: int, size: int) -> list[slice]:
-    """Slices of `count` things of `size` numbers each, about `CHUNK` numbers to a slice."""
-    many = max(1, CHUNK // size)
-    return [slice(start, start + many) for start in range(0, count, many)]
+    def of(some: slice) -> T:
+        return function(*jax.tree.map(lambda leaf: leaf[some], arguments))
+
+    if all(map(is_shared, leaves)):
+        return jax.tree.map(lambda x: share(x[0], count), of(slice(0, 1)))
+    first, *rest = chunks(count, size) or [slice(0)]
+    begun = of(first)
+    if not rest:
+        return begun
+
+    whole = jax.tree.map(lambda x: empty((count, *x.shape[1:]), x.dtype), begun)
+
+    def keep(some: slice, values: T) -> None:
+        jax.tree.map(lambda all, part: all.__setitem__(some, part), whole, values)
+
+    keep(first, begun)
+    with one_core_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda some: keep(some, of(some)), rest))
+    return whole
 
 
 def transpose(x: np.ndarray) -> np.ndarray:
@@ -34,21 +60,44 @@ def spectral_radius(matrices: np.ndarray) -> Any:
 
     The recursion `x' = A x` is stable where it is below 1.
     """
-    finite = np.asarray(np.isfinite(matrices).all((-1, -2)))
-    moduli = abs(np.linalg.eigvals(np.where(finite[..., None, None], matrices, 0.0)))
-    radius = np.where(finite, moduli.max(-1), np.inf)
-    return radius if radius.ndim else float(radius)
+    if np.ndim(matrices) < 3:
+        return float(spectral_radius(matrices[None])[0])
+
+    def radius(matrices):
+        finite = np.isfinite(matrices).all((-1, -2))
+        moduli = abs(np.linalg.eigvals(np.where(finite[..., None, None], matrices, 0.0)))
+        return np.where(finite, moduli.max(-1), np.inf)
+
+    return by_parts(radius, matrices, size=max(1, matrices[0].size))
+
+
+SQUARINGS = 12
+"""Powers up to the 2048th are tried."""
 
 
 def check_stable(name: str, matrices: np.ndarray, remedy: str) -> None:
     """Raises if the recursion of some agent is not stable; `matrices` are `(agents, d, d)`, the argument `name`."""
-    radius = spectral_radius(matrices)
-    if (radius >= 1).any():
-        agent = int(np.argmax(radius))
+    doubtful = np.flatnonzero(~by_parts(_surely_stable, matrices, size=matrices[0].size))
+    if len(doubtful) and ((radius := spectral_radius(matrices[doubtful])) >= 1).any():
+        worst = int(np.argmax(radius))
+        agent, radius = int(doubtful[worst]), radius[worst]
         raise ValueError(
-            f"`{name}` must have spectral radius below 1, got {radius[agent]:.6g} for agent {agent}: what it drives "
-            f"would grow without bound. {remedy} Or scale it: `{name}[{agent}] *= {0.9 / radius[agent]:.3g}`."
+            f"`{name}` must have spectral radius below 1, got {radius:.6g} for agent {agent}: what it drives "
+            f"would grow without bound. {remedy} Or scale it: `{name}[{agent}] *= {0.9 / radius:.3g}`."
         )
+
+
+def _surely_stable(matrices: np.ndarray) -> np.ndarray:
+    """Whether some power has a norm below 1; much quicker than eigenvalues, and misses only those next to unstable."""
+    stable = np.zeros(len(matrices), dtype=bool)
+    left, powers = np.arange(len(matrices)), matrices
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(SQUARINGS):
+            small = (powers**2).sum((-1, -2)) < 1
+            stable[left[small]] = True
+            left, powers = left[~small], powers[~small]
+            powers = powers @ powers
+    return stable
 
 
 def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
@@ -60,10 +109,18 @@ def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
     for _ in range(DOUBLINGS):
         added = left @ X @ right
         X = X + added
-        if not np.abs(added).max(initial=0.0) > 1e-17 * np.abs(X).max(initial=0.0):
+        size = np.abs(X).max((-1, -2), initial=0.0)  # of each matrix, since agents may differ in size
+        if not (np.abs(added).max((-1, -2), initial=0.0) > 1e-17 * size).any():
             break
         left, right = left @ left, right @ right
     return X
+
+
+def lyapunov(F: np.ndarray, W: np.ndarray) -> np.ndarray:
+    r"""The solution of $X = F X F^T + W$, the covariance of $x' = F x + w$; of one stable matrix or of stacked ones."""
+    if F.ndim == 2:
+        return lyapunov(F[None], W[None])[0]
+    return by_parts(lambda F, W: stein_sum(F, transpose(F), W), F, W, size=4 * F[0].size)
 
 
 def solve(A: Any, b: Any) -> Any:

@@ -1,10 +1,12 @@
 """Markov reward processes with features, from arrays or from a model under a policy."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _check
+from .._linear import by_parts
 from ..environments import Chain, Model
 from ..sources import AbstractSource, FiniteChain
 
@@ -25,6 +27,10 @@ class Process(NamedTuple):
     """The values to learn, `(M, S)`, where they are not those of the chain: those of a policy, before it acts."""
     model_states: np.ndarray | None = None
     """The model's state whose value counts there, `(M, S)`, where one may stand for another; -1 for none."""
+
+    def by_parts(self, function: Callable[["Process"], Any]) -> Any:
+        """`function(process)`, arrays with an entry for each agent, of some agents at a time: for large temporaries."""
+        return by_parts(function, self, size=2 * self.chain.transition[0].size)
 
     @property
     def discounted_transitions(self) -> np.ndarray:
@@ -69,7 +75,7 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, start: Any = None)
     P = _check.array("P", P, ("M", "S", "S"), sizes)
     R = _check.array("R", R, ("M", "S") if np.ndim(R) == 2 else ("M", "S", "S"), sizes)
     features = _check.array("features", features, ("M", "S", "d"), sizes)
-    discount = np.broadcast_to(discount, sizes["M"]) if np.ndim(discount) == 0 else discount
+    discount = np.full(sizes["M"], discount) if np.ndim(discount) == 0 else discount
     by_state = np.ndim(discount) == 2
     discount = _check.array("discount", discount, ("M", "S") if by_state else ("M",), sizes)
     wrong = (discount < 0) | ((discount > 1) if by_state else (discount >= 1))
@@ -140,7 +146,8 @@ def _rewards_of_states(model: Model) -> bool:
 
 def _check_rank(process: Process) -> None:
     d = process.features.shape[-1]
-    rank = np.linalg.matrix_rank((process.weighted_features() @ process.features).sum(0), hermitian=True)
+    squares = process.by_parts(lambda part: part.weighted_features() @ part.features)
+    rank = np.linalg.matrix_rank(squares.sum(0), hermitian=True)
     if rank < d:
         raise ValueError(
             f"`features` must have full column rank {d} on the states that the chains visit, got {rank}. "

@@ -29,10 +29,10 @@ def find_root(problem: "Problem") -> np.ndarray:
     """The root of the average operator; raises if none is found or if it is not unique."""
     start, should_be_monotone = tree.ravel(problem.like), type(problem.agents).should_be_monotone
     if problem.affine:
-        A, b = problem.affine_parts()
-        A_bar, b_bar = A.mean(0), b.mean(0)
-        _check_jacobian(A_bar, should_be_monotone)
-        return np.linalg.solve(A_bar, b_bar)
+        origin = np.zeros(problem.dim)
+        A = problem.mean_jacobian(origin)
+        _check_jacobian(A, should_be_monotone)
+        return np.linalg.solve(A, -problem.mean_operator(origin))
     scale = 1 + np.abs(problem.mean_operators(start)).max()
     root = _newton(problem, start, RESIDUAL_TOLERANCE * scale)
     if root is None:
@@ -43,7 +43,7 @@ def find_root(problem: "Problem") -> np.ndarray:
             f"No root of the average operator was found from `like`: the residual is {residual:.3g}. "
             "Start closer with another `like`, pass the root as `theta_star`, or `theta_star=None` if there is none."
         )
-    _check_jacobian(problem.jacobians(root).mean(0), should_be_monotone)
+    _check_jacobian(problem.mean_jacobian(root), should_be_monotone)
     return root
 
 
@@ -52,7 +52,7 @@ def _newton(problem: "Problem", theta: np.ndarray, tolerance: float) -> np.ndarr
     residual = problem.mean_operator(theta)
     for _ in range(NEWTON_STEPS):
         try:
-            step = np.linalg.solve(problem.jacobians(theta).mean(0), residual)
+            step = np.linalg.solve(problem.mean_jacobian(theta), residual)
         except np.linalg.LinAlgError:
             break
         following = problem.mean_operator(theta - step)

@@ -2,7 +2,7 @@
 
 import abc
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -18,7 +18,7 @@ from . import _agents, _regions, _roots
 
 SOLVE = "solve"
 """What `theta_star` is by default: the root is searched for."""
-DEVICE_BYTES = 2**28
+DEVICE_BYTES = 2**26
 """How much of the agents is moved to the device at once to evaluate their mean operators."""
 
 
@@ -414,7 +414,11 @@ class Problem(eqx.Module):
 
     def mean_operator(self, theta: Any) -> np.ndarray:
         r"""$\bar G(\theta) = \frac1M \sum_i \bar G_i(\theta)$; zero at `theta_star`."""
-        return self.mean_operators(theta).mean(0)
+        return _average(_mean_operators, self.flat_agents, theta)
+
+    def mean_jacobian(self, theta: Any) -> np.ndarray:
+        r"""$\partial \bar G / \partial \theta$, the average of `jacobians`, `(d, d)`."""
+        return _average(_jacobians, self.flat_agents, theta)
 
     def jacobians(self, theta: Any) -> np.ndarray:
         r"""$\partial \bar G_i / \partial \theta$ for every agent, `(M, d, d)`."""
@@ -529,17 +533,26 @@ def _jacobians(agents, theta):
 
 
 def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
-    """`function(agents, theta)`, an array with an entry per agent; large problems go to the device piece by piece."""
+    """`function(agents, theta)`, an array with an entry per agent."""
+    return np.concatenate(list(_pieces(function, agents, theta)))
+
+
+def _average(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
+    """The average of `function(agents, theta)` over the agents, without keeping what it is for each of them."""
+    return sum(piece.sum(0) for piece in _pieces(function, agents, theta)) / tree.leading_axis(agents)
+
+
+def _pieces(function: Callable, agents: AbstractAgent, theta: Any) -> Iterator[np.ndarray]:
+    """`function(agents, theta)` of some agents after others: large problems go to the device piece by piece."""
     M = tree.leading_axis(agents)
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(agents))
     many = max(1, min(M, M * DEVICE_BYTES // max(size, 1)))
-    compiled, values = eqx.filter_jit(function), []
+    compiled = eqx.filter_jit(function)
     with precision():
         theta = tree.to_device(np.asarray(theta, dtype=np.float64), "float64")
         for start in range(0, M, many):
             some = tree.to_device(tree.take(agents, slice(start, start + many)), "float64")
-            values.append(np.asarray(compiled(some, theta)))
-    return np.concatenate(values)
+            yield np.asarray(compiled(some, theta))
 
 
 def _local_root(problem: Problem, agent: int) -> np.ndarray:

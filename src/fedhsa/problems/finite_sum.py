@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._arrays import freeze
 from .._generate import blend, doubly_stochastic_kernel, lazy
 from .._types import SeedLike
 from ..kernels import Affine, component_product
@@ -115,4 +116,4 @@ def random(
     A = blend(draw_A, "A", num_agents, heterogeneity, key)
     b = blend(lambda rng, count: rng.normal(size=(count, N, dim)), "b", num_agents, heterogeneity, key)
     P = blend(doubly_stochastic_kernel(N), "P", num_agents, heterogeneity, key)
-    return from_arrays(A, b, lazy(P, laziness))
+    return from_arrays(freeze(A), freeze(b), freeze(lazy(P, laziness)))

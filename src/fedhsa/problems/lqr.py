@@ -7,8 +7,7 @@ import numpy as np
 import scipy
 
 from .. import _check
-from .._generate import blend
-from .._linear import spectral_radius
+from .._generate import blend, with_radius
 from .._types import SeedLike
 from ..sources import AbstractSource
 from ..sources.linear import LinearGaussian
@@ -198,7 +197,7 @@ def random(
         return np.eye(n) + np.swapaxes(R, 1, 2) @ R / n
 
     F = blend(lambda rng, count: rng.normal(size=(count, n, n)), "F", num_agents, heterogeneity, key)
-    F *= plant_radius / spectral_radius(F)[:, None, None]
+    F = with_radius(F, plant_radius)
     B = blend(lambda rng, count: rng.normal(size=(count, n, m)), "B", num_agents, heterogeneity, key)
     W = blend(draw_W, "W", num_agents, heterogeneity, key)
     loops = [regulate(f, b, np.eye(n), input_cost * np.eye(m)) for f, b in zip(F, B, strict=True)]

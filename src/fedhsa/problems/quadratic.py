@@ -5,8 +5,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import _check
-from .._generate import blend, per_agent
-from .._linear import spectral_radius
+from .._arrays import freeze, share
+from .._generate import blend, per_agent, with_radius
 from .._random import host_generator
 from .._types import SeedLike
 from ..kernels import Affine
@@ -59,7 +59,7 @@ def from_arrays(A: Any, b: Any, Q: Any = None, noise_std: Any = 0.0, *, start: s
     sizes: dict[str, int] = {}
     A = _check.array("A", A, ("M", "d", "d"), sizes)
     b = _check.array("b", b, ("M", "d"), sizes)
-    Q = np.zeros_like(A) if Q is None else _check.array("Q", Q, ("M", "d", "d"), sizes)
+    Q = share(np.zeros(A.shape[1:]), len(A)) if Q is None else _check.array("Q", Q, ("M", "d", "d"), sizes)
     average = np.linalg.eigvals(A.mean(0)).real
     if average.min() <= 0:
         raise ValueError(
@@ -109,7 +109,8 @@ def random(
     def draw_A(rng, count):
         R = rng.normal(size=(count, dim, dim))
         A = np.swapaxes(R, 1, 2) @ R / dim
-        return A + (min_eigenvalue - np.linalg.eigvalsh(A)[:, :1, None]) * np.eye(dim)
+        A += (min_eigenvalue - np.linalg.eigvalsh(A)[:, :1, None]) * np.eye(dim)
+        return A
 
     def draw_b(rng, count):
         own, level = np.moveaxis(rng.normal(size=(count, 2, dim)), 1, 0)
@@ -124,8 +125,8 @@ def random(
         A = _indefinite(draw_A, dim, num_agents, heterogeneity, key)
     b = blend(draw_b, "b", num_agents, heterogeneity, key)
     Q = blend(draw_Q, "Q", num_agents, heterogeneity, key)
-    Q *= noise_radius / spectral_radius(Q)[:, None, None]
-    return from_arrays(A, b, Q, noise_std, start=start)
+    Q = with_radius(Q, noise_radius)
+    return from_arrays(freeze(A), freeze(b), freeze(Q), noise_std, start=start)
 
 
 def spectrum(problem: Problem) -> Spectrum:

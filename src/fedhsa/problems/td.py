@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import _check
+from .._arrays import freeze
 from .._generate import blend, dense_kernel, lazy
 from .._types import SeedLike
 from ..environments import Model
@@ -80,7 +81,7 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, start:
 
 def _problem(process: Process) -> Problem:
     r"""$A_i = \Phi_i^T D_i (P_i \Gamma_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
-    A, b = projected(process, *process.errors())
+    A, b = process.by_parts(lambda part: projected(part, *part.errors()))
     return evaluation_problem(TDAgent, Transitions(process.chain), process, A, b)
 
 
@@ -123,4 +124,4 @@ def random_process(
     R = blend(lambda rng, count: 2 * rng.random((count, S)), "R", num_agents, heterogeneity, key)
     features = blend(lambda rng, count: rng.random((count, S, dim)), "features", num_agents, heterogeneity, key)
     discount = blend(lambda rng, count: rng.uniform(0.5, 0.99, count), "discount", num_agents, heterogeneity, key)
-    return _processes.from_arrays(lazy(P, laziness), R, features, discount)
+    return _processes.from_arrays(freeze(lazy(P, laziness)), freeze(R), freeze(features), freeze(discount))

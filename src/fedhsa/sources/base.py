@@ -50,6 +50,10 @@ class AbstractSource(eqx.Module):
             "override `sample(key)` to use i.i.d. observations."
         )
 
+    def sampled(self) -> "AbstractSource":
+        """The source with all that `sample` needs, where it holds that only on request; on the host, of all agents."""
+        return self
+
     def expect(self, function: Callable, /):
         """The stationary mean of `function(o)`, exactly."""
         raise UnknownLawError(

@@ -9,7 +9,8 @@ import scipy
 from jaxtyping import Array, Int, Shaped, UInt32
 
 from .. import _check, kernels
-from .._linear import chunks
+from .._arrays import is_shared
+from .._linear import by_parts
 from .base import AbstractSource
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -43,16 +44,17 @@ class FiniteChain(AbstractSource):
         batched = np.ndim(transition) == 3
         P = _check.array("transition", transition, ("agents", "S", "S") if batched else ("S", "S"))
         P = P if batched else P[None]
-        check_kernel(P)
+        check_kernel(P[:1] if is_shared(P) else P)
         stationary = stationary_law(P)
         start = stationary if start is None else _start_law(start, stationary.shape)
+        visits = alias_table(stationary)
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition = unbatch(P)
         self.stationary = unbatch(stationary)
         self.start = unbatch(start)
         self._step_table = unbatch(alias_table(P))
-        self._start_table = unbatch(alias_table(start))
-        self._stationary_table = unbatch(alias_table(stationary))
+        self._start_table = unbatch(visits if start is stationary else alias_table(start))
+        self._stationary_table = unbatch(visits)
 
     def init(self, key, /):
         return alias_draw(key_bits(key), self._start_table)
@@ -153,11 +155,13 @@ def check_kernel(P: np.ndarray) -> None:
 def stationary_law(P: np.ndarray) -> np.ndarray:
     """The stationary laws `(agents, S)` of kernels with one closed class: $\\pi (I - P + 1 1^T) = 1^T$."""
     S = P.shape[-1]
-    pi = np.empty(P.shape[:-1])
-    for some in chunks(len(P), S * S):
-        system = np.swapaxes(np.eye(S) - P[some] + 1.0, -1, -2)
-        pi[some] = np.linalg.solve(system, np.ones((len(system), S, 1)))[..., 0].clip(min=0)
-    return pi / pi.sum(-1, keepdims=True)
+
+    def law(P):
+        system = np.swapaxes(np.eye(S) - P + 1.0, -1, -2)
+        pi = np.linalg.solve(system, np.ones((len(P), S, 1)))[..., 0].clip(min=0)
+        return pi / pi.sum(-1, keepdims=True)
+
+    return by_parts(law, P, size=S * S)
 
 
 def closed_classes(P: np.ndarray) -> list[np.ndarray]:
@@ -191,36 +195,41 @@ def alias_table(law: np.ndarray) -> np.ndarray:
     Column `j` is kept when a random word is below its first, and exchanged for the column its second names otherwise.
     """
     S = law.shape[-1]
-    rows = law.reshape(-1, S)
-    table = np.empty((*rows.shape, 2), dtype=np.uint32)
-    for some in chunks(len(rows), S):
-        table[some] = _alias_rows(rows[some])
-    return table.reshape(*law.shape, 2)
+
+    def of_some(law):
+        return _alias_rows(law.reshape(-1, S)).reshape(*law.shape, 2)
+
+    if law.ndim == 1:
+        return of_some(law)
+    # Small parts, since the rows are gone through many times and not in order.
+    return by_parts(of_some, law, size=16 * law[0].size)
 
 
 def _alias_rows(law: np.ndarray) -> np.ndarray:
-    """Vose's construction, for all rows at once: in each pass every row pairs one light column with a heavy one."""
-    S = law.shape[-1]
-    weight = law / law.sum(-1, keepdims=True) * S
-    rows = np.arange(len(weight))
-    alias = np.tile(np.arange(S, dtype=np.uint32), (len(rows), 1))
-    keep = np.ones_like(weight)
+    """Vose's construction, for all rows `(n, S)` at once: in each pass every row pairs a light column with a heavy one.
+
+    Columns are counted through all rows, so that each look-up is one in a flat array.
+    """
+    n, S = law.shape
+    weight, first = law / law.sum(-1, keepdims=True) * S, S * np.arange(n)
     # Light columns first. A heavy column that has become light takes the place of the light one just served.
-    order = np.argsort(weight, axis=-1)
-    light, heavy = np.zeros(len(rows), dtype=int), np.full(len(rows), S - 1)
+    order = (np.argsort(weight, axis=-1) + first[:, None]).ravel()
+    weight, keep, alias = weight.ravel(), np.ones(n * S), np.tile(np.arange(S, dtype=np.uint32), n)
+    light, heavy = first, first + S - 1
     for _ in range(S - 1):
-        active = rows[light < heavy]
-        small, large = order[active, light[active]], order[active, heavy[active]]
-        served = weight[active, small] < 1
-        active, small, large = active[served], small[served], large[served]
-        keep[active, small], alias[active, small] = weight[active, small], large
-        weight[active, large] += weight[active, small] - 1
-        exhausted = weight[active, large] < 1
-        order[active[exhausted], light[active[exhausted]]] = large[exhausted]
-        heavy[active[exhausted]] -= 1
-        light[active[~exhausted]] += 1
+        small, large = order[light], order[heavy]
+        kept = weight[small]
+        going = (light < heavy) & (kept < 1)
+        if not going.all():
+            first, light, heavy, small, large, kept = (x[going] for x in (first, light, heavy, small, large, kept))
+        keep[small], alias[small] = kept, large - first
+        remainder = weight[large] + (kept - 1)
+        weight[large] = remainder
+        exhausted = remainder < 1
+        order[light] = np.where(exhausted, large, small)
+        light, heavy = light + ~exhausted, heavy - exhausted
     threshold = np.minimum(keep * 2.0**32, 2.0**32 - 1).astype(np.uint32)
-    return np.stack([threshold, alias], axis=-1)
+    return np.stack([threshold, alias], axis=-1).reshape(n, S, 2)
 
 
 def key_bits(key) -> UInt32[Array, "*batch 2"]:

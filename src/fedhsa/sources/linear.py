@@ -4,10 +4,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 
 from .. import _check
-from .._linear import check_stable
+from .._linear import check_stable, lyapunov
 from .._random import complex_normal, real_parts
 from .base import AbstractSource
 from .finite import Transition
@@ -49,7 +48,7 @@ class LinearGaussian(AbstractSource):
         F, W = (F, W) if batched else (F[None], W[None])
         check_stable("transition", F, "A plant needs feedback that holds it, a channel must forget.")
         _check_covariance(W)
-        covariance = np.stack([scipy.linalg.solve_discrete_lyapunov(f, w) for f, w in zip(F, W, strict=True)])
+        covariance = lyapunov(F, W)
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition, self.noise, self.covariance = unbatch(F), unbatch(W), unbatch(covariance)
         self._noise_factor, self._factor = unbatch(covariance_factor(W)), unbatch(covariance_factor(covariance))

@@ -4,10 +4,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy
 
 from .. import _check, kernels
-from .._linear import check_stable
+from .._linear import by_parts, check_stable, lyapunov
 from .._random import complex_normal, real_parts
 from .base import AbstractSource
 
@@ -32,9 +31,8 @@ class VAR1(AbstractSource):
 
     transition: np.ndarray
     noise_std: np.ndarray
-    covariance: np.ndarray
-    """The stationary covariance."""
-    _factor: np.ndarray
+    _factor: np.ndarray | None
+    """Of the stationary covariance; None as long as nobody draws from the stationary law."""
     start: str = eqx.field(static=True)
 
     def __init__(self, transition, noise_std=1.0, start="zero"):
@@ -50,20 +48,27 @@ class VAR1(AbstractSource):
                 f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}."
             ) from None
         check_stable("Q", Q, "Noise must forget.")
-        d = Q.shape[-1]
-        covariance = np.stack(
-            [scipy.linalg.solve_discrete_lyapunov(q, s**2 * np.eye(d)) for q, s in zip(Q, std, strict=True)]
-        )
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition, self.noise_std = unbatch(Q), unbatch(std)
-        self.covariance, self._factor = unbatch(covariance), unbatch(covariance_factor(covariance))
-        self.start = start
+        self._factor, self.start = None, start
+        if start == "stationary":
+            self._factor = covariance_factor(self.covariance)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """The stationary covariance, solved for when it is asked for."""
+        return lyapunov(self.transition, self.noise_std[..., None, None] ** 2 * np.eye(self.transition.shape[-1]))
+
+    def sampled(self):
+        if self._factor is not None:
+            return self
+        return eqx.tree_at(lambda s: s._factor, self, covariance_factor(self.covariance), is_leaf=lambda x: x is None)
 
     def init(self, key, /):
-        return self.sample(key) if self.start == "stationary" else jnp.zeros_like(self._factor[0])
+        return self.sample(key) if self.start == "stationary" else jnp.zeros_like(self.transition[0])
 
     def sample(self, key, /):
-        return self._factor @ self._real(self._noise(key))
+        return self.sampled()._factor @ self._real(self._noise(key))
 
     def step(self, key, state, /):
         return self._move(state, self._noise(key)), state
@@ -79,13 +84,19 @@ class VAR1(AbstractSource):
         return self.transition @ z + self.noise_std * self._real(noise)
 
     def _noise(self, key):
-        return complex_normal(key, (self._factor.shape[-1] + 1) // 2, self._factor.dtype)
+        return complex_normal(key, (self.transition.shape[-1] + 1) // 2, self.transition.dtype)
 
     def _real(self, noise):
-        return real_parts(noise, self._factor.shape[-1])
+        return real_parts(noise, self.transition.shape[-1])
 
 
 def covariance_factor(covariance: np.ndarray) -> np.ndarray:
     """$L$ with $L L^T$ the covariance, which may be singular, for which Cholesky would fail."""
-    values, vectors = np.linalg.eigh(covariance)
-    return vectors * np.sqrt(values.clip(min=0))[:, None, :]
+    if covariance.ndim == 2:
+        return covariance_factor(covariance[None])[0]
+
+    def factor(covariance):
+        values, vectors = np.linalg.eigh(covariance)
+        return vectors * np.sqrt(values.clip(min=0))[:, None, :]
+
+    return by_parts(factor, covariance, size=covariance[0].size)

@@ -18,7 +18,7 @@ class IID(AbstractSource):
         'IID'
     """
 
-    source: AbstractSource
+    source: AbstractSource = eqx.field(converter=lambda source: source.sampled())
 
     def init(self, key, /):
         return ()
