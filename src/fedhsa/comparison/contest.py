@@ -1,9 +1,11 @@
 """Methods on equal terms: tuned with the same effort, then run on the same fresh observations, and ranked."""
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
@@ -16,6 +18,7 @@ from ..algorithms import AbstractAlgorithm, Cost, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
 from ..engine.sweep import with_settings
+from ..engine.tasks import outcomes, sentence
 from ..problems import Problem
 from .ranking import Ranking, rank
 from .tuning import Trial, Tuning, search, starting_step
@@ -95,7 +98,9 @@ class Contest(NamedTuple):
     entries: dict[str, Entry]
     ranking: Ranking
     complete: bool
-    """False when interrupted: methods are missing."""
+    """False when methods are missing: it was interrupted, or some failed."""
+    failures: Mapping[str, str] = {}
+    """With an executor: the methods that failed, and why."""
 
     def plot(self, *, title: str | None = None, target: float | None = None) -> "Figure":
         """The mean error of each method against exchanges, observations and bytes."""
@@ -115,6 +120,8 @@ def compare(
     methods: Mapping[str, Method] | Sequence[AbstractAlgorithm],
     terms: Terms | None = None,
     progress: Progress = lambda what, part: None,
+    *,
+    executor: Executor | None = None,
     **changes: Any,
 ) -> Contest:
     """Tunes each method, runs it on fresh seeds, and ranks them all; Ctrl-C leaves the methods that are done.
@@ -128,6 +135,9 @@ def compare(
       function from a step size to an algorithm.
     - `terms`: what is the same for all; single fields of it may also be given by name (`samples=500`).
     - `progress`: called with what is being done and the part of the whole that is done.
+    - `executor`: who computes, a method each, like `concurrent.futures.ThreadPoolExecutor()`, or a cluster's
+      `fedhsa.deploy.ray_executor()`. The numbers are the same; a method that fails is told by a warning, and the others
+      are finished.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -148,9 +158,20 @@ def compare(
     start = float(problem.root @ problem.root)
     if terms.target is not None and terms.target >= start:
         raise ValueError(f"`target` must be below the error at the start, {start:.3g}, got {terms.target:g}.")
-    total = sum(_work(method, terms) for method in methods.values())
+    take = _one_by_one if executor is None else functools.partial(_share_out, executor)
+    entries, failures = take(problem, methods, terms, centre, progress)
+    for name, reason in failures.items():
+        warnings.warn(f"{name}: {reason}", stacklevel=2)
+    ranking = rank({name: entry.score for name, entry in entries.items()})
+    return Contest(entries, ranking, len(entries) == len(methods), failures)
+
+
+def _one_by_one(
+    problem: Problem, methods: Mapping[str, Method], terms: Terms, centre: float, progress: Progress
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """All methods in their order, until Ctrl-C."""
+    total, behind = sum(_work(method, terms) for method in methods.values()), 0
     entries: dict[str, Entry] = {}
-    behind = 0
     try:
         for name, method in methods.items():
 
@@ -161,8 +182,35 @@ def compare(
             behind += _work(method, terms)
     except KeyboardInterrupt:
         pass
-    ranking = rank({name: entry.score for name, entry in entries.items()})
-    return Contest(entries, ranking, len(entries) == len(methods))
+    return entries, {}
+
+
+def _share_out(
+    executor: Executor,
+    problem: Problem,
+    methods: Mapping[str, Method],
+    terms: Terms,
+    centre: float,
+    progress: Progress,
+) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The same by an executor: what is done until Ctrl-C, and what failed."""
+    total, behind = sum(_work(method, terms) for method in methods.values()), 0
+    entries: dict[str, Entry] = {}
+    failures: dict[str, str] = {}
+    calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
+    try:
+        for name, future in outcomes(executor, calls, lambda names: progress(", ".join(names), behind / total)):
+            error = future.exception()
+            if error is None:
+                entries[name] = future.result()
+            elif isinstance(error, Exception):
+                failures[name] = sentence(error)
+            else:
+                raise error
+            behind += _work(methods[name], terms)
+    except KeyboardInterrupt:
+        pass
+    return {name: entries[name] for name in methods if name in entries}, failures
 
 
 def _tuned(algorithms: Sequence[AbstractAlgorithm]) -> dict[str, Method]:
@@ -177,8 +225,12 @@ def _tuned(algorithms: Sequence[AbstractAlgorithm]) -> dict[str, Method]:
         while name in methods:
             name, number = f"{plain} {number}", number + 1
         has_step = any(hasattr(layer, "step_size") for layer in algorithm.layers)
-        methods[name] = (lambda step, a=algorithm: with_settings(a, {"step_size": step})) if has_step else algorithm
+        methods[name] = functools.partial(_at_step, algorithm) if has_step else algorithm
     return methods
+
+
+def _at_step(algorithm: AbstractAlgorithm, step: float) -> AbstractAlgorithm:
+    return with_settings(algorithm, {"step_size": step})
 
 
 def _work(method: Method, terms: Terms) -> int:
@@ -186,7 +238,9 @@ def _work(method: Method, terms: Terms) -> int:
     return terms.seeds + (0 if isinstance(method, AbstractAlgorithm) else terms.grid * terms.tuning_seeds)
 
 
-def enter(problem: Problem, method: Method, terms: Terms, centre: float, progress: Progress) -> Entry:
+def enter(
+    problem: Problem, method: Method, terms: Terms, centre: float, progress: Progress = lambda what, done: None
+) -> Entry:
     """Tunes one method, where there is something to tune, and runs it; reports how many runs of one seed are done."""
     done = 0
 

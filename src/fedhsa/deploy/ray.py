@@ -15,10 +15,11 @@ import numpy as np
 
 from .. import _check
 from ..engine import Result
+from ..engine.placement import count_cores
 from .missing import Missing
 from .outcome import carry_out, conduct
 from .plan import Plan
-from .ray_cluster import cluster, count_cores, import_ray, private_ray
+from .ray_cluster import cluster, import_ray, private_ray
 from .server import FederationError, Server
 from .site import Site
 from .store import Store

@@ -27,11 +27,6 @@ def import_ray() -> Any:
         raise ModuleNotFoundError("Ray is not installed: pip install 'fedhsa[ray]'.") from error
 
 
-def count_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[float]:
     """Joins a cluster and gives the number of its cores; leaves it as it was."""

@@ -32,7 +32,30 @@ def parallel_chunks(devices: Sequence[Device]) -> int:
     """How many chunks run at the same time: one per core on a CPU, whose small operations do not use several."""
     if devices[0].platform != "cpu" or len(devices) > 1:
         return 1
+    return _as_on or count_cores()
+
+
+def threads(devices: Sequence[Device]) -> int:
+    """How many threads run them: one, where other processes have the other cores."""
+    return 1 if _as_on else parallel_chunks(devices)
+
+
+def count_cores() -> int:
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has not
+
+
+_as_on: int | None = None
+
+
+def compute_as_on(cores: int) -> None:
+    """From now on this process divides work as a machine with so many cores does, and computes it on one of its own.
+
+    How seeds are divided into chunks shows in the last digits. Where the parts of a job are computed by several
+    processes, this makes them the same as those of one.
+    """
+    global _as_on
+    _as_on = cores
 
 
 def group_size(num_agents: int, seeds: int, bytes_per_seed: int, devices: Sequence[Device]) -> int:

@@ -86,7 +86,7 @@ class Run:
         self.mesh = placement.make_mesh(self.num_agents, self.chunk, self.devices)
         # A kernel sees all agents and seeds at once; how several devices would share it out is not known to XLA.
         self.backend = kernels.backend_of(self.devices[0].platform) if self.mesh is None else None
-        self.pool = ThreadPoolExecutor(placement.parallel_chunks(self.devices))
+        self.pool = ThreadPoolExecutor(placement.threads(self.devices))
         self.width = placement.width(self.num_agents, self.mesh)
         self.agents = self._spread(placement.padded(self.agents, self.width), "agents")
         began = time.perf_counter()

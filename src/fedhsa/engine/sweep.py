@@ -1,9 +1,12 @@
 """One algorithm at many settings, on the same observations, and a table of what came out."""
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,10 +18,14 @@ from ..problems import Problem
 from .progress import ShowProgress, progress_bar
 from .result import Result, optional_package
 from .simulate import simulate
+from .tasks import outcomes, parts, sentence, workers
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+LARGEST = 8
+"""How many combinations an executor gets at once, at most."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -29,7 +36,9 @@ class Sweep:
     """The values of the settings that were varied, combination by combination."""
     results: tuple[Result, ...]
     complete: bool = True
-    """False when interrupted: combinations are missing."""
+    """False when combinations are missing: it was interrupted, or some failed."""
+    failures: tuple[tuple[dict[str, Any], str], ...] = ()
+    """With an executor: the combinations that failed, and why."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Per combination its settings, the mean over seeds of the last record with its 95 % interval, and how many
@@ -83,6 +92,7 @@ def sweep(
     rounds: int,
     seeds: int = 1,
     progress: ShowProgress = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> Sweep:
     """Simulates an algorithm at every combination of some of its settings, on the same observations.
@@ -95,6 +105,9 @@ def sweep(
     - `problem`, `rounds`, `seeds`, `progress`: as for `simulate`, which also takes the other `options`.
     - `algorithm`: the method, with values for the settings that stay.
     - `over`: for each setting the values to try. In a wrapped method the outermost layer that has the setting gets it.
+    - `executor`: who computes, like `concurrent.futures.ThreadPoolExecutor()`, or a cluster's
+      `fedhsa.deploy.ray_executor()`. Combinations that share a program stay together, as far as there are workers for
+      the rest. The numbers are the same; a combination that fails is told by a warning, and the others are finished.
 
     Raises `ValueError` if the algorithm has no such setting.
 
@@ -113,6 +126,9 @@ def sweep(
     values = {name: [_plain(value) for value in values] for name, values in over.items()}
     combinations = [dict(zip(over, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     algorithms = [with_settings(algorithm, settings) for settings in combinations]  # before anything runs
+    if executor is not None:
+        simulation = {"rounds": rounds, "seeds": seeds, **options}
+        return _share_out(executor, problem, algorithms, combinations, simulation, progress)
     results: list[Result] = []
     with progress_bar("sweep", rounds * len(combinations), progress) as update:
         for number, one in enumerate(algorithms):
@@ -125,6 +141,65 @@ def sweep(
                 break
             results.append(result)
     return Sweep(tuple(combinations[: len(results)]), tuple(results), len(results) == len(combinations))
+
+
+def _share_out(
+    executor: Executor,
+    problem: Problem,
+    algorithms: Sequence[AbstractAlgorithm],
+    combinations: Sequence[dict[str, Any]],
+    simulation: dict[str, Any],
+    progress: ShowProgress,
+) -> Sweep:
+    """The sweep by an executor."""
+    calls: dict[tuple[int, ...], Callable[[], Any]] = {
+        tuple(part): functools.partial(simulate_each, problem, [algorithms[i] for i in part], simulation)
+        for part in parts(_programs(algorithms), workers(executor), LARGEST)
+    }
+    found: dict[int, Result | str] = {}
+    rounds = simulation["rounds"]
+    with progress_bar("sweep", rounds * len(combinations), progress) as update:
+        try:
+            for part, future in outcomes(executor, calls):
+                error = future.exception()
+                if error is not None and not isinstance(error, Exception):
+                    raise error
+                found |= zip(part, future.result() if error is None else [sentence(error)] * len(part), strict=True)
+                update(rounds * len(found))
+        except KeyboardInterrupt:
+            warnings.warn(f"Interrupted after {len(found)} of {len(combinations)} combinations.", stacklevel=3)
+    failures = tuple((combinations[i], found[i]) for i in sorted(found) if isinstance(found[i], str))
+    for settings, reason in failures:
+        warnings.warn(f"{', '.join(f'{name} {value}' for name, value in settings.items())}: {reason}", stacklevel=3)
+    done = {i: found[i] for i in sorted(found) if isinstance(found[i], Result)}
+    return Sweep(tuple(combinations[i] for i in done), tuple(done.values()), len(done) == len(combinations), failures)
+
+
+def simulate_each(
+    problem: Problem, algorithms: Sequence[AbstractAlgorithm], simulation: Mapping[str, Any]
+) -> list[Result | str]:
+    """Algorithms one after another; where one fails, the reason in its place."""
+    found: list[Result | str] = []
+    for algorithm in algorithms:
+        try:
+            found.append(simulate(problem, algorithm, progress=False, **simulation))
+        except Exception as error:
+            found.append(sentence(error))
+    return found
+
+
+def _programs(algorithms: Sequence[AbstractAlgorithm]) -> list[list[int]]:
+    """Which of the algorithms share one compiled program: those that differ in numbers only."""
+    kinds: list[Any] = []
+    groups: list[list[int]] = []
+    for i, algorithm in enumerate(algorithms):
+        leaves, structure = jax.tree.flatten(algorithm)
+        kind = structure, [(np.shape(leaf), np.result_type(leaf)) for leaf in leaves]
+        if kind not in kinds:
+            kinds.append(kind)
+            groups.append([])
+        groups[kinds.index(kind)].append(i)
+    return groups
 
 
 def _plain(value: Any) -> Any:

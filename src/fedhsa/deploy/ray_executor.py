@@ -1,0 +1,233 @@
+"""Many independent computations on a Ray: an executor like those of `concurrent.futures`, a core for each task.
+
+What is sent is a function by its name and its arguments as a `Parcel`, what comes back another one or the words of an
+error: JSON and plain arrays. (Ray puts these into envelopes of its own, and carries large arrays as they are.)
+"""
+
+import builtins
+import concurrent.futures
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._version import versions
+from ..engine.placement import compute_as_on, count_cores
+from .parcels import Parcel, pack, unpack
+from .ray_cluster import cluster, import_ray, private_ray
+
+RETRIES = 4
+"""How often a task is done again whose process was killed or whose machine was lost."""
+SHARED_BYTES = 100_000
+"""From which size on an array is handed to Ray once, for all tasks that take it."""
+PACKAGE = pathlib.Path(__file__).parents[1]
+
+
+class RemoteError(RuntimeError):
+    """A task failed with an error that this process cannot raise itself, or its process was lost again and again."""
+
+
+class RayExecutor(concurrent.futures.Executor):
+    """Computes functions in processes of the Ray that this process is connected to; `ray_executor` makes one.
+
+    A task whose process is killed or whose machine is lost is done again elsewhere. An error that a task raises is
+    raised by its future, with the traceback of the other process as a note.
+
+    **Arguments:**
+
+    - `cores`: how many tasks run at once.
+    - `environment`: variables for the processes of the tasks, besides those that numbers depend on.
+    """
+
+    def __init__(self, cores: float, environment: dict[str, str] | None = None):
+        if jax.default_backend() != "cpu":
+            raise ValueError(
+                "`ray`: tasks compute on cores of processors, and this process on another device, whose last digits "
+                "are different. Set JAX_PLATFORMS=cpu to use Ray."
+            )
+        self.cores = max(1, int(cores))
+        self._ray = import_ray()
+        # Of a kind: each has one core, and what changes last digits here changes them there.
+        inherited = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+        self._task = self._ray.remote(
+            num_cpus=1, max_retries=RETRIES, runtime_env={"env_vars": inherited | threads | (environment or {})}
+        )(perform)
+        self._about = {"facts": _facts(), "cores": count_cores()}
+        self._shared: dict[int, tuple[np.ndarray, Any]] = {}
+        self._futures: set[_RayFuture] = set()
+        self._waiting: deque[_RayFuture] = deque()
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
+        """Has a function that can be imported computed by another process; its arguments must be what `pack` takes."""
+        parcel = pack(functools.partial(fn, *args, **kwargs), getattr(fn, "__name__", "function"))
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("This executor is shut down.")
+            head = json.dumps({**self._about, "text": parcel.text}).encode()
+            call = self._task.remote(head, *map(self._carried, parcel.arrays))
+            future = _RayFuture(functools.partial(self._ray.cancel, call, force=True))
+            self._futures.add(future)
+            self._waiting.append(future)
+            self._mark_running()
+        call.future().add_done_callback(functools.partial(self._settle, future))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._closed = True
+            futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                future.cancel()
+        if wait:
+            concurrent.futures.wait(futures)
+
+    def _carried(self, array: np.ndarray) -> Any:
+        """The array, or where Ray keeps it."""
+        if array.nbytes < SHARED_BYTES:
+            return array
+        if id(array) not in self._shared:
+            self._shared[id(array)] = array, self._ray.put(array)
+        return self._shared[id(array)][1]
+
+    def _mark_running(self) -> None:
+        """Ray starts tasks in their order, about, as many as there are cores."""
+        running = sum(future.running() for future in self._futures)
+        while self._waiting and running < self.cores:
+            running += self._waiting.popleft().set_running_or_notify_cancel()
+
+    def _settle(self, future: "_RayFuture", call: concurrent.futures.Future) -> None:
+        """Gives a future what came back, or the reason why nothing did."""
+        with self._lock:
+            self._futures.discard(future)
+            if future in self._waiting:
+                self._waiting.remove(future)
+                future.set_running_or_notify_cancel()
+            self._mark_running()
+        try:
+            future.set_result(_opened(call.result()))
+        except concurrent.futures.InvalidStateError:  # it was cancelled
+            return
+        except self._ray.exceptions.RayError as error:
+            reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+            _fail(future, RemoteError(f"its process was lost {RETRIES + 1} times, at last because: {reason.strip()}"))
+        except Exception as error:
+            _fail(future, error)
+
+
+class _RayFuture(concurrent.futures.Future):
+    """A future that can be cancelled also while it runs."""
+
+    def __init__(self, end: Callable[[], None]):
+        super().__init__()
+        self._end = end
+
+    def cancel(self) -> bool:
+        if self.done():
+            return self.cancelled()
+        with contextlib.suppress(Exception):  # Ray itself may be gone
+            self._end()
+        if not super().cancel():
+            _fail(self, concurrent.futures.CancelledError())
+        return True
+
+
+def _fail(future: concurrent.futures.Future, error: BaseException) -> None:
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        future.set_exception(error)
+
+
+@contextlib.contextmanager
+def ray_executor(address: str | None = None) -> Iterator[RayExecutor]:
+    """An executor on a Ray; what is not finished when the block ends is given up.
+
+    **Arguments:**
+
+    - `address`: of a cluster (`"host:port"`, `"auto"`), which is left running; or `"local"` for a Ray of this process
+      alone, which is started on this machine and stopped. Default: the cluster that `RAY_ADDRESS` names or `ray start`
+      has started on this machine, or else a Ray of its own.
+
+    !!! example
+        >>> from fedhsa.deploy.ray_executor import ray_executor
+        >>> def squares():
+        ...     with ray_executor("local") as executor:
+        ...         return list(executor.map(pow, [1, 2, 3], [2, 2, 2]))
+    """
+    with contextlib.ExitStack() as stack:
+        environment = {}
+        if address != "local":
+            try:
+                cores = stack.enter_context(cluster(address or os.environ.get("RAY_ADDRESS") or "auto"))
+            except ConnectionError:
+                if address is not None or "RAY_ADDRESS" in os.environ:
+                    raise
+                address = "local"
+        if address == "local":
+            cores = stack.enter_context(private_ray(count_cores()))
+            # What can be imported here can be imported there.
+            environment = {"PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path)}
+        executor = RayExecutor(cores, environment)
+        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+        yield executor
+
+
+def perform(head: bytes, *arrays: np.ndarray) -> tuple[Any, ...]:
+    """What a process of Ray does: computes the function that `head` names; gives True and a parcel, or False and why."""
+    try:
+        given = json.loads(head)
+        _check_same(given["facts"])
+        compute_as_on(given["cores"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = pack(unpack(Parcel(given["text"], arrays))(), "result")
+        return True, found.text, *found.arrays
+    except Exception as error:
+        failed = {"type": type(error).__name__, "words": str(error), "traceback": traceback.format_exc()}
+        return False, json.dumps(failed)
+
+
+def _opened(answer: tuple[Any, ...]) -> Any:
+    """The value that `perform` gave, or its error, raised."""
+    well, text, *arrays = answer
+    if well:
+        return unpack(Parcel(text, tuple(arrays)))
+    failed = json.loads(text)
+    kind = getattr(builtins, failed["type"], None)
+    known = isinstance(kind, type) and issubclass(kind, Exception)
+    error = kind(failed["words"]) if known else RemoteError(f"{failed['type']}: {failed['words']}")
+    error.add_note(failed["traceback"])
+    raise error
+
+
+def _check_same(facts: dict[str, str]) -> None:
+    """Raises if numbers could come out otherwise here than where they were asked for."""
+    for name, here in _facts().items():
+        if (there := facts[name]) != here:
+            what = "other code of fedhsa" if name == "code" else f"{name} {here} instead of {there}"
+            raise RemoteError(f"the node {socket.gethostname()} has {what}. Install the same on all nodes.")
+
+
+@functools.cache
+def _facts() -> dict[str, str]:
+    """The versions that numbers depend on, and a fingerprint of this package."""
+    code = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        code.update(str(path.relative_to(PACKAGE)).encode() + b"\0")
+        code.update(path.read_bytes())
+    return {**versions(), "code": code.hexdigest()}
