@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,8 @@ from ..outputs import manifest_head
 from ..problems import Problem
 from . import ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
-from .output import INTERRUPTED, fits_in_memory, writable
+from .cluster import executor
+from .output import FAILED, INTERRUPTED, fits_in_memory, writable
 from .settings import CompareSettings
 
 
@@ -25,14 +27,20 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
     methods = _methods(settings, problem)
     started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
-        with fits_in_memory("The comparison"), _progress(settings.progress) as progress:
-            found = contest.compare(problem, methods, _terms(settings), progress)
+        with (
+            fits_in_memory("The comparison"),
+            executor(settings, console) as pool,
+            _progress(settings.progress) as progress,
+        ):
+            found = contest.compare(problem, methods, _terms(settings), progress, executor=pool)
         if found.entries:
             command = shlex.join(["fedhsa", "compare", *args])
             manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
             ranking.write(settings, found, manifest, title(settings, problem))
     if found.entries:
         ranking.show(console, settings, found)
+    if found.failures:
+        return FAILED
     if not found.complete:
         written = f"{len(found.entries)} of {len(methods)} methods were done, and written"
         console.print(f"Interrupted: {written if found.entries else 'nothing was written'}.")
@@ -46,10 +54,7 @@ def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.M
         return dict(make_algorithms(settings, problem))
     methods: dict[str, contest.Method] = {}
     for text in settings.algorithm:
-
-        def make(step: float, text=text):
-            return make_algorithm(settings, problem, text, step)
-
+        make = functools.partial(make_algorithm, settings, problem, text)
         fixed = eqx.tree_equal(make(0.1), make(0.2))
         methods[text] = make(0.1) if fixed else make
     return methods

@@ -15,6 +15,8 @@ from ..outputs import final, quantity, status
 from .errors import FailedRunError
 from .screen import plain_table
 
+FAILED = 1
+"""The exit code where something failed."""
 INTERRUPTED = 130
 """The exit code of a program stopped by Ctrl-C."""
 

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from typing import Annotated, Any
 
 import jax
@@ -19,25 +20,26 @@ from rich.progress import BarColumn, Progress, TextColumn
 from .. import _check
 from .._check import nearest
 from .._version import versions
+from ..engine.tasks import workers
 from ..experiments.page.report import Report, machine
 from ..experiments.run import lanes, presets, store
 from ..experiments.run.reproduce import Finished, Status, entry, run
 from ..experiments.study.base import AbstractStudy
 from ..experiments.study.claims import Claim
 from . import programs
+from .cluster import executor
 from .errors import FailedRunError, UsageError
-from .output import INTERRUPTED, writable
+from .output import FAILED, INTERRUPTED, writable
 from .parsing import parse_flags
 from .screen import plain_table, status_line
-from .settings import AbstractFlags
+from .settings import RayFlags
 from .usage import check_name, named_values
 
-FAILED = 1
 DEVICES = ("cpu", "gpu", "tpu")
 
 
 @dataclasses.dataclass(frozen=True)
-class ReproduceSettings(AbstractFlags):
+class ReproduceSettings(RayFlags):
     """The settings of `fedhsa reproduce`."""
 
     command = "reproduce"
@@ -55,6 +57,7 @@ Examples:
   fedhsa reproduce field                    beyond the paper: what the field claims
   fedhsa reproduce rl                       the same for reinforcement learning
   fedhsa reproduce rl --quick               most of it, smaller, in two minutes
+  fedhsa reproduce --ray                    on a Ray cluster, an experiment per core
   fedhsa reproduce --list                   the experiments and their settings
 
 The output folder gets report.html (open it in a browser; it needs no network),
@@ -108,6 +111,8 @@ continues. The exit code is 1 when a claim fails.
                 _check.count("workers", self.workers)
             if self.device is not None:
                 check_name("device", self.device, DEVICES)
+                if self.ray or self.ray_address:
+                    raise UsageError("`device` is where this process computes, and `ray` has others do it. Use one.")
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -211,13 +216,13 @@ def _run(
         return about | {"versions": versions(), "machine": machine()}
 
     try:
-        with _bar(settings.progress) as show:
+        with contextlib.ExitStack() as stack, _bar(settings.progress) as show:
             for finished in run(
                 [*chosen.values()],
                 settings.folder,
                 manifest=manifest,
                 again=settings.again or settings.device is not None,  # another device gives other last digits
-                lanes=lambda count: _lanes(settings, count),
+                lanes=lambda count: _lanes(settings, count, stack.enter_context(executor(settings, console, as_on=1))),
                 devices=devices,
                 show=show,
             ):
@@ -230,8 +235,10 @@ def _run(
     return failures, False
 
 
-def _lanes(settings: ReproduceSettings, experiments: int) -> list[lanes.Lane]:
+def _lanes(settings: ReproduceSettings, experiments: int, pool: Executor | None) -> list[lanes.Lane]:
     """Where so many experiments run."""
+    if pool is not None:
+        return lanes.places(pool, min(settings.workers or workers(pool), experiments))
     if settings.device is not None or jax.default_backend() != "cpu":
         return lanes.threads(settings.workers or 2)  # an accelerator belongs to one process: one compiles, one computes
     count = min(settings.workers or len(lanes.available_cores()), experiments)

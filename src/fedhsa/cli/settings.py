@@ -36,6 +36,16 @@ class AbstractFlags(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
+class RayFlags(AbstractFlags):
+    """Whether a command hands its work to a Ray; `cluster.executor` does what they say."""
+
+    ray: bool = False
+    """Compute on a Ray, a task for each core: the cluster that RAY_ADDRESS or `ray start` gives, or one of its own."""
+    ray_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """The same on the cluster at this address; `local` starts one on this machine, whatever there is."""
+
+
+@dataclasses.dataclass(frozen=True)
 class AbstractSettings(AbstractFlags):
     """A problem and algorithms: the settings of the commands that compute on a problem."""
 
@@ -235,7 +245,7 @@ A TOML file for `fedhsa run` serves here too.
 
 
 @dataclasses.dataclass(frozen=True)
-class CompareSettings(AbstractSettings):
+class CompareSettings(RayFlags, AbstractSettings):
     """The settings of `fedhsa compare`."""
 
     command = "compare"
@@ -250,6 +260,7 @@ Examples:
   fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
   fedhsa compare --target 1e-3 --objective bytes
   fedhsa compare --step-size 0.01                      (no tuning)
+  fedhsa compare --ray                                 (a method on each core)
 
 Equal terms: the same problem and start, the same observations seed by seed,
 and `--samples` observations of each agent, whatever a method makes a round
@@ -301,7 +312,7 @@ Ctrl-C keeps the methods that are done.
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepSettings(AbstractSimulationSettings):
+class SweepSettings(RayFlags, AbstractSimulationSettings):
     """The settings of `fedhsa sweep`."""
 
     command = "sweep"
@@ -314,6 +325,7 @@ Examples:
   fedhsa sweep --problem td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
   fedhsa sweep --algorithm 'Averaged(FedHSA)' --over 'burn_in=[0,100,500]'
   fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
+  fedhsa sweep --ray-address head:6379 --over 'step_size=[0.01,0.02,0.05,0.1]'
 
 Every combination of the values is run. The table on the screen has the mean
 over seeds of the last error with its 95 % interval. The output folder gets

@@ -14,7 +14,8 @@ from .. import _files, plots
 from ..engine import Sweep, sweep
 from ..outputs import manifest_head, write_manifest
 from .build import make_algorithms, make_problem
-from .output import INTERRUPTED, fits_in_memory, writable
+from .cluster import executor
+from .output import FAILED, INTERRUPTED, fits_in_memory, writable
 from .settings import SweepSettings
 
 
@@ -25,7 +26,7 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
     combinations = math.prod(map(len, settings.over.values()))
     started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
-        with fits_in_memory("The sweep"), warnings.catch_warnings():
+        with fits_in_memory("The sweep"), executor(settings, console) as pool, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Interrupted after")
             found = sweep(
                 problem,
@@ -37,6 +38,7 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
                 every=settings.every,
                 dtype=settings.dtype,
                 progress=None if settings.progress else False,
+                executor=pool,
             )
         if found.results:
             command = shlex.join(["fedhsa", "sweep", *args])
@@ -46,6 +48,8 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
     if found.results:
         console.print(repr(found), soft_wrap=True)
         console.print(f"{_best(found)} Figure: {settings.folder / 'sweep.png'}", soft_wrap=True)
+    if found.failures:
+        return FAILED
     if not found.complete:
         done = f"{len(found.results)} of {combinations} combinations were done, and written"
         console.print(f"Interrupted: {done if found.results else 'nothing was written'}.")

@@ -194,12 +194,17 @@ def _share_out(
     progress: Progress,
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """The same by an executor: what is done until Ctrl-C, and what failed."""
-    total, behind = sum(_work(method, terms) for method in methods.values()), 0
+    work = {name: _work(method, terms) for name, method in methods.items()}
     entries: dict[str, Entry] = {}
     failures: dict[str, str] = {}
+
+    def show(running: list[str]) -> None:
+        done = sum(work[name] for name in (*entries, *failures))
+        progress(", ".join(running), done / sum(work.values()))
+
     calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
     try:
-        for name, future in outcomes(executor, calls, lambda names: progress(", ".join(names), behind / total)):
+        for name, future in outcomes(executor, calls, show):
             error = future.exception()
             if error is None:
                 entries[name] = future.result()
@@ -207,7 +212,6 @@ def _share_out(
                 failures[name] = sentence(error)
             else:
                 raise error
-            behind += _work(methods[name], terms)
     except KeyboardInterrupt:
         pass
     return {name: entries[name] for name in methods if name in entries}, failures

@@ -29,7 +29,7 @@ class Parcel(NamedTuple):
 
 
 def pack(value: Any, name: str = "value") -> Parcel:
-    """Takes a value apart: numbers, texts, arrays and what holds them, modules, dataclasses, functions that have a name.
+    """Takes a value apart: numbers, texts, arrays and what holds them, dataclasses, modules, and functions by name.
 
     Raises `TypeError` for anything else, such as a lambda; the error says where it was found, beginning with `name`.
 
@@ -67,7 +67,7 @@ def _take_apart(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
     if kind is dict:
         named = [_take_apart(part, f"{path}[{name!r}]", arrays) for name, part in value.items()]
         return {"dict": [each(value), named]}
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    if isinstance(value, np.ndarray | np.generic | jax.Array | bytes):
         return _take_array(value, path, arrays)
     if isinstance(value, enum.Enum):
         return {"enum": [_importable(kind, path), value.name]}
@@ -99,6 +99,8 @@ def _take_array(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
         form, value = f"key {jax.random.key_impl(value)}", np.asarray(jax.random.key_data(value))
     elif isinstance(value, jax.Array):
         form, value = "jax", np.asarray(value)
+    elif isinstance(value, bytes):
+        form, value = "bytes", np.frombuffer(value, np.uint8)
     elif isinstance(value, np.generic):
         form, value = "number", np.asarray(value)
     if value.dtype.hasobject:
@@ -143,6 +145,8 @@ def _put_together(part: Any, arrays: tuple[np.ndarray, ...]) -> Any:
             return dict(zip(*_put_together(content, arrays), strict=True))
         case "array":
             return arrays[content]
+        case "bytes":
+            return arrays[content].tobytes()
         case "number":
             return arrays[content][()]
         case "jax":

@@ -27,7 +27,7 @@ import numpy as np
 from .._version import versions
 from ..engine.placement import compute_as_on, count_cores
 from .parcels import Parcel, pack, unpack
-from .ray_cluster import cluster, import_ray, private_ray
+from .ray_cluster import cluster, import_ray, one_thread, private_ray
 
 RETRIES = 4
 """How often a task is done again whose process was killed or whose machine was lost."""
@@ -49,24 +49,28 @@ class RayExecutor(concurrent.futures.Executor):
     **Arguments:**
 
     - `cores`: how many tasks run at once.
+    - `where`: words for where they are.
+    - `as_on`: tasks divide seeds as a machine with so many cores does, which shows in last digits. Default: this one's.
     - `environment`: variables for the processes of the tasks, besides those that numbers depend on.
     """
 
-    def __init__(self, cores: float, environment: dict[str, str] | None = None):
+    def __init__(
+        self, cores: float, where: str = "", as_on: int | None = None, environment: dict[str, str] | None = None
+    ):
         if jax.default_backend() != "cpu":
             raise ValueError(
                 "`ray`: tasks compute on cores of processors, and this process on another device, whose last digits "
                 "are different. Set JAX_PLATFORMS=cpu to use Ray."
             )
-        self.cores = max(1, int(cores))
+        self.cores, self.where = max(1, int(cores)), where
         self._ray = import_ray()
-        # Of a kind: each has one core, and what changes last digits here changes them there.
-        inherited = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
-        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-        self._task = self._ray.remote(
-            num_cpus=1, max_retries=RETRIES, runtime_env={"env_vars": inherited | threads | (environment or {})}
-        )(perform)
-        self._about = {"facts": _facts(), "cores": count_cores()}
+        # What changes last digits here changes them there, and each has one core.
+        variables = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
+        variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+        variables["XLA_FLAGS"] = one_thread(os.environ.get("XLA_FLAGS", ""))
+        options = {"num_cpus": 1, "max_retries": RETRIES, "runtime_env": {"env_vars": variables | (environment or {})}}
+        self._task = self._ray.remote(**options)(perform)
+        self._about = {"facts": _facts(), "cores": as_on or count_cores()}
         self._shared: dict[int, tuple[np.ndarray, Any]] = {}
         self._futures: set[_RayFuture] = set()
         self._waiting: deque[_RayFuture] = deque()
@@ -154,7 +158,7 @@ def _fail(future: concurrent.futures.Future, error: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def ray_executor(address: str | None = None) -> Iterator[RayExecutor]:
+def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterator[RayExecutor]:
     """An executor on a Ray; what is not finished when the block ends is given up.
 
     **Arguments:**
@@ -162,6 +166,7 @@ def ray_executor(address: str | None = None) -> Iterator[RayExecutor]:
     - `address`: of a cluster (`"host:port"`, `"auto"`), which is left running; or `"local"` for a Ray of this process
       alone, which is started on this machine and stopped. Default: the cluster that `RAY_ADDRESS` names or `ray start`
       has started on this machine, or else a Ray of its own.
+    - `as_on`: as for `RayExecutor`.
 
     !!! example
         >>> from fedhsa.deploy.ray_executor import ray_executor
@@ -170,25 +175,43 @@ def ray_executor(address: str | None = None) -> Iterator[RayExecutor]:
         ...         return list(executor.map(pow, [1, 2, 3], [2, 2, 2]))
     """
     with contextlib.ExitStack() as stack:
-        environment = {}
-        if address != "local":
-            try:
-                cores = stack.enter_context(cluster(address or os.environ.get("RAY_ADDRESS") or "auto"))
-            except ConnectionError:
-                if address is not None or "RAY_ADDRESS" in os.environ:
-                    raise
-                address = "local"
-        if address == "local":
-            cores = stack.enter_context(private_ray(count_cores()))
+        where, environment = "", {}
+        cores = _join(stack, address or os.environ.get("RAY_ADDRESS"))
+        if cores is not None:
+            where = f"of the cluster at {import_ray().get_runtime_context().gcs_address}"
+        else:
+            cores, where = stack.enter_context(private_ray(count_cores())), "of this machine"
             # What can be imported here can be imported there.
-            environment = {"PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path)}
-        executor = RayExecutor(cores, environment)
+            environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+            environment |= _kept_programs()
+        executor = RayExecutor(cores, where, as_on, environment)
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         yield executor
 
 
+def _kept_programs() -> dict[str, str]:
+    """Where compiled programs are kept, as variables for other processes."""
+    if jax.config.jax_compilation_cache_dir is None:
+        return {}
+    names = ("compilation_cache_dir", "compilation_cache_max_size", "persistent_cache_min_compile_time_secs")
+    names += ("persistent_cache_min_entry_size_bytes",)
+    return {f"JAX_{name.upper()}": str(getattr(jax.config, f"jax_{name}")) for name in names}
+
+
+def _join(stack: contextlib.ExitStack, address: str | None) -> float | None:
+    """The cores of a cluster; None where it is not asked for, by its address, and there is none."""
+    if address == "local":
+        return None
+    try:
+        return stack.enter_context(cluster(address or "auto"))
+    except ConnectionError:
+        if address is not None:
+            raise
+        return None
+
+
 def perform(head: bytes, *arrays: np.ndarray) -> tuple[Any, ...]:
-    """What a process of Ray does: computes the function that `head` names; gives True and a parcel, or False and why."""
+    """What a process of Ray does: computes what it is sent; gives True and a parcel, or False and the reason."""
     try:
         given = json.loads(head)
         _check_same(given["facts"])

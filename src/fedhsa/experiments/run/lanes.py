@@ -2,15 +2,22 @@
 
 import multiprocessing
 import os
+import pathlib
 import signal
+import tempfile
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
+
+from ... import _files
+
+LAST = "data.npz"
+"""The file that says that all others are there."""
 
 
 class Lane(Protocol):
@@ -75,6 +82,65 @@ class ProcessLane:
         if error is not None:
             raise error
         return value
+
+
+class ExecutorLane:
+    """A place at an executor, perhaps on a machine that does not see the disk of this one.
+
+    It takes functions of something and a folder, which they fill.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._call = executor, Future()
+
+    def submit(self, function: Callable, /, *arguments: Any) -> Future:
+        what, folder, *others = arguments
+        handle, mark = tempfile.mkstemp(prefix=".", dir=folder)
+        os.close(handle)
+        found: Future = Future()
+
+        def take(answer: Future) -> None:
+            pathlib.Path(mark).unlink(missing_ok=True)
+            try:
+                value, files = answer.result()
+                for name, data in files.items():
+                    with _files.atomic(folder / name) as file:
+                        file.write(data)
+                found.set_result(value)
+            except BaseException as error:  # also that it was cancelled
+                found.set_exception(error)
+
+        self._futures = [
+            self._executor.submit(fill, function, what, folder.absolute(), pathlib.Path(mark).name, others)
+        ]
+        self._futures[0].add_done_callback(take)
+        return found
+
+    def stop(self) -> None:
+        for future in self._futures:
+            future.cancel()
+
+
+def fill(
+    function: Callable, what: Any, folder: pathlib.Path, mark: str, others: Sequence[Any]
+) -> tuple[Any, dict[str, bytes]]:
+    """Calls a function that fills a folder; gives its value, and the files where this machine does not see the folder.
+
+    The folder is seen where the file `mark` is in it.
+    """
+    if (folder / mark).exists():
+        return function(what, folder, *others), {}
+    with tempfile.TemporaryDirectory(prefix="fedhsa-") as home:
+        place = pathlib.Path(home)
+        value = function(what, place, *others)
+        made = sorted(path for path in place.rglob("*") if path.is_file())
+        made.sort(key=lambda path: path.name == LAST)
+        return value, {path.relative_to(place).as_posix(): path.read_bytes() for path in made}
+
+
+def places(executor: Executor, count: int) -> list[Lane]:
+    """So many of the places of an executor."""
+    return [ExecutorLane(executor) for _ in range(count)]
 
 
 def threads(count: int) -> list[Lane]:
