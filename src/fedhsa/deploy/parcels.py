@@ -4,14 +4,17 @@ The other side imports the classes and functions that are named and puts the num
 takes the same package on both sides, and trust: this is for one's own cluster, `wire` is for messages of strangers.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import importlib
 import inspect
+import itertools
 import json
 import pathlib
 import types
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -74,9 +77,8 @@ def _take_apart(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
     if isinstance(value, pathlib.Path):
         return {"path": str(value)}
     if isinstance(value, functools.partial):
-        names = [*inspect.signature(value.func).parameters][: len(value.args)]
-        names += [f"argument {i}" for i in range(len(names), len(value.args))]
-        given = [_take_apart(part, name, arrays) for name, part in zip(names, value.args, strict=True)]
+        names = _argument_names(value.func)
+        given = [_take_apart(part, name, arrays) for name, part in zip(names, value.args, strict=False)]
         keywords = {name: _take_apart(part, name, arrays) for name, part in value.keywords.items()}
         return {"partial": [_importable(value.func, path), given, keywords]}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -107,6 +109,14 @@ def _take_array(value: Any, path: str, arrays: dict[int, np.ndarray]) -> Any:
         raise TypeError(f"`{path}` is an array of Python objects, which is not sent to other processes.")
     arrays[id(value)] = value  # which keeps it, so that its id is not given to another
     return {form: list(arrays).index(id(value))}
+
+
+def _argument_names(function: Any) -> Iterator[str]:
+    """How its arguments are called, and numbers where they have no names."""
+    with contextlib.suppress(ValueError):  # of some that are written in C
+        parameters = inspect.signature(function).parameters.values()
+        yield from (p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    yield from (f"argument {i}" for i in itertools.count())
 
 
 def _importable(value: Any, path: str) -> str:
