@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Var, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
@@ -145,7 +146,8 @@ def local(
         axes = (0, 0, 1, 0, 0, 0)
         return jax.vmap(of_seed, in_axes=axes)(message, memory, block, round_keys, agent_keys, own)
 
-    return _over_agents(of_agent, (agents, numbers, memory, block, agent_keys, own), group)
+    arguments = (agents, numbers, memory, block, agent_keys, own)
+    return _common_once(of_agent, arguments) if kernels.in_use() else _over_agents(of_agent, arguments, group)
 
 
 def aggregate(exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, index: Any, num_agents: int) -> PyTree:
@@ -181,6 +183,7 @@ def run_round(
     )
     if algorithm.memory_lasts:
         server, memory = play(algorithm, driver, carry.server, carry.memory)
+        memory = jax.tree.map(lambda x: _for_each(x, width), memory, is_leaf=_is_common)
     else:
         start = fresh_memory(algorithm, carry.server.theta[0], width, len(carry.failed))
         server, memory = play(algorithm, driver, carry.server, start)[0], ()
@@ -274,6 +277,42 @@ def _over_agents(function: Callable, arguments: tuple, group: int) -> Any:
     if group >= tree.leading_axis(arguments[0]):
         return jax.vmap(function)(*arguments)
     return jax.lax.map(lambda one: function(*one), arguments, batch_size=group)
+
+
+class _Common(NamedTuple):
+    """What is the same for all agents, and so has no axis for them."""
+
+    value: Array
+
+
+def _is_common(value: Any) -> bool:
+    return isinstance(value, _Common)
+
+
+def _for_each(value: Any, count: int) -> Array:
+    return jnp.broadcast_to(value.value, (count, *value.value.shape)) if _is_common(value) else value
+
+
+def _common_once(function: Callable, arguments: tuple) -> tuple[PyTree, PyTree]:
+    """Like `_over_agents`, for replies and memories, but memories that do not depend on the agent are there once.
+
+    XLA sees to that by itself wherever it sees what is done with them. For a kernel, into which it does not see, it
+    would write out a copy for each agent.
+    """
+    leaves, structure = jax.tree.flatten(arguments, is_leaf=_is_common)
+    arrays, axes = [x.value if _is_common(x) else x for x in leaves], [None if _is_common(x) else 0 for x in leaves]
+    one = [x if axis is None else x[0] for x, axis in zip(arrays, axes, strict=True)]
+    traced, shapes = jax.make_jaxpr(lambda *x: function(*structure.unflatten(x)), return_shape=True)(*one)
+    own = {v for v, axis in zip(traced.jaxpr.invars, axes, strict=True) if axis == 0}
+    for equation in traced.jaxpr.eqns:
+        if any(isinstance(v, Var) and v in own for v in equation.invars):
+            own.update(equation.outvars)
+    out_axes = [0 if isinstance(v, Var) and v in own else None for v in traced.jaxpr.outvars]
+    results = jax.vmap(jaxpr_as_fun(traced), in_axes=axes, out_axes=out_axes)(*arrays)
+    marked = [x if axis == 0 else _Common(x) for x, axis in zip(results, out_axes, strict=True)]
+    replies, memory = jax.tree.unflatten(jax.tree.structure(shapes), marked)
+    width = next(x.shape[0] for x, axis in zip(arrays, axes, strict=True) if axis == 0)
+    return jax.tree.map(lambda x: _for_each(x, width), replies, is_leaf=_is_common), memory
 
 
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:

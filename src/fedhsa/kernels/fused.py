@@ -13,7 +13,7 @@ from .forms import Affine, RankOne
 
 
 def walk(first: Any, second: Any, table: Any, state: Any) -> tuple[Any, Any]:
-    """The states of a finite chain from `state` on: `(the one after them, the states)`.
+    """The states of a finite chain from `state` on, and those after each of them.
 
     **Arguments:**
 

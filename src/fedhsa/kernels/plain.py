@@ -7,12 +7,13 @@ from .products import component_product
 
 
 def walk(first, second, table, state):
-    """The states of a chain from `state` on, and the one after them: one alias draw for each pair of random words."""
+    """The states of a chain from `state` on, and those after each of them: an alias draw for each pair of words."""
 
     def move(state, bits):
-        return alias_draw(*bits, table, state), state
+        following = alias_draw(*bits, table, state)
+        return following, (state, following)
 
-    return jax.lax.scan(move, state, (first, second))
+    return jax.lax.scan(move, state, (first, second))[1]
 
 
 def alias_draw(first, second, table, *row):

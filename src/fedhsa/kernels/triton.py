@@ -17,6 +17,8 @@ from .plain import upper_word
 
 COORDINATES = 256
 """What 32 threads work on together: little, so that many such groups fit and hide one another's waits."""
+GROUPS = 4
+"""How many such groups make one program where there is one step only, whose start would else take longer."""
 SEEDS = 128
 """Seeds of one program where each thread has a seed of its own."""
 MOST_STEPS = 16
@@ -32,7 +34,7 @@ def walk(first, second, table, state):
     (_, K, H), S = first.shape, table.shape[-2]
     M = _agents(first, second, table, state)
 
-    def kernel(first, second, table, state, last, states):
+    def kernel(first, second, table, state, states, following):
         agent, seeds, inside = _place(K, SEEDS)
         s = _load(_at(state, agent, seeds), inside)
         for step in range(H):
@@ -41,11 +43,11 @@ def walk(first, second, table, state):
             threshold = _load(_at(table, agent, s, column, 0), inside)
             alias = _load(_at(table, agent, s, column, 1), inside).astype(jnp.int32)
             s = jnp.where(_load(_at(second, agent, step, seeds), inside) < threshold, column, alias)
-        _store(last.at[agent, seeds], s, inside)
+            _store(following.at[agent, step, seeds], s, inside)
 
-    shapes = _shape((M, K), jnp.int32), _shape((M, H, K), jnp.int32)
-    last, states = _call(kernel, shapes, M, K, SEEDS, 4)(_steps_first(first), _steps_first(second), table, state)
-    return last, _steps_first(states)
+    shapes = [_shape((M, H, K), jnp.int32)] * 2
+    both = _call(kernel, shapes, M, K, SEEDS, 4)(_steps_first(first), _steps_first(second), table, state)
+    return tuple(_steps_first(x) for x in both)
 
 
 def rank_one_operator(theta, table, rows, weights, constant):
@@ -62,7 +64,8 @@ def _rank_one(inputs, start, stop):
     """The parameters after these steps; without a step size, the operator at the first of them."""
     (_, K, d), M = inputs[0].shape, _agents(inputs)
     D = _power_of_two(d)
-    block, warps = max(1, COORDINATES // D), max(1, min(8, D // COORDINATES))
+    groups = 1 if stop - start > 1 else GROUPS
+    block, warps = max(1, groups * COORDINATES // D), max(groups, min(8, D // COORDINATES))
 
     def kernel(inputs, out):
         theta, shift, minus, eta, table, rows, weights, constant = inputs
@@ -130,7 +133,7 @@ def linear_walk(matrix, scale, noise, state):
                 _store(states.at[agent, now, i, seeds], z[i], inside)
             return [_product(matrix, agent, i, z) + noise_at(now, i) for i in range(d)]
 
-        z = jax.lax.fori_loop(0, H, step, z)
+        z = _repeat(step, 0, H, z)
         for i in range(d):
             _store(last.at[agent, i, seeds], z[i], inside)
 
@@ -162,7 +165,7 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
             return [t + step_size * m for t, m in zip(theta, moved, strict=True)]
 
         theta = [_load(_at(theta, agent, i, seeds), inside) for i in range(d)]
-        for i, value in enumerate(jax.lax.fori_loop(start, stop, step, theta)):
+        for i, value in enumerate(_repeat(step, start, stop, theta)):
             _store(out.at[agent, i, seeds], value, inside)
 
     theta, shift, minus, noise = (None if x is None else _seeds_last(x) for x in (theta, shift, minus, noise))

@@ -66,10 +66,15 @@ class FiniteChain(AbstractSource):
         return self._move(state, key_bits(key)), state
 
     def draw(self, keys, state, /):
-        bits = key_bits(keys)
         if kernels.kernel_for("walk"):
-            return kernels.walk(bits[:, 0], bits[:, 1], self._step_table, state)
-        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, bits)
+            states, following = self.walk(keys, state)
+            return following[-1], states
+        return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, key_bits(keys))
+
+    def walk(self, keys, state, /):
+        """The states at these keys' times, and those after each of them, by a kernel if there is one."""
+        bits = key_bits(keys)
+        return kernels.walk(bits[:, 0], bits[:, 1], self._step_table, state)
 
     def expect(self, function, /):
         values = jax.vmap(function)(jnp.arange(self.stationary.shape[-1]))
@@ -109,6 +114,9 @@ class Transitions(AbstractSource):
         return next_state, Transition(state, next_state)
 
     def draw(self, keys, state, /):
+        if kernels.kernel_for("walk"):
+            seen = Transition(*self.chain.walk(keys, state))
+            return seen.next_state[-1], seen
         last, states = self.chain.draw(keys, state)
         return last, Transition(states, jnp.append(states[1:], last))
 
