@@ -54,13 +54,16 @@ class ProcessLane:
     """
 
     def __init__(self, cores: Sequence[int] = ()) -> None:
+        self._cores, self._pool = cores, ThreadPoolExecutor(1)
+        self._start()
+
+    def _start(self) -> None:
         spawned = multiprocessing.get_context("spawn")
         self._pipe, other = spawned.Pipe()
         self._process = spawned.Process(target=_serve, args=(other, os.getpid()), daemon=True)
-        with _on(cores):  # which it inherits, so that no library starts more threads than it has cores
+        with _on(self._cores):  # which it inherits, so that no library starts more threads than it has cores
             self._process.start()
         other.close()
-        self._pool = ThreadPoolExecutor(1)
 
     def submit(self, function: Callable, /, *arguments: Any) -> Future:
         return self._pool.submit(self._call, function, arguments)
@@ -71,6 +74,8 @@ class ProcessLane:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _call(self, function: Callable, arguments: tuple) -> Any:
+        if not self._process.is_alive():  # it died in what it did before
+            self._start()
         try:
             self._pipe.send((function, arguments))
             value, error = self._pipe.recv()
