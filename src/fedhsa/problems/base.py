@@ -2,6 +2,7 @@
 
 import abc
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -20,6 +21,10 @@ SOLVE = "solve"
 """What `theta_star` is by default: the root is searched for."""
 DEVICE_BYTES = 2**26
 """How much of the agents is moved to the device at once to evaluate their mean operators."""
+PARTS_BYTES = 2**27
+"""How large the matrices of all agents may be to be kept with their problem."""
+_PARTS: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+"""Matrices and vectors of problems that have been asked for them, by the identity of the problem, while it lives."""
 
 
 def identity(value: Any) -> Any:
@@ -446,8 +451,15 @@ class Problem(eqx.Module):
                 f"The operators of {type(self.agents).__name__} are not affine in the parameter, so they have no "
                 "matrices. Use `jacobians(theta)` for their derivative at a point."
             )
-        origin = np.zeros(self.dim)
-        return self.jacobians(origin), -self.mean_operators(origin)
+        found = _PARTS.get(id(self))
+        if found is None:
+            origin = np.zeros(self.dim)
+            found = self.jacobians(origin), -self.mean_operators(origin)
+            if found[0].nbytes > PARTS_BYTES:
+                return found
+            _PARTS[id(self)] = found
+            weakref.finalize(self, _PARTS.pop, id(self), None)
+        return found[0].copy(), found[1].copy()  # whoever asked may change them
 
     @property
     def local_roots(self) -> np.ndarray:

@@ -110,31 +110,31 @@ def _predict(
     return Prediction(problem=problem, algorithm=algorithm, **found)
 
 
-def law_of(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
-    """The best law of affine agents whose noise is known."""
+def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
+    """The best law of affine agents whose noise is known; `map` is their round without it, where it is at hand."""
     finite, rule = finite_law(problem.agents.source), require_rule(algorithm)
     A, b = problem.affine_parts()
     residuals = A @ problem.root - b
-    transition = rule.transition(A)
-    if isinstance(problem.agents.source, Silent) or not np.abs(transition).max() < HOPELESS:
-        return exact.NoiselessLaw(problem, algorithm, RoundMap(transition, rule.offset(A, residuals), None))
+    map = rule.mean_map(A, residuals) if map is None else map
+    if isinstance(problem.agents.source, Silent) or not np.abs(map.transition).max() < HOPELESS:
+        return exact.NoiselessLaw(problem, algorithm, map)
     if finite is not None and not finite.independent:
-        return markov_law(problem, algorithm)
+        return markov_law(problem, algorithm, map)
     try:
         return exact.law(problem, algorithm, rule.round_map(A, residuals))
     except TooLargeError:
-        return markov_law(problem, algorithm)
+        return markov_law(problem, algorithm, map)
 
 
 def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalRule) -> dict[str, Any]:
     model = linearised(problem)
     A, b = model.affine_parts()
     residuals = A @ problem.root - b
-    transition, offset = rule.transition(A), rule.offset(A, residuals)
-    law = law_of(problem, algorithm) if problem.affine else curved_law(problem, algorithm, law_of)
-    heterogeneity, curved = rule.limit_error(A, residuals), np.zeros(problem.dim)
+    map = rule.mean_map(A, residuals)
+    law = law_of(problem, algorithm, map) if problem.affine else curved_law(problem, algorithm, law_of)
+    heterogeneity, curved = map.limit_error(), np.zeros(problem.dim)
     found = {"basis": law.basis, "left_out": math.nan, "interval": None, "law": law, "jacobians": A}
-    found |= {"transition": transition, "offset": offset, "radius_at": _radius_at(model, law)}
+    found |= {"transition": map.transition, "offset": map.offset, "radius_at": _radius_at(model, law)}
     try:
         mean, covariance = law.stationary()
     except ValueError:

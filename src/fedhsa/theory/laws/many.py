@@ -37,7 +37,7 @@ from ..._linear import DOUBLINGS, one_core_each, spectral_radius, transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ..maps.rounds import check_reach, require_rule, require_stable
+from ..maps.rounds import RoundMap, check_reach, require_rule, require_stable
 from .finite import finite_law
 from .moments import AbstractLaw, Moments, Radius
 from .solve import radius
@@ -398,7 +398,7 @@ class ManyAgentsLaw(AbstractLaw):
     def quick(self):
         return False
 
-    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
+    def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None):
         check_reach(problem, algorithm)
         algorithm.check(problem)
         found, law = require_rule(algorithm), finite_law(problem.agents.source)
@@ -417,11 +417,12 @@ class ManyAgentsLaw(AbstractLaw):
         self.chunk = max(1, CHUNK // (max(outcomes, S * (3 * d + 1)) * (3 * d + 1)))
         A, b = problem.affine_parts()
         residuals = A @ problem.root - b
-        slow = not spectral_radius(found.transition(A)) < 1 - SLOW
+        map = found.mean_map(A, residuals) if map is None else map
+        slow = not spectral_radius(map.transition) < 1 - SLOW
         self.large = self.work > LARGE
         self.dtype = np.float64 if slow or not self.large else np.float32
         # Errors are measured from where the method goes without noise, or from the root if it goes nowhere.
-        self._origin = origin = np.zeros(d) if slow else found.limit_error(A, residuals)
+        self._origin = origin = np.zeros(d) if slow else map.limit_error()
         self._operators = self.step_size * np.concatenate([A, (residuals + A @ origin)[..., None]], axis=-1)
         parts = self._over_agents(lambda agents, _: mean_round(agents, self.rule), origin)
         F, K, T, self._given = (part.astype(float) for part in parts)
@@ -604,8 +605,7 @@ class ManyAgentsLaw(AbstractLaw):
         """
         Phi, rule, d, M = self._augmented, self.rule, self.problem.dim, self.rule.M
         others = self._others(np.zeros((1, d, d)) if C is None else C)
-        mean, chosen = Phi @ U @ Phi.T, np.arange(M)[which]
-        ends = self.means.F - rule.kappa * rule.rho * self.means.K + rule.kappa * self.means.T @ others.B
+        mean, chosen, ends = Phi @ U @ Phi.T, np.arange(M)[which], self._ends
 
         def one(agents: OpenAgents, which: np.ndarray):
             around = tree.take(others, which)
@@ -642,13 +642,27 @@ class ManyAgentsLaw(AbstractLaw):
         return end.aa.sum(1) - A @ U @ transpose(A)
 
     def _others(self, C: np.ndarray) -> Others:
+        M, around = self.rule.M, self._around
+        noise = C.sum(0) - C if len(C) == M else np.broadcast_to((M - 1) * C.mean(0), around.T.shape)
+        return around._replace(noise=noise / M**2)
+
+    @functools.cached_property
+    def _around(self) -> Others:
+        """What an agent meets of the others if their noise is none."""
         (_, alpha, kappa, M), means, d = self.rule, self.means, self.problem.dim
         Q, T, A = (x.sum(0) - x for x in (means.F - kappa * means.K, means.T, means.A))
         B = A / M
-        E = alpha / M * (Q + kappa * T @ B)
+        E = alpha / M * (Q + kappa * T @ B if kappa else Q)
         E[..., :d] += (1 - alpha) * np.eye(d)
-        noise = C.sum(0) - C if len(C) == M else np.broadcast_to((M - 1) * C.mean(0), T.shape)
-        return Others(B, E, kappa * T / M, kappa * means.T, noise / M**2)
+        return Others(B, E, kappa * T / M, kappa * means.T, np.zeros_like(T))
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        """The agents' mean ends of a round, by the error at its start."""
+        rule, means = self.rule, self.means
+        if not rule.kappa:
+            return means.F
+        return means.F - rule.kappa * rule.rho * means.K + rule.kappa * means.T @ self._around.B
 
     def _mean_map(self, means: MeanEnds) -> tuple[np.ndarray, np.ndarray]:
         r"""$\Phi$, and what a round adds where errors are measured from, for infinitely many agents."""

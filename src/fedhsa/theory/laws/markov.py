@@ -4,7 +4,7 @@ import math
 
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
-from ..maps.rounds import require_rule
+from ..maps.rounds import RoundMap, require_rule
 from .clusters import Agents, OneSiteLaw, PairsLaw, ProductLaw, agents_of, cluster_work, pair_work, site_work
 from .finite import edges_of, finite_law
 from .many import ManyAgentsLaw
@@ -34,16 +34,16 @@ def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> MomentLaw:
     return found
 
 
-def markov_law(problem: Problem, algorithm: AbstractAlgorithm) -> AbstractLaw:
-    """The best law of affine agents on finite chains that is quick."""
+def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
+    """The best law of affine agents on finite chains that is quick; `map` is as `law_of` takes it."""
     agents = _agents(problem, algorithm)
     if agents is None:
-        return ManyAgentsLaw(problem, algorithm)
+        return ManyAgentsLaw(problem, algorithm, map)
     law = _exact(agents)
     if law is not None:
         return law
     if site_work(agents) > WORK:
-        return ManyAgentsLaw(problem, algorithm)
+        return ManyAgentsLaw(problem, algorithm, map)
     kinds = len(agents.counts)
     few = kinds <= KINDS and kinds * (kinds + 1) / 2 * pair_work(agents) <= PAIRS
     return PairsLaw(agents) if few else OneSiteLaw(agents)

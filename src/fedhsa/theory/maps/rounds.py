@@ -29,7 +29,12 @@ class RoundMap(NamedTuple):
 
     transition: np.ndarray
     offset: np.ndarray
-    noise: np.ndarray | None
+    noise: np.ndarray | None = None
+
+    def limit_error(self) -> np.ndarray:
+        r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
+        c = self.offset
+        return np.linalg.solve(np.eye(len(c)) - self.transition, c) if c.any() else c
 
 
 class LocalRule(NamedTuple):
@@ -51,14 +56,16 @@ class LocalRule(NamedTuple):
 
     def sums(self, A: np.ndarray) -> np.ndarray:
         r"""$S_i = \sum_{k<H} F_i^k$, in $\log H$ products: $S_{2k} = S_k + F^k S_k$."""
-        identity = np.eye(A.shape[-1])
+        identity, bits = np.eye(A.shape[-1]), f"{self.local_steps:b}"[1:]
         F = power = identity + self.step_size * A
         S = np.broadcast_to(identity, A.shape).copy()  # products with broadcast views are slow
         with np.errstate(over="ignore", invalid="ignore"):
-            for bit in f"{self.local_steps:b}"[1:]:
-                S, power = S + power @ S, power @ power
-                if bit == "1":
-                    S, power = identity + F @ S, F @ power
+            for left, bit in zip(range(len(bits), 0, -1), bits, strict=True):
+                S = S + (F if left == len(bits) else power @ S)
+                S = identity + F @ S if bit == "1" else S
+                if left > 1:
+                    power = power @ power
+                    power = F @ power if bit == "1" else power
         return S
 
     def transition(self, A: np.ndarray) -> np.ndarray:
@@ -81,14 +88,23 @@ class LocalRule(NamedTuple):
         """
         if self.correction == 1 or self.local_steps == 1:
             return np.zeros(A.shape[-1])
+        r = residuals[..., None]
         with np.errstate(over="ignore", invalid="ignore"):
-            pulled = (self.sums(A) @ residuals[..., None])[..., 0].mean(0)
-            return (1 - self.correction) * self.server_step * self.step_size * pulled
+            if self.local_steps > A.shape[-1]:
+                pulled = self.sums(A) @ r
+            else:  # then H products with a vector are fewer operations than a few with matrices
+                pulled = r
+                for _ in range(self.local_steps - 1):
+                    pulled = r + pulled + self.step_size * (A @ pulled)
+            return (1 - self.correction) * self.server_step * self.step_size * pulled[..., 0].mean(0)
 
     def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
         r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
-        c = self.offset(A, residuals)
-        return np.linalg.solve(np.eye(len(c)) - self.transition(A), c) if c.any() else c
+        return self.mean_map(A, residuals).limit_error()
+
+    def mean_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
+        """The round map without noise."""
+        return RoundMap(self.transition(A), self.offset(A, residuals))
 
     def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
         r"""The round map in closed form.
@@ -98,7 +114,7 @@ class LocalRule(NamedTuple):
         S, scale = self.sums(A), self.server_step * self.step_size / len(A)
         K = scale * np.moveaxis(local_powers(A, self.step_size, self.local_steps)[::-1], 0, 1)
         K[:, 0] += scale * self.correction * (S.mean(0) - S)
-        return RoundMap(self.transition(A), self.offset(A, residuals), K)
+        return self.mean_map(A, residuals)._replace(noise=K)
 
 
 def local_powers(A: np.ndarray, step: float, local_steps: int) -> np.ndarray:
