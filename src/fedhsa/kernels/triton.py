@@ -15,7 +15,7 @@ from jax.experimental.pallas import triton as pallas
 
 from .plain import upper_word
 
-COORDINATES = 256
+COORDINATES = 128
 """What 32 threads work on together: little, so that many such groups fit and hide one another's waits."""
 GROUPS = 4
 """How many such groups make one program where there is one step only, whose start would else take longer."""
@@ -120,7 +120,7 @@ def linear_walk(matrix, scale, noise, state):
 
     def kernel(matrix, scale, noise, state, last, states):
         agent, seeds, inside = _place(K, SEEDS)
-        size = _own(scale, agent)
+        size, Q = _own(scale, agent), _entries(matrix, agent, d)
 
         def noise_at(now, i):
             part, j = places[i]
@@ -131,9 +131,9 @@ def linear_walk(matrix, scale, noise, state):
         def step(now, z):
             for i in range(d):
                 _store(states.at[agent, now, i, seeds], z[i], inside)
-            return [_product(matrix, agent, i, z) + noise_at(now, i) for i in range(d)]
+            return [_product(row, z) + noise_at(now, i) for i, row in enumerate(Q)]
 
-        z = _repeat(step, 0, H, z)
+        z = jax.lax.fori_loop(0, H, step, z)
         for i in range(d):
             _store(last.at[agent, i, seeds], z[i], inside)
 
@@ -152,20 +152,20 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
     def kernel(inputs, out):
         theta, shift, minus, eta, A, b, noise = inputs
         agent, seeds, inside = _place(K, SEEDS)
-        step_size = _own(eta, agent)
+        step_size, matrix = _own(eta, agent), _entries(A, agent, d)
         constant = [_own(b, agent, i) for i in range(d)]
         for sign, term in ((1, shift), (-1, minus)):
             if term is not None:
                 constant = [c + sign * _load(_at(term, agent, i, seeds), inside) for i, c in enumerate(constant)]
 
         def step(now, theta):
-            moved = [constant[i] - _product(A, agent, i, theta) for i in range(d)]
+            moved = [c - _product(row, theta) for c, row in zip(constant, matrix, strict=True)]
             if noise is not None:
                 moved = [m + _load(_at(noise, agent, now, i, seeds), inside) for i, m in enumerate(moved)]
             return [t + step_size * m for t, m in zip(theta, moved, strict=True)]
 
         theta = [_load(_at(theta, agent, i, seeds), inside) for i in range(d)]
-        for i, value in enumerate(_repeat(step, start, stop, theta)):
+        for i, value in enumerate(jax.lax.fori_loop(start, stop, step, theta)):
             _store(out.at[agent, i, seeds], value, inside)
 
     theta, shift, minus, noise = (None if x is None else _seeds_last(x) for x in (theta, shift, minus, noise))
@@ -227,9 +227,14 @@ def _sum(scale, terms, agent, at, mask):
     return scale * functools.reduce(jnp.add, loaded) if loaded else None
 
 
-def _product(matrix, agent, row: int, vector: list) -> Any:
+def _entries(matrix, agent, d: int) -> list[list]:
+    """The entries of an agent's matrix, for the registers."""
+    return [[_own(matrix, agent, i, j) for j in range(d)] for i in range(d)]
+
+
+def _product(row: list, vector: list) -> Any:
     """One entry of a product, of coordinates that are arrays of their own."""
-    return functools.reduce(jnp.add, [_own(matrix, agent, row, j) * x for j, x in enumerate(vector)])
+    return functools.reduce(jnp.add, [a * x for a, x in zip(row, vector, strict=True)])
 
 
 def _repeat(step, start: int, stop: int, carry):
