@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedhsa import _arrays
+from fedhsa import FedHSA, _arrays, simulate, tree
 from fedhsa._linear import by_parts
 from fedhsa.problems import finite_sum, games, quadratic, td
 
@@ -84,3 +84,30 @@ def test_equal_agents_store_their_tables_once(name):
     large = [leaf for leaf in jax.tree.leaves(problem.agents) if leaf.ndim > 2]
     assert len(large) >= 2
     assert all(map(_arrays.is_shared, large))
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("quadratic", 1), ("td", 9)])  # at once, and in groups of agents
+def test_agents_that_share_tables_are_simulated_from_one_copy_with_the_same_numbers(monkeypatch, name, seeds):
+    problem = BUILDERS[name](600, heterogeneity=0.0)
+
+    def run():
+        return simulate(problem, FedHSA(0.05, local_steps=3), rounds=2, seeds=seeds, record=("operator_norm",))
+
+    copied = run()
+    monkeypatch.setattr(tree, "SHARED_BYTES", 0)
+    on_device = tree.agents_to_device(problem.agents, "float64")
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(on_device)) < 20_000
+    shared = run()
+    for quantity in ("error", "operator_norm"):
+        np.testing.assert_allclose(shared.records[quantity], copied.records[quantity], rtol=1e-12)
+
+
+def test_large_tables_that_are_equal_become_one(monkeypatch):
+    monkeypatch.setattr(tree, "SHARED_BYTES", 0)
+    P, features = np.full((2, 2), 0.5), np.eye(2)
+    R = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
+    agents = td.from_arrays([P] * 3, R, [features] * 3, 0.5).agents
+    assert _arrays.is_shared(agents.source.chain._step_table)
+    assert _arrays.is_shared(agents.features)
+    assert not _arrays.is_shared(agents.rewards)  # the first and the last are equal, the second is not
+    np.testing.assert_array_equal(agents.rewards, R)

@@ -1,7 +1,7 @@
 """Operations on pytrees of arrays: stacking agents, picking one, counting floats, moving to the device."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -10,8 +10,12 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from . import _check
+from ._arrays import chunks, is_shared, share
 
 T = TypeVar("T")
+
+SHARED_BYTES = 2**20
+"""Arrays that take less are copied for each agent: there is nothing to gain, and fewer programs to compile."""
 
 
 def stack(trees: Sequence[T]) -> T:
@@ -49,6 +53,58 @@ def to_device(tree: T, dtype: str) -> T:
         return jax.device_put(np.asarray(leaf, dtype=dtype) if is_float else leaf)
 
     return jax.tree.map(convert, tree)
+
+
+def agents_to_device(agents: T, dtype: str) -> T:
+    """Like `to_device`, but a large array whose entries all agents share gets there once, with a leading axis of 1."""
+    large = jax.tree.map(lambda leaf: leaf[:1] if is_shared(leaf) and leaf.nbytes > SHARED_BYTES else leaf, agents)
+    return to_device(large, dtype)
+
+
+def share_equal(agents: T) -> T:
+    """The same agents, with large arrays stored once where they are equal for all of them."""
+
+    def share_one(leaf: Any) -> Any:
+        worth = isinstance(leaf, np.ndarray) and leaf.ndim > 1 and leaf.nbytes > SHARED_BYTES and not is_shared(leaf)
+        if not worth or (leaf[0] != leaf[-1]).any():
+            return leaf
+        equal = all((leaf[some] == leaf[0]).all() for some in chunks(len(leaf), leaf[0].size))
+        return share(leaf[0].copy(), len(leaf)) if equal else leaf
+
+    return jax.tree.map(share_one, agents)
+
+
+def over_agents(function: Callable, batch: int | None = None) -> Callable:
+    """`jax.vmap(function)` for a first argument with agents from `agents_to_device`, which may share some arrays.
+
+    All agents at once, or `batch` at a time.
+    """
+
+    def of_all(agents: PyTree, *others: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(agents)
+        count = max(len(leaf) for leaf in [*leaves, *jax.tree.leaves(others)])
+        shared = [len(leaf) == 1 < count for leaf in leaves]
+
+        def of_one(own: list, *others: PyTree) -> PyTree:
+            mine = iter(own)
+            agent = [leaf[0] if common else next(mine) for leaf, common in zip(leaves, shared, strict=True)]
+            return function(jax.tree.unflatten(structure, agent), *others)
+
+        arguments = ([leaf for leaf, common in zip(leaves, shared, strict=True) if not common], *others)
+        if batch is None or batch >= count:
+            return jax.vmap(of_one)(*arguments)
+        return jax.lax.map(lambda one: of_one(*one), arguments, batch_size=batch)
+
+    return of_all
+
+
+def for_each(agents: T, num_agents: int) -> T:
+    """Agents from `agents_to_device` with an entry for each of them in every array."""
+
+    def repeat(leaf: Any) -> Any:
+        return jnp.broadcast_to(leaf, (num_agents, *leaf.shape[1:])) if len(leaf) == 1 else leaf
+
+    return jax.tree.map(repeat, agents)
 
 
 def arrays_to_device(tree: T, dtype: str) -> T:

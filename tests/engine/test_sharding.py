@@ -10,6 +10,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", 4)
 import numpy as np
 import fedhsa as fh
+from fedhsa import tree
 from fedhsa.engine import placement
 
 assert len(jax.devices()) == 4
@@ -22,6 +23,11 @@ for seeds, algorithm in ((1, fh.FedHSA(0.05, 3)), (2, fh.FedHSA(0.05, 3)), (4, f
     many = fh.simulate(problem, algorithm, rounds=20, seeds=seeds)
     one = fh.simulate(problem, algorithm, rounds=20, seeds=seeds, devices=jax.devices()[:1])
     np.testing.assert_allclose(many.error, one.error, rtol=1e-12)
+# What all agents share is on every device.
+tree.SHARED_BYTES = 0
+alike = fh.problems.td.random(num_agents=6, num_states=5, dim=3, heterogeneity=0.0)
+runs = [fh.simulate(alike, fh.FedHSA(0.05, 3), rounds=20, devices=d) for d in (jax.devices(), jax.devices()[:1])]
+np.testing.assert_allclose(runs[0].error, runs[1].error, rtol=1e-12)
 assert "4 x cpu" in many.settings["device"]
 print("sharded runs agree")
 """

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from .. import tree
 from .._types import Block, Key, Theta
 from ..problems import AbstractAgent
 from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, split
@@ -43,7 +44,7 @@ def start(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> tuple[
 
 
 def one_seed(
-    agents: AbstractAgent, block: Block, shared: Round, agent_keys: Key, over_agents: Callable = jax.vmap
+    agents: AbstractAgent, block: Block, shared: Round, agent_keys: Key, over_agents: Callable = tree.over_agents
 ) -> Driver:
     """The driver of a round for one seed.
 
@@ -51,7 +52,7 @@ def one_seed(
 
     - `agents`, `block`, `agent_keys`: arrays with a leading axis, one entry per agent.
     - `shared`: what server and agents know about the round.
-    - `over_agents`: turns a function of one agent into one of all agents, as `jax.vmap` does.
+    - `over_agents`: turns a function of one agent into one of all agents, as `tree.over_agents` does.
     """
 
     def send(exchange, server):

@@ -97,7 +97,7 @@ def start_sources(agents: AbstractAgent, keys: Keys) -> PyTree:
     def init(agent, key):
         return agent.source.init(fold_in(key, 0))
 
-    return jax.vmap(jax.vmap(init, (None, 0)))(agents, keys.source)
+    return tree.over_agents(jax.vmap(init, (None, 0)))(agents, keys.source)
 
 
 def draw(
@@ -110,7 +110,7 @@ def draw(
         of_seed = jax.vmap(lambda key, state: agent.source.draw(fold_in(key, at), state), out_axes=(0, 1))
         return of_seed(keys, states)
 
-    return jax.vmap(of_agent)(agents, keys.source, source)
+    return tree.over_agents(of_agent)(agents, keys.source, source)
 
 
 def send(exchange: Exchange, keys: Keys, server: PyTree, index: Any, num_agents: int) -> PyTree:
@@ -146,8 +146,12 @@ def local(
         axes = (0, 0, 1, 0, 0, 0)
         return jax.vmap(of_seed, in_axes=axes)(message, memory, block, round_keys, agent_keys, own)
 
-    arguments = (agents, numbers, memory, block, agent_keys, own)
-    return _common_once(of_agent, arguments) if kernels.in_use() else _over_agents(of_agent, arguments, group)
+    others = (numbers, memory, block, agent_keys, own)
+    if kernels.in_use():
+        marked = jax.tree.map(lambda x: _Common(x[0]) if len(x) == 1 < len(numbers) else x, agents)
+        return _common_once(of_agent, (marked, *others))
+    # One agent's seeds are mapped inside: what belongs to the agent alone, like its features, is shared by all of them.
+    return tree.over_agents(of_agent, group)(agents, *others)
 
 
 def aggregate(exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, index: Any, num_agents: int) -> PyTree:
@@ -174,7 +178,7 @@ def run_round(
     """
     # The chain moves on once per round; until then every exchange sees the same block.
     source, block = draw(agents, algorithm, keys, carry.source, index)
-    M, width = num_agents, tree.leading_axis(agents)
+    M, width = num_agents, len(keys.source)
     numbers = jnp.minimum(jnp.arange(width), M - 1) if width > M else jnp.arange(M)
     driver = Driver(
         send=lambda e, server: send(e, keys, server, index, M),
@@ -241,7 +245,7 @@ def observe(
     num_agents: int,
 ) -> dict[str, Array]:
     """What the recorders see after a round, for every seed; infinite once a seed has diverged."""
-    agents = only(agents, num_agents, tree.leading_axis(agents))
+    agents = tree.for_each(tree.take(agents, slice(num_agents)), num_agents)
 
     def of_seed(server, failed):
         values = take_snapshot(agents, server, index, theta_star, record)
@@ -269,16 +273,6 @@ def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
     )
 
 
-def _over_agents(function: Callable, arguments: tuple, group: int) -> Any:
-    """Maps `function` over the leading axis of its arguments, `group` agents at a time.
-
-    One agent's seeds are mapped inside: what belongs to the agent alone, like its features, is shared by all of them.
-    """
-    if group >= tree.leading_axis(arguments[0]):
-        return jax.vmap(function)(*arguments)
-    return jax.lax.map(lambda one: function(*one), arguments, batch_size=group)
-
-
 class _Common(NamedTuple):
     """What is the same for all agents, and so has no axis for them."""
 
@@ -294,7 +288,7 @@ def _for_each(value: Any, count: int) -> Array:
 
 
 def _common_once(function: Callable, arguments: tuple) -> tuple[PyTree, PyTree]:
-    """Like `_over_agents`, for replies and memories, but memories that do not depend on the agent are there once.
+    """Like `tree.over_agents`, for replies and memories, but memories that do not depend on the agent are there once.
 
     XLA sees to that by itself wherever it sees what is done with them. For a kernel, into which it does not see, it
     would write out a copy for each agent.
@@ -315,7 +309,7 @@ def _common_once(function: Callable, arguments: tuple) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda x: _for_each(x, width), replies, is_leaf=_is_common), memory
 
 
-def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta) -> int:
+def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> int:
     """The memory one seed takes during a round: its states, keys and block, and the temporaries of a step."""
 
     def of_one_agent(agents, theta):
@@ -332,4 +326,4 @@ def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: T
         )
 
     shapes = jax.eval_shape(of_one_agent, agents, theta)
-    return tree.leading_axis(agents) * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))
+    return num_agents * sum(s.size * s.dtype.itemsize for s in jax.tree.leaves(shapes))

@@ -125,11 +125,13 @@ def spread(tree: PyTree, mesh: Mesh | None, *axes: str, device: Device) -> PyTre
     """Puts arrays on the device, or over the mesh along the named leading axes."""
     if mesh is None:
         return jax.device_put(tree, device)
-    sharding = NamedSharding(mesh, PartitionSpec(*axes))
-    if not spans_processes(list(mesh.devices.flat)):
-        return jax.device_put(tree, sharding)
+    several = spans_processes(list(mesh.devices.flat))
 
     def put(array):
+        everywhere = array.shape[0] == 1 < mesh.shape[axes[0]]  # what all agents share
+        sharding = NamedSharding(mesh, PartitionSpec() if everywhere else PartitionSpec(*axes))
+        if not several:
+            return jax.device_put(array, sharding)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(array)), impl=jax.random.key_impl(array))
         host = np.asarray(array)  # the same in every process, of which `device_put` would make sure by asking them
@@ -161,7 +163,7 @@ def padded(tree: PyTree, length: int) -> PyTree:
     """Repeats the last entry of the leading axis of every array until there are `length`."""
 
     def pad(array):
-        if not (missing := length - len(array)):
+        if not (missing := length - len(array)) or len(array) == 1:  # of one agent, or of all
             return array
         return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (missing, *array.shape[1:]))])
 

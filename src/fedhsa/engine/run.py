@@ -59,7 +59,8 @@ class Run:
         record: dict[str, Callable],
         devices: Sequence[Device],
     ):
-        self.agents, self.algorithm = tree.to_device((problem.flat_agents, algorithm), dtype)
+        self.agents = tree.agents_to_device(problem.flat_agents, dtype)
+        self.algorithm = tree.to_device(algorithm, dtype)
         self.problem, self.theta, root = problem, tree.to_device(theta, dtype), problem.theta_star
         self.theta_star = tree.to_device(root, dtype)
         size = np.abs(theta).max() + (0.0 if root is None else np.abs(root).max())
@@ -78,7 +79,7 @@ class Run:
         mine = len(self.share.seeds)
         if chunk is not None:
             _check.count("chunk", chunk)
-        per_seed = batch.bytes_per_seed(self.agents, self.algorithm, self.theta)
+        per_seed = batch.bytes_per_seed(self.agents, self.algorithm, self.theta, self.num_agents)
         chunk = header.get("chunk") or chunk or placement.chunk_size(mine, per_seed, self.devices)
         agreed = self.peers.numbers(min(mine, chunk))[:, 0]
         self.chunk = int(min(agreed[self.share.processes])) if not self.peers.alone else int(agreed[0])
@@ -146,7 +147,7 @@ class Run:
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed the slow way."""
         arguments = (
-            self.agents,
+            tree.for_each(self.agents, self.num_agents),
             self.algorithm,
             self.key,
             seed,

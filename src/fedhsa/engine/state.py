@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
@@ -65,7 +64,7 @@ def init(
     adapted, agents = _on_device(problem, adapt(algorithm, problem))
     theta = jnp.asarray(problem.start if theta is None else tree.ravel_like("theta", theta, problem.like))
     keys = keys_of_seed(as_key(key), seed, problem.num_agents)
-    source = jax.vmap(lambda agent, key: agent.source.init(fold_in(key, 0)))(agents, keys.source)
+    source = tree.over_agents(lambda agent, key: agent.source.init(fold_in(key, 0)))(agents, keys.source)
     server, memory = start(adapted, theta.astype(_float()), problem.num_agents)
     return State(server, memory, source, keys, jnp.zeros((), int))
 
@@ -94,7 +93,7 @@ def step(problem: Problem, algorithm: AbstractAlgorithm, state: State) -> State:
     def draw(agent, key, state):
         return agent.source.draw(fold_in(key, at), state)
 
-    source, block = jax.vmap(draw)(agents, keys.source, state.source)
+    source, block = tree.over_agents(draw)(agents, keys.source, state.source)
     shared = Round(state.round, fold_in(keys.server, state.round), num_agents=problem.num_agents)
     driver = one_seed(agents, block, shared, fold_in(keys.agent, state.round))
     server, memory = play(adapted, driver, state.server, state.memory)
@@ -106,4 +105,4 @@ def _float() -> str:
 
 
 def _on_device(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[AbstractAlgorithm, AbstractAgent]:
-    return tree.to_device((algorithm, problem.flat_agents), _float())
+    return tree.to_device(algorithm, _float()), tree.agents_to_device(problem.flat_agents, _float())

@@ -29,7 +29,7 @@ def stack(agents: Any, kind: type) -> Any:
             "a field with an entry for each agent, for instance `number=np.arange(M)`."
         )
     tree.leading_axis(agents)
-    return agents
+    return tree.share_equal(agents)
 
 
 def _stack(agents: list[Any], kind: type) -> Any:

@@ -3,7 +3,6 @@
 import warnings
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from .. import tree
@@ -67,10 +66,10 @@ def _dogleg(problem: "Problem", start: np.ndarray) -> np.ndarray:
     import optimistix as optx  # here, since few problems need it and it takes long to load
 
     with precision():
-        agents, theta = tree.to_device((problem.flat_agents, start), "float64")
+        agents, theta = tree.agents_to_device(problem.flat_agents, "float64"), tree.to_device(start, "float64")
 
         def average(theta, agents):
-            return jax.vmap(lambda agent: agent.mean_operator(theta))(agents).mean(0)
+            return tree.over_agents(lambda agent: agent.mean_operator(theta))(agents).mean(0)
 
         solver = optx.Dogleg(rtol=1e-12, atol=1e-12)
         return np.asarray(optx.root_find(average, solver, theta, agents, max_steps=1000, throw=False).value)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import kernels, tree
+from .._arrays import is_shared, share
 from .._types import Block, Observation, State, precision
 from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
 from . import _agents, _regions, _roots
@@ -537,11 +538,11 @@ class Problem(eqx.Module):
 
 
 def _mean_operators(agents, theta):
-    return jax.vmap(lambda agent: agent.mean_operator(theta))(agents)
+    return tree.over_agents(lambda agent: agent.mean_operator(theta))(agents)
 
 
 def _jacobians(agents, theta):
-    return jax.vmap(lambda agent: jax.jacfwd(agent.mean_operator)(theta))(agents)
+    return tree.over_agents(lambda agent: jax.jacfwd(agent.mean_operator)(theta))(agents)
 
 
 def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
@@ -556,15 +557,18 @@ def _average(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarra
 
 def _pieces(function: Callable, agents: AbstractAgent, theta: Any) -> Iterator[np.ndarray]:
     """`function(agents, theta)` of some agents after others: large problems go to the device piece by piece."""
-    M = tree.leading_axis(agents)
-    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(agents))
-    many = max(1, min(M, M * DEVICE_BYTES // max(size, 1)))
+    M, leaves = tree.leading_axis(agents), jax.tree.leaves(agents)
+    many = M
+    if not all(map(is_shared, leaves)):
+        size = sum(np.asarray(leaf).nbytes for leaf in leaves if not is_shared(leaf))
+        many = max(1, min(M, M * DEVICE_BYTES // max(size, 1)))
     compiled = eqx.filter_jit(function)
     with precision():
         theta = tree.to_device(np.asarray(theta, dtype=np.float64), "float64")
         for start in range(0, M, many):
-            some = tree.to_device(tree.take(agents, slice(start, start + many)), "float64")
-            yield np.asarray(compiled(some, theta))
+            some = tree.agents_to_device(tree.take(agents, slice(start, start + many)), "float64")
+            found = np.asarray(compiled(some, theta))
+            yield share(found[0], M) if len(found) == 1 else found
 
 
 def _local_root(problem: Problem, agent: int) -> np.ndarray:
