@@ -70,7 +70,7 @@ def _rank_one(inputs, start, stop):
     def kernel(inputs, out):
         theta, shift, minus, eta, table, rows, weights, constant = inputs
         agent, seeds, inside = _place(K, block)
-        columns = jnp.arange(D)[None, :]
+        columns = jnp.arange(D, dtype=jnp.int32)[None, :]
         at, fits = (seeds[:, None], columns), _and(_column(inside), None if d == D else columns < d)
         step_size = 1 if eta is None else _own(eta, agent)
         pull = _sum(step_size, [(1, shift), (-1, minus)], agent, at, fits)
@@ -199,7 +199,7 @@ def _agents(*arrays) -> int:
 
 def _place(seeds: int, block: int) -> tuple[Any, Any, Any]:
     """The agent and the seeds of this program, and which of them exist; None in the place of "all"."""
-    here = pl.program_id(1) * block + jnp.arange(block)
+    here = pl.program_id(1) * block + jnp.arange(block, dtype=jnp.int32)
     return pl.program_id(0), here, None if seeds % block == 0 else here < seeds
 
 
