@@ -10,6 +10,8 @@ import fedhsa as fh
 import naive
 from fedhsa.problems import finite_sum, td
 from fedhsa.theory import exact
+from fedhsa.theory.laws.clusters import ManySteps, local_step
+from fedhsa.theory.laws.finite import edges_of, finite_law
 from fedhsa.theory.laws.independent import IndependentLaw
 from fedhsa.theory.laws.markov import exact_law
 
@@ -73,6 +75,21 @@ def test_the_independent_law_is_the_sum_over_all_trajectories(algorithm):
     problem = problems()["finite-sum"]
     law = exact.mean_square_error(problem.iid(), algorithm, rounds=ROUNDS)
     np.testing.assert_allclose(law, enumerated(problem, algorithm, independent=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["td", "finite-sum"])
+def test_many_local_steps_at_once_are_as_many_steps_one_by_one(name):
+    """Sums over trajectories are of two local steps alone, since there are too many of more."""
+    problem, rng = problems()[name], np.random.default_rng(0)
+    edges = edges_of(problem, finite_law(problem.agents.source)).take(np.arange(2)[:, None])
+    factors, K = rng.normal(size=(2, 3, 2, 5, 6)), rng.normal(size=(2, 1, 1, 2, 3))  # of moments of (y, x), d = 2
+    Z = factors @ factors.swapaxes(-1, -2)
+    before = Z[..., :2, :2], Z[..., :2, 2:], Z[..., 2:, 2:]
+    expected = before
+    for _ in range(7):
+        expected = local_step(edges, 0.3, K, *expected)
+    for found, moments in zip(ManySteps(edges, 0.3, 7)(K, *before), expected, strict=True):
+        np.testing.assert_allclose(found, moments, rtol=1e-10)
 
 
 def test_the_product_law_starts_where_the_chains_start():

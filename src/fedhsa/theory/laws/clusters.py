@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ QUICK = 2e7
 """How many multiplications a law may take to be asked for at many steps."""
 MANY_STATES = 100
 """The binary logarithm of more states than any computer goes through."""
+MANY_STEPS, MATRIX = 4, 150
+"""From how many local steps on they are powers of matrices, and up to which size of these."""
 FEW_PAIRS = 2e8
 """How many multiplications the laws of a few pairs may take together to tell how much one site leaves out."""
 
@@ -88,6 +91,51 @@ def local_step(edges: Edges, eta, K, YY, YX, XX):
     return YY, left[..., d:], edges.moved(XX)
 
 
+class ManySteps:
+    r"""`local_step` so many times, for `edges` with axes `(n, 1)`, as a few products with matrices.
+
+    An agent sees of $x$ only $u = K x$ and 1, and these do not change. What its steps make of the moments of
+    $(y, u, 1)$, among themselves and with anything else, are therefore powers of the matrices of one step.
+    """
+
+    def __init__(self, edges: Edges, eta: float, steps: int):
+        n, S, d = edges.num_agents, edges.num_states, edges.dim
+        shapes = [(S, d, d), (S, d, d + 1), (S, d + 1, d + 1)]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        units = np.split(np.broadcast_to(np.eye(ends[-1]), (n, ends[-1], ends[-1])), ends[:-1], axis=-1)
+        parts = [part.reshape(n, -1, *shape) for part, shape in zip(units, shapes, strict=True)]
+        self.squares = _power(local_step(edges, eta, np.eye(d, d + 1), *parts), steps)[:, : ends[0]]
+        size = S * (2 * d + 1)
+        y, u, one = np.split(np.broadcast_to(np.eye(size), (n, size, size)).reshape(n, size, S, -1, 1), [d, 2 * d], -2)
+        y = edges.moved(y + eta * u) + eta * edges.pushed(y, one[..., 0, :])
+        rows = np.arange(size).reshape(S, -1)[:, :d].ravel()
+        self.products = _power([np.concatenate([y, edges.moved(u), edges.moved(one)], axis=-2)], steps)[:, None, rows]
+        self.kernel = np.linalg.matrix_power(transpose(edges.transition), steps)
+
+    @staticmethod
+    def pays(edges: Edges, steps: int) -> bool:
+        """Whether there are enough steps, and the matrices are small."""
+        return steps >= MANY_STEPS and edges.num_states * (2 * edges.dim + 1) ** 2 <= MATRIX
+
+    def __call__(self, K, YY, YX, XX):
+        """The moments after the steps, from those before."""
+        *many, S, d, width = YX.shape
+        one = np.broadcast_to(np.eye(width)[-1:], (*K.shape[:-2], 1, width))
+        R = np.concatenate([K, one], axis=-2)  # (u, 1) = R x
+        RX = R @ XX
+        among = [YY, YX @ transpose(R), RX @ transpose(R)]
+        among = np.concatenate([part.reshape(*many, -1) for part in among], axis=-1)
+        YY = (among @ transpose(self.squares)).reshape(YY.shape)
+        YX = self.products @ np.concatenate([YX, RX], axis=-2).reshape(*many, -1, width)
+        return YY, YX.reshape(*many, S, d, width), (self.kernel @ XX.reshape(*many, S, -1)).reshape(XX.shape)
+
+
+def _power(images: Sequence[np.ndarray], steps: int) -> np.ndarray:
+    """The power of the matrix of a map, from the parts `(n, units, S, a, b)` of what it makes of all units."""
+    columns = np.concatenate([part.reshape(*part.shape[:2], -1) for part in images], axis=-1)
+    return np.linalg.matrix_power(transpose(columns), steps)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Agents:
     """The different agents, how many there are of each, what they do in a round, and what that is on average."""
@@ -142,6 +190,7 @@ class Clusters:
     def __init__(self, agents: Agents, members: np.ndarray):
         edges, counts, rule, means = agents.edges, agents.counts, agents.rule, agents.means
         (n, k), M, d = members.shape, agents.number, edges.dim
+        self._made: dict[int, ManySteps] = {}
         self.rule, self.edges = (
             rule,
             [edges.take(members[:, q, None]) for q in range(k)],
@@ -186,12 +235,22 @@ class Clusters:
         Z = np.moveaxis(Z, axis, -3)
         shape, Z = Z.shape, Z.reshape(len(Z), -1, *Z.shape[-3:])
         parts = Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], x]
-        for _ in range(steps):
-            parts = local_step(self.edges[q], eta, K[:, None, None][..., x], *parts)
+        K = K[:, None, None][..., x]
+        if ManySteps.pays(self.edges[q], steps):
+            parts = self._many_steps(q, eta, steps)(K, *parts)
+        else:
+            for _ in range(steps):
+                parts = local_step(self.edges[q], eta, K, *parts)
         Z, (YY, YX, XX) = np.empty_like(Z), parts
         Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], y] = YY, YX, transpose(YX)
         Z[..., x[:, None], x] = XX
         return np.moveaxis(Z.reshape(shape), -3, axis)
+
+    def _many_steps(self, q: int, eta: float, steps: int) -> ManySteps:
+        """Made once for each member: rounds are run by the hundred."""
+        if q not in self._made:
+            self._made[q] = ManySteps(self.edges[q], eta, steps)
+        return self._made[q]
 
 
 def _through(map: np.ndarray, Z: np.ndarray) -> np.ndarray:

@@ -235,11 +235,15 @@ class MomentLaw(AbstractSteppedLaw):
         size = int(np.prod(shape))
         if size > DENSE:
             return None
-        units = np.eye(size).reshape(size, *shape)
+        above = np.triu(np.ones(shape, bool))  # what lies below is the same, moments being symmetric
+        units = np.eye(size)[above.ravel()].reshape(-1, *shape)
         units = (units + units.swapaxes(-1, -2)) / 2
-        return np.concatenate(
-            [self.round(part).reshape(-1, size) for part in np.split(units, range(CHUNK, size, CHUNK))]
-        ).T
+        parts = np.split(units, range(CHUNK, len(units), CHUNK))
+        found = np.empty((size, size))
+        found[above.ravel()] = np.concatenate([self.round(part).reshape(-1, size) for part in parts])
+        mirror = np.arange(size).reshape(shape).swapaxes(-1, -2).ravel()
+        found[~above.ravel()] = found[mirror][~above.ravel()]
+        return found.T
 
     def _after(self, blocks: np.ndarray) -> np.ndarray:
         if self._matrix is not None:
