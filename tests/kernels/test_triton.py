@@ -90,6 +90,22 @@ def test_small_matrices_multiply_as_in_the_plain_steps(dtype):
         close(*both(steps, arguments, ("agent", "agent", "agent", "both", "both", "shared")), dtype)
 
 
+@pytest.mark.slow
+def test_seeds_at_one_component_share_its_matrix_without_a_difference(monkeypatch):
+    monkeypatch.setattr(triton, "TILE", (2, 16, 16))
+    with precision("float32"):
+        d, N = triton.MOST_SMALL + 3, 3
+        component = jax.random.randint(jax.random.key(4), (M, K, H), 0, N)
+
+        def steps(A, b, theta, component, common, own):
+            return kernels.take_steps(kernels.Affine(A, b, component), theta, 0.1, common, own, start=1, stop=H)
+
+        draw = functools.partial(normal, dtype="float32")
+        arguments = (draw(M, N, d, d), draw(M, N, d, key=1), draw(M, K, d, key=2), component)
+        arguments += (draw(K, d, key=3), draw(M, K, d, key=4))
+        close(*both(steps, arguments, ("agent", "agent", "both", "both", "shared", "both")), "float32")
+
+
 def test_what_is_not_mapped_over_seeds_and_then_agents_takes_the_plain_steps():
     with precision():
         form = kernels.Affine(normal(1, D, D), normal(1, D, key=1), noise=normal(H, D, key=2))

@@ -25,6 +25,8 @@ MOST_STEPS = 16
 """Up to so many steps are written out one after another, so that the look-ups of later ones begin early."""
 MOST_SMALL = 16
 """The largest dimension of matrices whose products are written out; beyond it a library's are faster."""
+TILE = 64, 64, 32
+"""Seeds, rows of a matrix and terms of their products that are multiplied together, for larger matrices."""
 interpret = False
 """Runs the kernels one operation at a time, on any device: for tests."""
 
@@ -46,7 +48,7 @@ def walk(first, second, table, state):
             _store(following.at[agent, step, seeds], s, inside)
 
     shapes = [_shape((M, H, K), jnp.int32)] * 2
-    both = _call(kernel, shapes, M, K, SEEDS, 4)(_steps_first(first), _steps_first(second), table, state)
+    both = _call(kernel, shapes, (M, pl.cdiv(K, SEEDS)), 4)(_steps_first(first), _steps_first(second), table, state)
     return tuple(_steps_first(x) for x in both)
 
 
@@ -108,7 +110,7 @@ def _rank_one(inputs, start, stop):
     weights = tuple(w if w.ndim == 1 else _steps_first(w) for w in weights)
     rows, constant = tuple(_steps_first(row) for row in rows), _steps_first(constant)
     shape = _shape((M, K, d), inputs[0].dtype)
-    return _call(kernel, shape, M, K, block, warps)((*others, table, rows, weights, constant))
+    return _call(kernel, shape, (M, pl.cdiv(K, block)), warps)((*others, table, rows, weights, constant))
 
 
 def linear_walk(matrix, scale, noise, state):
@@ -139,13 +141,15 @@ def linear_walk(matrix, scale, noise, state):
 
     shapes = _shape((M, d, K), state.dtype), _shape((M, H, d, K), state.dtype)
     noise = tuple(_seeds_last(part) for part in noise)
-    last, states = _call(kernel, shapes, M, K, SEEDS, 4)(matrix, scale, noise, _seeds_last(state))
+    last, states = _call(kernel, shapes, (M, pl.cdiv(K, SEEDS)), 4)(matrix, scale, noise, _seeds_last(state))
     return _seeds_second(last), _seeds_second(states)
 
 
 def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
-    """`plain.affine_steps` for all agents and seeds, where there is one small matrix for each agent."""
+    """`plain.affine_steps` for all agents and seeds."""
     (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component, noise)
+    if component is not None and noise is None and d > MOST_SMALL and theta.dtype == jnp.float32:
+        return _component_steps(theta, shift, minus, eta, A, b, component, start, stop)
     if d > MOST_SMALL or A.shape[-3] > 1:
         return None
 
@@ -170,7 +174,57 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
 
     theta, shift, minus, noise = (None if x is None else _seeds_last(x) for x in (theta, shift, minus, noise))
     inputs = (theta, shift, minus, eta, A[:, 0], b[:, 0], noise)
-    return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), M, K, SEEDS, 4)(inputs))
+    return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), (M, pl.cdiv(K, SEEDS)), 4)(inputs))
+
+
+def _component_steps(theta, shift, minus, eta, A, b, component, start, stop):
+    """Steps with large matrices: seeds at the same component are put together, and multiply with its matrix alone."""
+    (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component)
+    rows, columns, depth = TILE
+    component = jnp.broadcast_to(_steps_first(component), (M, component.shape[2], K))
+    order = jnp.argsort(component, axis=-1).astype(jnp.int32)
+
+    def kernel(now, inputs, out):
+        theta, shift, minus, eta, A, b, order, component = inputs
+        step, agent, place, inside = now[0], *_place(K, rows)
+        seeds = _load(order.at[agent, step, place], inside)
+        at = _load(component.at[agent, step, seeds], inside)
+        j = pl.program_id(2) * columns + jnp.arange(columns, dtype=jnp.int32)[None, :]
+
+        def add_product(n, total):
+            mine = at == n if inside is None else inside & (at == n)
+
+            def add_part(part, total):
+                k = part * depth + jnp.arange(depth, dtype=jnp.int32)[None, :]
+                x = _load(_at(theta, agent, seeds[:, None], k), mine[:, None] & (k < d))
+                a = _load(_at(A, agent, n, j.T, k), (d > j.T) & (k < d))
+                return total + jax.lax.dot_general(x, a, (((1,), (1,)), ((), ())), precision=_algorithm())
+
+            return jax.lax.fori_loop(0, pl.cdiv(d, depth), add_part, total)
+
+        total = jax.lax.fori_loop(jnp.min(at), jnp.max(at) + 1, add_product, jnp.zeros((rows, columns), jnp.float32))
+        where, fits = (seeds[:, None], j), _and(_column(inside), j < d)
+        moved = _load(_at(b, agent, at[:, None], j), fits) - total
+        pull = _sum(1, [(1, shift), (-1, minus)], agent, where, fits)
+        moved = moved if pull is None else moved + pull
+        _store(out.at[agent, *where], _load(_at(theta, agent, *where), fits) + _own(eta, agent) * moved, fits)
+
+    grid = (M, pl.cdiv(K, rows), pl.cdiv(d, columns))
+    call = _call(kernel, _shape((M, K, d), theta.dtype), grid, 4, stages=3)
+    theta = jnp.broadcast_to(theta, (M, K, d))
+
+    def step(now, theta):
+        return call(now[None], (theta, shift, minus, eta, A, b, order, component))
+
+    return jax.lax.fori_loop(jnp.int32(start), jnp.int32(stop), step, theta)
+
+
+def _algorithm():
+    """Float32 by three passes of the tensor cores, which lose nothing; by one pass if users have asked for it."""
+    if interpret:  # without a GPU
+        return None
+    quick = jax.config.jax_default_matmul_precision == "tensorfloat32"
+    return jax.lax.DotAlgorithmPreset.TF32_TF32_F32 if quick else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
 
 def component_products(A, component, theta):
@@ -183,12 +237,12 @@ def component_products(A, component, theta):
     return chosen
 
 
-def _call(kernel, shapes, agents: int, seeds: int, block: int, warps: int) -> Any:
+def _call(kernel, shapes, grid: tuple[int, ...], warps: int, stages: int = 1) -> Any:
     return pl.pallas_call(
         kernel,
         out_shape=shapes,
-        grid=(agents, pl.cdiv(seeds, block)),
-        compiler_params=pallas.CompilerParams(num_warps=warps, num_stages=1),
+        grid=grid,
+        compiler_params=pallas.CompilerParams(num_warps=warps, num_stages=stages),
         interpret=interpret,
     )
 
