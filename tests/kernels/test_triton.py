@@ -92,7 +92,8 @@ def test_small_matrices_multiply_as_in_the_plain_steps(dtype):
 
 @pytest.mark.slow
 def test_seeds_at_one_component_share_its_matrix_without_a_difference(monkeypatch):
-    monkeypatch.setattr(triton, "TILE", (2, 16, 16))
+    if triton.interpret:  # interpreted, what a mask leaves out would overwrite what it does not: tiles must be full
+        monkeypatch.setattr(triton, "TILE", (1, 16, 16))
     with precision("float32"):
         d, N = triton.MOST_SMALL + 3, 3
         component = jax.random.randint(jax.random.key(4), (M, K, H), 0, N)
