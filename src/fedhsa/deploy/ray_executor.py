@@ -26,6 +26,7 @@ import numpy as np
 
 from .._version import versions
 from ..engine.placement import compute_as_on, count_cores
+from ..engine.tasks import kept_programs
 from .parcels import Parcel, pack, unpack
 from .ray_cluster import cluster, import_ray, one_thread, private_ray
 
@@ -183,19 +184,10 @@ def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterat
             cores, where = stack.enter_context(private_ray(count_cores())), "of this machine"
             # What can be imported here can be imported there.
             environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-            environment |= _kept_programs()
+            environment |= {name.upper(): str(value) for name, value in kept_programs().items()}
         executor = RayExecutor(cores, where, as_on, environment)
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         yield executor
-
-
-def _kept_programs() -> dict[str, str]:
-    """Where compiled programs are kept, as variables for other processes."""
-    if jax.config.jax_compilation_cache_dir is None:
-        return {}
-    names = ("compilation_cache_dir", "compilation_cache_max_size", "persistent_cache_min_compile_time_secs")
-    names += ("persistent_cache_min_entry_size_bytes",)
-    return {f"JAX_{name.upper()}": str(getattr(jax.config, f"jax_{name}")) for name in names}
 
 
 def _join(stack: contextlib.ExitStack, address: str | None) -> float | None:

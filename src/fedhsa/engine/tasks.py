@@ -68,6 +68,17 @@ def workers(executor: Executor) -> int:
     return getattr(executor, "cores", None) or getattr(executor, "_max_workers", 1)
 
 
+def kept_programs() -> dict[str, Any]:
+    """JAX's settings of where compiled programs are kept, for other processes to look there too; none for nowhere."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        return {}
+    names = ("compilation_cache_dir", "compilation_cache_max_size", "persistent_cache_min_compile_time_secs")
+    names = [f"jax_{name}" for name in (*names, "persistent_cache_min_entry_size_bytes")]
+    return {name: getattr(jax.config, name) for name in names}
+
+
 def sentence(error: BaseException) -> str:
     """What went wrong, in one line; the name of the error only where its words are not meant for users."""
     words = " ".join(str(error).split())

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+import jax
+
 from ... import _files
+from ...engine.tasks import kept_programs
 
 LAST = "data.npz"
 """The file that says that all others are there."""
@@ -60,7 +63,7 @@ class ProcessLane:
     def _start(self) -> None:
         spawned = multiprocessing.get_context("spawn")
         self._pipe, other = spawned.Pipe()
-        self._process = spawned.Process(target=_serve, args=(other, os.getpid()), daemon=True)
+        self._process = spawned.Process(target=_serve, args=(other, os.getpid(), kept_programs()), daemon=True)
         with _on(self._cores):  # which it inherits, so that no library starts more threads than it has cores
             self._process.start()
         other.close()
@@ -178,8 +181,10 @@ def _on(cores: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _serve(pipe: Connection, parent: int) -> None:
-    """Calls what comes through the pipe, until its other end is closed."""
+def _serve(pipe: Connection, parent: int, settings: dict[str, Any]) -> None:
+    """Calls what comes through the pipe, until its other end is closed, with these settings of JAX."""
+    for name, value in settings.items():
+        jax.config.update(name, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
     warnings.simplefilter("ignore")
 
