@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._arrays import is_shared
+
 OURS = ("fedhsa", "equinox", "jax", "jaxlib", "jaxtyping", "lineax", "numpy", "optimistix", "scipy")
 """This package and those it computes with: libraries, wherever they are installed."""
 DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.ndarray, jax.Array, eqx.Module)
@@ -58,7 +60,7 @@ def digest(value: Any, name: str) -> str:
     return text.hexdigest()
 
 
-def _words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     """The value as a sequence of words, from the outside in; what was met before is only counted."""
     if value is None or value is Ellipsis or isinstance(value, bool | int | float | complex | str | bytes | slice):
         yield f"{type(value).__name__} {value!r}".encode()
@@ -71,7 +73,7 @@ def _words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
         yield from _compound_words(value, path, seen)
 
 
-def _array_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _array_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value)
@@ -79,8 +81,9 @@ def _array_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]
         yield b"objects"
         yield from _words(array.tolist(), path, seen)
     else:
-        yield f"{array.dtype} {array.shape}".encode()
-        yield np.ascontiguousarray(array).tobytes()
+        shared = is_shared(array)
+        yield f"{array.dtype} {array.shape}{' shared' if shared else ''}".encode()
+        yield np.ascontiguousarray(array[:1] if shared else array).reshape(-1).view(np.uint8).data  # without a copy
 
 
 def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:

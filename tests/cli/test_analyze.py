@@ -134,7 +134,7 @@ def test_a_method_that_diverges_is_told_what_to_change(said, document, monkeypat
     assert row(page, "floor: bias squared + variance") == ["-"]
     assert "FedHSA will diverge at step 2 and 4 local steps: its spectral radius is" in page
     assert f"Use a step below {largest:.3g}" in page
-    entry = document(*arguments, "--target", "1")["algorithms"]["FedHSA"]
+    entry = document(*arguments, "--target", "0.001")["algorithms"]["FedHSA"]
     assert (entry["floor"], entry["reach"]["rounds"]) == ("infinity", "infinity")
 
 

@@ -165,3 +165,30 @@ def test_what_cannot_be_described_is_named_before_the_run(tmp_path):
     record = {"x": lambda snapshot: snapshot.theta[0] + file.fileno()}
     with file, pytest.raises(TypeError, match=r"`record\['x'\].*: file` is a _io.TextIOWrapper"):
         fh.simulate(problem, method, rounds=3, record=record, checkpoint=tmp_path / "run.npz")
+
+
+def test_a_long_run_and_its_checkpoint_keep_what_was_asked_for_and_nothing_else(monkeypatch, tmp_path):
+    """Per record and seed eight bytes, however many rounds and segments there were."""
+    problem, path = CASES["quadratic"]().problem, tmp_path / "run.npz"
+    monkeypatch.setattr(run, "CAPACITY", 5)
+    sizes, kept = {}, []
+    advance = run.Run.advance
+
+    def watched(self, records):
+        made = advance(self, records)
+        kept.append(sum(v.nbytes for part in self.progress.records for v in part.values()) / (self.round // 10 + 1))
+        return made
+
+    monkeypatch.setattr(run.Run, "advance", watched)
+    for rounds in (20, 2000):
+        result = fh.simulate(problem, fh.FedHSA(0.05, 4), rounds=rounds, every=10, seeds=3, checkpoint=path)
+        assert {name: v.shape for name, v in result.records.items()} == {"error": (3, rounds // 10 + 1)}
+        sizes[rounds] = path.stat().st_size
+    assert len(kept) > 40
+    assert set(kept) == {3 * 8}
+    assert 0 <= sizes[2000] - sizes[20] - 198 * 3 * 8 < 8  # the numbers of rounds have more digits
+
+
+def test_more_observations_than_can_be_told_apart_are_refused():
+    with pytest.raises(ValueError, match=r"`rounds` asks for 4294967296 observations .* at most 4294967295 are indep"):
+        fh.simulate(CASES["td"]().problem, fh.FedHSA(0.05, 4), rounds=2**30)

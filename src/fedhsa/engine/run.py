@@ -181,9 +181,9 @@ class Run:
             failed, theta = self._local(placement.to_host(parts, self.mesh))
             records, failed, theta = self._collect([self._records(), failed, theta])
         rounds = np.arange(0, self.round + 1, self.every)
-        unknown = np.full((self.seeds, len(rounds)), np.nan)
+        error = records["error"] if "error" in records else np.full((self.seeds, len(rounds)), np.nan)
         return Result(
-            error=records.get("error", unknown),
+            error=error,
             theta=self.problem.unravel(theta),
             rounds=rounds,
             records=records,

@@ -22,6 +22,8 @@ from .record import Record, resolve
 from .result import Result
 from .run import Run
 
+POSITIONS = 2**32
+"""How many places in a trajectory have random numbers of their own."""
 SEGMENT_SECONDS = 0.5
 """How long the compiled program runs before Python looks up, for progress, checkpoints and Ctrl-C."""
 
@@ -164,7 +166,13 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
 
 
 def check_length(problem: Problem, needed: int) -> None:
-    """Raises if more observations are needed than were recorded."""
+    """Raises if more observations are needed than were recorded, or than can be told apart."""
+    if needed >= POSITIONS:
+        raise ValueError(
+            f"`rounds` asks for {needed} observations of each agent, of which at most {POSITIONS - 1} are independent: "
+            "then their random numbers would begin again. Ask for fewer rounds, or continue from `theta` with another "
+            "`key`."
+        )
     available = tree.take(problem.agents, 0).source.length
     if available is not None and needed > available:
         raise ValueError(
