@@ -61,7 +61,9 @@ def test_local_steps_of_rank_one_are_those_of_the_plain_steps(dtype):
         close(*both(steps, arguments, axes), dtype)
 
 
-def test_chains_walk_through_the_same_states():
+@pytest.mark.parametrize("most_steps", [triton.MOST_STEPS, 1])
+def test_chains_walk_through_the_same_states(monkeypatch, most_steps):
+    monkeypatch.setattr(triton, "MOST_STEPS", most_steps)  # steps written out, and steps in a loop
     law = np.random.default_rng(0).dirichlet(np.ones(S), size=(M, S))
     chain = fh.tree.to_device(fh.sources.Transitions(fh.sources.FiniteChain(law)), "float64")
 
@@ -88,23 +90,6 @@ def test_small_matrices_multiply_as_in_the_plain_steps(dtype):
         arguments = (draw(M, D, D), draw(M, D, key=1), draw(M, key=2), draw(M, K, D, key=3))
         arguments += (draw(M, K, 2, H, 2, key=4), draw(K, D, key=5))
         close(*both(steps, arguments, ("agent", "agent", "agent", "both", "both", "shared")), dtype)
-
-
-@pytest.mark.slow
-def test_seeds_at_one_component_share_its_matrix_without_a_difference(monkeypatch):
-    if triton.interpret:  # interpreted, what a mask leaves out would overwrite what it does not: tiles must be full
-        monkeypatch.setattr(triton, "TILE", (1, 16, 16))
-    with precision("float32"):
-        d, N = triton.MOST_SMALL + 3, 3
-        component = jax.random.randint(jax.random.key(4), (M, K, H), 0, N)
-
-        def steps(A, b, theta, component, common, own):
-            return kernels.take_steps(kernels.Affine(A, b, component), theta, 0.1, common, own, start=1, stop=H)
-
-        draw = functools.partial(normal, dtype="float32")
-        arguments = (draw(M, N, d, d), draw(M, N, d, key=1), draw(M, K, d, key=2), component)
-        arguments += (draw(K, d, key=3), draw(M, K, d, key=4))
-        close(*both(steps, arguments, ("agent", "agent", "both", "both", "shared", "both")), "float32")
 
 
 def test_what_is_not_mapped_over_seeds_and_then_agents_takes_the_plain_steps():

@@ -8,6 +8,8 @@ from typing import Any
 
 _backend: contextvars.ContextVar[str | None] = contextvars.ContextVar("backend", default=None)
 
+_wanted: contextvars.ContextVar[bool] = contextvars.ContextVar("wanted", default=True)
+
 
 @contextlib.contextmanager
 def using(backend: str | None) -> Iterator[None]:
@@ -30,9 +32,19 @@ def kernel_for(operation: str) -> Callable | None:
     return None if backend is None else getattr(_module(backend), operation, None)
 
 
+@contextlib.contextmanager
+def without() -> Iterator[None]:
+    """Simulations that start inside take the plain steps, to be compared with."""
+    token = _wanted.set(False)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
 def backend_of(platform: str) -> str | None:
     """The backend whose kernels run on this kind of device; None where the plain steps do."""
-    name = {"gpu": "triton", "cpu": "native"}.get(platform)
+    name = {"gpu": "triton", "cpu": "native"}.get(platform) if _wanted.get() else None
     return name if name is not None and _module(name) is not None else None
 
 

@@ -25,8 +25,6 @@ MOST_STEPS = 16
 """Up to so many steps are written out one after another, so that the look-ups of later ones begin early."""
 MOST_SMALL = 16
 """The largest dimension of matrices whose products are written out; beyond it a library's are faster."""
-TILE = 64, 64, 32
-"""Seeds, rows of a matrix and terms of their products that are multiplied together, for larger matrices."""
 interpret = False
 """Runs the kernels one operation at a time, on any device: for tests."""
 
@@ -38,14 +36,17 @@ def walk(first, second, table, state):
 
     def kernel(first, second, table, state, states, following):
         agent, seeds, inside = _place(K, SEEDS)
-        s = _load(_at(state, agent, seeds), inside)
-        for step in range(H):
-            _store(states.at[agent, step, seeds], s, inside)
-            column = upper_word(_load(_at(first, agent, step, seeds), inside), S).astype(jnp.int32)
+
+        def step(now, s):
+            _store(states.at[agent, now, seeds], s, inside)
+            column = upper_word(_load(_at(first, agent, now, seeds), inside), S).astype(jnp.int32)
             threshold = _load(_at(table, agent, s, column, 0), inside)
             alias = _load(_at(table, agent, s, column, 1), inside).astype(jnp.int32)
-            s = jnp.where(_load(_at(second, agent, step, seeds), inside) < threshold, column, alias)
-            _store(following.at[agent, step, seeds], s, inside)
+            s = jnp.where(_load(_at(second, agent, now, seeds), inside) < threshold, column, alias)
+            _store(following.at[agent, now, seeds], s, inside)
+            return s
+
+        _repeat(step, 0, H, _load(_at(state, agent, seeds), inside))
 
     shapes = [_shape((M, H, K), jnp.int32)] * 2
     both = _call(kernel, shapes, (M, pl.cdiv(K, SEEDS)), 4)(_steps_first(first), _steps_first(second), table, state)
@@ -146,10 +147,8 @@ def linear_walk(matrix, scale, noise, state):
 
 
 def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
-    """`plain.affine_steps` for all agents and seeds."""
+    """`plain.affine_steps` for all agents and seeds, where there is one small matrix for each agent."""
     (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component, noise)
-    if component is not None and noise is None and d > MOST_SMALL and theta.dtype == jnp.float32:
-        return _component_steps(theta, shift, minus, eta, A, b, component, start, stop)
     if d > MOST_SMALL or A.shape[-3] > 1:
         return None
 
@@ -177,72 +176,28 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
     return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), (M, pl.cdiv(K, SEEDS)), 4)(inputs))
 
 
-def _component_steps(theta, shift, minus, eta, A, b, component, start, stop):
-    """Steps with large matrices: seeds at the same component are put together, and multiply with its matrix alone."""
-    (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component)
-    rows, columns, depth = TILE
-    component = jnp.broadcast_to(_steps_first(component), (M, component.shape[2], K))
-    order = jnp.argsort(component, axis=-1).astype(jnp.int32)
-
-    def kernel(now, inputs, out):
-        theta, shift, minus, eta, A, b, order, component = inputs
-        step, agent, place, inside = now[0], *_place(K, rows)
-        seeds = _load(order.at[agent, step, place], inside)
-        at = _load(component.at[agent, step, seeds], inside)
-        j = pl.program_id(2) * columns + jnp.arange(columns, dtype=jnp.int32)[None, :]
-
-        def add_product(n, total):
-            mine = at == n if inside is None else inside & (at == n)
-
-            def add_part(part, total):
-                k = part * depth + jnp.arange(depth, dtype=jnp.int32)[None, :]
-                x = _load(_at(theta, agent, seeds[:, None], k), mine[:, None] & (k < d))
-                a = _load(_at(A, agent, n, j.T, k), (d > j.T) & (k < d))
-                return total + jax.lax.dot_general(x, a, (((1,), (1,)), ((), ())), precision=_algorithm())
-
-            return jax.lax.fori_loop(0, pl.cdiv(d, depth), add_part, total)
-
-        total = jax.lax.fori_loop(jnp.min(at), jnp.max(at) + 1, add_product, jnp.zeros((rows, columns), jnp.float32))
-        where, fits = (seeds[:, None], j), _and(_column(inside), j < d)
-        moved = _load(_at(b, agent, at[:, None], j), fits) - total
-        pull = _sum(1, [(1, shift), (-1, minus)], agent, where, fits)
-        moved = moved if pull is None else moved + pull
-        _store(out.at[agent, *where], _load(_at(theta, agent, *where), fits) + _own(eta, agent) * moved, fits)
-
-    grid = (M, pl.cdiv(K, rows), pl.cdiv(d, columns))
-    call = _call(kernel, _shape((M, K, d), theta.dtype), grid, 4, stages=3)
-    theta = jnp.broadcast_to(theta, (M, K, d))
-
-    def step(now, theta):
-        return call(now[None], (theta, shift, minus, eta, A, b, order, component))
-
-    return jax.lax.fori_loop(jnp.int32(start), jnp.int32(stop), step, theta)
-
-
-def _algorithm():
-    """Float32 by three passes of the tensor cores, which lose nothing; by one pass if users have asked for it."""
-    if interpret:  # without a GPU
-        return None
-    quick = jax.config.jax_default_matmul_precision == "tensorfloat32"
-    return jax.lax.DotAlgorithmPreset.TF32_TF32_F32 if quick else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-
-
 def component_products(A, component, theta):
     """`A[component[k]] @ theta[k]` for one agent's seeds: products with all matrices, then a choice."""
     N, d, _ = A.shape
-    products = (theta @ A.reshape(N * d, d).T).reshape(-1, N, d)
+    products = jnp.matmul(theta, A.reshape(N * d, d).T, precision=_precision(theta.dtype)).reshape(-1, N, d)
     chosen = products[:, 0]
     for n in range(1, N):
         chosen = jnp.where((component == n)[:, None], products[:, n], chosen)
     return chosen
 
 
-def _call(kernel, shapes, grid: tuple[int, ...], warps: int, stages: int = 1) -> Any:
+def _precision(dtype):
+    """Float32 by three passes of the tensor cores, which lose nothing, unless users have chosen something else."""
+    as_chosen = interpret or dtype != jnp.float32 or jax.config.jax_default_matmul_precision != "highest"
+    return None if as_chosen else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+
+
+def _call(kernel, shapes, grid: tuple[int, int], warps: int) -> Any:
     return pl.pallas_call(
         kernel,
         out_shape=shapes,
         grid=grid,
-        compiler_params=pallas.CompilerParams(num_warps=warps, num_stages=stages),
+        compiler_params=pallas.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
     )
 
