@@ -16,7 +16,7 @@ def executor(settings: RayFlags, console: Console, as_on: int | None = None) -> 
     if not (settings.ray or settings.ray_address):
         yield None
         return
-    from ..deploy.ray_executor import ray_executor
+    from ..deploy import ray_executor
 
     with contextlib.ExitStack() as stack:
         try:

@@ -1,7 +1,7 @@
 """Runs by messages, with the agents where their data are: in one process, on a cluster (Ray), between sites (Flower).
 
-Server, sites and messages know nothing of how messages travel; only `flower` and `ray` know those engines, and only
-they import them.
+Server, sites and messages know nothing of how messages travel; only `flower` and the files named after Ray know those
+engines, and only they import them. `ray_executor` is for other work: sweeps, comparisons and studies as tasks.
 """
 
 from .federate import federate as federate
@@ -16,6 +16,9 @@ from .missing import Missing as Missing
 from .plan import AgentContext as AgentContext
 from .plan import Plan as Plan
 from .privacy import Privacy as Privacy
+from .ray_tasks import RayExecutor as RayExecutor
+from .ray_tasks import RemoteError as RemoteError
+from .ray_tasks import ray_executor as ray_executor
 from .schema import Schema as Schema
 from .server import FederationError as FederationError
 from .server import Server as Server

@@ -5,6 +5,7 @@ import importlib
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -12,6 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+PATIENCE = 5.0
+"""Seconds in which the head of a cluster answers."""
 LONGEST_FOLDER = 40
 """Characters: Ray keeps sockets in its folder, whose paths the system limits to about a hundred."""
 
@@ -35,14 +38,18 @@ def one_thread(flags: str) -> str:
 
 
 @contextlib.contextmanager
-def cluster(address: str) -> Iterator[float]:
-    """Joins a cluster and gives the number of its cores; leaves it as it was."""
+def cluster(address: str, log_to_driver: bool = True) -> Iterator[float]:
+    """Joins a cluster and gives the number of its cores; leaves it as it was.
+
+    With `log_to_driver` this process prints what those of the cluster print, and what Ray says of those that it lost.
+    """
     ray = import_ray()
     joined = not ray.is_initialized()
     if joined:
         try:
-            ray.init(address=address, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            _check_there(address)
+            ray.init(address=address, logging_level="ERROR", log_to_driver=log_to_driver)
+        except (OSError, RuntimeError, ValueError) as error:
             raise ConnectionError(
                 f"`address`: there is no Ray at {address!r} ({error}). Start one with `ray start --head`, or use "
                 "'local'."
@@ -54,9 +61,26 @@ def cluster(address: str) -> Iterator[float]:
             ray.shutdown()
 
 
+def started_here() -> str | None:
+    """The address of what `ray start` has started on this machine; None for nothing, or what has ended since."""
+    address = importlib.import_module("ray._private.services").find_bootstrap_address(None)
+    try:
+        _check_there(address or "")
+    except OSError:
+        return None
+    return address
+
+
+def _check_there(address: str) -> None:
+    """Raises where nobody listens: Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+
+
 @contextlib.contextmanager
-def private_ray(cores: int) -> Iterator[float]:
-    """A private Ray that leaves nothing behind: no process and no file."""
+def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
+    """A private Ray that leaves nothing behind: no process and no file; `log_to_driver` as for `cluster`."""
     ray = import_ray()
     if ray.is_initialized():
         raise ValueError("`address`: this process uses a Ray already. Say 'auto' to use it, or `ray.shutdown()` first.")
@@ -66,9 +90,8 @@ def private_ray(cores: int) -> Iterator[float]:
             with warnings.catch_warnings(), _on_loopback():
                 # JAX warns of every fork once it has been used; Ray's are followed by another program at once.
                 warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
-                ray.init(
-                    address="local", num_cpus=cores, include_dashboard=False, logging_level="ERROR", _temp_dir=home
-                )
+                quiet = {"logging_level": "ERROR", "log_to_driver": log_to_driver}
+                ray.init(address="local", num_cpus=cores, include_dashboard=False, _temp_dir=home, **quiet)
             armed()  # Ray has put its own handlers in the place of ours
             yield float(cores)
         finally:

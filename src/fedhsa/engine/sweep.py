@@ -70,7 +70,7 @@ class Sweep:
     def __repr__(self):
         rows = self.rows()
         if not rows:
-            return "a sweep that was interrupted before its first combination was done"
+            return "a sweep of which no combination is done"
         lines = [list(rows[0]), *([f"{v:.3g}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(f"{w:>{n}}" for w, n in zip(line, widths, strict=True)) for line in lines)

@@ -28,7 +28,7 @@ from .._version import versions
 from ..engine.placement import compute_as_on, count_cores
 from ..engine.tasks import kept_programs
 from .parcels import Parcel, pack, unpack
-from .ray_cluster import cluster, import_ray, one_thread, private_ray
+from .ray_cluster import cluster, import_ray, one_thread, private_ray, started_here
 
 RETRIES = 4
 """How often a task is done again whose process was killed or whose machine was lost."""
@@ -170,10 +170,10 @@ def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterat
     - `as_on`: as for `RayExecutor`.
 
     !!! example
-        >>> from fedhsa.deploy.ray_executor import ray_executor
-        >>> def squares():
-        ...     with ray_executor("local") as executor:
-        ...         return list(executor.map(pow, [1, 2, 3], [2, 2, 2]))
+        >>> def best_step(problem, method):  # starting a Ray takes a few seconds
+        ...     with fedhsa.deploy.ray_executor() as executor:
+        ...         found = fedhsa.sweep(problem, method, {"step_size": [0.1, 0.2]}, rounds=9, executor=executor)
+        ...     return found.best
     """
     with contextlib.ExitStack() as stack:
         where, environment = "", {}
@@ -181,7 +181,7 @@ def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterat
         if cores is not None:
             where = f"of the cluster at {import_ray().get_runtime_context().gcs_address}"
         else:
-            cores, where = stack.enter_context(private_ray(count_cores())), "of this machine"
+            cores, where = stack.enter_context(private_ray(count_cores(), log_to_driver=False)), "of this machine"
             # What can be imported here can be imported there.
             environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
             environment |= {name.upper(): str(value) for name, value in kept_programs().items()}
@@ -191,15 +191,10 @@ def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterat
 
 
 def _join(stack: contextlib.ExitStack, address: str | None) -> float | None:
-    """The cores of a cluster; None where it is not asked for, by its address, and there is none."""
-    if address == "local":
-        return None
-    try:
-        return stack.enter_context(cluster(address or "auto"))
-    except ConnectionError:
-        if address is not None:
-            raise
-        return None
+    """The cores of a cluster; None where there is none and none is asked for."""
+    if address is None:
+        address = "auto" if import_ray().is_initialized() else started_here()
+    return None if address in (None, "local") else stack.enter_context(cluster(address, log_to_driver=False))
 
 
 def perform(head: bytes, *arrays: np.ndarray) -> tuple[Any, ...]:

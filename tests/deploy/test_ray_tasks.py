@@ -21,7 +21,7 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.cli import main
-from fedhsa.deploy import ray_cluster, ray_executor
+from fedhsa.deploy import ray_cluster, ray_tasks
 from fedhsa.deploy.parcels import pack, unpack
 from fedhsa.engine import placement, tasks
 from fedhsa.experiments.run import lanes, presets
@@ -113,14 +113,14 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch):
     ray = FakeRay()
-    monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
+    monkeypatch.setattr(ray_tasks, "import_ray", lambda: ray)
     monkeypatch.setattr(placement, "_as_on", None)  # what tasks set is undone
     return ray
 
 
 def test_a_sweep_by_an_executor_is_the_same_and_what_fails_is_named_while_the_rest_is_finished(fake):
     expected = fh.sweep(PROBLEM, METHOD, OVER, **OPTIONS)
-    executor = ray_executor.RayExecutor(2)
+    executor = ray_tasks.RayExecutor(2)
     found = fh.sweep(PROBLEM, METHOD, OVER, executor=executor, **OPTIONS)
     assert found.complete
     assert found.rows() == expected.rows()
@@ -142,7 +142,7 @@ def test_a_comparison_by_an_executor_is_the_same_and_a_method_that_fails_is_name
     terms = {"samples": 8, "seeds": 2, "grid": 2, "tuning_seeds": 2}
     methods = [METHOD, fh.LocalSA(0.1, 2)]
     expected = fh.compare(PROBLEM, methods, **terms)
-    executor = ray_executor.RayExecutor(2)
+    executor = ray_tasks.RayExecutor(2)
     found = fh.compare(PROBLEM, methods, executor=executor, **terms)
     assert found.ranking == expected.ranking
     assert list(found.entries) == list(expected.entries)
@@ -154,9 +154,9 @@ def test_a_comparison_by_an_executor_is_the_same_and_a_method_that_fails_is_name
 
 
 def test_errors_come_back_as_they_were_with_the_traceback_as_a_note(fake):
-    executor = ray_executor.RayExecutor(1)
+    executor = ray_tasks.RayExecutor(1)
     error = executor.submit(json.loads, "[").exception()
-    assert isinstance(error, ray_executor.RemoteError)
+    assert isinstance(error, ray_tasks.RemoteError)
     assert "JSONDecodeError: Expecting value" in str(error)
     assert "Traceback" in error.__notes__[0]
     assert isinstance(executor.submit(int, "x").exception(), ValueError)
@@ -168,7 +168,7 @@ def test_errors_come_back_as_they_were_with_the_traceback_as_a_note(fake):
 
 
 def test_a_task_can_be_cancelled_while_it_runs(fake):
-    executor = ray_executor.RayExecutor(1)
+    executor = ray_tasks.RayExecutor(1)
     first, second = executor.submit(time.sleep, 0.2), executor.submit(time.sleep, 0.2)
     assert (first.running(), second.running()) == (True, False)
     executor.shutdown(wait=True, cancel_futures=True)
@@ -178,9 +178,9 @@ def test_a_task_can_be_cancelled_while_it_runs(fake):
 
 
 def test_a_node_with_other_code_or_versions_says_so(fake, monkeypatch):
-    executor = ray_executor.RayExecutor(1)
-    monkeypatch.setattr(ray_executor, "_facts", lambda: executor._about["facts"] | {"jax": "0.1"})
-    with pytest.raises(ray_executor.RemoteError, match=r"the node \S+ has jax 0.1 instead of .*Install the same"):
+    executor = ray_tasks.RayExecutor(1)
+    monkeypatch.setattr(ray_tasks, "_facts", lambda: executor._about["facts"] | {"jax": "0.1"})
+    with pytest.raises(ray_tasks.RemoteError, match=r"the node \S+ has jax 0.1 instead of .*Install the same"):
         executor.submit(abs, -1).result()
 
 
@@ -272,15 +272,14 @@ def test_a_comparison_on_ray_leaves_the_same_files(ray, tmp_path):
 
 @pytest.mark.slow
 def test_a_reproduction_on_ray_leaves_the_same_files_and_says_what_failed(ray, tmp_path, capsys):
-    options = ["--option", "num_agents=3", "dim=2", "step_size=0.02", "--rounds", "150"]
-    names = ["quadratic/noiseless", "nonconvex/noiseless"]
-    for folder, flag in ((tmp_path / "here", ["--workers", "2"]), (tmp_path / "there", ["--ray"])):
-        assert main(["reproduce", *names, *options, *flag, "--out", str(folder)]) == 0
-    assert files(tmp_path / "there") == files(tmp_path / "here")
-    capsys.readouterr()
-    assert main(["reproduce", *names, *options, "--ray", "--out", str(tmp_path / "there")]) == 0
+    options = ["--rounds", "150", "--option", "num_agents=3", "dim=2"]
+    names, here, there = ["quadratic/noiseless", "nonconvex/noiseless"], tmp_path / "here", tmp_path / "there"
+    code = main(["reproduce", *names, *options, "step_size=0.02", "--workers", "2", "--out", str(here)])
+    for _ in range(2):
+        assert main(["reproduce", *names, *options, "step_size=0.02", "--ray", "--out", str(there)]) == code
     assert capsys.readouterr().out.count("reused") == 2
-    assert main(["reproduce", *names, *options[:-3], "step_size=5.0", "--ray", "--out", str(tmp_path / "bad")]) == 1
+    assert files(there) == files(here)
+    assert main(["reproduce", *names, *options, "step_size=5.0", "--ray", "--out", str(tmp_path / "bad")]) == 1
     assert capsys.readouterr().err.count("Use a smaller `step_size`") == 2
 
 
