@@ -73,8 +73,8 @@ def local_steps(
 
 def first_operator(agent: AbstractAgent, theta: Theta, block: Block) -> Theta:
     """The operator on the first observation of a block."""
-    form = agent.form(block) if kernels.kernel_for("rank_one_operator") else None
-    if isinstance(form, kernels.RankOne):
+    form = agent.form(block) if kernels.in_use() else None
+    if form is not None:
         return kernels.first_operator(form, theta)
     return agent.operator(theta, agent.observe(theta, tree.take(block, 0)))
 

@@ -309,6 +309,17 @@ def _common_once(function: Callable, arguments: tuple) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda x: _for_each(x, width), replies, is_leaf=_is_common), memory
 
 
+def have_form(agents: AbstractAgent, algorithm: AbstractAlgorithm) -> bool:
+    """Whether the operators of a block of observations have a form that kernels know."""
+
+    def of_one_agent(agents):
+        agent, key = tree.take(agents, 0), jax.random.key(0)
+        _, block = agent.source.draw(jnp.broadcast_to(key, algorithm.block_length), agent.source.init(key))
+        return agent.form(block)
+
+    return bool(jax.tree.leaves(jax.eval_shape(of_one_agent, agents)))
+
+
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> int:
     """The memory one seed takes during a round: its states, keys and block, and the temporaries of a step."""
 

@@ -87,6 +87,8 @@ class Run:
         self.mesh = placement.make_mesh(self.num_agents, self.chunk, self.devices)
         # A kernel sees all agents and seeds at once; how several devices would share it out is not known to XLA.
         self.backend = kernels.backend_of(self.devices[0].platform) if self.mesh is None else None
+        if self.group < self.num_agents and not batch.have_form(self.agents, self.algorithm):
+            self.backend = None  # small groups of agents gain more than kernels that only move their chains would
         self.pool = ThreadPoolExecutor(placement.threads(self.devices))
         self.width = placement.width(self.num_agents, self.mesh)
         self.agents = self._spread(placement.padded(self.agents, self.width), "agents")

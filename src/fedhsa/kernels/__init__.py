@@ -15,6 +15,7 @@ from .forms import Affine as Affine
 from .forms import RankOne as RankOne
 from .fused import first_operator as first_operator
 from .fused import linear_walk as linear_walk
+from .fused import normal_walk as normal_walk
 from .fused import take_steps as take_steps
 from .fused import walk as walk
 from .plain import alias_draw as alias_draw

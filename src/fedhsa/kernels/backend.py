@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,8 +44,13 @@ def without() -> Iterator[None]:
 
 
 def backend_of(platform: str) -> str | None:
-    """The backend whose kernels run on this kind of device; None where the plain steps do."""
-    name = {"gpu": "triton", "cpu": "native"}.get(platform) if _wanted.get() else None
+    """The backend whose kernels run on this kind of device; None where the plain steps do.
+
+    `FEDHSA_KERNELS=off` in the environment makes everything run the plain steps.
+    """
+    if os.environ.get("FEDHSA_KERNELS") == "off" or not _wanted.get():
+        return None
+    name = {"gpu": "triton", "cpu": "native"}.get(platform)
     return name if name is not None and _module(name) is not None else None
 
 

@@ -32,6 +32,12 @@ def linear_walk(matrix: Any, scale: Any, noise: tuple, state: Any) -> tuple[Any,
     return _fused("linear_walk", plain.linear_walk, (matrix, scale, noise, state), own)
 
 
+def normal_walk(first: Any, second: Any, matrix: Any, scale: Any, state: Any) -> tuple[Any, Any]:
+    r"""The same with $\epsilon$ the standard normal numbers that the keys with these words make, `(H,)` each."""
+    arguments, own = (first, second, matrix, scale, state), (False, False, True, True, False)
+    return _fused("normal_walk", plain.normal_walk, arguments, own)
+
+
 def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: Any, start: int, stop: int) -> Any:
     r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for the observations from `start` to before `stop`.
 
@@ -47,8 +53,11 @@ def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: 
     return _fused("rank_one_steps", plain.rank_one_steps, (theta, shift, minus, eta, *arrays), own, **part)
 
 
-def first_operator(form: RankOne, theta: Any) -> Any:
+def first_operator(form: RankOne | Affine, theta: Any) -> Any:
     r"""$G(\theta, o_0)$."""
+    if isinstance(form, Affine):
+        own = (False, True, True, False, False)
+        return _fused("affine_operator", plain.affine_operator, (theta, *form), own)
     arrays, own = _rank_one(form, theta)
     return _fused("rank_one_operator", plain.rank_one_operator, (theta, *arrays), (False, *own))
 

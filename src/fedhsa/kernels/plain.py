@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from .._random import complex_normal, real_parts
 from .products import component_product
 
 
@@ -35,6 +36,17 @@ def linear_walk(matrix, scale, noise, state):
     return jax.lax.scan(lambda z, e: (matrix @ z + scale * e, z), state, noise)
 
 
+def normal_walk(first, second, matrix, scale, state):
+    r"""The states of $z' = Q z + \sigma \epsilon$, where each $\epsilon$ is the vector of normals of a key's words."""
+    count, keys = state.shape[-1], jnp.stack([first, second], axis=-1)
+
+    def normals(words):
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
+        return real_parts(complex_normal(key, (count + 1) // 2, state.dtype), count)
+
+    return linear_walk(matrix, scale, (jax.vmap(normals)(keys),), state)
+
+
 def rank_one_operator(theta, table, rows, weights, constant):
     """The operator of the form `RankOne` on the first observation."""
     first = jax.tree.map(lambda x: x[0] if x.ndim else x, (rows, weights, constant))
@@ -59,16 +71,23 @@ def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant, sta
     return jax.lax.scan(step, theta, some)[0]
 
 
+def affine_operator(theta, A, b, component, noise):
+    """The operator of the form `Affine` on the first observation."""
+    return _affine(theta, A, b, *jax.tree.map(lambda x: x[0], (component, noise)))
+
+
+def _affine(theta, A, b, component, noise):
+    moved = b[0] - A[0] @ theta if component is None else b[component] - component_product(A, component, theta)
+    return moved if noise is None else moved + noise
+
+
 def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
     """Local steps with an operator of the form `Affine`."""
     shift = shift if minus is None else shift - minus
 
     def step(theta, now):
-        component, noise = now
-        moved = b[0] - A[0] @ theta if component is None else b[component] - component_product(A, component, theta)
-        for term in (noise, shift):
-            moved = moved if term is None else moved + term
-        return theta + eta * moved, None
+        moved = _affine(theta, A, b, *now)
+        return theta + eta * (moved if shift is None else moved + shift), None
 
     some = jax.tree.map(lambda x: x[start:stop], (component, noise))
     return jax.lax.scan(step, theta, some, length=stop - start)[0]

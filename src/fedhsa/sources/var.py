@@ -74,6 +74,9 @@ class VAR1(AbstractSource):
         return self._move(state, self._noise(key)), state
 
     def draw(self, keys, state, /):
+        if kernels.kernel_for("normal_walk"):
+            first, second = jnp.moveaxis(jax.random.key_data(keys), -1, 0)
+            return kernels.normal_walk(first, second, self.transition, self.noise_std, state)
         if kernels.kernel_for("linear_walk"):
             noise = jax.vmap(self._noise)(keys)
             return kernels.linear_walk(self.transition, self.noise_std, (noise.real, noise.imag), state)
