@@ -136,7 +136,7 @@ def seconds(function: Callable, *arguments: Any) -> float:
 
 def sentence(row: dict) -> str:
     """One row as it is printed."""
-    text = f"{row['problem']}, {row['dtype']}, {row['seeds']} seed{'s' * (row['seeds'] > 1)}: {row['speed']:.3g} agent-steps a second"
+    text = f"{row['problem']}, {row['dtype']}, seeds {row['seeds']}: {row['speed']:.3g} agent-steps a second"
     if "plain" in row:
         text += f", {row['speed'] / row['plain']:.2f} times the plain steps"
     if "bandwidth_share" in row:
