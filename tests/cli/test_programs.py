@@ -68,11 +68,13 @@ def test_a_program_is_compiled_once_and_found_again_with_the_same_numbers(cache,
     assert programs.folder().stat().st_mode & 0o077 == 0  # who can write programs can have them run
 
 
-def test_jax_is_afterwards_as_it_was(cache):
-    before = jax.config.values.copy()
+def test_processes_inherit_the_folder_and_afterwards_all_is_as_it_was(cache):
+    before, environment = jax.config.values.copy(), dict(os.environ)
     with programs.kept():
         assert jax.config.jax_compilation_cache_dir == str(programs.folder())
+        assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(programs.folder())
     assert jax.config.values == before
+    assert dict(os.environ) == environment
 
 
 def test_nothing_is_kept_where_it_is_not_wanted_or_the_user_has_a_cache_of_their_own(cache):

@@ -1,10 +1,8 @@
 """Compiled programs are kept on the disk, so that a command that was run before compiles nothing."""
 
 import contextlib
-import hashlib
 import os
 import pathlib
-import platform
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -20,8 +18,9 @@ PATIENCE = 10.0
 def kept(wanted: bool = True) -> Iterator[None]:
     """Inside the block, JAX looks for its programs in the user's cache folder, and leaves them there.
 
-    Nothing happens where the user has told JAX what to do, by `JAX_COMPILATION_CACHE_DIR` or
-    `JAX_ENABLE_COMPILATION_CACHE`. A folder that cannot be used is worth a warning, not an error.
+    So do processes that are started there. Nothing happens where the user has told JAX what to do, by
+    `JAX_COMPILATION_CACHE_DIR` or `JAX_ENABLE_COMPILATION_CACHE`. A folder that cannot be used is worth a warning, not
+    an error.
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache
@@ -38,21 +37,24 @@ def kept(wanted: bool = True) -> Iterator[None]:
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     before = {name: getattr(jax.config, name) for name in settings}
+    environment = {name: os.environ.get(name.upper()) for name in settings}
     try:
         for name, value in settings.items():
             jax.config.update(name, value)
+            os.environ[name.upper()] = str(value)
         compilation_cache.reset_cache()
         yield
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+            os.environ.pop(name.upper())
+        os.environ.update({name.upper(): value for name, value in environment.items() if value is not None})
         compilation_cache.reset_cache()
 
 
 def folder() -> pathlib.Path:
-    """Where programs are kept: one folder for each processor, as programs for one may not run on another."""
-    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(root, "fedhsa", f"programs-{_processor()}")
+    """Where programs are kept. JAX tells those for one kind of processor from those for another by their names."""
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "fedhsa", "programs")
 
 
 def _usable_folder() -> pathlib.Path | None:
@@ -67,16 +69,6 @@ def _usable_folder() -> pathlib.Path | None:
         )
         return None
     return path
-
-
-def _processor() -> str:
-    """A short name for what the processor can do; homes are often shared by machines that differ."""
-    words = [platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError):
-        first, *_ = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")
-        telling = ("model", "flags", "Features", "CPU part", "CPU variant")
-        words += [line for line in first.splitlines() if line.startswith(telling)]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
 
 def _prepare(path: pathlib.Path) -> None:
