@@ -35,7 +35,6 @@ class _Progress(NamedTuple):
     records: list[dict[str, np.ndarray]]
 
 
-@eqx.filter_jit
 def _begin(agents, algorithm, keys, theta, theta_star, record, num_agents, mesh):
     carry, values = batch.begin(agents, algorithm, keys, theta, theta_star, record, num_agents)
     return batch.shard_carry(carry, mesh), values
@@ -97,7 +96,8 @@ class Run:
         firsts = range(self.share.seeds.start, self.share.seeds.stop, self.chunk)
         self.keys = [self._make_keys(np.arange(first, first + self.chunk)) for first in firsts]
         common = (self.theta, self.theta_star, self.record, self.num_agents, self.mesh)
-        begun = [_begin(self.agents, self.algorithm, keys, *common) for keys in self.keys]
+        start = _compiled(_begin, self.devices[0].platform)
+        begun = [start(self.agents, self.algorithm, keys, *common) for keys in self.keys]
         carries, round = [carry for carry, _ in begun], 0
         self.timings["compile"] += time.perf_counter() - began
         if restored:
@@ -209,7 +209,7 @@ class Run:
             return jax.block_until_ready(self._program(chunk, records))
 
     def _program(self, chunk: int, records: int):
-        return _compiled(self.devices[0].platform)(
+        return _compiled(batch.advance, self.devices[0].platform)(
             self.agents,
             self.algorithm,
             self.keys[chunk],
@@ -281,7 +281,7 @@ def _swapped(values: Any) -> Any:
 
 
 @functools.cache
-def _compiled(platform: str) -> Callable:
-    """The compiled `batch.advance`, one per kind of device since their compilers take different options."""
+def _compiled(function: Callable, platform: str) -> Callable:
+    """The function compiled, once for each kind of device since their compilers take different options."""
     options: Any = {"compiler_options": placement.compiler_options(platform)}
-    return eqx.filter_jit(batch.advance, **options)
+    return eqx.filter_jit(function, **options)
