@@ -57,21 +57,24 @@ COMMANDS = {name: name for name in (*COMPUTING, "reproduce", "deploy")} | {"list
 """The commands and the modules that run them; only the one that is asked for is loaded."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; gives the exit code: 0, 1 failed, 2 wrong arguments, 130 interrupted."""
+def main(argv: Sequence[str] | None = None, **options: Any) -> int:
+    """Runs the command line; gives the exit code: 0, 1 failed, 2 wrong arguments, 130 interrupted.
+
+    What only another process can say goes to the command as `options`.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _show_warning
         try:
-            return _dispatch(arguments)
+            return _dispatch(arguments, options)
         except KeyboardInterrupt:
             return _say("Interrupted.", 130)
         except SystemExit as stop:  # tyro's, after `--help`
             return int(stop.code or 0)
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0
@@ -90,7 +93,7 @@ def _dispatch(arguments: list[str]) -> int:
             near = nearest(command, COMMANDS)
             raise UsageError(f"fedhsa has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
         if command in COMPUTING:
-            return _compute(command, rest, console)
+            return _compute(command, rest, console, options)
         return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
@@ -104,13 +107,13 @@ def _dispatch(arguments: list[str]) -> int:
         return _say(f"fedhsa: {error.strerror or error}{where}.", 1)
 
 
-def _compute(command: str, arguments: list[str], console: Any) -> int:
+def _compute(command: str, arguments: list[str], console: Any, options: dict[str, Any]) -> int:
     """Runs a command on a problem; help and mistakes do not wait for JAX."""
     from . import parsing, programs, settings
 
     given = parsing.parse(settings.COMMANDS[command], arguments)
     with programs.kept(given.cache):
-        return importlib.import_module(f".{command}", __name__).main(given, arguments, console)
+        return importlib.import_module(f".{command}", __name__).main(given, arguments, console, **options)
 
 
 def _say(message: object, code: int) -> int:

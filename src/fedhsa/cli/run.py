@@ -8,9 +8,10 @@ from rich.console import Console
 
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
+from ..engine.peers import Peers
 from ..outputs import FILES, manifest_head, read_manifest, write
 from ..problems import Problem
-from . import forecast
+from . import forecast, hosts
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
 from .errors import FailedRunError
@@ -18,9 +19,28 @@ from .output import INTERRUPTED, fits_in_memory, show, writable
 from .settings import RunSettings
 
 
-def main(settings: RunSettings, args: Sequence[str], console: Console) -> int:
-    """Runs the command with these settings, which the arguments say; gives the exit code."""
+def main(
+    settings: RunSettings, args: Sequence[str], console: Console, member: tuple[str, int, int] | None = None
+) -> int:
+    """Runs the command with these settings, which the arguments say; gives the exit code.
+
+    A process that `--hosts N` has started is told which `member` it is.
+    """
+    command = shlex.join(["fedhsa", "run", *args])
+    where = hosts.Place(*member, local_device=member[2]) if member else hosts.place(settings)
+    if isinstance(where, int):
+        return hosts.start(where, args)
+    with hosts.together(where, settings, command) as peers:
+        if peers.first:
+            return _run(settings, command, console, peers)
+        _help(settings, peers)
+        return 0
+
+
+def _run(settings: RunSettings, command: str, console: Console, peers: Peers) -> int:
+    """The whole command, for the one process that writes and shows what comes out."""
     if settings.resume and _already_done(settings):
+        peers.from_first(lambda: ([], []))
         console.print(f"This run is complete already: {settings.folder / 'curves.png'}")
         return 0
     problem = make_problem(settings)
@@ -29,12 +49,11 @@ def main(settings: RunSettings, args: Sequence[str], console: Console) -> int:
     for sentence in predicted.announce(settings):
         console.print(sentence, soft_wrap=True)
     started = datetime.datetime.now(datetime.UTC)
-    command = shlex.join(["fedhsa", "run", *args])
     with writable(settings.folder):
         checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
         if checkpoints is not None:
             checkpoints.start(settings.resume)
-        results = _simulate(problem, algorithms, settings, checkpoints)
+        results = _simulate(problem, algorithms, settings, checkpoints, peers)
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
             manifest = manifest_head(command, complete, started, settings.key, settings.plain())
@@ -60,17 +79,31 @@ def main(settings: RunSettings, args: Sequence[str], console: Console) -> int:
     return 0
 
 
+def _help(settings: RunSettings, peers: Peers) -> None:
+    """What the other processes do: simulate with the first, which says what is left to do."""
+    problem = make_problem(settings)
+    algorithms = make_algorithms(settings, problem)
+    checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
+    left, _ = peers.from_first(lambda: (None, []))
+    for name in left:
+        if not _simulate_one(problem, algorithms[name], settings, checkpoints, name).complete:
+            break
+
+
 def _simulate(
     problem: Problem,
     algorithms: Mapping[str, AbstractAlgorithm],
     settings: RunSettings,
     checkpoints: Checkpoints | None,
+    peers: Peers,
 ) -> dict[str, Result]:
     """Runs one algorithm after the other; Ctrl-C ends the list early."""
     results: dict[str, Result] = {}
+    found = {name: checkpoints.finished(name) if checkpoints else None for name in algorithms}
+    peers.from_first(lambda: ([name for name, result in found.items() if result is None], []))
     try:
         for name, algorithm in algorithms.items():
-            result = checkpoints.finished(name) if checkpoints else None
+            result = found[name]
             if result is None:
                 result = _simulate_one(problem, algorithm, settings, checkpoints, name)
             if result.complete and checkpoints:
@@ -100,7 +133,7 @@ def _simulate_one(
                 every=settings.every,
                 dtype=settings.dtype,
                 checkpoint=state,
-                resume=resuming,
+                resume=state is not None,  # where there is none, it begins
                 progress=None if settings.progress else False,
             )
     except ValueError as error:

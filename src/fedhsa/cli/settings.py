@@ -187,6 +187,14 @@ same settings as the flags (num_agents = 20); flags win over the file.
 
 Before it runs, a warning names what will diverge or cannot reach the target,
 where theory can tell within a second or two.
+
+Several processes share a run, with the same numbers as one:
+  fedhsa run --hosts 2                      two processes on this machine
+  fedhsa run --hosts node0:7654,node1       the same command on both machines;
+                                            the first one's port is free there
+  srun fedhsa run --hosts auto              in a job of SLURM; or mpirun
+
+The first one writes the files. With --checkpoint, any number can --resume.
 """
 
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
@@ -195,11 +203,30 @@ where theory can tell within a second or two.
     """Save the state to the output folder now and then."""
     resume: bool = False
     """Continue the same run from its checkpoints after a kill or Ctrl-C, and keep saving them."""
+    hosts: Annotated[str | None, tyro.conf.arg(metavar="N|NAME,...|auto", help_behavior_hint="")] = None
+    """Share the run: N processes here; one on each machine named; as SLURM, Open MPI or Kubernetes say."""
+    host_index: Annotated[int | None, tyro.conf.arg(metavar="I", help_behavior_hint="")] = None
+    """Which of the machines named this is, from 0, where their names do not tell."""
+    host_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0
+    """How long to wait for the other processes at the start."""
+
+    def _check_own(self) -> None:
+        super()._check_own()
+        check_number("host_timeout", self.host_timeout)
+        _check.number("host_timeout", self.host_timeout, above=0.0)
+        hosts = self.hosts
+        if hosts is not None and (not isinstance(hosts, str) or not all(hosts.split(",")) or hosts.strip("0") == ""):
+            raise UsageError(f"`hosts` must be a text like '2', 'node0,node1' or 'auto', got {hosts!r}.")
+        if self.host_index is not None:
+            _check.count("host_index", self.host_index, least=0)
+            if hosts is None or hosts == "auto" or hosts.isdecimal():
+                raise UsageError("`host_index` needs `hosts` with a name for every process, like node0,node1.")
 
     def numbers(self) -> dict[str, Any]:
         """The settings that determine the numbers: two runs that agree in them give the same curves."""
         elsewhere = ("target", "out", "config", "checkpoint", "resume", "progress", "cache")
-        return {name: value for name, value in self.plain().items() if name not in elsewhere}
+        found = {name: value for name, value in self.plain().items() if name not in elsewhere}
+        return {name: value for name, value in found.items() if not name.startswith("host")}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """Several processes, on one machine or many, that run one simulation: how they find each other."""
 
+import atexit
 import contextlib
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +34,7 @@ def join_processes(
 
     All of them call it before anything is computed, and then the same functions with the same arguments, and all get
     the same results. Seeds are divided among the processes, and agents where there are more processes than seeds. In a
-    job of SLURM, Open MPI or Kubernetes it needs no arguments.
+    job of SLURM, Open MPI or Kubernetes it needs no arguments. An error that ends one process ends the others.
 
     **Arguments:**
 
@@ -83,6 +85,7 @@ def join_processes(
         if "must be called before" in str(error):
             raise ValueError("`join_processes` must be called before JAX computes anything, and only once.") from error
         raise LostProcessError(f"The processes did not find each other: {error}") from error
+    _end_others_on_errors()
 
 
 def address(text: str) -> tuple[str, int]:
@@ -183,6 +186,28 @@ def _hear(connection: socket.socket, deadline: float) -> Any:
             line = lines.readline(2**16)
         return json.loads(line) if line.endswith(b"\n") else None
     return None
+
+
+def leave_at_once(code: int) -> None:
+    """Lets this process end, when it does, without waiting for the others, which notice then and end as well."""
+
+    def leave():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(leave)  # called before what JAX has registered, which waits for minutes
+
+
+def _end_others_on_errors() -> None:
+    report = sys.excepthook
+
+    def hook(kind, error, trace):
+        report(kind, error, trace)
+        leave_at_once(1)
+
+    sys.excepthook = hook
 
 
 def this_machine(names: Sequence[str]) -> list[int]:

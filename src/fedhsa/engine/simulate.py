@@ -17,6 +17,7 @@ from ..algorithms import AbstractAlgorithm, Cost, adapt, cost
 from ..problems import Problem
 from . import checkpoint as checkpoints
 from . import placement
+from .peers import lost_if_silent
 from .progress import ShowProgress, progress_bar
 from .record import Record, resolve
 from .result import Result
@@ -106,7 +107,7 @@ def simulate(
     def price() -> Cost:
         return cost(problem, algorithm)
 
-    with precision(dtype):
+    with precision(dtype), lost_if_silent():
         run = Run(problem, adapted, theta, as_key(key), seeds, every, dtype, recorders, devices)
         plan = {"rounds": rounds, "chunk": chunk, "checkpoint": [checkpoint is None, checkpoint_every, resume]}
         run.peers.same({**settings, **plan, "device": None})

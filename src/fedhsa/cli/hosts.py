@@ -1,0 +1,156 @@
+"""`fedhsa run --hosts`: processes that run one command together, started here or on each of several machines."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import IO, NamedTuple
+
+import jax
+
+from ..engine import LostProcessError, join_processes
+from ..engine.hosts import address, free_port, job_size, leave_at_once, this_machine
+from ..engine.peers import Peers
+from .errors import FailedRunError, UsageError
+from .settings import RunSettings
+
+GRACE = 20.0
+"""Seconds that the other processes have to end by themselves after one has failed."""
+
+
+class Place(NamedTuple):
+    """Which of several processes this one is."""
+
+    coordinator: str | None
+    """None where the job's environment says it all."""
+    count: int | None
+    index: int | None
+    local_device: int | None = None
+
+
+def place(settings: RunSettings) -> Place | int | None:
+    """What `--hosts` says: this process's place among others, how many to start here, or nothing."""
+    text = settings.hosts
+    if text is None:
+        if (tasks := job_size()) > 1:
+            warnings.warn(
+                f"This is one of {tasks} tasks of a job, and all of them run the same command by themselves. To share "
+                "the work, add `--hosts auto`.",
+                stacklevel=2,
+            )
+        return None
+    if text == "auto":
+        return Place(None, None, None)
+    if text.isdecimal():
+        return int(text)
+    names = text.split(",")
+    host, port = address(names[0])
+    index = settings.host_index
+    if index is None:
+        own = this_machine([host, *names[1:]])
+        if len(own) != 1:
+            found = "none" if not own else "several"
+            raise UsageError(f"`hosts`: {found} of {', '.join(names)} is this machine. Give each its `--host-index`.")
+        index = own[0]
+    if index >= len(names):
+        raise UsageError(
+            f"`host_index` counts from 0 and must be below {len(names)}, the number of hosts, got {index}."
+        )
+    return Place(f"{host}:{port}", len(names), index)
+
+
+@contextlib.contextmanager
+def together(where: Place | None, settings: RunSettings, command: str) -> Iterator[Peers]:
+    """Joins the other processes; an error in one of them ends all of them, each with a sentence."""
+    if where is None:
+        yield Peers(jax.local_devices())
+        return
+    _silence_native_code()
+    try:
+        join_processes(
+            where.coordinator,
+            where.count,
+            where.index,
+            timeout=settings.host_timeout,
+            local_device=where.local_device,
+        )
+        peers = Peers(jax.devices())
+        with peers.stop_together():
+            yield peers
+    except LostProcessError as error:
+        leave_at_once(1)
+        again = f"{command}{'' if settings.resume else ' --resume'}"
+        remedy = f" Continue with `{again}`, on any number of hosts." if settings.checkpoint or settings.resume else ""
+        raise FailedRunError(f"{error}{remedy}") from error
+    except BaseException as error:
+        leave_at_once(2 if isinstance(error, ValueError | UsageError) else 1)
+        raise
+
+
+def _silence_native_code() -> None:
+    """Lets only Python print on standard output, where the library that joins processes says that it has."""
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def start(count: int, arguments: Sequence[str]) -> int:
+    """Starts the processes on this machine, with cores of their own, and waits for them; gives the exit code."""
+    where = f"localhost:{free_port()}"
+    with contextlib.ExitStack() as files:
+        heard = [files.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
+        processes = [_start_one(where, count, i, arguments, heard[i]) for i in range(count)]
+        before = {
+            number: signal.signal(number, lambda number, _: _send(processes, number))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            failed = _wait(processes)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            _send(processes, signal.SIGKILL)
+            for process in processes:
+                process.wait()
+        if failed is None:
+            return 0
+        code = processes[failed].returncode
+        if code < 0:
+            print(f"fedhsa: process {failed} of {count} was ended by {signal.Signals(-code).name}.", file=sys.stderr)
+        elif failed > 0 and code != 130:  # what process 0 says is on the screen already
+            heard[failed].seek(0)
+            last = heard[failed].read().decode(errors="replace").strip().splitlines()[-1:]
+            print(f"fedhsa: process {failed} of {count} failed: {''.join(last)}", file=sys.stderr)
+        return 128 - code if code < 0 else code
+
+
+def _start_one(where: str, count: int, index: int, arguments: Sequence[str], heard: IO) -> subprocess.Popen:
+    command = [sys.executable, "-m", "fedhsa.cli.member", where, str(count), str(index), *arguments]
+    out = {} if index == 0 else {"stdout": subprocess.DEVNULL, "stderr": heard}
+    # They read their standard input to learn that this process is gone.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, **out)
+
+
+def _send(processes: Sequence[subprocess.Popen], number: int) -> None:
+    for process in processes:
+        process.send_signal(number)  # does nothing to one that has ended
+
+
+def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
+    """Waits for all; gives the first that failed, after which the others have a while to end by themselves."""
+    failed, deadline = None, float("inf")
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        ended = [i for i, process in enumerate(processes) if process.poll()]
+        if ended and failed is None:
+            # One that was killed is the reason why the others failed, though they may be noticed first.
+            failed, deadline = min(ended, key=lambda i: processes[i].returncode), time.monotonic() + GRACE
+    codes = [process.poll() for process in processes]
+    return failed if failed is not None else next((i for i, code in enumerate(codes) if code), None)
