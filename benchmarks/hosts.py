@@ -1,0 +1,155 @@
+"""How much faster two processes with a core each are than one process with one core, for seeds and for agents."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from machine import RESULTS, load, machine
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Runs the same simulations alone and in two processes, in turns, and writes hosts.json."""
+
+    seconds: float = 3.0
+    """how long each measurement should take for one process"""
+    repetitions: int = 7
+    """how often each is made; the best of each side counts, as others may be using the machine"""
+    quick: bool = False
+    """tiny problems and short measurements, to see whether everything works"""
+    out: Path = RESULTS
+    """the folder to write to"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One simulation: TD with twice as many states as features, as in the paper."""
+
+    name: str
+    num_agents: int
+    dim: int
+    seeds: int
+    local_steps: int = 10
+
+
+WORK = [
+    Work("seeds", num_agents=200, dim=50, seeds=32),
+    Work("agents", num_agents=2000, dim=50, seeds=1),
+    Work("few agents", num_agents=50, dim=10, seeds=1),
+]
+QUICK = [Work("seeds", 4, 3, 4, 2), Work("agents", 5, 3, 1, 2)]
+
+
+class Team:
+    """Processes that wait for work, each on a core of its own."""
+
+    def __init__(self, count: int, cores: list[int]):
+        from fedhsa.engine.hosts import free_port
+
+        where = f"localhost:{free_port()}"
+        command = [sys.executable, __file__, "--member", where, str(count)]
+        self.members = [
+            subprocess.Popen(
+                [*command, str(i), str(cores[i])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for i in range(count)
+        ]
+
+    def do(self, work: Work, rounds: int) -> dict[str, float]:
+        """The seconds that the slowest takes, and the processor seconds of all together."""
+        for member in self.members:
+            print(json.dumps([asdict(work), rounds]), file=member.stdin, flush=True)
+        said = [json.loads(next(line for line in member.stdout if line.startswith("{"))) for member in self.members]
+        return {"wall": max(s["wall"] for s in said), "cpu": sum(s["cpu"] for s in said)}
+
+    def end(self) -> None:
+        for member in self.members:
+            member.stdin.close()
+        for member in self.members:
+            member.wait()
+
+
+def member(where: str, count: int, index: int, core: int) -> None:
+    """What each process does: simulate what it is told, and say how long it took."""
+    os.sched_setaffinity(0, [core])
+    import fedhsa
+
+    if count > 1:
+        fedhsa.join_processes(where, count, index)
+    problems = {}
+    for line in sys.stdin:
+        fields, rounds = json.loads(line)
+        work = Work(**fields)
+        if work not in problems:
+            problems[work] = fedhsa.problems.td.random(work.num_agents, 2 * work.dim, work.dim)
+        algorithm = fedhsa.FedHSA(1e-4, local_steps=work.local_steps)
+        before, began = _processor_seconds(), time.perf_counter()
+        fedhsa.simulate(problems[work], algorithm, rounds=rounds, every=rounds // 10, seeds=work.seeds, progress=False)
+        said = {"wall": time.perf_counter() - began, "cpu": _processor_seconds() - before}
+        print(json.dumps(said), flush=True)
+
+
+def _processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(work: Work, teams: dict[str, Team], settings: Settings) -> dict:
+    rounds, seconds = 10, 0.0
+    for team in teams.values():
+        team.do(work, rounds)  # compiles
+    while seconds < settings.seconds / 4:
+        rounds *= 2
+        seconds = teams["one"].do(work, rounds)["wall"]
+    rounds = 10 * max(1, round(rounds * settings.seconds / seconds / 10))
+    for team in teams.values():
+        team.do(work, rounds)
+    taken = [{name: team.do(work, rounds) for name, team in teams.items()} for _ in range(settings.repetitions)]
+    best = {name: {kind: min(t[name][kind] for t in taken) for kind in ("wall", "cpu")} for name in teams}
+    return {
+        "work": asdict(work),
+        "rounds": rounds,
+        "efficiency": best["one"]["wall"] / (2 * best["two"]["wall"]),
+        "processor_efficiency": best["one"]["cpu"] / best["two"]["cpu"],
+        "best": best,
+        "all": taken,
+    }
+
+
+def main(settings: Settings) -> None:
+    if settings.quick:
+        settings = replace(settings, seconds=0.1, repetitions=2, out=settings.out / "quick")
+    console, where = Console(), machine()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SystemExit("Two processes with a core each need two cores.")
+    if where["load"] > 0.5:
+        console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
+    teams = {"one": Team(1, cores), "two": Team(2, cores)}
+    measured = [measure(work, teams, settings) for work in (QUICK if settings.quick else WORK)]
+    for team in teams.values():
+        team.end()
+    for m in measured:
+        console.print(
+            f"{m['work']['name']:12s} one {m['best']['one']['wall']:.2f} s, two {m['best']['two']['wall']:.2f} s: "
+            f"efficiency {m['efficiency']:.0%}; by processor time {m['processor_efficiency']:.0%}"
+        )
+    settings.out.mkdir(parents=True, exist_ok=True)
+    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": measured}
+    (settings.out / "hosts.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
+    console.print(f"Written: {settings.out / 'hosts.json'}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--member"]:
+        member(sys.argv[2], *map(int, sys.argv[3:]))
+    else:
+        main(tyro.cli(Settings))
