@@ -14,15 +14,20 @@ from rich.console import Console
 
 from machine import RESULTS, load, machine
 
+EVERY = 10
+"""Rounds between two records; another number would be another program."""
+
 
 @dataclass(frozen=True)
 class Settings:
     """Runs the same simulations alone and in two processes, in turns, and writes hosts.json."""
 
     seconds: float = 3.0
-    """how long each measurement should take for one process"""
+    """how long each measurement should take for one process, in processor time"""
     repetitions: int = 7
     """how often each is made; the best of each side counts, as others may be using the machine"""
+    only: tuple[str, ...] = ()
+    """names of some of the simulations, instead of all"""
     quick: bool = False
     """tiny problems and short measurements, to see whether everything works"""
     out: Path = RESULTS
@@ -38,14 +43,17 @@ class Work:
     dim: int
     seeds: int
     local_steps: int = 10
+    each: bool = False
+    """Whether every process has so many seeds, or all of them together."""
 
 
 WORK = [
-    Work("seeds", num_agents=200, dim=50, seeds=32),
-    Work("agents", num_agents=2000, dim=50, seeds=1),
-    Work("few agents", num_agents=50, dim=10, seeds=1),
+    Work("seeds, 32 each", num_agents=200, dim=50, seeds=32, each=True),
+    Work("seeds, 32 in all", num_agents=200, dim=50, seeds=32),
+    Work("agents, 1000", num_agents=1000, dim=50, seeds=1),
+    Work("agents, 50", num_agents=50, dim=10, seeds=1),
 ]
-QUICK = [Work("seeds", 4, 3, 4, 2), Work("agents", 5, 3, 1, 2)]
+QUICK = [Work("seeds each", 4, 3, 2, 2, each=True), Work("seeds", 4, 3, 4, 2), Work("agents", 5, 3, 1, 2)]
 
 
 class Team:
@@ -92,7 +100,8 @@ def member(where: str, count: int, index: int, core: int) -> None:
             problems[work] = fedhsa.problems.td.random(work.num_agents, 2 * work.dim, work.dim)
         algorithm = fedhsa.FedHSA(1e-4, local_steps=work.local_steps)
         before, began = _processor_seconds(), time.perf_counter()
-        fedhsa.simulate(problems[work], algorithm, rounds=rounds, every=rounds // 10, seeds=work.seeds, progress=False)
+        seeds = work.seeds * count if work.each else work.seeds
+        fedhsa.simulate(problems[work], algorithm, rounds=rounds, every=EVERY, seeds=seeds, progress=False)
         said = {"wall": time.perf_counter() - began, "cpu": _processor_seconds() - before}
         print(json.dumps(said), flush=True)
 
@@ -103,22 +112,23 @@ def _processor_seconds() -> float:
 
 
 def measure(work: Work, teams: dict[str, Team], settings: Settings) -> dict:
-    rounds, seconds = 10, 0.0
+    rounds, seconds = EVERY, 0.0
     for team in teams.values():
         team.do(work, rounds)  # compiles
     while seconds < settings.seconds / 4:
         rounds *= 2
-        seconds = teams["one"].do(work, rounds)["wall"]
-    rounds = 10 * max(1, round(rounds * settings.seconds / seconds / 10))
+        seconds = teams["one"].do(work, rounds)["cpu"]
+    rounds = EVERY * max(1, round(rounds * settings.seconds / seconds / EVERY))
     for team in teams.values():
         team.do(work, rounds)
     taken = [{name: team.do(work, rounds) for name, team in teams.items()} for _ in range(settings.repetitions)]
     best = {name: {kind: min(t[name][kind] for t in taken) for kind in ("wall", "cpu")} for name in teams}
+    gain = 2 if work.each else 1
     return {
         "work": asdict(work),
         "rounds": rounds,
-        "efficiency": best["one"]["wall"] / (2 * best["two"]["wall"]),
-        "processor_efficiency": best["one"]["cpu"] / best["two"]["cpu"],
+        "efficiency": gain * best["one"]["wall"] / (2 * best["two"]["wall"]),
+        "processor_efficiency": gain * best["one"]["cpu"] / best["two"]["cpu"],
         "best": best,
         "all": taken,
     }
@@ -134,14 +144,17 @@ def main(settings: Settings) -> None:
     if where["load"] > 0.5:
         console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
     teams = {"one": Team(1, cores), "two": Team(2, cores)}
-    measured = [measure(work, teams, settings) for work in (QUICK if settings.quick else WORK)]
-    for team in teams.values():
-        team.end()
-    for m in measured:
+    measured = []
+    for work in QUICK if settings.quick else WORK:
+        if settings.only and work.name not in settings.only:
+            continue
+        measured.append(m := measure(work, teams, settings))
         console.print(
-            f"{m['work']['name']:12s} one {m['best']['one']['wall']:.2f} s, two {m['best']['two']['wall']:.2f} s: "
+            f"{m['work']['name']:17s} one {m['best']['one']['wall']:.2f} s, two {m['best']['two']['wall']:.2f} s: "
             f"efficiency {m['efficiency']:.0%}; by processor time {m['processor_efficiency']:.0%}"
         )
+    for team in teams.values():
+        team.end()
     settings.out.mkdir(parents=True, exist_ok=True)
     report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": measured}
     (settings.out / "hosts.json").write_text(json.dumps(report, indent=2, default=str) + "\n")
