@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Var, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
@@ -17,6 +16,7 @@ from ..algorithms import AbstractAlgorithm, Exchange, Replies, Round
 from ..algorithms.base import checked_init, split
 from ..algorithms.play import Driver, play
 from ..problems import AbstractAgent
+from .common import Common, common_once, for_each, is_common
 from .record import is_float, take_snapshot
 
 # Arrays of agents have axes (agents, seeds, ...), those of the server (seeds, ...), blocks (agents, steps, seeds, ...).
@@ -148,8 +148,8 @@ def local(
 
     others = (numbers, memory, block, agent_keys, own)
     if kernels.in_use():
-        marked = jax.tree.map(lambda x: _Common(x[0]) if len(x) == 1 < len(numbers) else x, agents)
-        return _common_once(of_agent, (marked, *others))
+        marked = jax.tree.map(lambda x: Common(x[0]) if len(x) == 1 < len(numbers) else x, agents)
+        return common_once(of_agent, (marked, *others))
     # One agent's seeds are mapped inside: what belongs to the agent alone, like its features, is shared by all of them.
     return tree.over_agents(of_agent, group)(agents, *others)
 
@@ -187,7 +187,7 @@ def run_round(
     )
     if algorithm.memory_lasts:
         server, memory = play(algorithm, driver, carry.server, carry.memory)
-        memory = jax.tree.map(lambda x: _for_each(x, width), memory, is_leaf=_is_common)
+        memory = jax.tree.map(lambda x: for_each(x, width), memory, is_leaf=is_common)
     else:
         start = fresh_memory(algorithm, carry.server.theta[0], width, len(carry.failed))
         server, memory = play(algorithm, driver, carry.server, start)[0], ()
@@ -271,42 +271,6 @@ def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
         source=place(carry.source, per_agent),
         failed=place(carry.failed, per_seed),
     )
-
-
-class _Common(NamedTuple):
-    """What is the same for all agents, and so has no axis for them."""
-
-    value: Array
-
-
-def _is_common(value: Any) -> bool:
-    return isinstance(value, _Common)
-
-
-def _for_each(value: Any, count: int) -> Array:
-    return jnp.broadcast_to(value.value, (count, *value.value.shape)) if _is_common(value) else value
-
-
-def _common_once(function: Callable, arguments: tuple) -> tuple[PyTree, PyTree]:
-    """Like `tree.over_agents`, for replies and memories, but memories that do not depend on the agent are there once.
-
-    XLA sees to that by itself wherever it sees what is done with them. For a kernel, into which it does not see, it
-    would write out a copy for each agent.
-    """
-    leaves, structure = jax.tree.flatten(arguments, is_leaf=_is_common)
-    arrays, axes = [x.value if _is_common(x) else x for x in leaves], [None if _is_common(x) else 0 for x in leaves]
-    one = [x if axis is None else x[0] for x, axis in zip(arrays, axes, strict=True)]
-    traced, shapes = jax.make_jaxpr(lambda *x: function(*structure.unflatten(x)), return_shape=True)(*one)
-    own = {v for v, axis in zip(traced.jaxpr.invars, axes, strict=True) if axis == 0}
-    for equation in traced.jaxpr.eqns:
-        if any(isinstance(v, Var) and v in own for v in equation.invars):
-            own.update(equation.outvars)
-    out_axes = [0 if isinstance(v, Var) and v in own else None for v in traced.jaxpr.outvars]
-    results = jax.vmap(jaxpr_as_fun(traced), in_axes=axes, out_axes=out_axes)(*arrays)
-    marked = [x if axis == 0 else _Common(x) for x, axis in zip(results, out_axes, strict=True)]
-    replies, memory = jax.tree.unflatten(jax.tree.structure(shapes), marked)
-    width = next(x.shape[0] for x, axis in zip(arrays, axes, strict=True) if axis == 0)
-    return jax.tree.map(lambda x: _for_each(x, width), replies, is_leaf=_is_common), memory
 
 
 def have_form(agents: AbstractAgent, algorithm: AbstractAlgorithm) -> bool:

@@ -6,6 +6,7 @@ neighbouring threads read neighbouring words.
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -14,6 +15,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas
 
 from .plain import upper_word
+
+
+def _generation(device: Any) -> float:
+    try:
+        return float(device.compute_capability)
+    except (AttributeError, ValueError):  # not one of NVIDIA's
+        return 0.0
+
+
+OLDEST = 8.0
+"""The first generation of NVIDIA's GPUs that Triton and its products in float32 are made for (Ampere)."""
+if jax.default_backend() == "gpu" and _generation(jax.devices()[0]) < OLDEST:
+    raise ImportError("These kernels are for NVIDIA GPUs of compute capability 8.0 and newer.")
 
 COORDINATES = 128
 """What 32 threads work on together: little, so that many such groups fit and hide one another's waits."""
@@ -33,6 +47,8 @@ def walk(first, second, table, state):
     """`plain.walk` for all agents and seeds."""
     (_, K, H), S = first.shape, table.shape[-2]
     M = _agents(first, second, table, state)
+    if _too_large(table, (M, K, H)):
+        return None
 
     def kernel(first, second, table, state, states, following):
         agent, seeds, inside = _place(K, SEEDS)
@@ -67,6 +83,8 @@ def _rank_one(inputs, start, stop):
     """The parameters after these steps; without a step size, the operator at the first of them."""
     (_, K, d), M = inputs[0].shape, _agents(inputs)
     D = _power_of_two(d)
+    if _too_large(*jax.tree.leaves(inputs), (M, K, d)):
+        return None
     groups = 1 if stop - start > 1 else GROUPS
     block, warps = max(1, groups * COORDINATES // D), max(groups, min(8, D // COORDINATES))
 
@@ -117,7 +135,7 @@ def _rank_one(inputs, start, stop):
 def linear_walk(matrix, scale, noise, state):
     """`plain.linear_walk` for all agents and seeds."""
     (_, K, d), H, M = state.shape, noise[0].shape[2], _agents(matrix, noise, state)
-    if d > MOST_SMALL:
+    if d > MOST_SMALL or _too_large((M, K, H, d)):
         return None
     places = [(part, j) for part in range(len(noise)) for j in range(noise[part].shape[-1])]
 
@@ -149,7 +167,7 @@ def linear_walk(matrix, scale, noise, state):
 def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
     """`plain.affine_steps` for all agents and seeds, where there is one small matrix for each agent."""
     (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component, noise)
-    if d > MOST_SMALL or A.shape[-3] > 1:
+    if d > MOST_SMALL or A.shape[-3] > 1 or _too_large((M, K, d), *jax.tree.leaves(noise)):
         return None
 
     def kernel(inputs, out):
@@ -200,6 +218,11 @@ def _call(kernel, shapes, grid: tuple[int, int], warps: int) -> Any:
         compiler_params=pallas.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
     )
+
+
+def _too_large(*arrays) -> bool:
+    """Whether an array, or one of this shape, has more elements than Triton can number."""
+    return any(math.prod(x if isinstance(x, tuple) else x.shape) >= 2**31 for x in arrays)
 
 
 def _agents(*arrays) -> int:
