@@ -27,6 +27,7 @@ import numpy as np
 from .._version import versions
 from ..engine.placement import compute_as_on, count_cores
 from ..engine.tasks import kept_programs
+from ..kernels.backend import backend_of
 from .parcels import Parcel, pack, unpack
 from .ray_cluster import cluster, import_ray, one_thread, private_ray, started_here
 
@@ -66,7 +67,7 @@ class RayExecutor(concurrent.futures.Executor):
         self.cores, self.where = max(1, int(cores)), where
         self._ray = import_ray()
         # What changes last digits here changes them there, and each has one core.
-        variables = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
+        variables = {name: value for name, value in os.environ.items() if name.startswith(("FEDHSA_", "JAX_", "XLA_"))}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
         variables["XLA_FLAGS"] = one_thread(os.environ.get("XLA_FLAGS", ""))
         options = {"num_cpus": 1, "max_retries": RETRIES, "runtime_env": {"env_vars": variables | (environment or {})}}
@@ -218,7 +219,7 @@ def _opened(answer: tuple[Any, ...]) -> Any:
     if well:
         return unpack(Parcel(text, tuple(arrays)))
     failed = json.loads(text)
-    kind = getattr(builtins, failed["type"], None)
+    kind: Any = getattr(builtins, failed["type"], None)
     known = isinstance(kind, type) and issubclass(kind, Exception)
     error = kind(failed["words"]) if known else RemoteError(f"{failed['type']}: {failed['words']}")
     error.add_note(failed["traceback"])
@@ -233,11 +234,15 @@ def _check_same(facts: dict[str, str]) -> None:
             raise RemoteError(f"the node {socket.gethostname()} has {what}. Install the same on all nodes.")
 
 
-@functools.cache
 def _facts() -> dict[str, str]:
-    """The versions that numbers depend on, and a fingerprint of this package."""
-    code = hashlib.sha256()
+    """What numbers depend on: versions, who takes the local steps, and the code of this package."""
+    return {**versions(), "kernels": backend_of("cpu") or "off", "code": _code()}
+
+
+@functools.cache
+def _code() -> str:
+    found = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        code.update(str(path.relative_to(PACKAGE)).encode() + b"\0")
-        code.update(path.read_bytes())
-    return {**versions(), "code": code.hexdigest()}
+        found.update(str(path.relative_to(PACKAGE)).encode() + b"\0")
+        found.update(path.read_bytes())
+    return found.hexdigest()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-LARGEST = 8
-"""How many combinations an executor gets at once, at most."""
+LARGEST = 4
+"""How many combinations an executor gets at once, at most: what is under way when one stops is lost."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -159,20 +159,26 @@ def _share_out(
     found: dict[int, Result | str] = {}
     rounds = simulation["rounds"]
     with progress_bar("sweep", rounds * len(combinations), progress) as update:
+
+        def show(running: Any) -> None:
+            update(rounds * len(found))
+
         try:
-            for part, future in outcomes(executor, calls):
+            for part, future in outcomes(executor, calls, show):
                 error = future.exception()
                 if error is not None and not isinstance(error, Exception):
                     raise error
-                found |= zip(part, future.result() if error is None else [sentence(error)] * len(part), strict=True)
-                update(rounds * len(found))
+                came = future.result() if error is None else [sentence(error)] * len(part)
+                found.update(zip(part, came, strict=True))
         except KeyboardInterrupt:
             warnings.warn(f"Interrupted after {len(found)} of {len(combinations)} combinations.", stacklevel=3)
-    failures = tuple((combinations[i], found[i]) for i in sorted(found) if isinstance(found[i], str))
+    ordered = [(combinations[i], found[i]) for i in sorted(found)]
+    failures = tuple((settings, reason) for settings, reason in ordered if isinstance(reason, str))
     for settings, reason in failures:
         warnings.warn(f"{', '.join(f'{name} {value}' for name, value in settings.items())}: {reason}", stacklevel=3)
-    done = {i: found[i] for i in sorted(found) if isinstance(found[i], Result)}
-    return Sweep(tuple(combinations[i] for i in done), tuple(done.values()), len(done) == len(combinations), failures)
+    done = [(settings, result) for settings, result in ordered if isinstance(result, Result)]
+    settings, results = tuple(s for s, _ in done), tuple(result for _, result in done)
+    return Sweep(settings, results, len(done) == len(combinations), failures)
 
 
 def simulate_each(

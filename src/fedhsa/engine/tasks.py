@@ -72,11 +72,12 @@ def kept_programs() -> dict[str, Any]:
     """JAX's settings of where compiled programs are kept, for other processes to look there too; none for nowhere."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is None:
         return {}
     names = ("compilation_cache_dir", "compilation_cache_max_size", "persistent_cache_min_compile_time_secs")
     names = [f"jax_{name}" for name in (*names, "persistent_cache_min_entry_size_bytes")]
-    return {name: getattr(jax.config, name) for name in names}
+    return {name: getattr(config, name) for name in names}
 
 
 def sentence(error: BaseException) -> str:
