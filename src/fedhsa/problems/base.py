@@ -552,7 +552,8 @@ def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndar
 
 def _average(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
     """The average of `function(agents, theta)` over the agents, without keeping what it is for each of them."""
-    return sum(piece.sum(0) for piece in _pieces(function, agents, theta)) / tree.leading_axis(agents)
+    sums = [piece.sum(0) for piece in _pieces(function, agents, theta)]
+    return np.sum(sums, axis=0) / tree.leading_axis(agents)
 
 
 def _pieces(function: Callable, agents: AbstractAgent, theta: Any) -> Iterator[np.ndarray]:

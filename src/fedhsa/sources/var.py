@@ -60,15 +60,13 @@ class VAR1(AbstractSource):
         return lyapunov(self.transition, self.noise_std[..., None, None] ** 2 * np.eye(self.transition.shape[-1]))
 
     def sampled(self):
-        if self._factor is not None:
-            return self
-        return eqx.tree_at(lambda s: s._factor, self, covariance_factor(self.covariance), is_leaf=lambda x: x is None)
+        return eqx.tree_at(lambda s: s._factor, self, self._stationary_factor(), is_leaf=lambda x: x is None)
 
     def init(self, key, /):
         return self.sample(key) if self.start == "stationary" else jnp.zeros_like(self.transition[0])
 
     def sample(self, key, /):
-        return self.sampled()._factor @ self._real(self._noise(key))
+        return self._stationary_factor() @ self._real(self._noise(key))
 
     def step(self, key, state, /):
         return self._move(state, self._noise(key)), state
@@ -82,6 +80,9 @@ class VAR1(AbstractSource):
             return kernels.linear_walk(self.transition, self.noise_std, (noise.real, noise.imag), state)
         # Complex numbers until the last moment: split before the scan, each would be computed twice.
         return jax.lax.scan(lambda z, noise: (self._move(z, noise), z), state, jax.vmap(self._noise)(keys))
+
+    def _stationary_factor(self):
+        return covariance_factor(self.covariance) if self._factor is None else self._factor
 
     def _move(self, z, noise):
         return self.transition @ z + self.noise_std * self._real(noise)
