@@ -11,8 +11,10 @@ from ...plots import Curve
 from ...problems import Problem
 from ...sources import Silent
 from ...statistics import Estimate
+from ...theory import Prediction
 from .base import Outcome, Runner, Table
 from .checks import FAIL, Checks
+from .clock import phase
 from .foresight import doubt, foresee
 
 SETTLED = 1.02
@@ -46,7 +48,9 @@ def follow(
         raise ValueError("Without noise there is no floor to look at: use the experiment without noise instead.")
     result = runner.simulate(problem, algorithm, rounds=rounds, seeds=seeds, key=key, theta=theta)
     floor = prediction.floor
-    settled = prediction.rounds_to(SETTLED * floor, theta) if floor > 0 else None
+    with phase("predict"):
+        predicted = prediction.error(rounds, theta)
+        settled = _settled(prediction, predicted, theta) if floor > 0 else None
     facts: dict[str, Any] = {
         "basis": prediction.basis,
         "radius": prediction.spectral_radius,
@@ -57,7 +61,14 @@ def follow(
         "diverged": int((result.failed_round >= 0).sum()),
         "cost": result.cost._asdict(),
     }
-    return Followed(result.error, prediction.error(rounds, theta), result.theta, facts)
+    return Followed(result.error, predicted, result.theta, facts)
+
+
+def _settled(prediction: Prediction, predicted: np.ndarray, theta: Any) -> float:
+    """The first round with an error that counts as settled: one of those predicted, unless that is later."""
+    target = SETTLED * prediction.floor
+    near = predicted <= target
+    return int(np.argmax(near)) if near.any() else prediction.rounds_to(target, theta)
 
 
 def gather(traces: dict[str, Followed], facts: dict[str, Any]) -> Outcome:

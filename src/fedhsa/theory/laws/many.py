@@ -52,6 +52,8 @@ LARGE = 2 * 10**10
 """From how many operations a round on what agents know of the server's error is only its leading part."""
 PATH = 2 * 10**9
 """How many operations the rounds of a path may take that are followed one by one."""
+KEPT = 2**22
+"""Up to how many numbers the operators of all agents are kept."""
 SOME = 6
 """From so many agents a large problem gets its first guess."""
 VISITS = 60
@@ -411,6 +413,7 @@ class ManyAgentsLaw(AbstractLaw):
         kappa = found.correction if M > 1 and found.local_steps > 1 else 0.0
         self.rule, self.step_size = RoundRule(found.local_steps, found.server_step, kappa, M), found.step_size
         self.name, self.problem, self.law = type(algorithm).__name__, problem, law
+        self._open: dict[tuple[bytes, bytes], OpenAgents] = {}
         outcomes = S * S if law.pairs else S
         # Transitions share few directions; operators of states alone are whole matrices.
         self.work = 12.0 * M * found.local_steps * outcomes * d * (d if law.pairs else d * d)
@@ -715,6 +718,16 @@ class ManyAgentsLaw(AbstractLaw):
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _lay_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
+        """These agents; small problems keep all of theirs, which every round asks for."""
+        numbers = self.rule.M * self.law.num_outcomes * self.problem.dim * (1 if self.law.pairs else self.problem.dim)
+        if numbers > KEPT:
+            return self._laid_open(which, error)
+        key = which.tobytes(), error.tobytes()
+        if key not in self._open:
+            self._open[key] = self._laid_open(which, error)
+        return self._open[key]
+
+    def _laid_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
         pairs, chain, point = self.law.pairs, self.law.chain, self.problem.root + error
         with precision():  # which every thread has to ask for itself
             agents, at = tree.to_device((tree.take(self.problem.flat_agents, which), point), "float64")
