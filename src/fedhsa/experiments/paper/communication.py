@@ -40,11 +40,17 @@ class Communication(AbstractStudy):
 
     claim: ClassVar[int] = 10
     figure_size: ClassVar[tuple[float, float]] = (7.2, 4.2)
-    quick_settings: ClassVar[dict[str, Any]] = {"quadratic_rounds": 1250}
+    quick_settings: ClassVar[dict[str, Any]] = {
+        "quadratic_rounds": 1250,
+        "td": Instance("td", 40, {"num_states": 20, "dim": 10}),
+    }
 
     def seconds(self) -> float:
         steps = (self.quadratic.cost().step * self.quadratic_rounds, self.td.cost().step * self.td_rounds)
         return 10 + 2 * sum(steps) * self.local_steps * self.seeds
+
+    def programs(self):
+        return self.quadratic.programs(self.local_steps, self.seeds)
 
     def run(self, runner: Runner) -> Outcome:
         found, agents = {}, {}

@@ -19,8 +19,6 @@ from ..study.instance import Instance, repeated
 
 FLAT = 0.1
 """The largest slope that counts as none."""
-CURVE = 24
-"""How many points the predicted curve outside the condition has."""
 AXES = ("T", "H", "M")
 LOOKS = {
     "T": figures.Look("rounds", "#E69F00", "o"),
@@ -77,6 +75,8 @@ class Corollary(AbstractStudy):
     """In the end too many for the condition, however many rounds there are."""
     outside_seeds: int = 32
     """At most so many there."""
+    curve_points: int = 24
+    """How many points the predicted curve outside the condition has."""
 
     claim: ClassVar[int] = 6
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
@@ -88,6 +88,7 @@ class Corollary(AbstractStudy):
         "outside_rounds": 16,
         "outside_copies": (384,),
         "outside_seeds": 24,
+        "curve_points": 8,
     }
 
     def seconds(self) -> float:
@@ -105,7 +106,7 @@ class Corollary(AbstractStudy):
         arrays = self._measure(runner, cohort, known, points, self.seeds, "inside", 0)
         seeds = min(self.seeds, self.outside_seeds)
         arrays |= self._measure(runner, cohort, known, outside, seeds, "outside", len(points))
-        many = np.geomspace(cohort.num_agents, outside[-1].M, CURVE)
+        many = np.geomspace(cohort.num_agents, outside[-1].M, self.curve_points)
         curve = [_floor(cohort, known, outside[0]._replace(M=round(M))) for M in many]
         arrays |= {"curve/agents": many.round(), "curve/predicted": np.array(curve)}
         return Outcome(

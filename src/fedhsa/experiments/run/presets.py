@@ -261,7 +261,8 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 """What the quick version makes smaller in the figures; studies have quick settings of their own."""
 LEFT_OUT = (
-    *("nonconvex/noiseless", "nonconvex/markov", "nonconvex/agents", "td/noiseless", "td/agents", "td/slow"),
+    *("nonconvex/noiseless", "nonconvex/markov", "nonconvex/agents"),
+    *("td/noiseless", "td/agents", "td/slow", "td/alike"),
     *("finite-sum/noiseless", "finite-sum/markov", "finite-sum/agents", "speedup/cohort"),
 )
 """What the quick version does not run unless it is named: the rest suffices for all ten claims."""
