@@ -45,7 +45,7 @@ def by_parts(function: Callable[..., T], *arguments: Any, size: int) -> T:
         jax.tree.map(lambda all, part: all.__setitem__(some, part), whole, values)
 
     keep(first, begun)
-    with one_core_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
+    with one_core_each(), ThreadPoolExecutor(len(available_cores())) as pool:
         list(pool.map(lambda some: keep(some, of(some)), rest))
     return whole
 
@@ -139,6 +139,11 @@ def solve(A: Any, b: Any) -> Any:
 @jax.custom_batching.sequential_vmap
 def _solve_alone(A, b):
     return jnp.linalg.solve(A, b)
+
+
+def available_cores() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ examples:
     fedhsa sweep --over 'step_size=[0.005,0.01,0.02]' 'local_steps=[1,10]'
   what they will do, and which settings reach an error of 1e-4:
     fedhsa analyze quadratic --target 1e-4
-  the paper's claims, in a minute or two instead of seven:
+  the paper's claims, in one minute instead of five:
     fedhsa reproduce --quick
   a federation of three nodes on this machine:
     fedhsa deploy demo

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from .. import _check
 from .._check import nearest
+from .._linear import available_cores
 from .._version import versions
 from ..engine.tasks import workers
 from ..experiments.page.report import Report, machine
@@ -48,8 +49,8 @@ Reproduces the paper's experiments with many seeds and intervals, checks its
 claims by number, and writes one page.
 
 Examples:
-  fedhsa reproduce                          everything, nine to ten minutes
-  fedhsa reproduce --quick                  half of it, smaller, in a minute or two
+  fedhsa reproduce                          everything, about five minutes
+  fedhsa reproduce --quick                  half of it, smaller, in about a minute
   fedhsa reproduce quadratic/markov         Figure 2b alone
   fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
   fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
@@ -241,7 +242,7 @@ def _lanes(settings: ReproduceSettings, experiments: int, pool: Executor | None)
         return lanes.places(pool, min(settings.workers or workers(pool), experiments))
     if settings.device is not None or jax.default_backend() != "cpu":
         return lanes.threads(settings.workers or 2)  # an accelerator belongs to one process: one compiles, one computes
-    count = min(settings.workers or len(lanes.available_cores()), experiments)
+    count = min(settings.workers or len(available_cores()), experiments)
     return lanes.processes(count) if count > 1 else lanes.threads(1)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from .._linear import available_cores
 from .._types import Device
 
 GROUP_BYTES, GROUP_SEEDS = 2**16, 8
@@ -43,7 +44,7 @@ def threads(devices: Sequence[Device]) -> int:
 
 def count_cores() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has not
+    return len(available_cores())
 
 
 _as_on: int | None = None

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import jax
 
 from ... import _files
+from ..._linear import available_cores
 from ...engine.tasks import kept_programs
 
 LAST = "data.npz"
@@ -160,11 +161,6 @@ def processes(count: int) -> list[Lane]:
     """So many processes, among which the cores that this one may use are divided."""
     cores = available_cores()
     return [ProcessLane(cores[k::count]) for k in range(count)]
-
-
-def available_cores() -> list[int]:
-    """The numbers of the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
 
 
 @contextmanager

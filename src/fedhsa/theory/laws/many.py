@@ -21,7 +21,6 @@ out what two agents know together: products of both their states with the error.
 """
 
 import functools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from ... import tree
-from ..._linear import DOUBLINGS, one_core_each, spectral_radius, transpose
+from ..._linear import DOUBLINGS, available_cores, one_core_each, spectral_radius, transpose
 from ..._types import precision
 from ...algorithms import AbstractAlgorithm
 from ...problems import Problem
@@ -713,7 +712,7 @@ class ManyAgentsLaw(AbstractLaw):
         if self.work < PARALLEL:
             parts = [part(start) for start in starts]
         else:
-            with ThreadPoolExecutor(os.cpu_count() or 1) as pool, one_core_each():
+            with ThreadPoolExecutor(len(available_cores())) as pool, one_core_each():
                 parts = list(pool.map(part, starts))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
