@@ -131,6 +131,13 @@ def test_a_simulation_compiles_its_start_and_its_rounds_and_a_new_step_size_noth
     assert programs == ["begin", "advance"]
 
 
+def test_a_state_that_depends_on_no_agent_compiles_nothing_more(caplog):
+    problem = fh.problems.quadratic.random(2, 3)  # its noise starts alike for everyone, wherever the agents are
+    with jax.log_compiles():
+        fh.simulate(problem, fh.LocalSA(0.1, 2), rounds=3, seeds=2)
+    assert re.findall(r"Finished XLA compilation of jit\(_*(\w+)\)", caplog.text) == ["begin", "advance"]
+
+
 def test_float32_gives_nearly_the_same_numbers_from_the_same_observations():
     problem = CASES["td"]().problem
     double = fh.simulate(problem, fh.FedHSA(0.05, 4), rounds=50, seeds=3)

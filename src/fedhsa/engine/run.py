@@ -98,7 +98,9 @@ class Run:
         common = (self.theta, self.theta_star, self.record, self.num_agents, self.mesh)
         start = _compiled(_begin, self.devices[0].platform)
         begun = [start(self.agents, self.algorithm, keys, *common) for keys in self.keys]
-        carries, round = [carry for carry, _ in begun], 0
+        # On the device by decree, as rounds leave it: else the first of them would be compiled for a state that is not.
+        carries = [carry if self.mesh else jax.device_put(carry, self.devices[0]) for carry, _ in begun]
+        round = 0
         self.timings["compile"] += time.perf_counter() - began
         if restored:
             whole = jax.tree.unflatten(jax.tree.structure(carries[0]), leaves)

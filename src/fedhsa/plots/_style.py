@@ -1,5 +1,6 @@
 """What all figures have in common: colours, sizes, dashes, and how they are written."""
 
+import io
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,19 @@ def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str]
             with _files.atomic(f"{os.fspath(path)}{suffix}") as file:
                 figure.savefig(file, format=suffix[1:], dpi=200, metadata=metadata[suffix])
         figure.set_layout_engine(engine)
+
+
+def rehearse() -> None:
+    """Draws a formula to nowhere: what the first figure of a process has to load and set up is there afterwards.
+
+    That takes a second, which a command has while its programs compile. Not while another thread draws.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure((1, 1))
+    figure.text(0.5, 0.5, r"a $\theta$")
+    for suffix in (".png", ".pdf"):
+        figure.savefig(io.BytesIO(), format=suffix[1:])
 
 
 def colours(names: list[str]) -> dict[str, str]:
