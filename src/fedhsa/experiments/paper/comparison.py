@@ -47,7 +47,7 @@ class Comparison(AbstractStudy):
         return 2 * (3 + problem.prediction + problem.step * self.local_steps * self.rounds * seeds) + problem.build
 
     def programs(self):
-        return self.instance.programs(self.local_steps, None if self.noiseless else self.seeds)
+        return self.instance.shape()
 
     def run(self, runner: Runner) -> Outcome:
         algorithms = self.algorithms()

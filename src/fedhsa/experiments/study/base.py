@@ -109,7 +109,7 @@ class AbstractStudy(abc.ABC):
         """How long it takes on two cores, roughly, with compilation."""
 
     def programs(self) -> Hashable:
-        """Equal for studies that compile the same programs: whoever runs one of them had best run the others too."""
+        """Equal for studies that share programs or problems: whoever runs one of them had best run the others too."""
         return self.name
 
     @abc.abstractmethod

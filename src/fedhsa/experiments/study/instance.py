@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..._linear import spectral_radius
@@ -61,13 +61,12 @@ class Instance:
         return {"family": self.family} | values | {"num_agents": self.num_agents, "key": self.key}
 
     def shape(self) -> tuple[Any, ...]:
-        """What the shapes of its arrays follow from: the family and every whole number, but for the key."""
+        """What the shapes of its arrays follow from: the family and every whole number, but for the key.
+
+        Studies of one shape share most of their programs, and often the problem itself.
+        """
         values = self.change("key", 0).settings()
         return self.family, *((name, value) for name, value in values.items() if type(value) is int)
-
-    def programs(self, local_steps: int, seeds: int | None) -> Hashable:
-        """What the programs of FedHSA and Local SA on it follow from; no `seeds` are those without noise."""
-        return "FedHSA and LocalSA", self.shape(), local_steps, seeds
 
     def change(self, name: str, value: Any) -> "Instance":
         """The same with one argument replaced."""
