@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedhsa import FedHSA, _arrays, simulate, tree
+from fedhsa._generate import balanced
 from fedhsa._linear import by_parts
 from fedhsa.problems import finite_sum, games, quadratic, td
 
@@ -55,6 +56,22 @@ def test_an_array_is_copied_once_and_then_never_again():
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, bool])
 def test_other_numbers_become_float64(dtype):
     np.testing.assert_array_equal(_arrays.own(np.ones((2, 2), dtype)), np.ones((2, 2)), strict=True)
+
+
+def test_a_balanced_matrix_is_the_limit_of_sinkhorns_sweeps_also_where_these_take_for_ever():
+    rng = np.random.default_rng(0)
+    R = rng.random((3, 6, 6))
+    swept = P = R + np.swapaxes(R, 1, 2)
+    for _ in range(300):
+        swept = swept / swept.sum(2, keepdims=True)
+        swept = swept / swept.sum(1, keepdims=True)
+    np.testing.assert_allclose(balanced(P), swept, atol=1e-13)
+    a, b, c = np.array([1.0, 1.9, 1e-6, 2.0]), np.array([1e-9, 1e-3, 1.0, 2.0]), np.array([2.0, 1e-5, 1e-6, 2.0])
+    pairs = np.moveaxis(np.array([[a, b], [b, c]]), 2, 0)
+    stay = np.sqrt(a * c) / (np.sqrt(a * c) + b)  # by hand: both columns keep the ratio ac / b^2
+    np.testing.assert_allclose(balanced(pairs)[:, 0, 0], stay, atol=1e-13)
+    R = rng.random((200, 4, 4)) ** 9  # from hardly anything to 1
+    assert abs(balanced(R + np.swapaxes(R, 1, 2)).sum(2) - 1).max() < 1e-12
 
 
 BUILDERS = {

@@ -19,6 +19,10 @@ drawn. Two arrays from one generator would break that: a second one needs a name
 """
 
 
+NEWTON_STEPS = 100
+"""Five to ten are enough, but rounding may keep a large matrix from ever being balanced to the last digit."""
+
+
 def per_agent(draw: Draw, name: str, num_agents: int, key: SeedLike) -> np.ndarray:
     """One draw for each agent: agent `i` depends on `key`, `name` and `i` alone, so more agents extend a problem."""
     return blend(draw, name, num_agents, 1.0, key)
@@ -74,20 +78,32 @@ def dense_kernel(states: int) -> Draw:
 
 
 def doubly_stochastic_kernel(states: int) -> Draw:
-    """A symmetric positive matrix balanced by Sinkhorn sweeps, so that the stationary law is uniform."""
+    """A symmetric positive matrix, balanced so that the stationary law is uniform."""
 
     def draw(rng, count):
         P = rng.random((count, states, states))
-        P = P + np.swapaxes(P, 1, 2)
-        uneven = np.arange(count)  # each is swept as often as it needs, and not as often as its neighbours do
-        for _ in range(1000):
-            some = P[uneven]
-            some /= some.sum(2, keepdims=True)
-            some /= some.sum(1, keepdims=True)
-            P[uneven] = some
-            uneven = uneven[abs(some.sum(2) - 1).max(1) >= 1e-14]
-            if not len(uneven):
-                break
-        return P
+        return balanced(P + np.swapaxes(P, 1, 2))
 
     return draw
+
+
+def balanced(P: np.ndarray) -> np.ndarray:
+    r"""$D P D$ with the diagonal matrices $D$ that make the rows of symmetric positive `(n, S, S)` add up to 1.
+
+    The limit of Sinkhorn's sweeps, which need very many where a matrix is nearly diagonal. Here Newton's method
+    minimises the convex $\frac12 \sum_{ij} e^{y_i} P_{ij} e^{y_j} - \sum_i y_i$ with $D = e^y$.
+    """
+    found, left = np.empty_like(P), np.arange(len(P))
+    y = -np.log(P.sum(2)) / 2
+    for _ in range(NEWTON_STEPS):
+        scale = np.exp(y[left])
+        Q = scale[:, :, None] * P[left] * scale[:, None, :]
+        found[left] = Q
+        sums = Q.sum(2)
+        far = abs(sums - 1).max(1) >= 1e-14  # each goes on as long as it needs to, whatever its neighbours do
+        left, Q, sums = left[far], Q[far], sums[far]
+        if not len(left):
+            break
+        step = np.linalg.solve(Q + sums[:, None, :] * np.eye(P.shape[-1]), (sums - 1)[..., None])[..., 0]
+        y[left] -= step / np.maximum(1, abs(step).max(1, keepdims=True))
+    return found

@@ -75,7 +75,7 @@ def random(
     r"""The paper's random finite sum.
 
     $A_{ij}$ is a symmetric Gaussian matrix whose eigenvalues are moved linearly onto the interval `eigenvalues`,
-    $b_{ij} \sim N(0, I)$, and $P_i$ a symmetric positive matrix made doubly stochastic by Sinkhorn sweeps.
+    $b_{ij} \sim N(0, I)$, and $P_i$ a symmetric positive matrix balanced until it is doubly stochastic.
 
     **Arguments:**
 
