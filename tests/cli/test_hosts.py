@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ def test_wrong_hosts_end_with_one_sentence_and_code_two(arguments, message, tmp_
 def test_a_host_finds_its_own_name_and_how_many_there_are():
     assert place(RunSettings(hosts="node0,localhost,node2")) == Place("node0:7654", 3, 1)
     assert place(RunSettings(hosts="localhost:81,node1")) == Place("localhost:81", 2, 0)
+    assert place(RunSettings(hosts=f"node0,{socket.gethostname()}.domain")) == Place("node0:7654", 2, 1)
     assert place(RunSettings(hosts="a,b,c", host_index=2)) == Place("a:7654", 3, 2)
     assert place(RunSettings(hosts="3")) == 3
     assert place(RunSettings(hosts="auto")) == Place(None, None, None)

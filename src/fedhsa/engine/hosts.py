@@ -211,12 +211,11 @@ def _end_others_on_errors() -> None:
 
 
 def this_machine(names: Sequence[str]) -> list[int]:
-    """Which of these names are this machine's."""
-    own = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
-    own |= {name.partition(".")[0] for name in own}
+    """Which of these names or addresses are this machine's; of a name with a domain its first part decides."""
+    own = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
     with contextlib.suppress(OSError):
         own |= {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
-    return [i for i, name in enumerate(names) if name in own]
+    return [i for i, name in enumerate(names) if name in own or name.partition(".")[0] in own]
 
 
 def free_port() -> int:
