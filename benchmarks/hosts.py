@@ -75,12 +75,14 @@ class Team:
         """The seconds that the slowest takes, and the processor seconds of all together."""
         for member in self.members:
             print(json.dumps([asdict(work), rounds]), file=member.stdin, flush=True)
-        said = [json.loads(next(line for line in member.stdout if line.startswith("{"))) for member in self.members]
+        lines = [next(line for line in member.stdout or () if line.startswith("{")) for member in self.members]
+        said = [json.loads(line) for line in lines]
         return {"wall": max(s["wall"] for s in said), "cpu": sum(s["cpu"] for s in said)}
 
     def end(self) -> None:
         for member in self.members:
-            member.stdin.close()
+            if member.stdin:
+                member.stdin.close()
         for member in self.members:
             member.wait()
 

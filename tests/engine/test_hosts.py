@@ -100,7 +100,7 @@ def test_any_number_of_processes_resumes_a_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_that_diverge_in_one_process_stop_nobody_and_all_of_them_stop_everybody(tmp_path):
+def test_a_run_of_which_every_seed_diverges_ends_in_all_processes(tmp_path):
     far = {"theta": [1e11, 1e11, 1e11]}
     together(2, tmp_path, [task("FedHSA on TD", 2, 12, step_size=40.0, **far)])
     expected = fh.simulate(problem("td"), fh.FedHSA(40.0, 3), rounds=12, seeds=2, key=3, record=("theta",), **far)

@@ -1,6 +1,7 @@
 """`fedhsa run --hosts`: processes that run one command together, started here or on each of several machines."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import IO, NamedTuple
+from typing import IO
 
 import jax
 
@@ -23,7 +24,8 @@ GRACE = 20.0
 """Seconds that the other processes have to end by themselves after one has failed."""
 
 
-class Place(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Place:
     """Which of several processes this one is."""
 
     coordinator: str | None

@@ -57,8 +57,7 @@ def join_processes(
     if 0 < len(missing) < len(given):
         raise ValueError(f"{' and '.join(missing)} must be given as well, or none of `coordinator` and the others.")
     _check.number("timeout", timeout, above=0.0)
-    detected = coordinator is None or num_processes is None or index is None
-    if not detected:
+    if coordinator is not None and num_processes is not None and index is not None:
         _check.count("num_processes", num_processes)
         _check.count("index", index, least=0)
         if not index < num_processes:
@@ -75,7 +74,7 @@ def join_processes(
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except ValueError as error:
-        if not detected:
+        if coordinator is not None:
             raise
         raise ValueError(
             "No job of SLURM, Open MPI or Kubernetes was found in the environment. Start the processes with `srun` or "

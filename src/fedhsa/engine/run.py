@@ -79,8 +79,8 @@ class Run:
         if chunk is not None:
             _check.count("chunk", chunk)
         per_seed = batch.bytes_per_seed(self.agents, self.algorithm, self.theta, self.num_agents)
-        chunk = header.get("chunk") or chunk or placement.chunk_size(mine, per_seed, self.devices)
-        agreed = self.peers.numbers(min(mine, chunk))[:, 0]
+        wanted: int = header.get("chunk") or chunk or placement.chunk_size(mine, per_seed, self.devices)
+        agreed = self.peers.numbers(min(mine, wanted))[:, 0]
         self.chunk = int(min(agreed[self.share.processes])) if not self.peers.alone else int(agreed[0])
         self.group = placement.group_size(self.num_agents, self.chunk, self.theta.nbytes, self.devices)
         self.mesh = placement.make_mesh(self.num_agents, self.chunk, self.devices)
