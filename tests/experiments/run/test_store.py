@@ -93,10 +93,10 @@ def test_a_process_that_dies_is_an_error_with_a_reason_and_ctrl_c_is_left_to_its
     lane.stop()
 
 
-def answer(value, *, stopped):
+def answer(value):
     os.kill(os.getpid(), signal.SIGINT)
     if value < 0:
         os.kill(os.getpid(), -value)
     if value == 7:
         raise ValueError("seven")
-    return 2 * value if not stopped() else 0
+    return 2 * value

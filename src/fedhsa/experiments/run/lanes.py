@@ -6,6 +6,7 @@ import pathlib
 import signal
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +21,17 @@ from ... import _files
 from ..._linear import available_cores
 from ...engine.tasks import kept_programs
 
+LOOK = 0.2
+"""Seconds between two looks at whether the parent is still there."""
 LAST = "data.npz"
 """The file that says that all others are there."""
 
 
 class Lane(Protocol):
-    """Where one function runs at a time. It gets `stopped`, which says whether it should end."""
+    """Where one function runs at a time. In this process it gets `stopped`, which says whether it should end."""
 
     def submit(self, function: Callable, /, *arguments: Any) -> Future:
-        """Calls `function(*arguments, stopped=...)` when what came before is done."""
+        """Calls `function(*arguments)` when what came before is done."""
         ...
 
     def stop(self) -> None:
@@ -183,18 +186,22 @@ def _serve(pipe: Connection, parent: int, settings: dict[str, Any]) -> None:
         jax.config.update(name, value)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
     warnings.simplefilter("ignore")
-
-    def orphaned() -> bool:
-        return os.getppid() != parent
-
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     while True:
         try:
             function, arguments = pipe.recv()
         except EOFError:
             return
         try:
-            answer = function(*arguments, stopped=orphaned), None
+            answer = function(*arguments), None
         except Exception as error:
             error.add_note(traceback.format_exc())
             answer = None, error
         pipe.send(answer)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process soon after its parent, also if that was killed."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os._exit(1)
