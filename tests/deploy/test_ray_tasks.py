@@ -219,7 +219,7 @@ def ray():
         yield ray_cluster.import_ray()
 
 
-SWEEP = ["--num-agents", "3", "--dim", "2", "--seeds", "4", "--over", "step_size=[0.01,0.02,0.04]", "local_steps=[1,4]"]
+SWEEP = ["--num-agents", "3", "--dim", "5", "--seeds", "4", "--over", "step_size=[0.01,0.02,0.04]", "local_steps=[1,4]"]
 
 
 def files(folder: pathlib.Path, *without: str) -> dict[str, bytes]:
@@ -264,7 +264,7 @@ def test_a_sweep_on_ray_leaves_the_same_files_also_when_processes_are_killed(ray
 
 @pytest.mark.slow
 def test_a_comparison_on_ray_leaves_the_same_files(ray, tmp_path):
-    arguments = ["--num-agents", "3", "--dim", "2", "--samples", "400", "--seeds", "3", "--grid", "3"]
+    arguments = ["--num-agents", "3", "--dim", "5", "--samples", "400", "--seeds", "3", "--grid", "3"]
     for folder, flag in ((tmp_path / "here", []), (tmp_path / "there", ["--ray"])):
         assert main(["compare", *arguments, *flag, "--out", str(folder)]) == 0
     assert files(tmp_path / "there") == files(tmp_path / "here")

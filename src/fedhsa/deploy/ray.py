@@ -19,7 +19,7 @@ from ..engine.placement import count_cores
 from .missing import Missing
 from .outcome import carry_out, conduct
 from .plan import Plan
-from .ray_cluster import cluster, import_ray, one_thread, private_ray
+from .ray_cluster import cluster, import_ray, private_ray
 from .server import FederationError, Server
 from .site import Site
 from .store import Store
@@ -40,7 +40,7 @@ class SiteActor:
     """
 
     def __init__(self, given: bytes):
-        os.environ["XLA_FLAGS"] = one_thread(os.environ.get("XLA_FLAGS", ""))
+        _one_thread()
         facts = json.loads(given)
         state = pathlib.Path(facts["state"])
         if not state.parent.is_dir():
@@ -314,3 +314,11 @@ def _with_whole_path(plan: Plan) -> Plan:
         return plan
     path, _, function = plan.agent.rpartition(":")
     return dataclasses.replace(plan, agent=f"{pathlib.Path(path).resolve()}:{function}")
+
+
+def _one_thread() -> None:
+    """One thread for this process: its neighbours have the other cores."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        one = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        os.environ["XLA_FLAGS"] = f"{flags} {one}".strip()

@@ -30,13 +30,6 @@ def import_ray() -> Any:
         raise ModuleNotFoundError("Ray is not installed: pip install 'fedhsa[ray]'.") from error
 
 
-def one_thread(flags: str) -> str:
-    """XLA's flags for a process that has one core: its neighbours have the others."""
-    if "xla_cpu_multi_thread_eigen" in flags:
-        return flags
-    return f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
-
-
 @contextlib.contextmanager
 def cluster(address: str, log_to_driver: bool = True) -> Iterator[float]:
     """Joins a cluster and gives the number of its cores; leaves it as it was.

@@ -29,7 +29,7 @@ from ..engine.placement import compute_as_on, count_cores
 from ..engine.tasks import kept_programs
 from ..kernels.backend import backend_of
 from .parcels import Parcel, pack, unpack
-from .ray_cluster import cluster, import_ray, one_thread, private_ray, started_here
+from .ray_cluster import cluster, import_ray, private_ray, started_here
 
 RETRIES = 4
 """How often a task is done again whose process was killed or whose machine was lost."""
@@ -66,10 +66,10 @@ class RayExecutor(concurrent.futures.Executor):
             )
         self.cores, self.where = max(1, int(cores)), where
         self._ray = import_ray()
-        # What changes last digits here changes them there, and each has one core.
+        # What changes last digits here changes them there. That each has one core is no setting of XLA's: with its own
+        # for one thread it makes other programs, which round otherwise.
         variables = {name: value for name, value in os.environ.items() if name.startswith(("FEDHSA_", "JAX_", "XLA_"))}
         variables |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-        variables["XLA_FLAGS"] = one_thread(os.environ.get("XLA_FLAGS", ""))
         options = {"num_cpus": 1, "max_retries": RETRIES, "runtime_env": {"env_vars": variables | (environment or {})}}
         self._task = self._ray.remote(**options)(perform)
         self._about = {"facts": _facts(), "cores": as_on or count_cores()}
