@@ -27,6 +27,8 @@ POSITIONS = 2**32
 """How many places in a trajectory have random numbers of their own."""
 SEGMENT_SECONDS = 0.5
 """How long the compiled program runs before Python looks up, for progress, checkpoints and Ctrl-C."""
+SEGMENT_SECONDS_TOGETHER = 2.0
+"""The same where several processes wait for each other then: the shorter, the more they lose by small differences."""
 
 
 def simulate(
@@ -126,6 +128,7 @@ def simulate(
 def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: ShowProgress) -> bool:
     """Advances in segments until the end; gives False when interrupted on the way."""
     save_every, seconds_per_record = rounds, None
+    segment_seconds = SEGMENT_SECONDS if run.peers.alone else SEGMENT_SECONDS_TOGETHER
     if checkpoint is not None:
         save_every = max(checkpoint_every or rounds // 20, run.every) // run.every * run.every
 
@@ -145,7 +148,7 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
                 if seconds_per_record is None:
                     records = 1
                 else:
-                    records = max(1, min(records, int(SEGMENT_SECONDS / seconds_per_record)))
+                    records = max(1, min(records, int(segment_seconds / seconds_per_record)))
                 records, stop, all_diverged = run.agree(records, asked())
                 if stop:
                     raise KeyboardInterrupt
