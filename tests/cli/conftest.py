@@ -19,4 +19,5 @@ def unrendered(monkeypatch):
             pathlib.Path(f"{path}{suffix}").write_bytes(EMPTY[suffix])
 
     monkeypatch.setattr(plots, "save", save)
+    monkeypatch.setattr(plots, "rehearse", lambda: None)
     monkeypatch.setattr(store, "save", save)

@@ -20,6 +20,7 @@ def nothing_drawn(monkeypatch):
     """Without the figure, which takes longer than all the rest."""
     drawn = {}
     monkeypatch.setattr(outputs.plots, "save", lambda *_: None)
+    monkeypatch.setattr(outputs.plots, "rehearse", lambda: None)
     monkeypatch.setattr(outputs.plots, "curves", lambda *_, **options: drawn.update(options))
     return drawn
 

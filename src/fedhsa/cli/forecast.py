@@ -1,6 +1,7 @@
 """What theory says before and during a run: warnings, rounds to a target, and the predicted curves."""
 
 import concurrent.futures
+import contextlib
 import math
 import threading
 import warnings
@@ -46,6 +47,9 @@ class Forecast:
                 future.set_result(_predict(self.problem, self.algorithms[name]))
             except Exception as error:
                 future.set_exception(error)
+        for future in self.futures.values():
+            with contextlib.suppress(Exception), np.errstate(all="ignore"):
+                future.result().to_dict()  # the manifest asks for it, and a prediction remembers what takes long
 
     def predictions(self) -> dict[str, Prediction]:
         """The predictions by name, without those that take far longer than was expected."""

@@ -2,10 +2,12 @@
 
 import datetime
 import shlex
+import threading
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
+from .. import plots
 from ..algorithms import AbstractAlgorithm
 from ..engine import Result, simulate
 from ..engine.peers import Peers
@@ -53,9 +55,12 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
         checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
         if checkpoints is not None:
             checkpoints.start(settings.resume)
+        rehearsal = threading.Thread(target=plots.rehearse, daemon=True)
+        rehearsal.start()  # compiling leaves Python the time for it
         results = _simulate(problem, algorithms, settings, checkpoints, peers)
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
+            rehearsal.join()
             manifest = manifest_head(command, complete, started, settings.key, settings.plain())
             predictions = predicted.predictions()
             theory, label = forecast.curves(predictions, results)
