@@ -4,8 +4,10 @@ BIN := .venv/bin
 WORKERS ?= 2
 EXTRAS := test,lint,bench,flower,ray,privacy,gym,gymnax,data
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
+NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 
-.PHONY: help reproduce figures docs index test test-slow bench lint format constraints clean
+.PHONY: help native reproduce figures docs index test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -18,7 +20,11 @@ help:  ## show the targets
 
 .venv/ready: .venv/base  # all that tests need: Flower and Ray too, which reproducing the paper does not
 	$(INSTALL) '.[$(EXTRAS)]'
+	$(NATIVE) || echo 'Going on without fedhsa-native, which nothing needs: its own tests are skipped.'
 	@touch $@
+
+native: .venv/base  ## compile the kernels that make simulations on a CPU faster; nothing needs them
+	$(NATIVE)
 
 reproduce: .venv/base  ## run the main job: every figure and claim of the paper, on results/report.html
 	OPENBLAS_NUM_THREADS=1 $(BIN)/fedhsa reproduce  # two experiments run at once, each with its own core
@@ -28,7 +34,7 @@ figures:  ## copy the README's figures from results/, where `make reproduce` has
 	cp results/quadratic/agents/figure.png docs/figures/agents.png
 
 docs: .venv/ready  ## run the code of every page and write what it prints where the page shows it
-	$(BIN)/python tests/update_docs.py
+	FEDHSA_KERNELS=off $(BIN)/python tests/update_docs.py
 
 index: .venv/base  ## write down what `fedhsa list` shows, after a problem, an algorithm or an environment has changed
 	$(BIN)/python -m fedhsa.cli.index
@@ -64,4 +70,4 @@ constraints:  ## pin the newest versions that pass: makes constraints.txt anew f
 	rm -rf .venv-new
 
 clean:  ## remove everything that was generated
-	rm -rf .venv .venv-new results runs benchmarks/results dist build
+	rm -rf .venv .venv-new results runs benchmarks/results dist build native/_fedhsa_native/*.so

@@ -1,11 +1,13 @@
-"""How fast one agent-step of FedHSA is: a NumPy loop, a hand-written Numba kernel, and `fedhsa.simulate`."""
+"""How fast an agent-step of FedHSA is: NumPy, a hand-written Numba kernel, `simulate` without and with its kernels."""
 
+import contextlib
 import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tyro
@@ -15,7 +17,7 @@ from rich.table import Table
 import fedhsa
 import numba_kernel
 import numpy_loop
-from fedhsa import problems
+from fedhsa import kernels, problems
 from machine import RESULTS, cores, load, machine
 
 EVERY = 10
@@ -32,8 +34,11 @@ class Settings:
     """how often each measurement is made; medians are reported"""
     seeds: tuple[int, ...] = (1, 32)
     dtypes: tuple[str, ...] = ("float64", "float32")
+    problems: tuple[str, ...] = ("TD", "quadratic", "finite sum")
     local_steps: int = 10
     """H"""
+    clock: Literal["wall", "cpu"] = "wall"
+    """seconds that pass, or seconds of all cores together: these mean something on a busy machine too"""
     quick: bool = False
     """tiny problems and short measurements, to see whether everything works"""
     out: Path = RESULTS
@@ -80,25 +85,32 @@ def cases(quick: bool) -> list[Case]:
     ]
 
 
-def numpy_contender(case: Case, local_steps: int) -> Contender:
+KERNELS = (False, True) if kernels.backend_of("cpu") else (False,)
+"""Without them, and with them where they are installed."""
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def numpy_contender(case: Case, local_steps: int, clock: Callable[[], float]) -> Contender:
     rng = np.random.default_rng(0)
 
     def run(rounds, step_size):
-        began = time.perf_counter()
+        began = clock()
         case.loop(*case.arrays, step_size=step_size, local_steps=local_steps, rounds=rounds, rng=rng)
-        return time.perf_counter() - began
+        return clock() - began
 
     return Contender("numpy", 1, "float64", run)
 
 
-def numba_contender(case: Case, local_steps: int, seeds: int, dtype: str, threads: int) -> Contender:
+def numba_contender(
+    case: Case, local_steps: int, seeds: int, dtype: str, threads: int, clock: Callable[[], float]
+) -> Contender:
     options = {"local_steps": local_steps, "seeds": seeds, "dtype": dtype, "threads": threads}
     kernel = numba_kernel.kernel(case.problem, **options)
 
     def run(rounds, step_size):
-        began = time.perf_counter()
+        began = clock()
         theta = kernel(rounds, step_size)
-        seconds = time.perf_counter() - began
+        seconds = clock() - began
         if not np.isfinite(theta).all():
             raise RuntimeError(f"The Numba kernel diverged on {case.name}.")
         return seconds
@@ -106,17 +118,28 @@ def numba_contender(case: Case, local_steps: int, seeds: int, dtype: str, thread
     return Contender("numba", seeds, dtype, run, run(1, case.step_size), threads=threads)
 
 
-def simulate_contender(case: Case, local_steps: int, seeds: int, dtype: str) -> Contender:
+def simulate_contender(case: Case, local_steps: int, seeds: int, dtype: str, clock: str, fused: bool) -> Contender:
     def simulate(rounds, step_size):
         algorithm = fedhsa.FedHSA(step_size, local_steps=local_steps)
         options = {"rounds": rounds, "seeds": seeds, "every": EVERY, "dtype": dtype, "progress": False}
-        result = fedhsa.simulate(case.problem, algorithm, **options)
+        with contextlib.nullcontext() if fused else kernels.without():
+            result = fedhsa.simulate(case.problem, algorithm, **options)
         if (result.status != "ok").any():
             raise RuntimeError(f"`simulate` diverged on {case.name}: what is timed would not be the whole run.")
         return result.timings
 
+    def run(rounds, step_size):
+        if clock == "wall":
+            return simulate(rounds, step_size)["run"]
+        readings = [time.process_time()]
+        for count in (EVERY, EVERY + rounds):  # the first has all that is not a step
+            simulate(count, step_size)
+            readings.append(time.process_time())
+        start, middle, end = readings
+        return max(end - middle - (middle - start), 1e-6)
+
     compile_seconds = simulate(EVERY, case.step_size)["compile"]
-    return Contender("simulate", seeds, dtype, lambda *args: simulate(*args)["run"], compile_seconds, EVERY)
+    return Contender("native" if fused else "simulate", seeds, dtype, run, compile_seconds, EVERY)
 
 
 def seconds_per_round(contender: Contender, step_size: float, target: float) -> float:
@@ -129,12 +152,13 @@ def seconds_per_round(contender: Contender, step_size: float, target: float) -> 
 
 def measure(case: Case, settings: Settings) -> list[dict]:
     """Microseconds per agent-step of each contender; repetitions are interleaved, so noise hits all alike."""
-    H, thread_counts = settings.local_steps, {1} if settings.quick else {1, cores()}
-    contenders = [numpy_contender(case, H)]
+    H, name = settings.local_steps, settings.clock
+    thread_counts = {1} if settings.quick or name == "cpu" else {1, cores()}
+    contenders = [numpy_contender(case, H, CLOCKS[name])]
     for seeds in settings.seeds:
         for dtype in settings.dtypes:
-            contenders += [numba_contender(case, H, seeds, dtype, threads) for threads in thread_counts]
-            contenders.append(simulate_contender(case, H, seeds, dtype))
+            contenders += [numba_contender(case, H, seeds, dtype, threads, CLOCKS[name]) for threads in thread_counts]
+            contenders += [simulate_contender(case, H, seeds, dtype, name, fused) for fused in KERNELS]
     rounds = [plan_rounds(contender, case, settings) for contender in contenders]
     times: list[list[float]] = [[] for _ in contenders]
     for repetition in range(settings.repetitions):
@@ -165,37 +189,49 @@ def plan_rounds(contender: Contender, case: Case, settings: Settings) -> int:
     return contender.round_step * max(1, round(blocks))
 
 
-HEADINGS = ("problem", "seeds", "dtype", "a NumPy", "b Numba", "c fedhsa", "a/c", "c/b", "compile")
+HEADINGS = (
+    "problem",
+    "seeds",
+    "dtype",
+    "a NumPy",
+    "b Numba",
+    "c plain",
+    "d kernels",
+    "a/c",
+    "c/b",
+    "d/b",
+    "compile c, d",
+)
 
 
 def rows(measured: list[dict], settings: Settings) -> list[tuple[str, ...]]:
     """The table. The NumPy loop runs one seed in float64, and is compared with all."""
 
     def best(problem, method, seeds, dtype):
-        # The kernel runs on one core and on all: with little work in a round, threads just wait for each other.
+        # The Numba kernel runs on one core and on all: with little work in a round, threads just wait for each other.
         asked = (problem, method, seeds, dtype)
         found = [m for m in measured if (m["problem"], m["method"], m["seeds"], m["dtype"]) == asked]
-        return min(found, key=lambda m: m["microseconds"])
+        return min(found, key=lambda m: m["microseconds"], default=None)
 
     table = []
     for problem in dict.fromkeys(m["problem"] for m in measured):
         a = best(problem, "numpy", 1, "float64")["microseconds"]
         for seeds in settings.seeds:
             for dtype in settings.dtypes:
-                b, simulate = (
-                    best(problem, "numba", seeds, dtype)["microseconds"],
-                    best(problem, "simulate", seeds, dtype),
-                )
-                c = simulate["microseconds"]
-                numbers = (f"{a:.3g}", f"{b:.3g}", f"{c:.3g}", f"{a / c:.3g}", f"{c / b:.2f}")
-                table.append((problem, str(seeds), dtype, *numbers, f"{simulate['compile_seconds']:.1f} s"))
+                b, plain, fused = (best(problem, kind, seeds, dtype) for kind in ("numba", "simulate", "native"))
+                b, c, d = b["microseconds"], plain["microseconds"], fused and fused["microseconds"]
+                numbers = (f"{a:.3g}", f"{b:.3g}", f"{c:.3g}", f"{d:.3g}" if fused else "")
+                ratios = (f"{a / c:.3g}", f"{c / b:.2f}", f"{d / b:.2f}" if fused else "")
+                compiled = ", ".join(f"{one['compile_seconds']:.1f} s" for one in (plain, fused) if one)
+                table.append((problem, str(seeds), dtype, *numbers, *ratios, compiled))
     return table
 
 
 def markdown(table: list[tuple[str, ...]], where: dict) -> str:
-    lines = ["Microseconds per agent-step of FedHSA: one seed, one agent, one local step. Medians.", ""]
+    clock = "" if where["clock"] == "wall" else " Of all cores together, and the Numba kernel on one."
+    lines = [f"Microseconds per agent-step of FedHSA: one seed, one agent, one local step. Medians.{clock}", ""]
     lines += [f"{where['processor']}, {where['cores']} cores; load {where['load']:.1f} when started.", ""]
-    lines += ["| " + " | ".join(row) + " |" for row in (HEADINGS, ["---"] * 3 + ["---:"] * 6, *table)]
+    lines += ["| " + " | ".join(row) + " |" for row in (HEADINGS, ["---"] * 3 + ["---:"] * (len(HEADINGS) - 3), *table)]
     return "\n".join(lines) + "\n"
 
 
@@ -211,11 +247,11 @@ def show(table: list[tuple[str, ...]], console: Console) -> None:
 def main(settings: Settings) -> None:
     if settings.quick:
         settings = replace(settings, seconds=0.05, repetitions=2, dtypes=("float64",), out=settings.out / "quick")
-    console, where = Console(), machine()
-    if where["load"] > 0.5:
+    console, where = Console(), machine() | {"clock": settings.clock}
+    if where["load"] > 0.5 and settings.clock == "wall":
         console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
     measured = []
-    for case in cases(settings.quick):
+    for case in (case for case in cases(settings.quick) if case.name in settings.problems):
         with console.status(case.name):
             measured += measure(case, settings)
     table = rows(measured, settings)

@@ -3,6 +3,8 @@
 import ctypes
 from pathlib import Path
 
+INTERFACE = 1
+"""Counts the changes of what the functions take and give: `fedhsa` uses only those it was written for."""
 TARGETS = ("fedhsa_walk", "fedhsa_normal_walk", "fedhsa_rank_one", "fedhsa_affine")
 """The functions, by the names under which XLA knows them."""
 

@@ -46,9 +46,7 @@ INLINE void threefry(uint32_t key_0, uint32_t key_1, uint32_t *x_0, uint32_t *x_
   static const int DISTANCE[2][4] = {{13, 15, 26, 6}, {17, 29, 16, 24}};
   const uint32_t key[3] = {key_0, key_1, key_0 ^ key_1 ^ 0x1BD11BDA};
   uint32_t a = *x_0 + key[0], b = *x_1 + key[1];
-#pragma unroll
   for (int block = 0; block < 5; block++) {
-#pragma unroll
     for (int i = 0; i < 4; i++) {
       const int distance = DISTANCE[block % 2][i];
       a += b;

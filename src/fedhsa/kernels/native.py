@@ -11,6 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+if _fedhsa_native.INTERFACE != 1:
+    raise ImportError(
+        f"`fedhsa-native` has interface {_fedhsa_native.INTERFACE}, not 1: build it again with `make native`."
+    )
 for _target in _fedhsa_native.TARGETS:
     jax.ffi.register_ffi_target(_target, jax.ffi.pycapsule(getattr(_fedhsa_native.library, _target)), platform="cpu")
 
