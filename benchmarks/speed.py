@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tyro
@@ -207,7 +207,7 @@ HEADINGS = (
 def rows(measured: list[dict], settings: Settings) -> list[tuple[str, ...]]:
     """The table. The NumPy loop runs one seed in float64, and is compared with all."""
 
-    def best(problem, method, seeds, dtype):
+    def best(problem, method, seeds, dtype) -> Any:
         # The Numba kernel runs on one core and on all: with little work in a round, threads just wait for each other.
         asked = (problem, method, seeds, dtype)
         found = [m for m in measured if (m["problem"], m["method"], m["seeds"], m["dtype"]) == asked]
@@ -248,8 +248,8 @@ def main(settings: Settings) -> None:
     if settings.quick:
         settings = replace(settings, seconds=0.05, repetitions=2, dtypes=("float64",), out=settings.out / "quick")
     console, where = Console(), machine() | {"clock": settings.clock}
-    if where["load"] > 0.5 and settings.clock == "wall":
-        console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
+    if (busy := load()) > 0.5 and settings.clock == "wall":
+        console.print(f"Something else is running (load {busy:.1f}): expect noise.", style="yellow")
     measured = []
     for case in (case for case in cases(settings.quick) if case.name in settings.problems):
         with console.status(case.name):

@@ -51,6 +51,7 @@ def test_chains_visit_the_states_that_their_words_and_tables_say(M, K, H, S, sha
     table[..., 1] %= S
     first, second = rng.integers(2**32, size=(2, M, K, H), dtype=np.uint32)
     state = rng.integers(S, size=(M, K), dtype=np.int32)
+    second[0, 0, 0] = table[0, state[0, 0], int(first[0, 0, 0]) * S >> 32, 0]  # the first word that does not keep
     states, following = np.empty((2, M, K, H), np.int32)
     for m, k in np.ndindex(M, K):
         s = state[m, k]
@@ -106,8 +107,8 @@ def test_affine_steps_are_those_of_a_loop(size, components, noisy, dtype):
     for m, k in np.ndindex(M, K):
         x = theta[0, k].astype(float)
         for h in range(H):
-            c = component[m, k, h] if components else 0
-            g = b[m, c] - A[m, c] @ x + (noise[m, k, h] if noisy else 0)
+            c = 0 if component is None else component[m, k, h]
+            g = b[m, c] - A[m, c] @ x + (0 if noise is None else noise[m, k, h])
             if h == 0:
                 first[m, k] = g
             else:
