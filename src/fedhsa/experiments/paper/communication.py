@@ -40,10 +40,7 @@ class Communication(AbstractStudy):
 
     claim: ClassVar[int] = 10
     figure_size: ClassVar[tuple[float, float]] = (7.2, 4.2)
-    quick_settings: ClassVar[dict[str, Any]] = {
-        "quadratic_rounds": 1250,
-        "td": Instance("td", 40, {"num_states": 20, "dim": 10}),
-    }
+    quick_settings: ClassVar[dict[str, Any]] = {"quadratic_rounds": 1250}
 
     def seconds(self) -> float:
         steps = (self.quadratic.cost().step * self.quadratic_rounds, self.td.cost().step * self.td_rounds)

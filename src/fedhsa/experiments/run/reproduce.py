@@ -82,7 +82,8 @@ def run(
             if again:
                 shutil.rmtree(store.unfinished(experiment, folder), ignore_errors=True)
             # Once here, for all threads: Python 3.11 cannot parse code in several of them at once.
-            store.fingerprint(experiment), code.digest(type(experiment).__module__)
+            store.fingerprint(experiment)
+            code.digest(type(experiment).__module__)
     if not waiting:
         return
     estimate, queue = _Clock(waiting), _Queue(waiting)

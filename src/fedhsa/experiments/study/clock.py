@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +20,7 @@ class Clock:
     """CPU seconds of this process by phase. Phases lie within one another, and each second counts for the innermost."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.programs = 0
         """How many programs were compiled, or found in a cache on disk."""
         self.compiling = 0.0
@@ -82,11 +82,11 @@ def phase(name: str) -> Iterator[None]:
         running.leave()
 
 
-def _heard(event: str, seconds: float, **_: Any) -> None:
+def _heard(event: str, duration_secs: float, **_: Any) -> None:
     running = _running.get()
     if running is not None and event == COMPILED:
         running.programs += 1
-        running.compiling += seconds
+        running.compiling += duration_secs
 
 
 jax.monitoring.register_event_duration_secs_listener(_heard)
