@@ -88,13 +88,16 @@ def test_ctrl_c_keeps_what_was_computed(tmp_path):
     same(full, resumed)
 
 
-def test_a_foreign_or_broken_checkpoint_is_refused(tmp_path):
+def test_a_foreign_or_broken_checkpoint_is_refused(monkeypatch, tmp_path):
     problem, path = CASES["quadratic"]().problem, tmp_path / "run.npz"
     fh.simulate(problem, fh.FedHSA(0.05, 4), rounds=4, seeds=3, checkpoint=path)
 
     def resume(algorithm=fh.FedHSA(0.05, 4), key=0):  # noqa: B008
         fh.simulate(problem, algorithm, rounds=8, seeds=3, checkpoint=path, resume=True, key=key)
 
+    with monkeypatch.context() as later, pytest.raises(ValueError, match=r"by another version of fedhsa"):
+        later.setattr(fh.engine.checkpoint, "LAYOUT", 3)
+        resume()
     for other in ({"algorithm": fh.FedHSA(0.06, 4)}, {"algorithm": fh.LocalSA(0.05, 4)}, {"key": 1}):
         with pytest.raises(ValueError, match=r"belongs to another run"):
             resume(**other)

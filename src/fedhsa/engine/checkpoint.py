@@ -11,6 +11,8 @@ from .. import _files
 from .peers import Peers
 
 KIND = "checkpoint"
+LAYOUT = 2
+"""Changes when what is saved is arranged in another way."""
 
 
 class Saved(NamedTuple):
@@ -29,13 +31,18 @@ def write(path: str | os.PathLike, saved: Saved, fingerprint: str) -> None:
     """Writes the checkpoint, whole or not at all."""
     arrays = {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.state))}
     arrays |= {f"record/{name}": value for name, value in saved.records.items()}
-    header = {"kind": KIND, "fingerprint": fingerprint, "round": saved.round, "chunk": saved.chunk}
+    header = {"kind": KIND, "layout": LAYOUT, "fingerprint": fingerprint, "round": saved.round, "chunk": saved.chunk}
     _files.write_arrays(path, arrays, header)
 
 
 def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], list[np.ndarray], dict[str, np.ndarray]]:
     """The header, the leaves of the state and the records; raises if it is that of another run."""
     arrays, header = _files.read_arrays(path, KIND)
+    if header.get("layout") != LAYOUT:
+        raise ValueError(
+            f"The checkpoint {os.fspath(path)!r} was written by another version of fedhsa, which arranged it otherwise. "
+            "Finish the run with that version, or name another file."
+        )
     if header["fingerprint"] != fingerprint:
         raise ValueError(
             f"The checkpoint {os.fspath(path)!r} belongs to another run: its problem, algorithm, key, seeds, start, "
