@@ -95,9 +95,10 @@ def test_a_foreign_or_broken_checkpoint_is_refused(monkeypatch, tmp_path):
     def resume(algorithm=fh.FedHSA(0.05, 4), key=0):  # noqa: B008
         fh.simulate(problem, algorithm, rounds=8, seeds=3, checkpoint=path, resume=True, key=key)
 
-    with monkeypatch.context() as later, pytest.raises(ValueError, match=r"by another version of fedhsa"):
-        later.setattr(fh.engine.checkpoint, "LAYOUT", 3)
+    monkeypatch.setattr(fh.engine.checkpoint, "LAYOUT", 3)
+    with pytest.raises(ValueError, match=r"by another version of fedhsa"):
         resume()
+    monkeypatch.undo()
     for other in ({"algorithm": fh.FedHSA(0.06, 4)}, {"algorithm": fh.LocalSA(0.05, 4)}, {"key": 1}):
         with pytest.raises(ValueError, match=r"belongs to another run"):
             resume(**other)

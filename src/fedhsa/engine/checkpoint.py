@@ -40,7 +40,7 @@ def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], lis
     arrays, header = _files.read_arrays(path, KIND)
     if header.get("layout") != LAYOUT:
         raise ValueError(
-            f"The checkpoint {os.fspath(path)!r} was written by another version of fedhsa, which arranged it otherwise. "
+            f"The checkpoint {os.fspath(path)!r} was written by another version of fedhsa, in another layout. "
             "Finish the run with that version, or name another file."
         )
     if header["fingerprint"] != fingerprint:
