@@ -49,7 +49,8 @@ class Forecast:
                 future.set_exception(error)
         for future in self.futures.values():
             with contextlib.suppress(Exception), np.errstate(all="ignore"):
-                future.result().to_dict()  # the manifest asks for it, and a prediction remembers what takes long
+                if (prediction := future.result()) is not None:
+                    prediction.to_dict()  # the manifest asks for it, and a prediction remembers what takes long
 
     def predictions(self) -> dict[str, Prediction]:
         """The predictions by name, without those that take far longer than was expected."""

@@ -25,8 +25,10 @@ def kept(wanted: bool = True) -> Iterator[None]:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    wanted = wanted and jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir is None
-    path = _usable_folder() if wanted else None
+    enabled, own = (
+        getattr(jax.config, f"jax_{name}") for name in ("enable_compilation_cache", "compilation_cache_dir")
+    )
+    path = _usable_folder() if wanted and enabled and own is None else None
     if path is None:
         yield
         return

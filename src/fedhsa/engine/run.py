@@ -60,7 +60,8 @@ class Run:
     ):
         self.agents = tree.agents_to_device(problem.flat_agents, dtype)
         self.algorithm = tree.to_device(algorithm, dtype)
-        self.problem, self.theta, root = problem, tree.to_device(theta, dtype), problem.theta_star
+        self.problem, root = problem, problem.theta_star
+        self.theta: Any = tree.to_device(theta, dtype)
         self.theta_star = tree.to_device(root, dtype)
         size = np.abs(theta).max() + (0.0 if root is None else np.abs(root).max())
         self.bound = tree.to_device(DIVERGED * (1 + size), dtype)
