@@ -70,7 +70,7 @@ class Saturation(AbstractStudy):
     """At the most agents."""
     local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)
     """At the most agents; each takes a compilation."""
-    samples: int = 3500
+    samples: int = 10500
     """Local steps of every agent that count, at `step_size`; smaller steps take more of them in proportion."""
 
     claim: ClassVar[int] = 8
@@ -78,7 +78,7 @@ class Saturation(AbstractStudy):
         "copies": (1, 32),
         "step_sweep": (0.1, 0.2),
         "local_step_sweep": (20, 80, 160),
-        "samples": 8000,
+        "samples": 24000,
     }
 
     def seconds(self) -> float:

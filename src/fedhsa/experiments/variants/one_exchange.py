@@ -65,7 +65,7 @@ class OneExchange(AbstractStudy):
     rounds: int = 1000
     """That count for a floor."""
     instance: Instance = dataclasses.field(
-        default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=8)
+        default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=33)
     )
     """A cohort with a slow chain and noise that multiplies, as in `saturation`."""
     copies: int = 64
