@@ -1,7 +1,7 @@
 """Federated stochastic approximation with Markovian data and heterogeneous agents.
 
 The names here are what one types daily. Each is loaded when it is first used, and JAX with the first of them: importing
-the package costs next to nothing.
+the package costs next to nothing, and the first use what importing used to cost.
 """
 
 import importlib
