@@ -61,7 +61,7 @@ class Extrapolation(AbstractStudy):
     source: str = "New here: Richardson-Romberg on FedHSA"
     seeds: int = 24
     instance: Instance = dataclasses.field(
-        default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=33)
+        default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=21)
     )
     """The cohort, that of `saturation`."""
     local_steps: int = 20
