@@ -63,7 +63,7 @@ class Extrapolation(AbstractStudy):
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=21)
     )
-    """The cohort, that of `saturation`."""
+    """The cohort, drawn like that of `saturation`, with another key."""
     local_steps: int = 20
     step_size: float = 0.1
     """The smaller of the two steps."""
@@ -267,8 +267,8 @@ class Extrapolation(AbstractStudy):
     def notes(self) -> list[str]:
         return [
             "Extrapolation on one Markovian trajectory is from Huo, Chen and Xie (2023, arXiv:2210.00953), for one "
-            "agent; `docs/extrapolation.md` derives what it does to FedHSA. The problem is that of `saturation`, "
-            "picked for its bias, and more agents are copies of one cohort with noise of their own.",
+            "agent; `docs/extrapolation.md` derives what it does to FedHSA. The problem is drawn like that of "
+            "`saturation` and picked for its bias, and more agents are copies of one cohort with noise of their own.",
             "Extrapolated floors are predicted by the bias at both steps, and by the plain variance times a ratio that "
             "is first order in the step.",
         ]
