@@ -71,7 +71,7 @@ class Extrapolation(AbstractStudy):
     """How often the cohort is there."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
     """Smaller steps at the most agents; half of `step_size` must be there."""
-    rounds: int = 600
+    rounds: int = 1800
     """That count, and that tail averages are over."""
 
     claim: ClassVar[int] = 22
