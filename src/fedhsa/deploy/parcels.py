@@ -39,7 +39,7 @@ def pack(value: Any, name: str = "value") -> Parcel:
     !!! example
         >>> parcel = pack({"algorithm": fedhsa.FedHSA(0.1, local_steps=5), "start": np.zeros(3)})
         >>> unpack(parcel)
-        {'algorithm': FedHSA(step_size=0.1, local_steps=5), 'start': array([0., 0., 0.])}
+        {'algorithm': FedHSA(step_size=0.1, local_steps=5, server_step=1.0), 'start': array([0., 0., 0.])}
         >>> pack([abs, lambda x: -x], "functions")
         Traceback (most recent call last):
         TypeError: `functions[1]` is <lambda>, which another process cannot import: ...

@@ -80,6 +80,9 @@ def rehearse() -> None:
     """Draws a formula to nowhere: what the first figure of a process has to load and set up is there afterwards.
 
     That takes a second, which a command has while its programs compile. Not while another thread draws.
+
+    !!! example
+        >>> rehearse()
     """
     from matplotlib.figure import Figure
 

@@ -78,7 +78,7 @@ def test_studies_that_share_programs_run_one_after_the_other_in_one_lane():
     queue = reproduce._Queue([presets.studies()[name] for name in names])
     here, there = lanes.ThreadLane(), lanes.ThreadLane()
     taken = [queue.take(lane).name for lane in (here, there, here, there, there)]
-    assert taken == ["td/slow", "quadratic/markov", "td/markov", "nonconvex/markov", "quadratic/noiseless"]
+    assert taken == ["td/slow", "nonconvex/markov", "td/markov", "quadratic/markov", "quadratic/noiseless"]
 
 
 def test_a_process_that_dies_is_an_error_with_a_reason_and_ctrl_c_is_left_to_its_parent():
