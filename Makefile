@@ -20,7 +20,6 @@ help:  ## show the targets
 
 .venv/ready: .venv/base  # all that tests need: Flower and Ray too, which reproducing the paper does not
 	$(INSTALL) '.[$(EXTRAS)]'
-	$(NATIVE) || echo 'Going on without fedhsa-native, which nothing needs: its own tests are skipped.'
 	@touch $@
 
 native: .venv/base  ## compile the kernels that make simulations on a CPU faster; nothing needs them
@@ -45,7 +44,7 @@ test: .venv/ready  ## run the tests
 test-slow: .venv/ready  ## run the long tests too, all of them on programs compiled as users have them
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-bench: .venv/ready  ## run the benchmarks, into benchmarks/results/
+bench: .venv/ready native  ## run the benchmarks, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/algorithms.py
 	$(BIN)/python benchmarks/scaling.py
