@@ -70,7 +70,7 @@ class Saturation(AbstractStudy):
     """At the most agents."""
     local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)
     """At the most agents; each takes a compilation."""
-    samples: int = 10500
+    samples: int = 12000
     """Local steps of every agent that count, at `step_size`; smaller steps take more of them in proportion."""
 
     claim: ClassVar[int] = 8
