@@ -49,7 +49,7 @@ Reproduces the paper's experiments with many seeds and intervals, checks its
 claims by number, and writes one page.
 
 Examples:
-  fedhsa reproduce                          everything, about five minutes
+  fedhsa reproduce                          everything, about six minutes
   fedhsa reproduce --quick                  half of it, smaller, in about a minute
   fedhsa reproduce quadratic/markov         Figure 2b alone
   fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
