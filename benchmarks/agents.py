@@ -122,7 +122,7 @@ def main(settings: Settings) -> None:
             # Beyond a few hundred agents the other revision finds no balanced kernel for some of the finite sum.
             sizes = {"quadratic": agents, "td": max(2, agents // 10), "finite-sum": max(2, min(agents // 10, 100))}
             for name, size in sizes.items():
-                sides = [measure(side, name, size) for side in (old, new)]
+                sides = [measure(side, name, size) for side in (old or new, new)]
                 before.append({"then": sides[0], "now": sides[1]})
     show(console, scaling, built, before)
     settings.out.mkdir(parents=True, exist_ok=True)

@@ -212,7 +212,7 @@ def test_the_predicted_error_falls_to_the_floor_whose_parts_are_drawn():
     root = quadratic().theta_star
     assert curve[0] == pytest.approx(root @ root)
     assert curve.min() <= 1.05 * prediction.floor  # where it may dip below: the mean passes its limit on the way
-    assert curve[-1] == pytest.approx(prediction.error_after(int(line(axes, "LocalSA").get_xdata()[-1])))
+    assert curve[-1] == pytest.approx(prediction.error_after(int(np.asarray(line(axes, "LocalSA").get_xdata())[-1])))
     levels = [np.asarray(line.get_ydata())[0] for line in axes.lines if len(np.asarray(line.get_ydata())) == 2]
     bias = prediction.bias @ prediction.bias
     np.testing.assert_allclose(levels, [prediction.floor, bias, prediction.noise_variance])

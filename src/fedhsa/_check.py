@@ -21,8 +21,9 @@ def traced(value: Any) -> bool:
     if value is None or isinstance(value, int | float | str | np.ndarray):
         return False  # the command line checks its settings, which are such, without waiting for JAX
     import jax
+    from jax.core import Tracer
 
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
 
 
 def not_traced(name: str, value: Any, reason: str) -> None:

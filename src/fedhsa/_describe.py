@@ -86,7 +86,7 @@ def _array_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes 
         yield np.ascontiguousarray(array[:1] if shared else array).reshape(-1).view(np.uint8).data  # without a copy
 
 
-def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     kind = type(value)
     if isinstance(value, enum.Enum):
         yield f"{_full_name(kind)} {value.name}".encode()
@@ -134,7 +134,7 @@ def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[byt
         yield from _object_words(value, path, seen)
 
 
-def _object_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _object_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     names = [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else None
     if names is None:
         slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
@@ -150,7 +150,7 @@ def _object_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes
         yield from _words(getattr(value, name, None), f"{path}.{name}", seen)
 
 
-def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     yield f"class {_full_name(value)}".encode()
     if _of_a_library(value):
         return
@@ -169,7 +169,7 @@ def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes
             yield from _words(member, f"{path}.{name}", seen)
 
 
-def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
     """Its code, its defaults, and the variables around it that it uses."""
     code, home = function.__code__, function.__globals__.get("__name__", "")
     library = _is_library(home.partition(".")[0])
@@ -185,7 +185,9 @@ def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any
         yield from _named_words(function.__globals__, _global_names(code), path, seen)
 
 
-def _named_words(values: Mapping[str, Any], names: set[str], path: str, seen: dict[int, Any]) -> Iterator[bytes]:
+def _named_words(
+    values: Mapping[str, Any], names: set[str], path: str, seen: dict[int, Any]
+) -> Iterator[bytes | memoryview]:
     """What code refers to by these names, also through modules of the user's, such as `settings.SCALE`."""
     for name in sorted(names.intersection(values)):
         value = values[name]

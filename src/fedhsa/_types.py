@@ -23,12 +23,17 @@ Device: TypeAlias = Any
 """A `jax.Device`, which JAX does not export as a type."""
 
 
+def matmul_precision() -> str | None:
+    """JAX's setting for products of matrices, where users or `precision` have made one."""
+    return jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+
+
 @contextlib.contextmanager
 def precision(dtype: str = "float64") -> Iterator[None]:
     """Computes in `dtype` inside the block, whatever the user's global JAX configuration is."""
     if dtype not in DTYPES:
         raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     # GPUs would multiply matrices of float32 in 10 bits, unless users have asked for that themselves.
-    products = jax.config.jax_default_matmul_precision or ("highest" if dtype == "float32" else None)
+    products = matmul_precision() or ("highest" if dtype == "float32" else None)
     with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision(products):
         yield

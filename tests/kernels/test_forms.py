@@ -37,6 +37,7 @@ def test_the_form_of_a_block_gives_the_operator_of_each_observation(name):
         _, block = agent.source.draw(keys, agent.source.init(jax.random.key(2)))
         theta = jax.random.normal(jax.random.key(3), (problem.dim,), "float64")
         form = agent.form(block)
+        assert form is not None
         for step in (0, 4):
             expected = agent.operator(theta, tree.take(block, step))
             if isinstance(form, Affine):

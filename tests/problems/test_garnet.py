@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa.environments._garnet import chain_of, normalised
+from fedhsa._generate import normalised
+from fedhsa.environments._garnet import chain_of
 from fedhsa.problems import garnet
 from fedhsa.sources.finite import closed_classes
 

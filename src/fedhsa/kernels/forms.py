@@ -1,8 +1,8 @@
 """The forms of an operator that kernels know: what it is on each of the observations of a block."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 
 class RankOne(NamedTuple):
@@ -11,22 +11,22 @@ class RankOne(NamedTuple):
     Temporal differences of all kinds with features in a table: the look-ups are all that depends on the observation.
     """
 
-    table: Float[Array, "S d"]
+    table: Float[Any, "S d"]
     """$U$."""
-    rows: tuple[Int[Array, " H"], ...]
+    rows: tuple[Int[Any, " H"], ...]
     """$i_j$."""
-    weights: tuple[Float[Array, "*H"], ...]
+    weights: tuple[Float[Any, "*H"], ...]
     """$w_j$, each one number or one for each observation."""
-    constant: Float[Array, " H"]
+    constant: Float[Any, " H"]
     """$c$."""
 
 
 class Affine(NamedTuple):
     r"""$G(\theta, o_\ell) = b_{c_\ell} - A_{c_\ell} \theta + z_\ell$."""
 
-    A: Float[Array, "N d d"]
-    b: Float[Array, "N d"]
-    component: Int[Array, " H"] | None = None
+    A: Float[Any, "N d d"]
+    b: Float[Any, "N d"]
+    component: Int[Any, " H"] | None = None
     """$c$; None where there is one component."""
-    noise: Float[Array, "H d"] | None = None
+    noise: Float[Any, "H d"] | None = None
     """$z$; None where there is none."""

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas
 
+from .._types import matmul_precision
 from .plain import upper_word
 
 
@@ -189,8 +190,8 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
         for i, value in enumerate(jax.lax.fori_loop(start, stop, step, theta)):
             _store(out.at[agent, i, seeds], value, inside)
 
-    theta, shift, minus, noise = (None if x is None else _seeds_last(x) for x in (theta, shift, minus, noise))
-    inputs = (theta, shift, minus, eta, A[:, 0], b[:, 0], noise)
+    shift, minus, noise = (None if x is None else _seeds_last(x) for x in (shift, minus, noise))
+    inputs = (_seeds_last(theta), shift, minus, eta, A[:, 0], b[:, 0], noise)
     return _seeds_second(_call(kernel, _shape((M, d, K), theta.dtype), (M, pl.cdiv(K, SEEDS)), 4)(inputs))
 
 
@@ -206,7 +207,7 @@ def component_products(A, component, theta):
 
 def _precision(dtype):
     """Float32 by three passes of the tensor cores, which lose nothing, unless users have chosen something else."""
-    as_chosen = interpret or dtype != jnp.float32 or jax.config.jax_default_matmul_precision != "highest"
+    as_chosen = interpret or dtype != jnp.float32 or matmul_precision() != "highest"
     return None if as_chosen else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
 
