@@ -42,6 +42,18 @@ def drawn(rng, dtype, *shape):
     return rng.normal(size=shape).astype(dtype)
 
 
+def by_loops(operator, theta, shift, minus, steps):
+    """Where all agents and seeds are after the steps from 1 on, and their operators at step 0."""
+    moved, first = np.empty((2, *minus.shape))
+    for m, k in np.ndindex(*minus.shape[:2]):
+        x = theta[0, k].astype(float)
+        first[m, k] = operator(x, m, k, 0)
+        for h in range(1, steps):
+            x = x + 0.05 * (operator(x, m, k, h) + shift[0, k] - minus[m, k])
+        moved[m, k] = x
+    return moved, first
+
+
 @pytest.mark.parametrize(
     ("M", "K", "H", "S", "shared"), [(3, 5, 4, 7, True), (40, 1, 3, 2, False), (2, 40, 2, 100, False)]
 )
@@ -72,17 +84,12 @@ def test_steps_of_rank_one_are_those_of_a_loop(size, dtype):
     rows = tuple(rng.integers(S, size=(M, K, H), dtype=np.int32) for _ in weights)
     w = tuple(drawn(rng, dtype, M) if kind == "a" else drawn(rng, dtype, M, K, H) for kind in weights)
     constant = drawn(rng, dtype, M, K, H)
-    moved, first = np.empty((2, M, K, d))
-    for m, k in np.ndindex(M, K):
-        x = theta[0, k].astype(float)
-        for h in range(H):
-            each = [(v[m] if v.ndim == 1 else v[m, k, h], table[m, r[m, k, h]]) for v, r in zip(w, rows, strict=True)]
-            g = (constant[m, k, h] + sum(v * (y @ x) for v, y in each)) * each[0][1]
-            if h == 0:
-                first[m, k] = g
-            else:
-                x = x + 0.05 * (g + shift[0, k] - minus[m, k])
-        moved[m, k] = x
+
+    def operator(x, m, k, h):
+        each = [(v[m] if v.ndim == 1 else v[m, k, h], table[m, r[m, k, h]]) for v, r in zip(w, rows, strict=True)]
+        return (constant[m, k, h] + sum(v * (y @ x) for v, y in each)) * each[0][1]
+
+    moved, first = by_loops(operator, theta, shift, minus, H)
     form = (table, rows, w, constant)
     for found in results(native.rank_one_steps, theta, shift, minus, eta, *form, start=1, stop=H):
         close(found, moved, dtype)
@@ -103,17 +110,12 @@ def test_affine_steps_are_those_of_a_loop(size, components, noisy, dtype):
     )
     component = rng.integers(N, size=(M, K, H), dtype=np.int32) if components else None
     noise = drawn(rng, dtype, M, K, H, d) if noisy else None
-    moved, first = np.empty((2, M, K, d))
-    for m, k in np.ndindex(M, K):
-        x = theta[0, k].astype(float)
-        for h in range(H):
-            c = 0 if component is None else component[m, k, h]
-            g = b[m, c] - A[m, c] @ x + (0 if noise is None else noise[m, k, h])
-            if h == 0:
-                first[m, k] = g
-            else:
-                x = x + 0.05 * (g + shift[0, k] - minus[m, k])
-        moved[m, k] = x
+
+    def operator(x, m, k, h):
+        c = 0 if component is None else component[m, k, h]
+        return b[m, c] - A[m, c] @ x + (0 if noise is None else noise[m, k, h])
+
+    moved, first = by_loops(operator, theta, shift, minus, H)
     form = (A, b, component, noise)
     for found in results(native.affine_steps, theta, shift, minus, eta, *form, start=1, stop=H):
         close(found, moved, dtype)
