@@ -44,7 +44,7 @@ def drawn(rng, dtype, *shape):
 
 def by_loops(operator, theta, shift, minus, steps):
     """Where all agents and seeds are after the steps from 1 on, and their operators at step 0."""
-    moved, first = np.empty((2, *minus.shape))
+    moved, first = np.empty(minus.shape), np.empty(minus.shape)
     for m, k in np.ndindex(*minus.shape[:2]):
         x = theta[0, k].astype(float)
         first[m, k] = operator(x, m, k, 0)
