@@ -170,7 +170,6 @@ def test_what_theory_rejects_is_a_sentence_in_its_place(said, document, monkeypa
     ("arguments", "words"),
     [
         (["quadratc"], "`problem` must be one of quadratic, .*'quadratc'. Did you mean 'quadratic'?"),
-        (["--problem", "td"], "takes the problem by its name alone, like `fedhsa analyze td`"),
         (["--target", "-1"], "`target` must be greater than 0.0, got -1.0"),
         (["--target", "small"], "`target` must be a number, got 'small'"),
         (

@@ -19,8 +19,9 @@ import fedhsa
 from fedhsa import statistics
 from fedhsa.cli import index, main
 from fedhsa.cli import run as run_module
+from fedhsa.cli.deploy_settings import COMMANDS as DEPLOY
 from fedhsa.cli.parsing import parse, read
-from fedhsa.cli.settings import RunSettings
+from fedhsa.cli.settings import COMMANDS, RunSettings
 from fedhsa.cli.usage import parse_option
 from fedhsa.environments import ENVIRONMENTS
 
@@ -283,7 +284,12 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["--algorithm", "SA"], "SA runs one agent alone, got a problem of 2"),
         (["--config", "nowhere.toml"], "`config`: cannot read 'nowhere.toml': No such file"),
         (["--roundz", "3"], "does not know the argument '--roundz'. Did you mean '--rounds'?"),
-        (["spare"], "does not know the argument 'spare'"),
+        (["spare"], "`problem` must be one of quadratic, .*got 'spare'"),
+        (["--problem", "td", "--problem", "garnet"], "fedhsa run takes one problem, got td and garnet. Keep one."),
+        (["--problem"], "`--problem` needs a name, like `--problem td`"),
+        (["--algorithm", "FedHSA", "td"], "`algorithm`: td is a problem. It comes first: `fedhsa run td ...`"),
+        (["--algorithm", "FedHSA", "--algorithm", "LocalSA"], "`--algorithm` was given twice"),
+        (["--option=b_level=1", "--option=noise_std=1"], "`--option` was given twice"),
     ],
 )
 def test_bad_input_is_rejected_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):
@@ -486,7 +492,23 @@ def test_help_teaches(capsys):
     for field in dataclasses.fields(RunSettings):
         assert "--" + field.name.replace("_", "-") in out
     assert "manifest.json" in out
-    assert "fedhsa run --problem td" in out
+    assert "fedhsa run td" in out
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "reproduce", *(f"deploy {name}" for name in DEPLOY)])
+def test_help_shows_no_default_that_is_nothing_and_no_type_that_is_pythons(capsys, command):
+    assert main([*command.split(), "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "(default: )" not in out
+    assert "None" not in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_problem_is_named_first_or_after_a_flag(command):
+    kind = COMMANDS[command]
+    for words in (["td"], ["td", "--dim", "3"], ["--problem", "td"], ["--dim", "3", "--problem=td"]):
+        assert parse(kind, words).problem == "td"
+    assert parse(kind, []).problem == "quadratic"
 
 
 def test_the_version_is_that_of_the_package(capsys):
@@ -506,7 +528,8 @@ import sys
 from fedhsa.cli import main
 heavy = {"jax", "scipy", "matplotlib", "equinox", "jaxtyping"}
 assert not heavy & sys.modules.keys()
-for words, code in (["--help"], 0), (["list"], 0), (["run", "--help"], 0), (["analyze", "--problem", "td"], 2):
+helps = [[*command.split(), "--help"] for command in "run,analyze,compare,sweep,deploy,deploy memory".split(",")]
+for words, code in (["--version"], 0), (["list"], 0), *((words, 0) for words in helps), (["run", "--rounds", "0"], 2):
     assert main(words) == code
     assert not heavy & sys.modules.keys(), (words, heavy & sys.modules.keys())
 """

@@ -31,11 +31,11 @@ examples:
   FedHSA and LocalSA on the paper's quadratic problem:
     fedhsa run
   the same on temporal-difference learning:
-    fedhsa run --problem td --num-agents 20 --step-size 0.05
+    fedhsa run td --num-agents 20 --step-size 0.05
   settings from a file, one of them replaced:
     fedhsa run --config examples/quadratic.toml --seeds 8
   which is best for temporal-difference learning, and by how much:
-    fedhsa compare --problem td --algorithm FedHSA LocalSA SynchronisedSA
+    fedhsa compare td --algorithm FedHSA LocalSA SynchronisedSA
   where its error ends at other steps and numbers of local steps:
     fedhsa sweep --over 'step_size=[0.005,0.01,0.02]' 'local_steps=[1,10]'
   what they will do, and which settings reach an error of 1e-4:
@@ -53,7 +53,7 @@ examples:
 results/report.html. Every command explains its settings with `--help`.
 """
 COMPUTING = ("run", "compare", "sweep", "analyze")
-COMMANDS = {name: name for name in (*COMPUTING, "reproduce", "deploy")} | {"list": "listing"}
+COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {"deploy": "deploy_commands", "list": "listing"}
 """The commands and the modules that run them; only the one that is asked for is loaded."""
 
 

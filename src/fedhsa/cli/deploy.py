@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Console
 
 from .. import deploy
-from .._check import nearest
 from ..deploy.events import PREFIX, sentence
 from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
@@ -26,34 +25,14 @@ from .deploy_settings import (
     RaySettings,
     StatusSettings,
 )
-from .errors import FailedRunError, UsageError
+from .errors import FailedRunError
 from .output import INTERRUPTED, writable
 from .parsing import parse, parse_flags
 from .screen import chart
 
-HELP = """\
-usage: fedhsa deploy COMMAND [OPTIONS]
-
-Runs an algorithm by messages between a server and agents that keep their data.
-
-commands:
-  demo    a real Flower federation on this machine, to try: two minutes
-  memory  everything in one process, optionally with faults: seconds
-  ray     agents divided among the processes of a cluster: thousands of rounds
-  flower  write or run a Flower app for your own federation
-  keys    make the certificates and keys of a federation
-  status  how far a run is, while it runs or afterwards
-
-Every command explains its settings with `--help`. docs/deploy.md leads from a
-laptop to three machines and to your own data.
-"""
-
 
 def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
-    if not args or args[0] in ("-h", "--help"):
-        print(HELP, end="")
-        return 0
+    """Runs the command with these arguments, the first its name; gives the exit code."""
     command, *rest = args
     commands: dict[str, Callable[[list[str], Console], int]] = {
         "demo": _demo,
@@ -63,9 +42,6 @@ def main(args: Sequence[str], console: Console) -> int:
         "keys": _keys,
         "status": _status,
     }
-    if command not in commands:
-        near = nearest(command, commands)
-        raise UsageError(f"fedhsa deploy has the commands {', '.join(commands)}, got {command!r}.{near}")
     try:
         return commands[command](rest, console)
     except (deploy.FederationError, deploy.BusyError) as error:

@@ -2,17 +2,18 @@
 
 import dataclasses
 import pathlib
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from .. import _check
 from .._check import DTYPES
-from ..deploy import Missing, Plan, Privacy
-from ..deploy.privacy import SETTINGS
 from .errors import UsageError
 from .settings import AbstractFlags, AbstractSettings, out_folder
 from .usage import check_name, check_number
+
+if TYPE_CHECKING:  # help does not wait for JAX
+    from ..deploy import Missing, Plan
 
 _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
@@ -58,6 +59,8 @@ class AbstractDeploySettings(AbstractSettings):
     """Continue from the checkpoint in the output folder."""
 
     def _check_own(self) -> None:
+        from ..deploy.privacy import SETTINGS, Privacy
+
         _check.count("rounds", self.rounds)
         check_name("dtype", self.dtype, DTYPES)
         if self.patience is not None:
@@ -77,6 +80,8 @@ class AbstractDeploySettings(AbstractSettings):
 
     def config_of_sites(self) -> dict[str, Any]:
         """The settings that sites get besides the plan, unless they have their own."""
+        from ..deploy.privacy import SETTINGS
+
         noise = {name: getattr(self, name) for name in SETTINGS}
         data = str(pathlib.Path(self.data).absolute()) if self.data and self._is_here(self.data) else self.data
         return {"data": data, **{name: value for name, value in noise.items() if value is not None}}
@@ -85,12 +90,16 @@ class AbstractDeploySettings(AbstractSettings):
         """Whether data are a file of this machine, which other processes then get with its absolute path."""
         return pathlib.Path(data.replace("{number}", "0")).exists()
 
-    def policy(self) -> Missing:
+    def policy(self) -> "Missing":
         """What to do about agents that do not answer."""
+        from ..deploy import Missing
+
         return Missing(self.missing, self.patience, self.at_least)
 
-    def plan(self) -> Plan:
+    def plan(self) -> "Plan":
         """What every site must know."""
+        from ..deploy import Plan
+
         names = {field.name for field in dataclasses.fields(Plan)} - {"algorithm", "step_size"}
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
         plan = Plan(**given, algorithm=self.algorithm[0], step_size=self.step_size[0])
@@ -308,3 +317,10 @@ Examples:
     """The output folder of the run. Default: the one in runs/deploy that changed last."""
     json: bool = False
     """Print JSON."""
+
+
+COMMANDS: dict[str, type[AbstractFlags]] = {
+    kind.command.split()[1]: kind
+    for kind in (DemoSettings, MemorySettings, RaySettings, FlowerSettings, KeysSettings, StatusSettings)
+}
+"""The settings of each command."""

@@ -24,7 +24,8 @@ F = TypeVar("F", bound=AbstractFlags)
 
 def parse(kind: type[S], args: Sequence[str]) -> S:
     """The settings of a command line: flags over the file that `--config` names over the defaults."""
-    settings = parse_flags(kind, args, kind())
+    args = _problem_first(kind, args)
+    settings = parse_flags(kind, args)
     if settings.config is not None:
         file = read(kind, settings.config)
         settings = parse_flags(kind, args, file)
@@ -67,8 +68,8 @@ def _names(kind: type[AbstractFlags]) -> list[str]:
     return [field.name.rstrip("_") for field in dataclasses.fields(kind)]
 
 
-def parse_flags(kind: type[F], args: Sequence[str], default: F) -> F:
-    """One pass of tyro, whose framed messages become one sentence."""
+def parse_flags(kind: type[F], args: Sequence[str], default: F | None = None) -> F:
+    """One pass of tyro, whose framed messages become one sentence; without a `default`, that of each field."""
     _check_flags(kind, args)
     stderr, prog = io.StringIO(), f"fedhsa {kind.command}"
     try:
@@ -78,7 +79,7 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F) -> F:
                 prog=prog,
                 description=textwrap.indent(kind.description, " "),  # tyro would join lines that begin with a letter
                 args=args,
-                default=default,
+                default=tyro.MISSING_NONPROP if default is None else default,  # help needs no checked settings
                 return_unknown_args=True,
                 registry=_registry(),
             )
@@ -95,18 +96,35 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     """Raises if a flag is unknown, before tyro sees it: its message would be about the problem instead."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
-    for flag in ("--option", "--over"):
-        if list(args).count(flag) > 1:  # the second would replace the first
-            raise UsageError(f"`{flag}` was given twice. Put everything after one: `{flag} FIRST=... SECOND=...`.")
     for word in args:
         flag = word.partition("=")[0]
-        if (name := flag.removeprefix("--")) != flag and name in kind.positional:
-            example = kind.positional[name]
-            raise UsageError(
-                f"fedhsa {kind.command} takes the {name} by its name alone, like `{example}`, not `{flag}`."
-            )
         if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:
             raise _unknown(kind, word)
+    lists = {f"--{field.name}" for field in dataclasses.fields(kind) if isinstance(field.default, tuple)}
+    given = [word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in args if word.startswith("--")]
+    for flag in {"--option", "--over", *lists}:
+        if given.count(flag) > 1:  # the second would replace the first
+            shown = flag.replace("_", "-")
+            words = "FIRST=... SECOND=..." if flag in ("--option", "--over") else "FIRST SECOND"
+            raise UsageError(f"`{shown}` was given twice. Put everything after one: `{shown} {words}`.")
+
+
+def _problem_first(kind: type[AbstractSettings], args: Sequence[str]) -> list[str]:
+    """The arguments with what `--problem` names in front, where it may stand without the flag."""
+    words, named = [], []
+    rest = iter(args)
+    for word in rest:
+        flag, _, value = word.partition("=")
+        if flag != "--problem":
+            words.append(word)
+            continue
+        named.append(value or next(rest, "--"))
+        if named[-1].startswith("--"):
+            raise UsageError("`--problem` needs a name, like `--problem td`; `fedhsa list problems` shows them.")
+    alone = [words[0]] if words and not words[0].startswith("-") else []
+    if len({*named, *alone}) > 1:
+        raise UsageError(f"fedhsa {kind.command} takes one problem, got {' and '.join([*alone, *named])}. Keep one.")
+    return words if alone else [*named[:1], *words]
 
 
 def _unknown(kind: type[AbstractFlags], word: str) -> UsageError:

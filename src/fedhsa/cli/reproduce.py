@@ -68,21 +68,27 @@ settings or the code have changed: after Ctrl-C, or a kill, the same command
 continues. The exit code is 1 when a claim fails.
 """
 
-    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...")] = ()
+    names: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")
+    ] = ()
     """Which experiments, as `--list` shows them; `td`, or 'td/*', takes several. Default: all but `field` and `rl`."""
-    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ()
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = ()
     """The same as a flag."""
     preset: Annotated[str, tyro.conf.arg(metavar="|".join(presets.PRESETS))] = "paper"
     """Whose numbers: those of the paper's text, or of its authors' public scripts."""
     quick: bool = False
     """Fewer seeds, rounds, agents and figures; still all ten claims."""
-    seeds: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: each experiment's own)")] = None
+    seeds: Annotated[int | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: each experiment's own)")] = (
+        None
+    )
     """Independent runs, at least 2."""
     rounds: Annotated[int | None, tyro.conf.arg(metavar="T", help_behavior_hint="(default: each experiment's own)")] = (
         None
     )
     """Rounds of the figures' experiments."""
-    option: Annotated[dict[str, Any], named_values("option", "num_agents=5")] = dataclasses.field(default_factory=dict)
+    option: Annotated[dict[str, Any], named_values("option", "num_agents=5"), tyro.conf.arg(help_behavior_hint="")] = (
+        dataclasses.field(default_factory=dict)
+    )
     """Any other setting of the experiments or of their problems, like step_size=0.002 (see `--list`)."""
     out: Annotated[pathlib.Path, tyro.conf.arg(metavar="DIR")] = pathlib.Path("results")
     """The folder for the page and the experiments."""

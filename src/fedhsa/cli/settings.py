@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import tyro
@@ -31,8 +30,6 @@ class AbstractFlags(abc.ABC):
 
     command: ClassVar[str]
     description: ClassVar[str]
-    positional: ClassVar[Mapping[str, str]] = {}
-    """What is given without a flag, and how a user would type it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +51,8 @@ class AbstractSettings(AbstractFlags):
     subfolder: ClassVar[str] = ""
     """Where in runs/PROBLEM the results go, so that no command overwrites those of another."""
 
-    problem: Annotated[str, tyro.conf.arg(metavar="NAME")] = "quadratic"
-    """The family of problems; `fedhsa list` shows them."""
+    problem: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PROBLEM")] = "quadratic"
+    """The family of problems, by its name alone or after `--problem`; `fedhsa list` shows them."""
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA")
     """One algorithm or several, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M", help_behavior_hint=_PROBLEMS_OWN)] = None
@@ -66,7 +63,9 @@ class AbstractSettings(AbstractFlags):
     """From 0, equal agents, to 1, independent draws."""
     problem_key: int = 0
     """Which random problem."""
-    option: Annotated[dict[str, Any], named_values("option", "noise_std=0.2")] = dataclasses.field(default_factory=dict)
+    option: Annotated[dict[str, Any], named_values("option", "noise_std=0.2"), tyro.conf.arg(help_behavior_hint="")] = (
+        dataclasses.field(default_factory=dict)
+    )
     """Other arguments of the problem, like noise_std=0.2 (see `fedhsa list`). In TOML: a table [option]."""
     noiseless: bool = False
     """Give every agent its mean operator."""
@@ -105,6 +104,10 @@ class AbstractSettings(AbstractFlags):
             raise UsageError(f"`algorithm` must name at least one of {', '.join(index.read()['algorithms'])}.")
         check_name("problem", self.problem, index.names("problems", wanted=self.problem))
         for name in self.algorithm:
+            if name in index.read()["problems"]:
+                raise UsageError(
+                    f"`algorithm`: {name} is a problem. It comes first: `fedhsa {self.command} {name} ...`."
+                )
             if not isinstance(name, str) or name.isidentifier():  # what has arguments is read once there is a problem
                 check_name("algorithm", name, index.names("algorithms", "wrappers", wanted=name))
             if self.algorithm.count(name) > 1:
@@ -175,7 +178,7 @@ Runs algorithms on a random problem, many seeds at once, and draws their errors.
 
 Examples:
   fedhsa run
-  fedhsa run --problem td --num-agents 20 --step-size 0.05 --rounds 500
+  fedhsa run td --num-agents 20 --step-size 0.05 --rounds 500
   fedhsa run --step-size 0.001 0.002 --option noise_std=0.2 convex=false
   fedhsa run --config examples/quadratic.toml --seeds 8
   fedhsa run --target 1e-4
@@ -234,7 +237,6 @@ class AnalyzeSettings(AbstractSettings):
     """The settings of `fedhsa analyze`."""
 
     command = "analyze"
-    positional: ClassVar[Mapping[str, str]] = {"problem": "fedhsa analyze td"}
     description = """\
 Predicts what algorithms will do on a random problem, without running them.
 
@@ -253,8 +255,6 @@ cheapest. The figure goes to analyze.png and analyze.pdf in the output folder.
 A TOML file for `fedhsa run` serves here too.
 """
 
-    problem: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PROBLEM")] = "quadratic"
-    """The family of problems; `fedhsa list` shows them."""
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
     """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
     objective: Annotated[str, tyro.conf.arg(metavar="|".join(OBJECTIVES))] = OBJECTIVES[0]
@@ -283,7 +283,7 @@ Compares algorithms on equal terms: each is tuned, then run on fresh seeds.
 
 Examples:
   fedhsa compare
-  fedhsa compare --problem td --num-agents 100 --algorithm FedHSA LocalSA
+  fedhsa compare td --num-agents 100 --algorithm FedHSA LocalSA
   fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
   fedhsa compare --target 1e-3 --objective bytes
   fedhsa compare --step-size 0.01                      (no tuning)
@@ -349,7 +349,7 @@ Runs one algorithm at many settings, on the same observations.
 
 Examples:
   fedhsa sweep --over 'step_size=[0.005,0.01,0.02]'
-  fedhsa sweep --problem td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
+  fedhsa sweep td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
   fedhsa sweep --algorithm 'Averaged(FedHSA)' --over 'burn_in=[0,100,500]'
   fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
   fedhsa sweep --ray-address head:6379 --over 'step_size=[0.01,0.02,0.05,0.1]'

@@ -1,0 +1,41 @@
+"""The commands of `fedhsa deploy`: which there are and what they say of themselves, without waiting for JAX."""
+
+import importlib
+
+from rich.console import Console
+
+from .._check import nearest
+from .deploy_settings import COMMANDS
+from .errors import UsageError
+from .parsing import parse_flags
+
+HELP = """\
+usage: fedhsa deploy COMMAND [OPTIONS]
+
+Runs an algorithm by messages between a server and agents that keep their data.
+
+commands:
+  demo    a real Flower federation on this machine, to try: two minutes
+  memory  everything in one process, optionally with faults: seconds
+  ray     agents divided among the processes of a cluster: thousands of rounds
+  flower  write or run a Flower app for your own federation
+  keys    make the certificates and keys of a federation
+  status  how far a run is, while it runs or afterwards
+
+Every command explains its settings with `--help`. docs/deploy.md leads from a
+laptop to three machines and to your own data.
+"""
+
+
+def main(args: list[str], console: Console) -> int:
+    """Runs the command with these arguments; gives the exit code."""
+    if not args or args[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0
+    command, *rest = args
+    if command not in COMMANDS:
+        near = nearest(command, COMMANDS)
+        raise UsageError(f"fedhsa deploy has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
+    if {"-h", "--help"} & {*rest}:
+        parse_flags(COMMANDS[command], rest)  # shows it, and ends
+    return importlib.import_module(".deploy", __package__).main(args, console)
