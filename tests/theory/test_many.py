@@ -106,6 +106,16 @@ def test_a_problem_between_small_and_large_is_solved_in_a_few_rounds(monkeypatch
     assert between.mean_square_radius().value == pytest.approx(radius, abs=0.1 * (radius - mean))
 
 
+@pytest.mark.parametrize("key", [0, 2])
+def test_noise_that_a_long_rounds_correction_carries_is_in_the_radius_of_problems_of_any_size(key, monkeypatch):
+    problem, algorithm = td.random(num_agents=4, num_states=5, dim=3, key=key), fh.FedHSA(0.5, 100)
+    small = ManyAgentsLaw(problem, algorithm).mean_square_radius().value
+    monkeypatch.setattr(many, "SMALL", 0)
+    between = ManyAgentsLaw(problem, algorithm)
+    assert between.mean_square_radius().value == pytest.approx(small, rel=0.02)
+    assert between.spectral_radius**2 < 0.75 * small
+
+
 PAPER = [
     (200, fh.FedHSA, 0.0, 0.0034683, 8e-6),
     (200, fh.LocalSA, 0.0, 0.0243341, 1.5e-5),

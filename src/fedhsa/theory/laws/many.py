@@ -59,6 +59,8 @@ VISITS = 60
 """How many agents a large problem's second guesses may take to compute."""
 DENSE = 60
 """Up to how many unknowns the mean-square radius is that of a matrix."""
+GROWING, SETTLED = 12, 1e-2
+"""How many rounds the growth of the mean square is followed at most, and by what part it may still change."""
 CLOSE, ROUGHLY = 1e-9, 1e-4
 """The relative residual of the long run, for small problems and for others."""
 SLOW = 1e-3
@@ -520,7 +522,7 @@ class ManyAgentsLaw(AbstractLaw):
         return radius(LinearOperator((size, size), matvec=round, dtype=np.float64))  # pyright: ignore[reportCallIssue]
 
     def _slowest(self) -> float:
-        r"""What a round makes of the slowest mode $X$ of the mean map, as its left mode $Y$ sees it."""
+        r"""The larger of two: what a round makes of the mean map's slowest mode, and of what noise makes grow."""
         values, right = np.linalg.eig(self.transition)
         top = np.argmax(abs(values))
         x, y = right[:, top], np.linalg.inv(right)[top]
@@ -531,12 +533,32 @@ class ManyAgentsLaw(AbstractLaw):
             return float(np.sum(Y * moments[:-1, :-1]) / np.sum(Y * X))
 
         if self.large:
-            return square + seen(self._leading_noise(U, self._some)[0])
-        state = self._state(U)
-        for _ in range(3):
-            new = self._round(state, settled=square)
-            state, square = state._replace(V=new.V, C=new.C / square), seen(new.U)
-        return square
+            square += seen(self._leading_noise(U, self._some)[0])
+        else:
+            state = self._state(U)
+            for _ in range(3):
+                new = self._round(state, settled=square)
+                state, square = state._replace(V=new.V, C=new.C / square), seen(new.U)
+        return max(square, self._growth())
+
+    def _growth(self) -> float:
+        r"""By what factor a round makes the mean square grow at the end of a few, from errors in all directions.
+
+        Noise that the correction carries through many local steps may drive a mode that the mean forgets at once.
+        """
+        Phi, factor, C = self._augmented, 0.0, None
+        state = self._state(np.pad(np.eye(self.problem.dim), (0, 1)) / self.problem.dim)
+        for _ in range(GROWING):
+            if self.large:
+                added, C = self._leading_noise(state.U, self._some, C)
+                new = state._replace(U=Phi @ state.U @ Phi.T + added)
+            else:
+                new = self._round(state)
+            before, factor = factor, float(np.trace(new.U[:-1, :-1]))
+            state, C = ManyMoments(*(part / factor for part in new)), None if C is None else C / factor
+            if abs(factor - before) <= SETTLED * factor:
+                break
+        return factor
 
     @functools.cached_property
     def _long_run(self) -> ManyMoments:
