@@ -13,7 +13,7 @@ import pytest
 
 from fedhsa._types import precision
 from fedhsa.deploy import AgentContext, Plan, in_memory
-from fedhsa.deploy.plan import load_function
+from fedhsa.deploy.plan import load_agent
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
@@ -183,7 +183,7 @@ SERIES = EXAMPLES / "private_series"
 def series(monkeypatch):
     """The example's function, and its fit to all data in one place."""
     monkeypatch.setitem(sys.modules, "site", sys.modules["site"])  # Python's own has the name of the example's file
-    build = load_function(f"{SERIES / 'site.py'}:build")
+    build = load_agent(f"{SERIES / 'site.py'}:build")
     return build, runpy.run_path(str(SERIES / "pooled.py"))["fit"]()
 
 
@@ -298,7 +298,7 @@ def test_a_counter_has_as_its_root_what_numpy_fits_to_its_file(counters, monkeyp
     whole = whole[len(whole) % 168 :]  # whole weeks, the latest
     inputs = np.array([[1.0, *(at[when - k] for k in before)] for when in whole])
     own = np.linalg.lstsq(inputs, np.array([at[when] for when in whole]), rcond=None)[0]
-    agent = load_function(f"{COUNTERS / 'site.py'}:build")(AgentContext(0, 4, {"data": str(path)}))
+    agent = load_agent(f"{COUNTERS / 'site.py'}:build")(AgentContext(0, 4, {"data": str(path)}))
     with precision("float64"):
         assert np.abs(agent.mean_operator(own)).max() < 1e-12
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import _files, plots
+from . import _files, _own, plots
 from ._json import plain
 from .engine import Result
 
@@ -56,7 +56,12 @@ def write(
 def manifest_head(
     command: str, complete: bool, started: datetime.datetime, key: int, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What every manifest begins with: what was typed, when, how long it took, and with which versions."""
+    """What every manifest begins with: what was typed, when, how long it took, and with which versions.
+
+    Where the settings name files of the user's, it has their digests too: the same command with other code is another
+    run.
+    """
+    files = own_files(settings)
     return {
         "command": command,
         "complete": complete,
@@ -64,8 +69,16 @@ def manifest_head(
         "seconds": (datetime.datetime.now(datetime.UTC) - started).total_seconds(),
         "key": key,
         "settings": settings,
+        **({"files": files} if files else {}),
         "versions": versions(),
     }
+
+
+def own_files(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The files that settings name problems, algorithms or agents from, with their digests."""
+    algorithms = settings.get("algorithm") or ()
+    algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
+    return _own.digests(settings.get("problem"), *algorithms, settings.get("agent"))
 
 
 def write_manifest(folder: pathlib.Path, manifest: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from fedhsa.deploy import (
     in_memory,
 )
 from fedhsa.deploy.gym import MODES, GymEpisodes, GymStream, returns
-from fedhsa.deploy.plan import load_function
+from fedhsa.deploy.plan import load_agent
 from fedhsa.environments import Categorical
 from fedhsa.environments.features import Fourier, OneHot
 from fedhsa.environments.policies import EpsilonGreedy, Softmax, Uniform
@@ -284,7 +284,7 @@ EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "cart_poles.py"
 
 
 def test_the_example_builds_live_agents_with_unlike_physics():
-    build = load_function(f"{EXAMPLE}:build")
+    build = load_agent(f"{EXAMPLE}:build")
     made = [build(AgentContext(number, 3, {})) for number in range(3)]
     assert all(isinstance(one, Live) for one in made)
     assert len({one.stream.copies.inner[0].length for one in made}) == 3

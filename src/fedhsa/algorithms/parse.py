@@ -1,16 +1,16 @@
 """Algorithms from text, as on the command line: `FedHSA`, `FedHSA(local_steps=5)`, `Compressed(FedHSA, TopK(0.1))`."""
 
 import ast
-import difflib
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 
+from .. import _check, _own
 from ..problems import Problem
 from ..sources import IID, FiniteChain
 from . import attacks, codecs, graphs, rules, sampling
@@ -19,6 +19,10 @@ from .base import AbstractAlgorithm
 
 def parse(text: str, problem: Problem | None = None, **defaults: Any) -> AbstractAlgorithm:
     """The algorithm that `text` describes, in the words one would use in Python.
+
+    Wherever a name may stand, so may one's own class, or a function that returns an algorithm, by the file or module it
+    is in: `mine.py:HalfHSA(local_steps=5)`, `Averaged(package.module:HalfHSA)`. An installed package can offer names of
+    its own as entry points of the group `fedhsa.algorithms`.
 
     **Arguments:**
 
@@ -34,13 +38,21 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
         Traceback (most recent call last):
         ValueError: `algorithm`: there is no 'FedHAS'. Did you mean 'FedHSA'?
     """
+    own: dict[str, _own.Reference] = {}
+
+    def stand_in(found: _own.Reference) -> str:
+        name = f"own_{len(own)}_"
+        own[name] = found
+        return name
+
     try:
-        expression = ast.parse(text.strip(), mode="eval").body
+        expression = ast.parse(_own.replace(text.strip(), stand_in), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"`algorithm` must read like `Averaged(FedHSA)`, got {text!r}: {error.msg}.") from None
-    found = _build(expression, _known(problem, defaults), text)
+    found = _Reading(text, own, _known(problem, defaults)).build(expression)
     if not isinstance(found, AbstractAlgorithm):
-        raise ValueError(f"`algorithm` must name an algorithm, got {text!r}. `fedhsa list` shows them.")
+        hint = "" if own else " `fedhsa list` shows them."
+        raise ValueError(f"`algorithm` must name an algorithm, got {text!r}.{hint}")
     return found
 
 
@@ -59,39 +71,79 @@ def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, An
     return {**known, **defaults}
 
 
-def _build(node: ast.expr, defaults: Mapping[str, Any], text: str) -> Any:
-    if isinstance(node, ast.Name):
-        return _construct(node.id, [], {}, defaults)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        positional = [_build(argument, defaults, text) for argument in node.args]
-        named = {word.arg: _build(word.value, defaults, text) for word in node.keywords if word.arg is not None}
-        return _construct(node.func.id, positional, named, defaults)
-    if isinstance(node, ast.Tuple | ast.List):
-        return tuple(_build(part, defaults, text) for part in node.elts)
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        raise ValueError(f"`algorithm`: {ast.unparse(node)!r} in {text!r} is neither a name nor a value.") from None
+class _Reading(NamedTuple):
+    """A text that is being read: what is the user's in it, by the names that stand in for it, and the defaults."""
+
+    text: str
+    own: Mapping[str, _own.Reference]
+    defaults: Mapping[str, Any]
+
+    def build(self, node: ast.expr) -> Any:
+        """What this part of the text describes."""
+        if isinstance(node, ast.Name):
+            return self.construct(node.id, None, {})
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            positional = [self.build(argument) for argument in node.args]
+            named = {word.arg: self.build(word.value) for word in node.keywords if word.arg is not None}
+            return self.construct(node.func.id, positional, named)
+        if isinstance(node, ast.Tuple | ast.List):
+            return tuple(self.build(part) for part in node.elts)
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            part = ast.unparse(node)
+            for name, found in self.own.items():
+                part = part.replace(name, str(found))
+            raise ValueError(f"`algorithm`: {part!r} in {self.text!r} is neither a name nor a value.") from None
+
+    def construct(self, name: str, positional: list | None, named: dict[str, Any]) -> Any:
+        """What has this name, with these arguments and the defaults; `positional` is None without brackets."""
+        make, name = self.find(name)
+        if isinstance(make, eqx.Module):  # a user's, with its settings
+            if positional is not None:
+                raise ValueError(f"`algorithm`: {name} is complete and takes no arguments, got {self.text!r}.")
+            return make
+        parameters = inspect.signature(make).parameters
+        try:
+            given = inspect.signature(make).bind_partial(*(positional or ()), **named).arguments
+        except TypeError as error:
+            raise ValueError(f"`algorithm`: {name} {error}. Its arguments are {', '.join(parameters)}.") from None
+        defaults = self.defaults
+        if _makes_algorithms(make) and "local_steps" in defaults:
+            defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # as often, on average
+        given = {word: value for word, value in defaults.items() if word in parameters} | given
+        missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
+        if missing:
+            raise ValueError(f"`algorithm`: {name} needs `{missing[0]}`, as in `{name}({missing[0]}=...)`.")
+        if name in _classes():
+            return make(**given)
+        with _own.told(f"`algorithm`: {name} raised an error", checked=True):
+            return make(**given)
+
+    def find(self, name: str) -> tuple[Any, str]:
+        """What has this name, and the name as the user wrote it."""
+        if name in self.own:
+            name, found = str(self.own[name]), _own.load("algorithm", self.own[name])
+        elif name in (classes := _classes()):
+            return classes[name], name
+        elif name in (offered := _own.entry_points("algorithm")):
+            found = _own.load_entry_point("algorithm", name)
+        else:
+            near = _check.nearest(name, [*classes, *offered]) or " `fedhsa list` shows them."
+            raise ValueError(f"`algorithm`: there is no {name!r}.{near}")
+        if inspect.isclass(found) and inspect.isabstract(found):
+            lacking = ", ".join(f"`{method}`" for method in sorted(found.__abstractmethods__))  # pyright: ignore[reportAttributeAccessIssue]
+            raise ValueError(f"`algorithm`: {name} is not complete: the class has no {lacking}. Define it.")
+        if not isinstance(found, eqx.Module) and not inspect.isclass(found) and not inspect.isfunction(found):
+            raise ValueError(
+                f"`algorithm`: {name} must be an algorithm, its class, or a function that returns one, got {found!r}."
+            )
+        return found, name
 
 
-def _construct(name: str, positional: list, named: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
-    classes = _classes()
-    if name not in classes:
-        near = difflib.get_close_matches(name.lower(), [part.lower() for part in classes], n=1)
-        meant = [f" Did you mean {part!r}?" for part in classes if part.lower() in near]
-        raise ValueError(f"`algorithm`: there is no {name!r}.{meant[0] if meant else ' `fedhsa list` shows them.'}")
-    parameters = inspect.signature(classes[name]).parameters
-    try:
-        given = inspect.signature(classes[name]).bind_partial(*positional, **named).arguments
-    except TypeError as error:
-        raise ValueError(f"`algorithm`: {name} {error}. Its arguments are {', '.join(parameters)}.") from None
-    if issubclass(classes[name], AbstractAlgorithm) and "local_steps" in defaults:
-        defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # as often, on average
-    given = {word: value for word, value in defaults.items() if word in parameters} | given
-    missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
-    if missing:
-        raise ValueError(f"`algorithm`: {name} needs `{missing[0]}`, as in `{name}({missing[0]}=...)`.")
-    return classes[name](**given)
+def _makes_algorithms(make: Any) -> bool:
+    """Whether it is a class of algorithms, or a function of the user's."""
+    return not inspect.isclass(make) or issubclass(make, AbstractAlgorithm)
 
 
 def _classes() -> dict[str, type[eqx.Module]]:

@@ -1,9 +1,12 @@
 """From settings to a problem and algorithms: arguments are checked against the signatures they go to."""
 
+import inspect
 from typing import Any
 
+from .. import _own
 from ..algorithms import AbstractAlgorithm, adapt, parse
 from ..problems import Problem, make
+from ..problems.make import makers
 from .errors import UsageError
 from .settings import AbstractSettings
 
@@ -12,7 +15,7 @@ FLAGS = {"num_agents": "num_agents", "dim": "dim", "heterogeneity": "heterogenei
 
 
 def make_problem(settings: AbstractSettings) -> Problem:
-    """The random problem, with its noise, chain or neither."""
+    """The problem that is named, with its noise, chain or neither."""
     for name in settings.option:
         if name in FLAGS:
             flag = FLAGS[name].replace("_", "-")
@@ -20,16 +23,36 @@ def make_problem(settings: AbstractSettings) -> Problem:
     given = {name: getattr(settings, flag) for name, flag in FLAGS.items()}
     if not settings.problem_key:
         del given["key"]  # not every problem is random
-    arguments = {name: value for name, value in given.items() if value is not None} | settings.option
-    return make(settings.problem, arguments, noiseless=settings.noiseless, iid=settings.iid)
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        _check_flags(settings.problem, given)
+        return make(settings.problem, given | settings.option, noiseless=settings.noiseless, iid=settings.iid)
+    except TypeError as error:  # a user's function that returns something else, say
+        raise UsageError(str(error)) from error
+
+
+def _check_flags(problem: str, given: dict[str, Any]) -> None:
+    """Raises if the problem lacks an argument that was given by a flag, which may have another name."""
+    if _own.reference(problem) is None:
+        return
+    parameters = inspect.signature(makers(problem)[problem]).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in given:
+        if name not in parameters:
+            flag = FLAGS[name].replace("_", "-")
+            raise UsageError(
+                f"`--{flag}` cannot be used with {problem}, which has no argument `{name}`. "
+                f"Its arguments are {', '.join(parameters) or 'none'}."
+            )
 
 
 def make_algorithms(settings: AbstractSettings, problem: Problem) -> dict[str, AbstractAlgorithm]:
-    """The algorithms by the text they were asked for with, each with those of the settings that it has."""
+    """The algorithms by what they are called, each with those of the settings that it has."""
     sizes = settings.step_size * (len(settings.algorithm) if len(settings.step_size) == 1 else 1)
     return {
-        text: make_algorithm(settings, problem, text, size)
-        for text, size in zip(settings.algorithm, sizes, strict=True)
+        label: make_algorithm(settings, problem, text, size)
+        for label, text, size in zip(settings.labels, settings.algorithm, sizes, strict=True)
     }
 
 
@@ -49,4 +72,4 @@ def title(settings: AbstractSettings, problem: Problem) -> str:
     sizes: dict[str, Any] = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps}
     if settings.step_size:
         sizes[r"\eta"] = ", ".join(f"{step:g}" for step in settings.step_size)
-    return f"{settings.problem}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())
+    return f"{_own.title(settings.problem)}: " + ", ".join(f"${symbol} = {value}$" for symbol, value in sizes.items())

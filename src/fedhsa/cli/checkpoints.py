@@ -18,7 +18,7 @@ class Checkpoints:
     def __init__(self, settings: RunSettings):
         self.folder = settings.folder / "checkpoints"
         self.settings = json.loads(json.dumps(settings.numbers(), default=str))
-        self.names = settings.algorithm
+        self.names = settings.labels
 
     def start(self, resume: bool) -> None:
         """Continues from the checkpoints that are there, or starts over."""

@@ -49,14 +49,14 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
 
 
 def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.Method]:
-    """By text, an algorithm as it is where its step is given, else one for each step."""
+    """By what it is called, an algorithm as it is where its step is given, else one for each step."""
     if settings.step_size:
         return dict(make_algorithms(settings, problem))
     methods: dict[str, contest.Method] = {}
-    for text in settings.algorithm:
+    for label, text in zip(settings.labels, settings.algorithm, strict=True):
         make = functools.partial(make_algorithm, settings, problem, text)
         fixed = eqx.tree_equal(make(0.1), make(0.2))
-        methods[text] = make(0.1) if fixed else make
+        methods[label] = make(0.1) if fixed else make
     return methods
 
 

@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from .. import _files
+from .. import _files, _own
 
 FILE = pathlib.Path(__file__).with_suffix(".json")
 Index: TypeAlias = dict[str, dict[str, dict[str, str]]]
 """By kind (problems, algorithms, wrappers, environments) and name: a sentence, and the arguments as in Python."""
+OFFERED = {"problems": "problem", "algorithms": "algorithm"}
+"""The kinds that installed packages may add to, and the arguments that take their names."""
 
 
 @functools.cache
@@ -27,7 +29,10 @@ def read() -> Index:
 def names(*kinds: str, wanted: Any) -> Iterable[str]:
     """All names of these kinds; those of the tables themselves where `wanted` is not in the file."""
     listed = [name for kind in kinds for name in read()[kind]]
-    return listed if wanted in listed else [name for kind in kinds for name in tables()[kind]]
+    if wanted in listed:
+        return listed
+    offered = [name for kind in kinds if kind in OFFERED for name in _own.entry_points(OFFERED[kind])]
+    return [*(name for kind in kinds for name in tables()[kind]), *offered]
 
 
 def tables() -> dict[str, dict[str, Callable[..., Any]]]:

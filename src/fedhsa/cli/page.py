@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from .. import _own
 from ..algorithms import FedHSA
 from ..theory import Choice, Constants, Prediction
 from .analysis import Analysis, arguments, rounds_per_tenth, run_command, step_in_words
@@ -56,7 +57,7 @@ def _heading(console: Console, analysis: Analysis) -> None:
     if isinstance(analysis.constants, Constants):
         words = {"none": "no noise", "markov": "Markov sampling", "independent": "independent sampling"}
         sizes.append(words.get(analysis.constants.sampling, f"{analysis.constants.sampling} sampling"))
-    console.print(f"{analysis.settings.problem}: {', '.join(sizes)}")
+    console.print(f"{_own.title(analysis.settings.problem)}: {', '.join(sizes)}")
 
 
 def _constants(console: Console, constants: Constants | str) -> None:

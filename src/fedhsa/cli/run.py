@@ -149,7 +149,7 @@ def _simulate_one(
 
 def _already_done(settings: RunSettings) -> bool:
     manifest = read_manifest(settings.folder)
-    found = manifest.get("settings", {})
+    found = {**manifest.get("settings", {}), "files": manifest.get("files")}
     same = all(found.get(name) == value for name, value in settings.numbers().items())
     there = all((settings.folder / name).exists() for name in FILES)
     return manifest.get("complete") is True and same and there

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from .. import _check
+from .. import _check, _own
 from .._check import DTYPES
 from . import index
 from .errors import UsageError
-from .usage import check_name, check_number, named_values
+from .usage import check_name, check_number, check_reference, named_values
 
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
@@ -102,12 +102,15 @@ class AbstractSettings(AbstractFlags):
     def _check_common(self) -> None:
         if not self.algorithm:
             raise UsageError(f"`algorithm` must name at least one of {', '.join(index.read()['algorithms'])}.")
-        check_name("problem", self.problem, index.names("problems", wanted=self.problem))
+        check_reference("problem", self.problem)
+        if _own.reference(self.problem) is None:
+            check_name("problem", self.problem, index.names("problems", wanted=self.problem))
         for name in self.algorithm:
             if name in index.read()["problems"]:
                 raise UsageError(
                     f"`algorithm`: {name} is a problem. It comes first: `fedhsa {self.command} {name} ...`."
                 )
+            check_reference("algorithm", name)
             if not isinstance(name, str) or name.isidentifier():  # what has arguments is read once there is a problem
                 check_name("algorithm", name, index.names("algorithms", "wrappers", wanted=name))
             if self.algorithm.count(name) > 1:
@@ -138,7 +141,12 @@ class AbstractSettings(AbstractFlags):
     @property
     def folder(self) -> pathlib.Path:
         """Where the results go."""
-        return pathlib.Path("runs", self.problem, self.subfolder) if self.out is None else self.out
+        return pathlib.Path("runs", _own.title(self.problem), self.subfolder) if self.out is None else self.out
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the algorithms are called in tables, figures and files."""
+        return _own.labels(self.algorithm)
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON values."""
@@ -229,7 +237,8 @@ The first one writes the files. With --checkpoint, any number can --resume.
         """The settings that determine the numbers: two runs that agree in them give the same curves."""
         elsewhere = ("target", "out", "config", "checkpoint", "resume", "progress", "cache")
         found = {name: value for name, value in self.plain().items() if name not in elsewhere}
-        return {name: value for name, value in found.items() if not name.startswith("host")}
+        files = _own.digests(self.problem, *self.algorithm)  # the same name in a file that has changed is another run
+        return {name: value for name, value in found.items() if not name.startswith("host")} | {"files": files or None}
 
 
 @dataclasses.dataclass(frozen=True)

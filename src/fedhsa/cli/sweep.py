@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .. import _files, plots
+from .. import _files, _own, plots
 from ..engine import Sweep, sweep
 from ..outputs import manifest_head, write_manifest
 from .build import make_algorithms, make_problem
@@ -44,7 +44,7 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
             command = shlex.join(["fedhsa", "sweep", *args])
             manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
             sizes = f"$M = {problem.num_agents}$, $d = {problem.dim}$"
-            _write(settings, found, manifest, f"{settings.algorithm[0]} on {settings.problem}: {sizes}")
+            _write(settings, found, manifest, f"{settings.labels[0]} on {_own.title(settings.problem)}: {sizes}")
     if found.results:
         console.print(repr(found), soft_wrap=True)
         console.print(f"{_best(found)} Figure: {settings.folder / 'sweep.png'}", soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tyro.constructors import PrimitiveConstructorSpec
 
+from .. import _own
 from .._check import nearest
 from .errors import UsageError
 
@@ -15,6 +16,15 @@ def check_name(argument: str, value: Any, known: Iterable[str]) -> None:
     """Raises if the name is not known, suggesting the nearest that is."""
     if value not in tuple(known):
         raise UsageError(f"`{argument}` must be one of {', '.join(known)}, got {value!r}.{nearest(value, known)}")
+
+
+def check_reference(argument: str, value: Any) -> None:
+    """Raises if the text refers to a file that is not there."""
+    found = _own.references(value)
+    for reference in found:
+        _own.check(argument, reference)
+    if not found and isinstance(value, str) and value.rstrip(":").endswith(".py"):
+        raise UsageError(f"`{argument}` must say what to take from the file, like `{value.rstrip(':')}:NAME`.")
 
 
 def check_number(name: str, value: Any) -> None:

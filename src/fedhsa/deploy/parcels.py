@@ -1,7 +1,8 @@
 """Values for another process as JSON and plain arrays: what has a name is sent by its name, nothing is pickled.
 
 The other side imports the classes and functions that are named and puts the numbers into them; no code travels. That
-takes the same package on both sides, and trust: this is for one's own cluster, `wire` is for messages of strangers.
+takes the same package on both sides, and the same files where a user's classes are in files, and trust: this is for
+one's own cluster, `wire` is for messages of strangers.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from .. import _own
 
 
 class Parcel(NamedTuple):
@@ -121,7 +124,9 @@ def _argument_names(function: Any) -> Iterator[str]:
 
 def _importable(value: Any, path: str) -> str:
     """The name under which another process finds a class or a function."""
-    name = f"{value.__module__}:{value.__qualname__}"
+    file = _own.file_of(value.__module__)
+    place = value.__module__ if file is None else f"{file}?{_own.digest(file)}"
+    name = f"{place}:{value.__qualname__}"
     try:
         found = _import(name)
     except (ImportError, AttributeError, ValueError):
@@ -135,8 +140,21 @@ def _importable(value: Any, path: str) -> str:
 
 
 def _import(name: str) -> Any:
-    module, _, path = name.partition(":")
-    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+    place, _, path = name.rpartition(":")
+    file, _, digest = place.partition("?")
+    module = _load_same_file(pathlib.Path(file), digest) if digest else importlib.import_module(place)
+    return functools.reduce(getattr, path.split("."), module)
+
+
+def _load_same_file(path: pathlib.Path, digest: str) -> types.ModuleType:
+    """A user's file as a module; raises if this machine has not got the very same file in the same place."""
+    if not path.is_file() or _own.digest(path) != digest:
+        what = "another file than the program's" if path.is_file() else "no file"
+        raise ValueError(
+            f"There is {what} {str(path)!r} on a machine of the cluster. Code does not travel: run the command from a "
+            "folder that all machines share, or install the code there as a package."
+        )
+    return _own.load_file(path)
 
 
 def _put_together(part: Any, arrays: tuple[np.ndarray, ...]) -> Any:

@@ -2,21 +2,18 @@
 
 import dataclasses
 import functools
-import importlib
-import importlib.util
+import inspect
 import json
-import pathlib
-import sys
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _check, tree
+from .. import _check, _own, tree
 from ..algorithms import AbstractAlgorithm, Cost, adapt, cost, parse
 from ..problems import AbstractAgent, Problem, make
 from ..problems._agents import check_operator, stack
+from ..problems.make import makers
 from ..sources import AbstractControlled, Silent
 from .privacy import Account, Privacy
 from .site import Site
@@ -57,7 +54,8 @@ class Plan:
 
     **Arguments:**
 
-    - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem.
+    - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem, or
+      one of your own, like `"mine.py:build"`.
     - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes an `AgentContext` and returns an
       agent (or a `Live` one). Then `num_agents` and `dim` are needed.
     - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
@@ -89,8 +87,7 @@ class Plan:
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
         if self.agent is not None:
-            module, colon, function = self.agent.rpartition(":")
-            if not (module and colon and function.isidentifier()):
+            if _own.reference(self.agent) is None:
                 raise ValueError(
                     f"`agent` must be MODULE:FUNCTION or FILE.py:FUNCTION, like `my_site:build`, got {self.agent!r}."
                 )
@@ -112,6 +109,15 @@ class Plan:
         """The plan with some values replaced."""
         return dataclasses.replace(self, **changes)
 
+    def with_files(self, new: Callable[[_own.Reference], str]) -> "Plan":
+        """The plan with `new(reference)` in the place of every `FILE.py:NAME`, for processes that work elsewhere."""
+
+        def moved(text: str) -> str:
+            return _own.replace(text, lambda found: new(found) if found.is_file else str(found))
+
+        agent = None if self.agent is None else moved(self.agent)
+        return self.replace(problem=moved(self.problem), algorithm=moved(self.algorithm), agent=agent)
+
     @functools.cached_property
     def built_problem(self) -> Problem:
         """The problem. Of a user's agents, which only their sites know, it has the sizes alone."""
@@ -120,8 +126,15 @@ class Plan:
             return Problem(_UnknownAgent(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=None)
         given = {"num_agents": self.num_agents, "dim": self.dim, "heterogeneity": self.heterogeneity}
         given |= {"key": self.problem_key or None}
-        arguments = {name: value for name, value in given.items() if value is not None} | self.option
-        return make(self.problem, arguments, noiseless=self.noiseless, iid=self.iid)
+        given = {name: value for name, value in given.items() if value is not None}
+        if "num_agents" not in inspect.signature(makers(self.problem)[self.problem]).parameters:
+            del given["num_agents"]  # a function of the user's may know how many there are
+        problem = make(self.problem, given | self.option, noiseless=self.noiseless, iid=self.iid)
+        if problem.num_agents != self.num_agents:
+            raise ValueError(
+                f"`num_agents` must be {problem.num_agents}, as many as {self.problem} makes, got {self.num_agents}."
+            )
+        return problem
 
     @property
     def theta_star(self) -> np.ndarray | None:
@@ -139,7 +152,7 @@ class Plan:
     @property
     def title(self) -> str:
         """The problem and its sizes, for figures."""
-        name = self.problem if self.agent is None else "private agents"
+        name = _own.title(self.problem) if self.agent is None else "private agents"
         return f"{name}: $M = {self.num_agents}$, $d = {self.built_problem.dim}$, $H = {self.method.block_length}$"
 
     @functools.cached_property
@@ -158,8 +171,9 @@ class Plan:
         """Which agents these are, as text. A user's function goes by its name, since its path differs between nodes."""
         if self.agent is not None:
             return self.agent.rpartition(":")[2]
-        names = ("problem", "heterogeneity", "problem_key", "option", "noiseless", "iid")
-        return json.dumps({name: getattr(self, name) for name in names}, sort_keys=True)
+        names = ("heterogeneity", "problem_key", "option", "noiseless", "iid")
+        family = _own.replace(self.problem, lambda found: found.name)
+        return json.dumps({"problem": family} | {name: getattr(self, name) for name in names}, sort_keys=True)
 
     def site(self, numbers: Sequence[int], store: Store, run: str, config: Mapping[str, Any] | None = None) -> Site:
         """The site of these agents."""
@@ -175,7 +189,7 @@ class Plan:
     ) -> tuple[AbstractAgent, list[AbstractStream] | None]:
         if self.agent is None:
             return tree.take(self.built_problem.flat_agents, np.asarray(numbers)), None
-        build = load_function(self.agent)
+        build = load_agent(self.agent)
         made = [build(AgentContext(number, self.num_agents, _with_agent_number(config, number))) for number in numbers]
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
@@ -197,26 +211,9 @@ def _with_agent_number(config: Mapping[str, Any], number: int) -> dict[str, Any]
     return {**config, "data": data.replace("{number}", str(number))} if isinstance(data, str) else dict(config)
 
 
-def load_function(path: str) -> Any:
-    """The function of `module:function` or `file.py:function`."""
-    name, _, function = path.rpartition(":")
-    try:
-        module = _load_file(pathlib.Path(name)) if name.endswith(".py") else importlib.import_module(name)
-        return getattr(module, function)
-    except (ImportError, AttributeError, FileNotFoundError) as error:
-        raise ValueError(
-            f"`agent`: cannot find {path!r} ({error}). The module must be importable, or the file exist, on every node."
-        ) from error
-
-
-def _load_file(path: pathlib.Path) -> types.ModuleType:
-    if not path.is_file():
-        raise FileNotFoundError(f"no file {str(path)!r}")
-    name = f"fedhsa_agent_{path.stem}"  # a file may be called like one of Python's modules, such as `site`
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {str(path)!r}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def load_agent(text: str) -> Callable[[AgentContext], Any]:
+    """The function that builds agents, of `module:function` or `file.py:function`."""
+    found = _own.reference(text)
+    if found is None:
+        raise ValueError(f"`agent` must be MODULE:FUNCTION or FILE.py:FUNCTION, like `my_site:build`, got {text!r}.")
+    return _own.load("agent", found)

@@ -1,7 +1,6 @@
 """A run on Ray: the agents in long-lived processes, on this machine or on a trusted cluster."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -277,7 +276,7 @@ def start_actor(
 ) -> Any:
     """Starts an actor for consecutive agents of a plan, with its state in a file and more folders to import from."""
     given = {
-        "plan": _with_whole_path(plan).to_json(),
+        "plan": plan.with_files(lambda found: f"{found.path}:{found.name}").to_json(),
         "first": numbers[0],
         "count": len(numbers),
         "state": str(state),
@@ -306,14 +305,6 @@ def _actors_before(folder: pathlib.Path, actors: int | None) -> int | None:
     if actors not in (None, before):
         raise ValueError(f"`actors` must be {before} to resume, as when the run was started, got {actors}.")
     return before
-
-
-def _with_whole_path(plan: Plan) -> Plan:
-    """The plan for a process that may work in another folder."""
-    if plan.agent is None or ".py:" not in plan.agent:
-        return plan
-    path, _, function = plan.agent.rpartition(":")
-    return dataclasses.replace(plan, agent=f"{pathlib.Path(path).resolve()}:{function}")
 
 
 def _one_thread() -> None:

@@ -1,9 +1,11 @@
 """Problems by name, with arguments that are checked against the generator they go to."""
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _check
+from .. import _check, _own
 from . import (
     actor_critic,
     average_reward_td,
@@ -53,15 +55,62 @@ COMMON = ("num_agents", "dim", "heterogeneity", "key")
 def make(name: str, arguments: Mapping[str, Any], *, noiseless: bool = False, iid: bool = False) -> Problem:
     """The random problem of a family, with its noise, with independent observations, or without noise.
 
+    Instead of a family it may be a function of one's own that returns a problem, or a problem: `mine.py:build`,
+    `package.module:build`, or what an installed package offers as an entry point of the group `fedhsa.problems`.
+
     !!! example
         >>> make("td", {"num_agents": 3, "dim": 2, "num_states": 5}, iid=True).num_agents
         3
         >>> make("td", {"num_state": 5})
         Traceback (most recent call last):
         ValueError: The problem td has no argument `num_state`. Did you mean 'num_states'? ...
+        >>> make("fedhsa.problems.td:random", {"num_agents": 3}).num_agents
+        3
     """
-    _check.arguments("problem", name, PROBLEMS, arguments, common=COMMON)
-    problem = PROBLEMS[name](**arguments)
+    known = makers(name)
+    _check.arguments("problem", name, known, arguments, common=COMMON)
+    for argument, parameter in inspect.signature(known[name]).parameters.items():
+        needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_KEYWORD,
+            parameter.VAR_POSITIONAL,
+        )
+        if needed and argument not in arguments:
+            raise ValueError(f"The problem {name} needs a value for its argument `{argument}`.")
+    problem = known[name](**arguments)
     if iid:
         problem = problem.iid()
     return problem.noiseless() if noiseless else problem
+
+
+def makers(name: str) -> Mapping[str, Callable[..., Problem]]:
+    """The functions that make problems, by name: those of the families and, if it is none of them, what `name` says."""
+    if name in PROBLEMS:
+        return PROBLEMS
+    if (found := _own.reference(name)) is not None:
+        return {name: _own_maker(_own.load("problem", found), name)}
+    offered = _own.entry_points("problem")
+    loaded = {name: _own_maker(_own.load_entry_point("problem", name), name)} if name in offered else {}
+    return {**PROBLEMS, **offered, **loaded}
+
+
+def _own_maker(made: Any, name: str) -> Callable[..., Problem]:
+    """A user's function, or problem, as a function whose mistakes are told in a sentence."""
+    if isinstance(made, Problem):
+        return lambda: made
+    if isinstance(made, type) or not callable(made):
+        what = f"the class {made.__name__}" if isinstance(made, type) else repr(made)
+        raise TypeError(f"`problem`: {name} must be a function that returns a `Problem`, or a `Problem`, got {what}.")
+
+    @functools.wraps(made)
+    def checked(**arguments: Any) -> Problem:
+        with _own.told(f"`problem`: {name} raised an error"):
+            problem = made(**arguments)
+        if not isinstance(problem, Problem):
+            what = f"the class {problem.__name__}" if isinstance(problem, type) else repr(problem)
+            raise TypeError(
+                f"`problem`: {name} must return a `Problem`, got {what}. "
+                "End it with `return Problem(agents, like=...)`."
+            )
+        return problem
+
+    return checked

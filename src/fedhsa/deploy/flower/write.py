@@ -2,9 +2,10 @@
 
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 
-from ... import _files
+from ... import _files, _own
 from ..missing import Missing
 from ..plan import Plan
 from ..privacy import SETTINGS
@@ -12,7 +13,8 @@ from .client import STATE
 from .processes import Value, toml
 
 PACKAGE = "federation"
-AGENT = "site_agent"
+OWN = "own"
+"""What the modules begin with that hold the user's files."""
 
 _SERVER = '''\
 """The server's side: the plan is in pyproject.toml, the algorithm in fedhsa."""
@@ -69,8 +71,9 @@ def write_app(
 ) -> pathlib.Path:
     """Writes the app and gives its folder.
 
-    A file with the function that builds agents (`agent="my_site.py:build"`) is copied into the app, so that every node
-    gets it with the app; the data it reads stay where they are.
+    Files with code of one's own (`agent="my_site.py:build"`, `problem="mine.py:build"`, `algorithm="mine.py:HalfHSA"`)
+    are copied into the app, so that every node gets them with it; the data they read stay where they are. What such a
+    file imports from its own folder does not travel: that is refused.
 
     **Arguments:**
 
@@ -87,12 +90,19 @@ def write_app(
     if folder.exists() and any(folder.iterdir()) and not (package / "client.py").exists():
         raise FileExistsError(f"`folder`: {str(folder)!r} holds something else than an app. Name another folder.")
     missing.check(plan.method)  # raises if the algorithm does not fit, before anything is written
-    source, _, function = (plan.agent or "").rpartition(":")
-    ship = source.endswith(".py")
-    if ship:
-        if not pathlib.Path(source).is_file():
-            raise FileNotFoundError(f"`agent`: there is no file {source!r}.")
-        plan = plan.replace(agent=f"{PACKAGE}.{AGENT}:{function}")
+    shipped: dict[pathlib.Path, str] = {}
+
+    def ship(found: _own.Reference) -> str:
+        _own.check("agent", found)
+        if beside := _own.neighbours(found.path):
+            raise ValueError(
+                f"{found.place} imports {', '.join(beside)} from its folder, which a Flower app does not carry. "
+                "Put all of it into one file, or into a package that is installed on every node."
+            )
+        module = shipped.setdefault(found.path, f"{OWN}_{len(shipped)}_{_identifier(found.path.stem)}")
+        return f"{PACKAGE}.{module}:{found.name}"
+
+    plan = plan.with_files(ship)
     settings: dict[str, Value] = {
         "plan": plan.to_json(),
         "rounds": rounds,
@@ -107,11 +117,17 @@ def write_app(
         "command": command,
     }
     package.mkdir(parents=True, exist_ok=True)
-    (package / f"{AGENT}.py").unlink(missing_ok=True)
-    if ship:
-        _files.write_text(package / f"{AGENT}.py", pathlib.Path(source).read_text(encoding="utf-8"))
+    for before in package.glob(f"{OWN}_*.py"):
+        before.unlink()
+    for path, module in shipped.items():
+        _files.write_text(package / f"{module}.py", path.read_text(encoding="utf-8"))
     _files.write_text(package / "__init__.py", '"""A run of fedhsa on Flower."""\n')
     _files.write_text(package / "server.py", _SERVER)
     _files.write_text(package / "client.py", pathlib.Path(__file__).with_name("client.py").read_text(encoding="utf-8"))
     _files.write_text(folder / "pyproject.toml", _PROJECT + toml(settings))
     return folder
+
+
+def _identifier(name: str) -> str:
+    """The name with what a module's name cannot have replaced."""
+    return re.sub(r"\W", "_", name)

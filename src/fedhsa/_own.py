@@ -1,0 +1,290 @@
+"""What users bring themselves, by the text that names it: `file.py:NAME`, `package.module:NAME`, or an entry point.
+
+Nothing here loads JAX, so that the command line can check such names before it does.
+"""
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+import pathlib
+import re
+import sys
+import sysconfig
+import traceback
+import types
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from . import _check
+
+GROUPS = {"algorithm": "fedhsa.algorithms", "problem": "fedhsa.problems"}
+"""The entry points of packages, by the argument that takes their names."""
+PREFIX = "fedhsa_own_"
+"""What modules made from files begin with: a file may be called like one of Python's modules, such as `site`."""
+_REFERENCE = re.compile(r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<place>[^,()=\[\]{}'"]+):(?P<name>[^\W\d]\w*)""")
+_LOADED: dict[pathlib.Path, tuple[str, types.ModuleType]] = {}
+"""By file: its digest when it was loaded, and the module made of it."""
+
+
+class Reference(NamedTuple):
+    """Where something of the user's is, and its name there."""
+
+    place: str
+    """A file that ends in `.py`, or a module."""
+    name: str
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the place is a file, and not a module."""
+        return self.place.endswith(".py")
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file, absolute."""
+        return pathlib.Path(self.place).expanduser().resolve()
+
+    @property
+    def title(self) -> str:
+        """File and name as one word, such as `mine-build`, for folders and figures."""
+        home = self.path.stem if self.is_file else self.place.rpartition(".")[2]
+        return f"{home}-{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.name}"
+
+
+def reference(text: Any) -> Reference | None:
+    """What the text refers to if it is a reference as a whole, else None.
+
+    !!! example
+        >>> reference("mine.py:build")
+        Reference(place='mine.py', name='build')
+        >>> reference("td") is None
+        True
+    """
+    found = _REFERENCE.fullmatch(text.strip()) if isinstance(text, str) else None
+    return None if found is None or found["quoted"] else Reference(found["place"].strip(), found["name"])
+
+
+def references(*texts: Any) -> list[Reference]:
+    """All references in these texts, of which some may be missing.
+
+    !!! example
+        >>> references("Averaged(mine.py:HalfHSA(0.1))", None)
+        [Reference(place='mine.py', name='HalfHSA')]
+    """
+    found = (match for text in texts if isinstance(text, str) for match in _REFERENCE.finditer(text))
+    return [Reference(match["place"].strip(), match["name"]) for match in found if not match["quoted"]]
+
+
+def replace(text: str, new: Any) -> str:
+    """The text with `new(reference)` in the place of every reference.
+
+    !!! example
+        >>> replace("Averaged(mine.py:HalfHSA(0.1))", lambda reference: reference.name)
+        'Averaged(HalfHSA(0.1))'
+    """
+
+    def word(match: re.Match) -> str:
+        if match["quoted"]:
+            return match[0]
+        gap = match["place"][: len(match["place"]) - len(match["place"].lstrip())]
+        return f"{gap}{new(Reference(match['place'].strip(), match['name']))}"
+
+    return _REFERENCE.sub(word, text)
+
+
+def labels(texts: Iterable[str]) -> tuple[str, ...]:
+    """What to call algorithms in tables and figures: without their files, as long as that tells them apart.
+
+    !!! example
+        >>> labels(["FedHSA", "mine.py:HalfHSA(0.1)"])
+        ('FedHSA', 'HalfHSA(0.1)')
+        >>> labels(["a.py:Half", "b.py:Half"])
+        ('a.py:Half', 'b.py:Half')
+    """
+    texts = tuple(texts)
+    short = [replace(text, lambda found: found.name) if isinstance(text, str) else text for text in texts]
+    return tuple(name if short.count(name) == 1 else text for text, name in zip(texts, short, strict=True))
+
+
+def title(problem: str) -> str:
+    """What to call a problem in figures and folders.
+
+    !!! example
+        >>> title("td"), title("studies/mine.py:build")
+        ('td', 'mine-build')
+    """
+    found = reference(problem)
+    return problem if found is None else found.title
+
+
+def check(what: str, found: Reference) -> None:
+    """Raises if the file is not there; a module is only looked for when it is loaded."""
+    if found.is_file and not found.path.is_file():
+        raise ValueError(f"`{what}`: there is no file {found.place!r}. The path is seen from {os.getcwd()!r}.")
+    if not found.is_file and not all(part.isidentifier() for part in found.place.split(".")):
+        raise ValueError(
+            f"`{what}` must be FILE.py:NAME or PACKAGE.MODULE:NAME, like `mine.py:{found.name}`, got {str(found)!r}."
+        )
+
+
+def load(what: str, found: Reference) -> Any:
+    """The object that the argument `what` refers to; raises `ValueError` in one sentence if there is none."""
+    check(what, found)
+    module = _module(what, found)
+    try:
+        return getattr(module, found.name)
+    except AttributeError:
+        names = [name for name in vars(module) if not name.startswith("_")]
+        near = _check.nearest(found.name, names)
+        raise ValueError(f"`{what}`: {found.place} has no {found.name!r}.{near}") from None
+
+
+def _module(what: str, found: Reference) -> types.ModuleType:
+    if not found.is_file and _file_of_module(found.place) is None and found.place not in sys.modules:
+        file = f"{found.place.replace('.', '/')}.py"
+        hint = f" For the file, write `{file}:{found.name}`." if pathlib.Path(file).is_file() else ""
+        raise ValueError(f"`{what}`: there is no module {found.place!r} that Python can import.{hint}")
+    with told(f"`{what}`: {found.place} cannot be loaded"):
+        return load_file(found.path) if found.is_file else importlib.import_module(found.place)
+
+
+def load_file(path: pathlib.Path) -> types.ModuleType:
+    """The file as a module, loaded again if it has changed. Its folder is one that it can import from."""
+    path = path.resolve()
+    content = path.read_bytes()
+    now = hashlib.sha256(content).hexdigest()
+    digest, module = _LOADED.get(path, ("", None))
+    if module is not None and digest == now:
+        return module
+    if module is None:
+        name = PREFIX + path.stem
+        taken = sum(other.stem == path.stem for other in _LOADED)
+        name += f"_{taken}" if taken else ""
+    else:
+        name = module.__name__
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        # Compiled here: a cache by the time of the last change would miss changes within a second.
+        exec(compile(content, str(path), "exec"), vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    _LOADED[path] = now, module
+    return module
+
+
+def neighbours(path: pathlib.Path) -> list[str]:
+    """The modules beside a file that it imports, which do not travel with it."""
+    with told(f"{shown(path)} cannot be read"):
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    tops = {name.partition(".")[0] for name in names} - {""}
+    beside = (name for name in tops if (path.parent / f"{name}.py").is_file() or (path.parent / name).is_dir())
+    return sorted(beside)
+
+
+def file_of(module: str) -> pathlib.Path | None:
+    """The file that a module was made of by `load_file`, else None."""
+    found = getattr(sys.modules.get(module), "__file__", None) if module.startswith(PREFIX) else None
+    return None if found is None else pathlib.Path(found)
+
+
+def digest(path: pathlib.Path) -> str:
+    """A fingerprint of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digests(*texts: Any) -> dict[str, str]:
+    """The files that these texts refer to, with their fingerprints, for manifests; of modules the files they are in."""
+    found = {}
+    for one in references(*texts):
+        path = one.path if one.is_file else _file_of_module(one.place)
+        if path is not None and path.is_file():
+            found[one.place] = f"sha256:{digest(path)}"
+    return found
+
+
+def _file_of_module(name: str) -> pathlib.Path | None:
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name)
+        return None if spec is None or spec.origin is None else pathlib.Path(spec.origin)
+    return None
+
+
+@functools.cache
+def entry_points(what: str) -> dict[str, metadata.EntryPoint]:
+    """What installed packages offer for the argument `what`, by name."""
+    return {point.name: point for point in metadata.entry_points(group=GROUPS[what])}
+
+
+def load_entry_point(what: str, name: str) -> Any:
+    """What a package offers under this name; raises `ValueError` in one sentence if it cannot be loaded."""
+    point = entry_points(what)[name]
+    package = "a package" if point.dist is None else point.dist.name
+    with told(f"`{what}`: {name} of {package} ({point.value}) cannot be loaded"):
+        return point.load()
+
+
+class OwnCodeError(ValueError):
+    """Code of the user's raised something; the message says what and in which line, and the error is its cause."""
+
+
+@contextlib.contextmanager
+def told(sentence: str, *, checked: bool = False) -> Iterator[None]:
+    """Tells an error of the user's code in one sentence, with the line where it was raised.
+
+    With `checked`, the sentences of this package's own checks of arguments pass as they are.
+    """
+    try:
+        yield
+    except OwnCodeError:
+        raise
+    except Exception as error:
+        if checked and traceback.extract_tb(error.__traceback__)[-1].filename == _check.__file__:
+            raise
+        raise OwnCodeError(f"{sentence}: {where(error)}") from error
+
+
+def where(error: Exception) -> str:
+    """What was raised and in which line of the user's code, if it was there, as the end of a sentence."""
+    words = " ".join(str(error).split()) or "without a message"
+    words = f"{words[:500]}..." if len(words) > 500 else words
+    words = f"{type(error).__name__}: {words}" + ("" if words.endswith((".", "!", "?")) else ".")
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{shown(error.filename)}, line {error.lineno}: {type(error).__name__}: {error.msg}."
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    if not frames:
+        return words
+    last = frames[-1]
+    inside = f", in `{last.name}`" if last.name.isidentifier() else ""
+    return f"{shown(last.filename)}, line {last.lineno}{inside}: {words}"
+
+
+def shown(path: str | os.PathLike) -> str:
+    """A path as the user would write it: from the current folder, if it is in there."""
+    path, here = pathlib.Path(path), pathlib.Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith(("<frozen", *_libraries()))
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """The folders of Python, of installed packages, and of this one."""
+    found = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return (*(str(path) for path in found), str(pathlib.Path(__file__).parent))
