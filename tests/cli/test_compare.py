@@ -205,7 +205,7 @@ def test_help_teaches(capsys):
     out = capsys.readouterr().out
     for field in dataclasses.fields(CompareSettings):
         assert "--" + field.name.replace("_", "-") in out
-    assert "fedhsa compare --problem td" in out
+    assert "fedhsa compare td" in out
     assert "Holm" in out
     assert main([]) == 0
     assert "fedhsa compare" in capsys.readouterr().out

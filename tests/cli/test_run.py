@@ -172,6 +172,33 @@ def test_option_values_are_read_as_literals(text, expected):
     assert parse_option(text) == expected
 
 
+def test_results_of_other_settings_are_replaced_only_when_the_user_agrees(folder, monkeypatch, capsys):
+    monkeypatch.setattr(run_module, "main", lambda *_: 0)
+    before = (folder / "manifest.json").read_bytes()
+    command = ["run", *SMALL, "--out", str(folder)]
+    for same in ([], ["--target", "1.0"], ["--no-cache"], ["--resume", "--rounds", "40"]):
+        assert main([*command, *same]) == 0
+    refused = {
+        ("--seeds", "4"): "holds the results of other settings, with `seeds` 3 instead of 4. Add `--force` to replace",
+        ("--dim", "3", "--resume"): "with `dim` 2 instead of 3. Add `--force`",
+        ("--rounds", "10", "--resume"): "with `rounds` 20 instead of 10",
+        ("--option", "noise_std=1", "--iid", "--key", "1"): "with `option` {} instead of {'noise_std': 1}, `iid` False",
+    }
+    for other, words in refused.items():
+        assert main([*command, *other]) == 2
+        assert words in sentence(capsys)
+        assert main([*command, *other, "--force"]) == 0
+    assert main(["sweep", "--out", str(folder)]) == 2
+    assert "holds the results of `fedhsa run`. Add `--force`" in sentence(capsys)
+    for stream in ("stdin", "stderr"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+    for answer, code in (("y\n", 0), ("n\n", 2), ("", 2)):
+        monkeypatch.setattr("sys.stdin.readline", lambda answer=answer: answer, raising=False)
+        assert main([*command, "--seeds", "4"]) == code
+        assert "`seeds` 3 instead of 4. Replace them? [y/N]" in capsys.readouterr().err
+    assert (folder / "manifest.json").read_bytes() == before
+
+
 def test_options_reach_the_problem(tmp_path):
     quiet = ("--option", "noise_std=0", "start=stationary")
     assert main(["run", *SMALL, "--algorithm", "FedHSA", *quiet, "--out", str(tmp_path)]) == 0
@@ -441,7 +468,7 @@ def test_a_broken_checkpoint_is_rejected_and_left_alone(stopped, tmp_path, capsy
 
 
 def test_starting_over_replaces_old_checkpoints_and_says_so(stopped, tmp_path, capsys):
-    assert main([*stopped, "--seeds", "4"]) == 0
+    assert main([*stopped, "--seeds", "4", "--force"]) == 0
     assert "Starting over" in sentence(capsys)
     assert names(tmp_path) == FILES
 

@@ -109,9 +109,11 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
 
 def _compute(command: str, arguments: list[str], console: Any, options: dict[str, Any]) -> int:
     """Runs a command on a problem; help and mistakes do not wait for JAX."""
-    from . import parsing, programs, settings
+    from . import earlier, parsing, programs, settings
 
     given = parsing.parse(settings.COMMANDS[command], arguments)
+    if isinstance(given, settings.ResultSettings) and not options:  # else another process has asked
+        earlier.check(given)
     with programs.kept(given.cache):
         return importlib.import_module(f".{command}", __name__).main(given, arguments, console, **options)
 

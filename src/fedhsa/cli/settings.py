@@ -2,13 +2,16 @@
 
 import abc
 import dataclasses
+import json
 import pathlib
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import tyro
 
 from .. import _check, _own
 from .._check import DTYPES
+from .._json import plain
 from . import index
 from .errors import UsageError
 from .usage import check_name, check_number, check_reference, named_values
@@ -106,7 +109,7 @@ class AbstractSettings(AbstractFlags):
         if _own.reference(self.problem) is None:
             check_name("problem", self.problem, index.names("problems", wanted=self.problem))
         for name in self.algorithm:
-            if name in index.read()["problems"]:
+            if isinstance(name, str) and name in index.read()["problems"]:
                 raise UsageError(
                     f"`algorithm`: {name} is a problem. It comes first: `fedhsa {self.command} {name} ...`."
                 )
@@ -156,7 +159,37 @@ class AbstractSettings(AbstractFlags):
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractSimulationSettings(AbstractSettings):
+class ResultSettings(AbstractSettings):
+    """The settings of the commands that leave results, of which it is known what determined them."""
+
+    elsewhere: ClassVar[tuple[str, ...]] = (
+        *("out", "force", "config", "progress", "cache", "checkpoint", "resume"),
+        *("hosts", "host_index", "host_timeout", "ray", "ray_address"),
+    )
+    """The settings that do not change the numbers."""
+
+    force: bool = False
+    """Replace the results of other settings in the output folder."""
+
+    def numbers(self) -> dict[str, Any]:
+        """The settings that determine the numbers: commands that agree in them give the same results."""
+        found = {name: value for name, value in self.plain().items() if name not in self.elsewhere}
+        files = _own.digests(self.problem, *self.algorithm)  # the same name in a file that has changed is another run
+        return found | {"files": files or None}
+
+    def replaces(self, before: Mapping[str, Any]) -> list[str]:
+        """The names of the settings in which earlier results, with those `before`, are others than these.
+
+        A setting that there was not yet had its default. Of files it is the name that counts: one who works on a
+        method runs it again and again.
+        """
+        now = json.loads(json.dumps(plain(self.plain()), default=str))
+        known = {**plain(type(self)().plain()), **before}
+        return [name for name, value in now.items() if name not in self.elsewhere and known[name] != value]
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractSimulationSettings(ResultSettings):
     """The settings of the commands that simulate a given number of rounds."""
 
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 1000
@@ -181,6 +214,7 @@ class RunSettings(AbstractSimulationSettings):
     """The settings of `fedhsa run`."""
 
     command = "run"
+    elsewhere = (*ResultSettings.elsewhere, "target")
     description = """\
 Runs algorithms on a random problem, many seeds at once, and draws their errors.
 
@@ -233,12 +267,13 @@ The first one writes the files. With --checkpoint, any number can --resume.
             if hosts is None or hosts == "auto" or hosts.isdecimal():
                 raise UsageError("`host_index` needs `hosts` with a name for every process, like node0,node1.")
 
-    def numbers(self) -> dict[str, Any]:
-        """The settings that determine the numbers: two runs that agree in them give the same curves."""
-        elsewhere = ("target", "out", "config", "checkpoint", "resume", "progress", "cache")
-        found = {name: value for name, value in self.plain().items() if name not in elsewhere}
-        files = _own.digests(self.problem, *self.algorithm)  # the same name in a file that has changed is another run
-        return {name: value for name, value in found.items() if not name.startswith("host")} | {"files": files or None}
+    def replaces(self, before: Mapping[str, Any]) -> list[str]:
+        other = super().replaces(before)
+        if not self.resume:
+            return other
+        if (self.folder / "checkpoints" / "settings.json").exists():
+            return []  # what the run continues from is checked when it does
+        return [] if other == ["rounds"] and before["rounds"] < self.rounds else other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +316,7 @@ A TOML file for `fedhsa run` serves here too.
 
 
 @dataclasses.dataclass(frozen=True)
-class CompareSettings(RayFlags, AbstractSettings):
+class CompareSettings(RayFlags, ResultSettings):
     """The settings of `fedhsa compare`."""
 
     command = "compare"
