@@ -13,8 +13,8 @@ import tempfile
 import numpy as np
 
 from fedhsa import deploy
-from fedhsa.deploy.gym import GymStream
 from fedhsa.environments.features import Fourier
+from fedhsa.environments.gym import GymStream
 from fedhsa.problems.experience import TDAgent
 
 FEATURES = Fourier([-2.4, -3.0, -0.21, -3.0], [2.4, 3.0, 0.21, 3.0], order=1)

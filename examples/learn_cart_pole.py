@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 import fedhsa as fh
 from fedhsa import deploy, plots
-from fedhsa.deploy.gym import returns
 from fedhsa.environments import Categorical, perturbed
+from fedhsa.environments.gym import returns
 from fedhsa.environments.rollouts import play
 from fedhsa.problems import policy_gradient
 

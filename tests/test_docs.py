@@ -157,7 +157,14 @@ def test_every_path_a_page_names_exists(page):
 ROOMS = (
     "fedhsa",
     *("fedhsa.algorithms", "fedhsa.algorithms.codecs", "fedhsa.algorithms.graphs", "fedhsa.algorithms.sampling"),
-    *("fedhsa.comparison", "fedhsa.deploy", "fedhsa.deploy.gym", "fedhsa.engine", "fedhsa.plots", "fedhsa.sources"),
+    *(
+        "fedhsa.comparison",
+        "fedhsa.deploy",
+        "fedhsa.environments.gym",
+        "fedhsa.engine",
+        "fedhsa.plots",
+        "fedhsa.sources",
+    ),
     *("fedhsa.environments", "fedhsa.environments.features", "fedhsa.environments.policies", "fedhsa.statistics"),
     *("fedhsa.theory", "fedhsa.theory.exact"),
     *("fedhsa.theory.paper.bounds", "fedhsa.theory.paper.measure", "fedhsa.theory.paper.mixing"),

@@ -26,10 +26,10 @@ from fedhsa.deploy import (
     Task,
     in_memory,
 )
-from fedhsa.deploy.gym import MODES, GymEpisodes, GymStream, returns
 from fedhsa.deploy.plan import load_agent
 from fedhsa.environments import Categorical
 from fedhsa.environments.features import Fourier, OneHot
+from fedhsa.environments.gym import MODES, GymEpisodes, GymStream, returns
 from fedhsa.environments.policies import EpsilonGreedy, Softmax, Uniform
 from fedhsa.problems.experience import QAgent, SARSAAgent, TDAgent
 from fedhsa.problems.policy_gradient import live_agent

@@ -22,8 +22,8 @@ from fedhsa.deploy import (
     Task,
 )
 from fedhsa.deploy.server import hello
-from fedhsa.deploy.stream import Live, split_live
 from fedhsa.deploy.wire import pack, unpack
+from fedhsa.problems._live import Live, split_live
 from fuzz import changed, mangle
 
 

@@ -10,8 +10,8 @@ import fedhsa as fh
 from fedhsa import tree
 from fedhsa._random import as_key, fold_in
 from fedhsa._types import precision
-from fedhsa.deploy.gym import GymStream
 from fedhsa.environments.features import Fourier, OneHot
+from fedhsa.environments.gym import GymStream
 from fedhsa.environments.jax_env import JaxEnvironment, perturbed
 from fedhsa.problems import experience
 

@@ -104,7 +104,10 @@ def as_written(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
 def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
     if not isinstance(problem, Problem):
         what = f"the class {problem.__name__}" if isinstance(problem, type) else type(problem).__name__
-        raise TypeError(f"`problem` must be a `Problem`, got {what}. For instance `problems.quadratic.random()`.")
+        advice = "For instance `problems.quadratic.random()`"
+        if isinstance(problem, list | tuple):
+            advice = "Make one of the agents: `Problem(agents, like=np.zeros(d))`"
+        raise TypeError(f"`problem` must be a `Problem`, got {what}. {advice}.")
     if not isinstance(algorithm, AbstractAlgorithm):
         what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else type(algorithm).__name__
         raise TypeError(

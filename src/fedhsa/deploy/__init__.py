@@ -4,10 +4,12 @@ Server, sites and messages know nothing of how messages travel; only `flower` an
 engines, and only they import them. `ray_executor` is for other work: sweeps, comparisons and studies as tasks.
 """
 
+from ..environments.gym import GymEpisodes as GymEpisodes
+from ..environments.gym import GymStream as GymStream
+from ..problems import Live as Live
+from ..sources import AbstractStream as AbstractStream
 from .federate import federate as federate
 from .federate import in_memory as in_memory
-from .gym import GymEpisodes as GymEpisodes
-from .gym import GymStream as GymStream
 from .memory import FAULTS as FAULTS
 from .memory import Faults as Faults
 from .memory import Killed as Killed
@@ -25,8 +27,6 @@ from .server import Server as Server
 from .site import Site as Site
 from .store import BusyError as BusyError
 from .store import Store as Store
-from .stream import AbstractStream as AbstractStream
-from .stream import Live as Live
 from .task import Task as Task
 from .transport import AbstractTransport as AbstractTransport
 from .wire import RejectedError as RejectedError

@@ -8,8 +8,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from .. import _check, tree
 from .._describe import digest
 from .._types import SeedLike
@@ -22,7 +20,7 @@ from .missing import Missing
 from .outcome import conduct
 from .plan import Plan
 from .server import Server
-from .site import Site
+from .site import Site, agents_of
 from .store import Store
 from .task import Task
 
@@ -92,8 +90,8 @@ def federate(
 ) -> Result:
     """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
 
-    The numbers are those of `simulate` with one seed. It shows what a federation does, and what happens
-    when a process dies; for speed use `simulate`.
+    The numbers are those of `simulate` with one seed, also of live agents, whose sites step the environments. It shows
+    what a federation does, and what happens when a process dies; for speed use `simulate`.
 
     **Arguments:**
 
@@ -119,12 +117,13 @@ def federate(
     check_length(problem, rounds * algorithm.block_length)
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
     start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
-    agents = problem.flat_agents
-    task = Task(adapted, problem.num_agents, start, key, dtype, tree.take(agents, 0), digest(problem, "problem"))
+    example = tree.take(problem.flat_agents, 0)
+    task = Task(adapted, problem.num_agents, start, key, dtype, example, digest(problem, "problem"))
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as home:
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:
-            return Site(task, tree.take(agents, np.asarray(numbers)), numbers, store, run)
+            some, streams = agents_of(problem, numbers)
+            return Site(task, some, numbers, store, run, streams)
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
         server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)

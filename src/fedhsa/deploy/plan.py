@@ -11,14 +11,14 @@ import numpy as np
 
 from .. import _check, _own, tree
 from ..algorithms import AbstractAlgorithm, Cost, adapt, cost, parse
-from ..problems import AbstractAgent, Problem, make
+from ..problems import AbstractAgent, Live, Problem, make
 from ..problems._agents import check_operator, stack
+from ..problems._live import split_live
 from ..problems.make import makers
-from ..sources import AbstractControlled, Silent
+from ..sources import AbstractControlled, AbstractStream, Silent
 from .privacy import Account, Privacy
-from .site import Site
+from .site import Site, agents_of
 from .store import Store
-from .stream import AbstractStream, Live, split_live
 from .task import Task
 
 
@@ -188,7 +188,7 @@ class Plan:
         self, numbers: Sequence[int], config: Mapping[str, Any]
     ) -> tuple[AbstractAgent, list[AbstractStream] | None]:
         if self.agent is None:
-            return tree.take(self.built_problem.flat_agents, np.asarray(numbers)), None
+            return agents_of(self.built_problem, numbers)
         build = load_agent(self.agent)
         made = [build(AgentContext(number, self.num_agents, _with_agent_number(config, number))) for number in numbers]
         for agent in made:

@@ -20,12 +20,14 @@ from .._random import host_generator
 from .._types import precision
 from ..algorithms import AbstractAlgorithm, Round
 from ..engine import batch
-from ..problems import AbstractAgent
+from ..problems import AbstractAgent, Problem
+from ..problems._live import with_source
+from ..sources import Silent
+from ..sources.stream import AbstractStream, check_block
 from .compiled import Compiled
 from .privacy import Account
 from .schema import Schema
 from .store import Store, check_run_name
-from .stream import AbstractStream
 from .task import Task
 from .wire import Packet, RejectedError, pack, unpack
 
@@ -219,7 +221,7 @@ class Site:
                 generator = host_generator(self.task.key, "stream", int(self.numbers[i]), t)
                 draw: Any = stream.draw
                 known = (np.asarray(jax.tree.leaves(message)[0]),) if stream.controlled else ()
-                self._drawn[t, i] = _check_block(draw(generator, length, *known), stream.like, length)
+                self._drawn[t, i] = check_block(draw(generator, length, *known), stream.like, length)
         blocks = [self._drawn[t, i] for i in range(len(self.numbers))]
         with_seed = jax.tree.map(lambda x: x[:, :, None], tree.stack(blocks))
         return tree.to_device(with_seed, self.task.dtype)
@@ -293,6 +295,14 @@ class Site:
         )
 
 
+def agents_of(problem: Problem, numbers: Sequence[int]) -> tuple[AbstractAgent, list[AbstractStream] | None]:
+    """Some of a problem's agents on flat vectors, and fresh streams for them where they are live."""
+    agents, streams = tree.take(problem.flat_agents, np.asarray(numbers)), problem.streams
+    if streams is None:
+        return agents, None
+    return with_source(agents, Silent()), [streams[number].fresh() for number in numbers]
+
+
 def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
     """The answer of a site of one agent that could not be built: a rejection."""
     try:
@@ -349,15 +359,6 @@ def _check_controlled(task: Task) -> None:
             "`streams`: behaviour depends on the parameter, with which the messages of "
             f"{type(task.algorithm).__name__} do not begin. Use FedHSA or LocalSA, or a fixed policy."
         )
-
-
-def _check_block(block: PyTree, like: PyTree, length: int) -> PyTree:
-    """Raises if a stream's block is not `length` observations like the example."""
-    shapes = jax.tree.map(lambda x: (length, *np.shape(x)), like)
-    found = jax.tree.map(np.shape, block)
-    if found != shapes:
-        raise ValueError(f"`draw` must give {length} observations of shapes {shapes}, got {found}.")
-    return jax.tree.map(np.array, block)  # a copy: the stream may use its buffers again
 
 
 @eqx.filter_jit

@@ -171,13 +171,14 @@ def run_round(
     index: Any,
     num_agents: int,
     group: int,
+    block: PyTree | None = None,
 ) -> Carry:
-    """One round for all agents and seeds, `group` agents at a time.
+    """One round for all agents and seeds, `group` agents at a time, on a given block where sources draw none.
 
     Arrays may hold more than `num_agents` agents: those after them compute too, but nobody hears of it.
     """
     # The chain moves on once per round; until then every exchange sees the same block.
-    source, block = draw(agents, algorithm, keys, carry.source, index)
+    source, block = draw(agents, algorithm, keys, carry.source, index) if block is None else (carry.source, block)
     M, width = num_agents, len(keys.source)
     numbers = jnp.minimum(jnp.arange(width), M - 1) if width > M else jnp.arange(M)
     driver = Driver(
@@ -192,6 +193,13 @@ def run_round(
         start = fresh_memory(algorithm, carry.server.theta[0], width, len(carry.failed))
         server, memory = play(algorithm, driver, carry.server, start)[0], ()
     return Carry(server, memory, source, carry.failed)
+
+
+def mark_diverged(carry: Carry, index: Any, bound: Any) -> Carry:
+    """Notes the seeds whose parameter has left all bounds in this round."""
+    square = jnp.sum(carry.server.theta**2, axis=-1)
+    diverged = ~(square <= bound**2) & (carry.failed < 0)
+    return carry._replace(failed=jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed))
 
 
 def advance(
@@ -216,10 +224,7 @@ def advance(
     def one_round(index, carry):
         with kernels.using(backend):
             carry = run_round(agents, algorithm, keys, carry, index, num_agents, group)
-        square = jnp.sum(carry.server.theta**2, axis=-1)
-        diverged = ~(square <= bound**2) & (carry.failed < 0)
-        failed = jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed)
-        return shard_carry(carry._replace(failed=failed), mesh)
+        return shard_carry(mark_diverged(carry, index, bound), mesh)
 
     def one_record(i, state):
         carry, buffers = state

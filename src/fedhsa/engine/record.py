@@ -51,6 +51,12 @@ def operator_norm(snapshot: Snapshot):
 RECORDERS: dict[str, Callable] = {"error": error, "theta": theta, "operator_norm": operator_norm}
 
 
+class Returns(NamedTuple):
+    """What live environments are asked for outside of JAX: the mean return of each agent, or of all of them."""
+
+    average: bool
+
+
 class _SameCode:
     """A recorder that equals another one of the same code and values, so that compiled programs are found again."""
 
@@ -81,7 +87,7 @@ def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
             raise TypeError(f"`record`: a function needs a name, `record={{'mine': ...}}`, got {name!r}.")
     found = {name: _recorder(name, chosen, problem) for name, chosen in record.items()}
     if problem.theta_star is None:
-        name = problem.agents.judged_by or ("operator_norm" if problem.has_mean_operator else None)
+        name = problem.judged_by
         return found if name is None or name in found else {name: _recorder(name, name, problem), **found}
     return {"error": error, **found}
 
@@ -91,6 +97,8 @@ def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Any:
         raise ValueError(f"`record`: {name!r} is the name of a recorder of its own. Give yours another name.")
     if isinstance(chosen, str):
         known = {name: lambda name=name: RECORDERS[name] for name in RECORDERS} | problem.agents.recorders()
+        if problem.streams is not None and problem.judged_by == "mean_return":
+            known |= {"returns": lambda: Returns(False), "mean_return": lambda: Returns(True)}
         if chosen not in known:
             raise ValueError(
                 f"`record` knows {', '.join(known)} here, got {chosen!r}. Pass your own as a dictionary, "

@@ -17,6 +17,7 @@ from ..algorithms import AbstractAlgorithm, Cost, adapt, cost
 from ..problems import Problem
 from . import checkpoint as checkpoints
 from . import placement
+from .live import LiveRun, check_live
 from .peers import lost_if_silent
 from .progress import ShowProgress, progress_bar
 from .record import Record, resolve
@@ -52,7 +53,9 @@ def simulate(
 ) -> Result:
     r"""Runs `algorithm` on `problem`, many seeds at once.
 
-    The same key gives the same numbers, and two algorithms with the same key see the same observations.
+    The same key gives the same numbers, and two algorithms with the same key see the same observations. Live agents
+    (`Live`) observe running environments, of which every seed has copies of its own, stepped together in Python; only
+    the rounds are compiled.
 
     **Arguments:**
 
@@ -101,6 +104,10 @@ def simulate(
     recorders = resolve(record, problem)
     theta = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     devices = list(devices) if devices is not None else jax.devices()
+    live = problem.streams is not None
+    if live:
+        check_live(problem, checkpoint is not None, debug)
+        devices = devices[:1]
     settings = _settings(problem, algorithm, key, seeds, every, dtype, list(recorders))
     settings["device"] = placement.describe(devices)
     if checkpoint is not None:
@@ -110,7 +117,8 @@ def simulate(
         return cost(problem, algorithm)
 
     with precision(dtype), lost_if_silent():
-        run = Run(problem, adapted, theta, as_key(key), seeds, every, dtype, recorders, devices)
+        kind = LiveRun if live else Run
+        run = kind(problem, adapted, theta, as_key(key), seeds, every, dtype, recorders, devices)
         plan = {"rounds": rounds, "chunk": chunk, "checkpoint": [checkpoint is None, checkpoint_every, resume]}
         run.peers.same({**settings, **plan, "device": None})
         if debug:

@@ -19,6 +19,7 @@ from . import sarsa as sarsa
 from . import streams as streams
 from . import td as td
 from . import td_lambda as td_lambda
+from ._live import Live as Live
 from .base import AbstractAgent as AbstractAgent
 from .base import AbstractControlledAgent as AbstractControlledAgent
 from .base import AbstractPolicyAgent as AbstractPolicyAgent

@@ -15,8 +15,9 @@ from jaxtyping import PyTree
 from .. import kernels, tree
 from .._arrays import is_shared, share
 from .._types import Block, Observation, State, precision
-from ..sources import IID, AbstractControlled, AbstractSource, Replay, Silent, Transition
+from ..sources import IID, AbstractControlled, AbstractSource, AbstractStream, LiveSource, Replay, Silent, Transition
 from . import _agents, _regions, _roots
+from ._live import Live, observing
 
 SOLVE = "solve"
 """What `theta_star` is by default: the root is searched for."""
@@ -334,10 +335,12 @@ class Problem(eqx.Module):
 
     **Arguments:**
 
-    - `agents`: a list of agents of one class, or one agent whose arrays all carry a leading axis `M`.
+    - `agents`: a list of agents of one class, or one agent whose arrays all carry a leading axis `M`. Or a list of
+      `Live` agents, which observe running environments.
     - `like`: an example of the parameter, any pytree of arrays; its values are where the search for the root starts.
     - `theta_star`: the root, where it is known. By default it is solved for, and certified by its residual. None for a
-      problem without a root, or with many: runs then report the norm of the operator instead of the error.
+      problem without a root, or with many: runs then report the norm of the operator instead of the error. Of live
+      agents no root is known unless it is given: runs report returns where their streams measure them.
     - `start`: where runs start unless they are told otherwise, shaped like the parameter. Default: zeros.
 
     Raises if operators are not shaped like the parameter or if there is no unique root; warns if the average operator
@@ -360,18 +363,21 @@ class Problem(eqx.Module):
 
     def __init__(
         self,
-        agents: AbstractAgent | Sequence[AbstractAgent],
+        agents: AbstractAgent | Sequence[AbstractAgent | Live],
         like: Any = None,
         theta_star: Any = SOLVE,
         start: Any = None,
     ):
+        agents = observing(agents)
         solve = isinstance(theta_star, str) and theta_star == SOLVE
         if like is None and (solve or theta_star is None):
             raise ValueError("Give `like`, an example of the parameter (`like=np.zeros(3)`), or `theta_star`.")
         self.agents = _agents.stack(agents, AbstractAgent)
+        if solve and self.streams is not None:
+            theta_star, solve = None, False
         self.like = jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), theta_star if like is None else like)
         self.start = np.zeros(self.dim) if start is None else tree.ravel_like("start", start, self.like)
-        _agents.check_operator(self.agents, self.like)
+        _agents.check_operator(self.agents, self.like, self.agents.source.like)
         self.theta_star = None
         if theta_star is not None:
             self.theta_star = _roots.find_root(self) if solve else tree.ravel_like("theta_star", theta_star, self.like)
@@ -379,6 +385,11 @@ class Problem(eqx.Module):
     @property
     def root(self) -> np.ndarray:
         """`theta_star`; raises if the problem has none."""
+        if self.theta_star is None and self.streams is not None:
+            raise ValueError(
+                "The agents of this problem observe running environments, whose law is not known: it has no root, and "
+                "what was asked for needs one. Pass `theta_star` to `Problem` where you know it."
+            )
         if self.theta_star is None:
             raise ValueError(
                 "This problem has no root (`theta_star=None`), and what was asked for needs one. Pass `theta_star` to "
@@ -434,6 +445,20 @@ class Problem(eqx.Module):
     def controlled(self) -> bool:
         """Whether the agents' chains depend on the parameter."""
         return isinstance(self.agents.source, AbstractControlled)
+
+    @property
+    def streams(self) -> list[AbstractStream] | None:
+        """The streams that live agents observe, one for each; None where agents have sources."""
+        source = self.agents.source
+        return source.chosen() if isinstance(source, LiveSource) else None
+
+    @property
+    def judged_by(self) -> str | None:
+        """What runs are judged by where there is no root: a recorder of the agents, the returns of live agents, or the
+        norm of the average operator; None where nothing can be measured."""
+        if self.streams is not None:
+            return self.streams[0].judged_by
+        return self.agents.judged_by or ("operator_norm" if self.has_mean_operator else None)
 
     @property
     def has_mean_operator(self) -> bool:

@@ -66,6 +66,11 @@ class AbstractSource(eqx.Module):
         """How many observations there are, or None when they never end."""
         return None
 
+    @property
+    def like(self) -> Observation | None:
+        """An example of an observation where the source itself draws none; None where it does."""
+        return None
+
 
 class Silent(AbstractSource):
     """A source that says nothing: the observations of agents without noise.

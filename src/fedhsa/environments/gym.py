@@ -1,6 +1,8 @@
 """Live environments of Gymnasium as streams: copies that step together, each agent with its own physics."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -9,12 +11,12 @@ import numpy as np
 from .. import _check, tree
 from .._random import host_generator
 from .._types import SeedLike, precision
-from ..environments.experience import Experience
-from ..environments.parametric import AbstractParametricPolicy
-from ..environments.physics import complete
-from ..environments.policies import AbstractImprovement, Uniform
-from ..environments.rollouts import LiveEpisodes
-from .stream import AbstractStream
+from ..sources.stream import AbstractStream
+from .experience import Experience
+from .parametric import AbstractParametricPolicy
+from .physics import complete
+from .policies import AbstractImprovement, Uniform
+from .rollouts import LiveEpisodes
 
 if TYPE_CHECKING:
     import gymnasium
@@ -24,6 +26,7 @@ MODES = ("sync", "vector_entry_point")
 Policy = Callable[[Any], Any]
 
 
+@dataclasses.dataclass(eq=False)
 class GymStream(AbstractStream):
     r"""One agent's `Experience` in a Gymnasium environment, which it steps as the blocks are asked for.
 
@@ -46,10 +49,13 @@ class GymStream(AbstractStream):
     - `actions`: what the environment gets for each action, `(num_actions, ...)`, where it does not take numbers.
     - `mode`: `"sync"`, or `"vector_entry_point"` for environments that are written for many copies (`CartPole-v1`),
       which is faster for many. In the latter, a copy whose episode has ended does nothing for one step.
+    - `evaluation_episodes`, `evaluation_steps`: behaviour that improves is judged by its mean return over so many whole
+      episodes of each agent, in copies of their own, of at most so many steps.
 
     All random numbers, also those of the environment, are made from the run's key, the agent's number and the round. A
     stream continues in another process where it was, if it knows what the environment's state is: for those of
-    Gymnasium's classic control and toy text. Other environments begin a new episode there.
+    Gymnasium's classic control and toy text, and for your own if it has `state_names`, the names of the attributes that
+    make up its state. Other environments begin a new episode there.
 
     !!! example
         >>> from fedhsa.environments.features import Fourier
@@ -59,30 +65,52 @@ class GymStream(AbstractStream):
         (5, 3, 16)
     """
 
-    def __init__(
-        self,
-        environment: "str | Callable[[], gymnasium.Env]",
-        *,
-        features: Callable[[Any], Any],
-        policy: "Policy | AbstractImprovement | None" = None,
-        discount: float = 0.99,
-        num_envs: int = 1,
-        physics: Mapping[str, float] | None = None,
-        options: Mapping[str, Any] | None = None,
-        actions: Any = None,
-        mode: str = "sync",
-    ):
-        _check.number("discount", discount, least=0.0, most=1.0)
-        self.features, self.discount = features, float(discount)
-        self.copies = _Copies(environment, num_envs, physics or {}, options or {}, actions, mode)
-        self.policy = Uniform(self.copies.num_actions) if policy is None else policy
+    environment: "str | Callable[[], gymnasium.Env]"
+    _: dataclasses.KW_ONLY
+    features: Callable[[Any], Any]
+    policy: "Policy | AbstractImprovement | None" = None
+    discount: float = 0.99
+    num_envs: int = 1
+    physics: Mapping[str, float] | None = None
+    options: Mapping[str, Any] | None = None
+    actions: Any = None
+    mode: str = "sync"
+    evaluation_episodes: int = 16
+    evaluation_steps: int = 1000
+
+    def __post_init__(self):
+        _check.number("discount", self.discount, least=0.0, most=1.0)
+        for name in ("evaluation_episodes", "evaluation_steps"):
+            _check.count(name, getattr(self, name))
+        self.copies = self._copies(self.num_envs, self.mode)
+        if self.policy is None:
+            self.policy = Uniform(self.copies.num_actions)
         self._seen: np.ndarray | None = None  # None before the first episode
-        self._action = np.zeros(num_envs, np.int32)
+        self._action = np.zeros(self.num_envs, np.int32)
+
+    def _copies(self, num_envs: int, mode: str) -> "_Copies":
+        return _Copies(self.environment, num_envs, self.physics or {}, self.options or {}, self.actions, mode)
+
+    @functools.cached_property
+    def _judges(self) -> "_Copies":
+        """Where behaviour is judged, apart from where it learns."""
+        return self._copies(self.evaluation_episodes, "sync")
+
+    def fresh(self):
+        return dataclasses.replace(self)
 
     @property
     def controlled(self) -> bool:
         """Whether behaviour depends on the parameter."""
         return isinstance(self.policy, AbstractImprovement)
+
+    @property
+    def judged_by(self):
+        return "mean_return" if self.controlled else None
+
+    @property
+    def resumable(self):
+        return bool(self.copies.state_names)
 
     @property
     def like(self):
@@ -94,7 +122,7 @@ class GymStream(AbstractStream):
         return Experience(np.zeros(k), self._action, number, number, np.zeros(k), self._action)
 
     def draw(self, generator, length, theta=None):
-        policy = self.policy.at(_parameter(theta)) if isinstance(self.policy, AbstractImprovement) else self.policy
+        policy = self._behaviour(theta)
 
         def choose(seen: np.ndarray) -> np.ndarray:
             return _choose(policy(seen), self.copies, generator)
@@ -109,9 +137,20 @@ class GymStream(AbstractStream):
             np.stack(part) for part in zip(*steps, strict=True)
         )
         features = np.asarray(self.features(seen), dtype=np.float64) * moved[..., None]
-        discount = np.where(terminated, 0.0, self.discount)
+        discount = np.where(terminated, 0.0, float(self.discount))
         next_features = np.asarray(self.features(last), dtype=np.float64)
         return Experience(features, action, reward, discount, next_features, next_action)
+
+    def _behaviour(self, theta: Any) -> Policy:
+        if isinstance(self.policy, AbstractImprovement):
+            return self.policy.at(_parameter(theta))
+        assert self.policy is not None
+        return self.policy
+
+    @classmethod
+    def returns_together(cls, streams, generators, thetas):
+        each = zip(streams, generators, thetas, strict=True)
+        return np.array([_earned(s._judges, s._behaviour(theta), g, s.evaluation_steps).mean() for s, g, theta in each])
 
     def _step(self, choose: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, ...]:
         seen, action, moved = self._seen, self._action, ~self.copies.waiting
@@ -135,6 +174,7 @@ class GymStream(AbstractStream):
         self.copies.restore(saved)
 
 
+@dataclasses.dataclass(eq=False)
 class GymEpisodes(AbstractStream):
     r"""Batches of episodes in a Gymnasium environment, played by a policy under the parameter of the moment.
 
@@ -149,6 +189,7 @@ class GymEpisodes(AbstractStream):
     - `horizon`: the most steps of an episode.
     - `batch`: how many episodes make one observation.
     - `physics`, `options`: as for `GymStream`.
+    - `evaluation_episodes`: how many episodes, in copies of their own, a record of returns averages over.
 
     !!! example
         >>> import equinox as eqx, jax
@@ -160,19 +201,27 @@ class GymEpisodes(AbstractStream):
         (2, 3, 20, 4)
     """
 
-    def __init__(
-        self,
-        environment: "str | Callable[[], gymnasium.Env]",
-        policy: AbstractParametricPolicy,
-        *,
-        horizon: int = 200,
-        batch: int = 8,
-        physics: Mapping[str, float] | None = None,
-        options: Mapping[str, Any] | None = None,
-    ):
-        self.policy, self.horizon = policy, _check.count("horizon", horizon)
-        self.copies = _Copies(environment, _check.count("batch", batch), physics or {}, options or {}, None, "sync")
-        self._act = jax.jit(jax.vmap(self._act_one, (None, 0, 0)))
+    environment: "str | Callable[[], gymnasium.Env]"
+    policy: AbstractParametricPolicy
+    _: dataclasses.KW_ONLY
+    horizon: int = 200
+    batch: int = 8
+    physics: Mapping[str, float] | None = None
+    options: Mapping[str, Any] | None = None
+    evaluation_episodes: int = 16
+
+    def __post_init__(self):
+        for name in ("horizon", "batch", "evaluation_episodes"):
+            _check.count(name, getattr(self, name))
+        self.copies = _Copies(self.environment, self.batch, self.physics or {}, self.options or {}, None, "sync")
+
+    @functools.cached_property
+    def _judge(self) -> "GymEpisodes":
+        """Where the policy is judged, apart from where it learns."""
+        return dataclasses.replace(self, batch=self.evaluation_episodes)
+
+    def fresh(self):
+        return dataclasses.replace(self)
 
     @property
     def controlled(self) -> bool:
@@ -180,40 +229,78 @@ class GymEpisodes(AbstractStream):
         return True
 
     @property
+    def judged_by(self):
+        return "mean_return"
+
+    @property
     def like(self):
-        seen = self.copies.envs.observation_space
-        assert seen.shape is not None
-        n, T, space = self.copies.num_envs, self.horizon, self.copies.envs.single_action_space
-        number, inside = np.zeros((n, T)), seen.shape[1:]
-        action = np.zeros((n, T), np.int32) if hasattr(space, "n") else np.zeros((n, T, *(space.shape or ())))
-        return LiveEpisodes(np.zeros((n, T, *inside)), action, number, number, number)
+        seen, space = (getattr(self.copies.envs, f"single_{kind}_space") for kind in ("observation", "action"))
+        shape = (self.copies.num_envs, self.horizon)
+        number = np.zeros(shape)
+        return LiveEpisodes(_zeros(shape, seen), _zeros(shape, space), number, number, number)
 
     def draw(self, generator, length, theta=None):
-        with precision():
-            shaped = tree.unravel_like(self.policy.start)(_parameter(theta))
-            batches = [self._play(shaped, generator) for _ in range(length)]
-        return jax.tree.map(lambda *parts: np.stack(parts), *batches)
+        return self.draw_together([self], [generator], length, [_parameter(theta)])[0]
 
-    def _act_one(self, theta: Any, seen: Any, bits: Any) -> tuple[Any, Any]:
-        action = self.policy.sample(theta, seen, jax.random.wrap_key_data(bits, impl="threefry2x32"))
-        return action, self.policy.log_prob(theta, seen, action)
+    @classmethod
+    def draw_together(cls, streams, generators, length, thetas):
+        batches = [_play_together(streams, generators, thetas) for _ in range(length)]
+        return [jax.tree.map(lambda *parts: np.stack(parts), *of_one) for of_one in zip(*batches, strict=True)]
 
-    def _play(self, theta: Any, generator: np.random.Generator) -> LiveEpisodes:
-        """One observation: each copy plays one episode, and waits for the others after its end."""
-        played = jax.tree.map(np.copy, self.like)
-        seen = self.copies.reset(int(generator.integers(2**31)))
-        alive = np.ones(self.copies.num_envs, dtype=bool)
-        for t in range(self.horizon):
-            bits = generator.integers(2**32, size=(self.copies.num_envs, 2), dtype=np.uint32)
-            action, log_prob = (np.asarray(part) for part in self._act(theta, seen.astype(np.float64), bits))
-            following, reward, _, _, done = self.copies.step(action)
-            taken = LiveEpisodes(seen, action, np.where(alive, reward, 0.0), alive, log_prob)
-            for whole, part in zip(played, taken, strict=True):
-                whole[:, t] = part
-            seen, alive = following, alive & ~done
-            if not alive.any():
+    @classmethod
+    def returns_together(cls, streams, generators, thetas):
+        played = _play_together([stream._judge for stream in streams], generators, thetas)
+        return np.array([episodes.reward.sum(1).mean() for episodes in played])
+
+
+def _zeros(shape: tuple[int, ...], space: Any) -> np.ndarray:
+    """Room for what a space holds: whole numbers where its entries are numbered, real ones elsewhere."""
+    return np.zeros(shape, np.int32) if hasattr(space, "n") else np.zeros((*shape, *(space.shape or ())))
+
+
+def _play_together(
+    streams: Sequence[GymEpisodes], generators: Sequence[np.random.Generator], thetas: Sequence[np.ndarray]
+) -> list[LiveEpisodes]:
+    """One observation of each stream: every copy plays one episode, and waits for the others after its end.
+
+    The policy is evaluated once per step, for all copies of all streams; random numbers are each stream's own.
+    """
+    played = [jax.tree.map(np.copy, stream.like) for stream in streams]
+    kind = played[0].seen.dtype
+    seen = np.stack([s.copies.reset(int(g.integers(2**31))) for s, g in zip(streams, generators, strict=True)])
+    alive = np.ones(seen.shape[:2], dtype=bool)
+    bits = np.zeros((*alive.shape, 2), np.uint32)
+    with precision():
+        policies, parameters = jax.device_put((tree.stack([s.policy for s in streams]), np.stack(thetas)))
+        for t in range(streams[0].horizon):
+            playing = np.flatnonzero(alive.any(1))
+            if not len(playing):
                 break
-        return played
+            for i in playing:
+                bits[i] = generators[i].integers(2**32, size=bits.shape[1:], dtype=np.uint32)
+            actions, log_probs = map(np.asarray, _act(policies, parameters, seen.astype(kind), bits))
+            for i in playing:
+                following, reward, _, _, done = streams[i].copies.step(actions[i])
+                taken = LiveEpisodes(seen[i], actions[i], np.where(alive[i], reward, 0.0), alive[i], log_probs[i])
+                for whole, part in zip(played[i], taken, strict=True):
+                    whole[:, t] = part
+                seen[i], alive[i] = following, alive[i] & ~done
+    return played
+
+
+@jax.jit
+def _act(policies: Any, thetas: Any, seen: Any, bits: Any) -> tuple[Any, Any]:
+    """An action for each copy of each stream, and the logarithm of its probability."""
+
+    def of_copy(policy, theta, seen, bits):
+        action = policy.sample(theta, seen, jax.random.wrap_key_data(bits, impl="threefry2x32"))
+        return action, policy.log_prob(theta, seen, action)
+
+    def of_stream(policy, theta, seen, bits):
+        shaped = tree.unravel_like(policy.start)(theta)
+        return jax.vmap(of_copy, (None, None, 0, 0))(policy, shaped, seen, bits)
+
+    return jax.vmap(of_stream)(policies, thetas, seen, bits)
 
 
 class _Copies:
@@ -252,6 +339,8 @@ class _Copies:
     def state_names(self) -> tuple[str, ...]:
         """The attributes that make up the environment's state, where they are known."""
         module = type(self.inner[0]).__module__
+        if (own := getattr(self.inner[0], "state_names", None)) is not None:
+            return tuple(own)
         if not module.startswith(("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")):
             return ()
         if self.native:
@@ -331,16 +420,21 @@ def returns(
         (3,)
     """
     copies = _Copies(environment, episodes, physics or {}, options or {}, actions, "sync")
-    generator = host_generator(key, "returns")
+    total = _earned(copies, policy, host_generator(key, "returns"), _check.count("max_steps", max_steps))
+    copies.envs.close()
+    return total
+
+
+def _earned(copies: "_Copies", policy: Policy, generator: np.random.Generator, max_steps: int) -> np.ndarray:
+    """What one episode of each copy earns."""
     seen = copies.reset(int(generator.integers(2**31)))
-    total, over = np.zeros(episodes), np.zeros(episodes, dtype=bool)
-    for _ in range(_check.count("max_steps", max_steps)):
+    total, over = np.zeros(copies.num_envs), np.zeros(copies.num_envs, dtype=bool)
+    for _ in range(max_steps):
         if over.all():
             break
         seen, reward, _, _, done = copies.step(_choose(policy(seen), copies, generator))
         total += np.where(over, 0.0, reward)
         over |= done
-    copies.envs.close()
     return total
 
 

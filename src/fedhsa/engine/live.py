@@ -1,0 +1,163 @@
+"""Runs on live environments: a stream for every agent of every seed, and the same compiled rounds as elsewhere."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import tree
+from .._random import host_generator
+from .._types import precision
+from ..problems import Problem
+from ..problems._live import with_source
+from ..sources import Silent
+from ..sources.stream import AbstractStream, check_block
+from . import batch
+from .record import Returns
+from .run import Run, _compiled, _Progress
+
+
+def check_live(problem: Problem, checkpoint: bool, debug: bool) -> None:
+    """Raises if a run on live environments is asked for what these cannot do."""
+    streams = problem.streams or []
+    if debug:
+        raise ValueError("`debug=True` follows one observation at a time through JAX, which live agents do not use.")
+    if jax.process_count() > 1:
+        raise ValueError("Live environments run in one process. Start it without `--hosts` or `join_processes`.")
+    if checkpoint and not all(stream.resumable for stream in streams):
+        raise ValueError(
+            f"`checkpoint`: what {type(streams[0]).__name__} observes cannot be saved, because the state of its "
+            "environment is not known. Give the environment `state_names`, the names of the attributes that make up "
+            "its state, observe whole episodes (`GymEpisodes`), or leave `checkpoint` out."
+        )
+
+
+def _round(agents, algorithm, keys, carry, block, index, bound, num_agents, group):
+    carry = batch.run_round(agents, algorithm, keys, carry, index, num_agents, group, block)
+    return batch.mark_diverged(carry, index, bound)
+
+
+class LiveRun(Run):
+    """One simulation under way whose observations come from streams; all seeds move on together, on one device.
+
+    All observations of a round are made under the parameter with which it begins. The source of a `Carry` is what
+    streams need to continue, where a checkpoint may ask for it.
+    """
+
+    def __init__(self, problem: Problem, *rest: Any):
+        *others, record, devices = rest
+        self.measured = {name: made.average for name, made in record.items() if isinstance(made, Returns)}
+        compiled = {name: made for name, made in record.items() if name not in self.measured}
+        super().__init__(problem, *others, compiled, devices)
+        self.agents = with_source(self.agents, Silent())
+        streams = problem.streams or []
+        self.streams: list[AbstractStream] = [stream.fresh() for stream in streams for _ in range(self.seeds)]
+        self.like, self.order = streams[0].like, list(record)
+        self.length = self.algorithm.block_length
+
+    def begin(self, chunk: int | None, restored: tuple | None = None) -> None:
+        del chunk  # all seeds go together
+        if not restored:
+            super().begin(self.seeds)
+            records = self.progress.records[0] | self._measure(0, self.progress.carries[0])
+            self.progress = self.progress._replace(records=[self._ordered(records)])
+            return
+        header, leaves, records = restored
+        names = sorted(self._saved_by(self.streams[0].fresh(), drawn=True))
+        *inner, failed = leaves
+        kept = dict(zip(names, inner[len(inner) - len(names) :], strict=True))
+        super().begin(self.seeds, (header, [*inner[: len(inner) - len(names)], failed], records))
+        for i, stream in enumerate(self.streams):
+            agent, seed = divmod(i, self.seeds)
+            stream.restore({name: np.asarray(kept[name])[seed, agent] for name in names})
+        (carry,) = self.progress.carries
+        source = {name: np.swapaxes(np.asarray(value), 0, 1) for name, value in kept.items()}
+        self.progress = self.progress._replace(carries=[carry._replace(source=source)])
+
+    def compile(self) -> None:
+        """Compiles the round by running it once on observations that are all zero, and forgets what came out."""
+        began = time.perf_counter()
+        empty = jax.tree.map(lambda x: np.zeros((self.length, *np.shape(x)), np.asarray(x).dtype), self.like)
+        jax.block_until_ready(self._play(self.progress.carries[0], [empty] * len(self.streams), self.round))
+        self.timings["compile"] += time.perf_counter() - began
+
+    def advance(self, records: int) -> int:
+        began = time.perf_counter()
+        for _ in range(records):
+            (carry,), first = self.progress.carries, self.round
+            for t in range(first, first + self.every):
+                carry = self._play(carry, self._draw(t, carry), t)
+            index = jax.device_put(first + self.every)
+            common = (self.theta_star, self.record, self.num_agents)
+            values = _compiled(batch.observe, self.devices[0].platform)(self.agents, carry, index, *common)
+            seen = {name: np.asarray(value)[:, None] for name, value in values.items()}
+            seen = self._ordered(seen | self._measure(first + self.every, carry))
+            carry = carry._replace(source=self._save())
+            self.progress = _Progress(first + self.every, [carry], [*self.progress.records, seen])
+        self.timings["run"] += time.perf_counter() - began
+        return records
+
+    def _play(self, carry: batch.Carry, blocks: Sequence[PyTree], t: int) -> batch.Carry:
+        """The state after a round on these blocks, one for each agent and seed."""
+        shape = (self.num_agents, self.seeds)
+        stacked = jax.tree.map(lambda x: np.moveaxis(x.reshape(*shape, *x.shape[1:]), 1, 2), tree.stack(blocks))
+        return _compiled(_round, self.devices[0].platform)(
+            self.agents,
+            self.algorithm,
+            self.keys[0],
+            carry._replace(source=()),
+            tree.to_device(stacked, self.dtype),
+            jax.device_put(t),
+            self.bound,
+            self.num_agents,
+            self.group,
+        )
+
+    def _draw(self, t: int, carry: batch.Carry) -> list[PyTree]:
+        kind = type(self.streams[0])
+        with precision():
+            blocks = kind.draw_together(self.streams, self._generators("stream", t), self.length, self._thetas(carry))
+        return [check_block(block, self.like, self.length) for block in blocks]
+
+    def _measure(self, t: int, carry: batch.Carry) -> dict[str, np.ndarray]:
+        """Returns under the parameters of the moment, `(seeds, 1)` or `(seeds, 1, agents)`; infinite once diverged."""
+        if not self.measured:
+            return {}
+        kind = type(self.streams[0])
+        found = kind.returns_together(self.streams, self._generators("returns", t), self._thetas(carry))
+        each = np.asarray(found, dtype=np.float64).reshape(self.num_agents, self.seeds).T
+        each = np.where(np.asarray(carry.failed)[:, None] >= 0, np.inf, each)[:, None]
+        return {name: each.mean(-1) if average else each for name, average in self.measured.items()}
+
+    def _thetas(self, carry: batch.Carry) -> list[np.ndarray]:
+        """What each stream acts on; where a seed has diverged that does not matter, and is where it began."""
+        lost = np.asarray(carry.failed)[:, None] >= 0
+        thetas = np.where(lost, np.asarray(self.theta), np.asarray(carry.server.theta))
+        return [thetas[i % self.seeds] for i in range(len(self.streams))]
+
+    def _generators(self, purpose: str, t: int) -> list[np.random.Generator]:
+        """Of each stream: those of the first seed are the ones that a site has."""
+        places = (divmod(i, self.seeds) for i in range(len(self.streams)))
+        return [host_generator(self.key, purpose, agent, t, *([seed] if seed else [])) for agent, seed in places]
+
+    def _save(self) -> dict[str, np.ndarray] | tuple:
+        """What streams need to continue, `(agents, seeds, ...)`, where all of them can say it."""
+        if not all(stream.resumable for stream in self.streams):
+            return ()
+        saved = [self._saved_by(stream) for stream in self.streams]
+        shape = (self.num_agents, self.seeds)
+        return {
+            name: np.stack([s[name] for s in saved]).reshape(*shape, *np.shape(saved[0][name])) for name in saved[0]
+        }
+
+    def _saved_by(self, stream: AbstractStream, drawn: bool = False) -> dict[str, np.ndarray]:
+        if drawn:  # a stream may have nothing to say before it has begun
+            generator, theta = np.random.default_rng(0), np.asarray(self.theta)
+            type(stream).draw_together([stream], [generator], 1, [theta])
+        return {name: np.asarray(value) for name, value in stream.save().items()}
+
+    def _ordered(self, records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: records[name] for name in self.order}
