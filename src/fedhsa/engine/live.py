@@ -47,11 +47,12 @@ class LiveRun(Run):
     streams need to continue, where a checkpoint may ask for it.
     """
 
-    def __init__(self, problem: Problem, *rest: Any):
-        *others, record, devices = rest
+    def __init__(self, problem: Problem, *others: Any):
+        *settings, record, devices = others
         self.measured = {name: made.average for name, made in record.items() if isinstance(made, Returns)}
         compiled = {name: made for name, made in record.items() if name not in self.measured}
-        super().__init__(problem, *others, compiled, devices)
+        arguments: Any = (*settings, compiled, devices)
+        super().__init__(problem, *arguments)
         self.agents = with_source(self.agents, Silent())
         streams = problem.streams or []
         self.streams: list[AbstractStream] = [stream.fresh() for stream in streams for _ in range(self.seeds)]

@@ -273,8 +273,8 @@ def _play_together(
     with precision():
         policies, parameters = jax.device_put((tree.stack([s.policy for s in streams]), np.stack(thetas)))
         for t in range(streams[0].horizon):
-            playing = np.flatnonzero(alive.any(1))
-            if not len(playing):
+            playing: list[int] = np.flatnonzero(alive.any(1)).tolist()
+            if not playing:
                 break
             for i in playing:
                 bits[i] = generators[i].integers(2**32, size=bits.shape[1:], dtype=np.uint32)
