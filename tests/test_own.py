@@ -10,8 +10,9 @@ import pytest
 
 import fedhsa as fh
 from fedhsa import _own
-from fedhsa.algorithms import parse
+from fedhsa.algorithms import adapt, parse
 from fedhsa.deploy import Plan
+from fedhsa.engine import run as engine_run
 from fedhsa.problems import make
 
 MINE = """\
@@ -151,7 +152,7 @@ def test_files_of_the_same_name_are_kept_apart_and_may_import_their_neighbours(t
         ("mine:Half", "For the file, write `mine.py:Half`"),
         ("no-module:Half", "must be FILE.py:NAME or PACKAGE.MODULE:NAME"),
         ("mine.py:number", "must be an algorithm, its class, or a function that returns one, got 3"),
-        ("mine.py:build", "must name an algorithm, got 'mine.py:build'"),
+        ("mine.py:build", "must name an algorithm, but mine.py:build makes Problem, which is none"),
         ("mine.py:ready(0.1)", "mine.py:ready is complete and takes no arguments"),
         (
             "mine.py:Half(steps=3)",
@@ -167,6 +168,52 @@ def test_what_is_wrong_with_an_own_algorithm_is_told_in_a_sentence(mine, text, w
     with pytest.raises(ValueError, match=r"algorithm|step_size") as refusal:
         parse(text, step_size=0.1)
     assert words in str(refusal.value)
+
+
+VIOLATIONS = {
+    "def init(self, theta): return (theta,), ()": "server state of Bad (bad.py) must have the parameter, of shape (2,)",
+    "def init(self, theta): return Server(theta)": "`Bad.init` (bad.py, line 4) must return two things, the server's",
+    "def init(self, theta): return Server(theta), 0": "`Bad.init` (bad.py, line 4) must return arrays, got 0 at `[1]`",
+    "block_length = 0": "`block_length` of Bad (bad.py) must be a whole number of at least 1",
+    "exchanges = Exchange('x', 1, 2, 3)": "must be a tuple of one `Exchange` or several, got Exchange",
+    "name: str = 'fast'": "`name` of Bad (bad.py) is 'fast', which is no number",
+    "def send(self, server, round): return server.thta": "`Bad.send` (bad.py, line 4) raised an error: bad.py, line 4",
+    "def local(self, theta, memory, agent, block, round): return theta": "a reply and what the agent remembers, got an",
+    "def local(self, theta, memory, agent, block, round): return theta[theta > 0], ()": "`Bad.local` (bad.py, line 4) "
+    "raised an error: bad.py, line 4, in `local`: NonConcreteBooleanIndexError",
+    "def local(self, theta, memory, agent, block, round): return theta, theta": "`Bad.local` (bad.py, line 4) must "
+    "return the agent's memory as `Bad.init` makes it",
+    "def move(self, server, replies, round): return Server(replies.values)": "`Bad.move` (bad.py, line 4) must return "
+    "the server's state as `Bad.init` makes it, since the next round begins with it: `theta` has shape (2, 2) instead",
+    "def move(self, server, replies, round): return Server(server.theta > 0)": "numbers of the kind bool instead of",
+}
+
+
+@pytest.mark.parametrize(("line", "words"), VIOLATIONS.items())
+def test_a_method_that_breaks_the_contract_is_told_so_before_anything_is_compiled(mine, monkeypatch, line, words):
+    mine.with_name("bad.py").write_text(f"from mine import *\n\nclass Bad(Half):\n    {line}\n")
+    problem = make("mine.py:build", {})
+    monkeypatch.setattr(engine_run.Run, "compile", lambda self: pytest.fail("compiled"))
+    for text in ("bad.py:Bad", "Averaged(bad.py:Bad)"):
+        with pytest.raises((TypeError, ValueError)) as refusal:
+            fh.simulate(problem, parse(text, problem, step_size=0.1, local_steps=3), rounds=1)
+        assert words in str(refusal.value)
+
+
+def test_an_own_method_keeps_its_contract_wrapped_and_on_chains_that_depend_on_the_parameter(mine):
+    problem = make("mine.py:build", {})
+    adapt(parse("Compressed(mine.py:Half, TopK(0.5))", problem, step_size=0.1, local_steps=3), problem)
+    controlled = fh.problems.policy_gradient.random(num_agents=2)
+    with pytest.raises(ValueError, match=r"`o = agent.observe\(theta, o\)` comes before"):
+        adapt(parse("mine.py:Half(0.1, 3)"), controlled)
+    mine.write_text(MINE.replace("agent.operator(theta, o)", "agent.operator(theta, agent.observe(theta, o))"))
+    adapt(parse("mine.py:Half(0.1, 3)"), controlled)
+
+
+@pytest.mark.parametrize("step", ["0.1", True, None, [0.1]])
+def test_a_step_that_only_looks_like_a_number_is_refused(step):
+    with pytest.raises(ValueError, match=r"`step_size` must be (a|one) number, got"):
+        fh.FedHSA(step, 5)
 
 
 @pytest.mark.parametrize(

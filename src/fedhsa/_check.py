@@ -96,6 +96,8 @@ def number(
     if traced(value):
         return
     try:
+        if np.asarray(value).dtype.kind in "USbO":  # some of which NumPy would turn into numbers
+            raise TypeError(value)
         values = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be a number, got {value!r}. {remedy}".rstrip()) from error

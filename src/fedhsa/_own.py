@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -26,6 +27,12 @@ GROUPS = {"algorithm": "fedhsa.algorithms", "problem": "fedhsa.problems"}
 """The entry points of packages, by the argument that takes their names."""
 PREFIX = "fedhsa_own_"
 """What modules made from files begin with: a file may be called like one of Python's modules, such as `site`."""
+HINTS = {
+    "TracerBoolConversionError": " Use `jnp.where` or `jax.lax.cond` in the place of `if`.",
+    "NonConcreteBooleanIndexError": " Use `jnp.where`: shapes may not depend on values.",
+    "TracerArrayConversionError": " Use `jax.numpy` in the place of NumPy.",
+}
+"""What to do about the errors that code meets first when it is compiled."""
 _REFERENCE = re.compile(r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<place>[^,()=\[\]{}'"]+):(?P<name>[^\W\d]\w*)""")
 _LOADED: dict[pathlib.Path, tuple[str, types.ModuleType]] = {}
 """By file: its digest when it was loaded, and the module made of it."""
@@ -260,9 +267,13 @@ def told(sentence: str, *, checked: bool = False) -> Iterator[None]:
 
 def where(error: Exception) -> str:
     """What was raised and in which line of the user's code, if it was there, as the end of a sentence."""
-    words = " ".join(str(error).split()) or "without a message"
+    text = str(error)
+    if type(error).__module__.startswith("jax"):  # what follows is advice on JAX, and where to read more
+        text = text.strip().partition("\n")[0]
+    words = " ".join(text.split()) or "without a message"
     words = f"{words[:500]}..." if len(words) > 500 else words
     words = f"{type(error).__name__}: {words}" + ("" if words.endswith((".", "!", "?")) else ".")
+    words += HINTS.get(type(error).__name__, "")
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{shown(error.filename)}, line {error.lineno}: {type(error).__name__}: {error.msg}."
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
@@ -271,6 +282,37 @@ def where(error: Exception) -> str:
     last = frames[-1]
     inside = f", in `{last.name}`" if last.name.isidentifier() else ""
     return f"{shown(last.filename)}, line {last.lineno}{inside}: {words}"
+
+
+def is_own(value: Any) -> bool:
+    """Whether a class or a function is not part of this package."""
+    return getattr(value, "__module__", None) is not None and value.__module__.partition(".")[0] != "fedhsa"
+
+
+def function(value: Any) -> types.FunctionType | None:
+    """The function behind a method, a partial application or what JAX makes of them; None if there is none."""
+    while not isinstance(value, types.FunctionType):
+        inner = (getattr(value, name, None) for name in ("__func__", "func", "__wrapped__"))
+        value = next((found for found in inner if callable(found)), None)
+        if value is None:
+            return None
+    return value
+
+
+def place(value: Any) -> str:
+    """Where a class or a function of the user's is written, in brackets; nothing where that is not known."""
+    try:
+        if (code := getattr(function(value), "__code__", None)) is not None:
+            return f" ({shown(code.co_filename)}, line {code.co_firstlineno})"
+        file = inspect.getsourcefile(value)
+    except (OSError, TypeError):
+        return ""
+    return "" if file is None else f" ({shown(file)})"
+
+
+def named(value: type) -> str:
+    """A class by its name and file."""
+    return f"{value.__name__}{place(value)}"
 
 
 def shown(path: str | os.PathLike) -> str:

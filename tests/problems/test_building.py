@@ -47,11 +47,11 @@ def pulls(*kinds, source=COIN):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("scalar", r"`Pull.operator\(theta, o\)` must have the shape of `like`, \(2,\), got \(\)"),
-        ("row", r"`Pull.operator\(theta, o\)` must have the shape of `like`, \(2,\), got \(1, 2\)"),
-        ("pair", r"`Pull.operator\(theta, o\)` must have the structure of `like`, \(\*\), got \(\(\*, \*\)\)"),
-        ("whole", r"`Pull.operator\(theta, o\)` must return floating-point numbers, got bool"),
-        ("mean", r"`Pull.mean_operator\(theta\)` must have the shape of `like`, \(2,\), got \(\)"),
+        ("scalar", r"`Pull.operator\(theta, o\)` .* must have the shape of `like`, \(2,\), got \(\)"),
+        ("row", r"`Pull.operator\(theta, o\)` .* must have the shape of `like`, \(2,\), got \(1, 2\)"),
+        ("pair", r"`Pull.operator\(theta, o\)` .* must have the structure of `like`, \(\*\), got \(\(\*, \*\)\)"),
+        ("whole", r"`Pull.operator\(theta, o\)` .* must return floating-point numbers, got bool"),
+        ("mean", r"`Pull.mean_operator\(theta\)` .* must have the shape of `like`, \(2,\), got \(\)"),
     ],
 )
 @pytest.mark.parametrize("theta_star", [None, np.array([1.0, 2.0])])
@@ -92,7 +92,7 @@ def test_an_operator_of_a_site_is_checked_before_the_first_round(tmp_path):
     )
     plan = Plan(agent=f"{file}:build", num_agents=2, dim=2)
     assert plan.theta_star is None
-    with pytest.raises(ValueError, match=r"`Own.operator\(theta, o\)` must have the shape of `like`, \(2,\), got \(\)"):
+    with pytest.raises(ValueError, match=r"`Own.operator\(theta, o\)` .* must have the shape of `like`"):
         plan._agents([0], {})
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .. import _check
+from .. import _check, _own
 from .._random import Stream, fold_in
 from .._types import Block, Key, Theta
 from ..problems import AbstractAgent, Problem
@@ -221,7 +221,7 @@ def checked_init(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[Any, Any]:
     if found != theta.shape:
         what = "nothing" if found is None else f"an array of shape {found}"
         raise TypeError(
-            f"The server state of {type(algorithm).__name__} must have the parameter, of shape {theta.shape}, as "
+            f"The server state of {_own.named(type(algorithm))} must have the parameter, of shape {theta.shape}, as "
             f"`theta`, got {what} in {type(server).__name__}. Return a named tuple or an `eqx.Module` with it."
         )
     return server, memory

@@ -13,6 +13,7 @@ from ..problems import Problem
 from ..problems.base import AbstractAgentWrapper
 from ..sources import AbstractSource, PendingSteps
 from .base import AbstractAlgorithm, Exchange
+from .contract import check_contract
 from .demands import Effect
 from .schedules import AbstractSchedule
 from .trace import observed
@@ -88,12 +89,19 @@ def adapt(algorithm: AbstractAlgorithm, problem: Problem, *, check: bool = True)
     """
     if check:
         _check_fit(algorithm, problem)
-    if not problem.controlled:
-        return algorithm
-    with precision():
-        source, key = tree.take(problem.agents.source, 0), jax.random.key(0)
-        shapes = jax.eval_shape(lambda source: source.init(key), source)
-    return OnControlledChains(algorithm, jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes))
+
+    def adapted(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
+        if not problem.controlled:
+            return algorithm
+        with precision():
+            source, key = tree.take(problem.agents.source, 0), jax.random.key(0)
+            shapes = jax.eval_shape(lambda source: source.init(key), source)
+        return OnControlledChains(algorithm, jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes))
+
+    if check:
+        check_contract(algorithm, problem, adapted)
+        _check_observations(algorithm, problem)
+    return adapted(algorithm)
 
 
 def as_written(algorithm: AbstractAlgorithm) -> AbstractAlgorithm:
@@ -119,6 +127,9 @@ def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
         for setting in vars(layer).values():
             if isinstance(setting, AbstractSchedule):
                 setting.check(problem.dim)
+
+
+def _check_observations(algorithm: AbstractAlgorithm, problem: Problem) -> None:
     if not problem.controlled:
         return
     price = observed(problem, algorithm)

@@ -51,8 +51,10 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
         raise ValueError(f"`algorithm` must read like `Averaged(FedHSA)`, got {text!r}: {error.msg}.") from None
     found = _Reading(text, own, _known(problem, defaults)).build(expression)
     if not isinstance(found, AbstractAlgorithm):
-        hint = "" if own else " `fedhsa list` shows them."
-        raise ValueError(f"`algorithm` must name an algorithm, got {text!r}.{hint}")
+        if own:
+            what = f"makes {type(found).__name__}, which is none: derive the class from `AbstractAlgorithm`"
+            raise ValueError(f"`algorithm` must name an algorithm, but {text} {what}.")
+        raise ValueError(f"`algorithm` must name an algorithm, got {text!r}. `fedhsa list` shows them.")
     return found
 
 

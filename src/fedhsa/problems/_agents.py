@@ -1,5 +1,6 @@
 """Checks when a problem is made: the agents can be stacked, and their operators are shaped like the parameter."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import tree
+from .. import _own, tree
 from .._types import precision
 from ..sources import AbstractControlled
 from ..sources.base import UnknownLawError
@@ -83,11 +84,19 @@ def check_operator(agents: Any, like: PyTree, o: Any = None) -> None:
 
     with precision():
         key = jax.eval_shape(lambda: jax.random.key(0))
-        value = jax.eval_shape(evaluate, _shapes(agents, 1), _shapes(like), key)
+        with _told(type(agents)):
+            value = jax.eval_shape(evaluate, _shapes(agents, 1), _shapes(like), key)
         _check_value(type(agents), "operator(theta, o)", value, like)
         mean = mean_shapes(agents, like) if o is None else None
         if mean is not None:
             _check_value(type(agents), "mean_operator(theta)", mean, like)
+
+
+def _told(kind: type) -> contextlib.AbstractContextManager:
+    """Tells what an operator of the user's raises in a sentence."""
+    if not _own.is_own(kind):
+        return contextlib.nullcontext()
+    return _own.told(f"`{kind.__name__}.operator(theta, o)`{_own.place(kind.operator)} raised an error")
 
 
 def mean_shapes(agents: Any, like: PyTree) -> PyTree | None:
@@ -112,17 +121,20 @@ def _observation(agent: Any, theta: PyTree, key: Any) -> Any:
 
 
 def _check_value(kind: type, call: str, value: PyTree, theta: PyTree) -> None:
+    method = f"`{kind.__name__}.{call}`"
+    if _own.is_own(kind):
+        method += _own.place(getattr(kind, call.partition("(")[0]))
     structures = jax.tree.structure(value), jax.tree.structure(theta)
     shapes = [[tuple(leaf.shape) for leaf in jax.tree.leaves(part)] for part in (value, theta)]
     if structures[0] != structures[1]:
         came, expected = (str(structure).removeprefix("PyTreeDef") for structure in structures)
-        raise ValueError(f"`{kind.__name__}.{call}` must have the structure of `like`, {expected}, got {came}.")
+        raise ValueError(f"{method} must have the structure of `like`, {expected}, got {came}.")
     if shapes[0] != shapes[1]:
         came, expected = (found[0] if len(found) == 1 else found for found in shapes)
         raise ValueError(
-            f"`{kind.__name__}.{call}` must have the shape of `like`, {expected}, got {came}. Write it for one agent, "
+            f"{method} must have the shape of `like`, {expected}, got {came}. Write it for one agent, "
             "one parameter and one observation, and return as many numbers as the parameter has."
         )
     for leaf in jax.tree.leaves(value):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"`{kind.__name__}.{call}` must return floating-point numbers, got {leaf.dtype}.")
+            raise ValueError(f"{method} must return floating-point numbers, got {leaf.dtype}.")

@@ -1,0 +1,180 @@
+"""Whether a method of a user's keeps to the contract of `base.py`, found by tracing one round; nothing is compiled.
+
+The methods of this package are tested for it. What others break is told before a run begins, in a sentence that names
+the method and its line, where the compiler would speak of the carry of a loop.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _own, tree
+from .._types import precision
+from ..problems import Problem
+from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, split
+
+
+def check_contract(
+    algorithm: AbstractAlgorithm, problem: Problem, adapted: Callable[[AbstractAlgorithm], AbstractAlgorithm]
+) -> None:
+    """Raises if a round cannot be played with a method of one's own; `adapted` makes of it what drivers run."""
+    own = [layer for layer in algorithm.layers if _own.is_own(type(layer))]
+    with precision():
+        for layer in reversed(own):  # the innermost is to blame
+            _check_fields(layer)
+            _Rehearsal(adapted(layer), layer, problem).play()
+        if own and own[0] is not algorithm:
+            _Rehearsal(adapted(algorithm), own[0], problem).play()
+
+
+def _check_fields(layer: AbstractAlgorithm) -> None:
+    """Raises if a setting is neither a number nor static."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(layer):
+        if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
+            field = jax.tree_util.keystr(path).lstrip(".")
+            raise TypeError(
+                f"`{field}` of {_own.named(type(layer))} is {leaf!r}, which is no number. Declare it as one of the "
+                f"settings that shape the program: `{field}: {type(leaf).__name__} = eqx.field(static=True)`."
+            )
+
+
+class _Rehearsal:
+    """One round, of which only the shapes are computed; what the user's functions return is looked at in between."""
+
+    def __init__(self, algorithm: AbstractAlgorithm, own: AbstractAlgorithm, problem: Problem):
+        self.class_name, self.num_agents, self.kind = type(own).__name__, problem.num_agents, type(own)
+        with self.told(f"{self.class_name}.block_length"):
+            length = algorithm.block_length
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise TypeError(
+                f"`block_length` of {_own.named(self.kind)} must be a whole number of at least 1, the observations of "
+                f"each agent that a round uses, got {length!r}."
+            )
+        self.advice = ""
+        if problem.controlled:
+            self.advice = " (the chains depend on the parameter: `o = agent.observe(theta, o)` comes before "
+            self.advice += "`agent.operator(theta, o)`)"
+        agent, self.settings = tree.to_device((tree.take(problem.flat_agents, 0), algorithm), "float64")
+        key = jax.random.key(0)
+        keys = jnp.broadcast_to(key, length)
+        _, self.block = jax.eval_shape(lambda agent: agent.source.draw(keys, agent.source.init(key)), agent)
+        self.agent, self.theta = agent, jnp.zeros(problem.dim)
+        self.round = Round(jnp.zeros((), int), key, key, jnp.zeros((), int))
+
+    def told(self, what: str, function: Any = None):
+        """Tells what the user's code raises."""
+        return _own.told(f"`{what}`{_own.place(self.kind if function is None else function)} raised an error")
+
+    def play(self) -> None:
+        """Goes through the round."""
+        server, memory = self.start()
+        with self.told(f"{self.class_name}.exchanges"):
+            exchanges = self.settings.exchanges
+        if not (isinstance(exchanges, tuple) and exchanges and all(isinstance(e, Exchange) for e in exchanges)):
+            raise TypeError(
+                f"`exchanges` of {_own.named(self.kind)} must be a tuple of one `Exchange` or several, got "
+                f"{type(exchanges).__name__}. For one, do not forget the comma: `return (Exchange(...),)`."
+            )
+        before, kept = server, memory
+        blamed: dict[str, str] = {}  # by what has changed, who was the last to change it
+        for i, exchange in enumerate(exchanges):
+            message = self.call(i, "send", server)
+            entries, deliver = split(message)
+            message = deliver(jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), entries))
+            reply, new_memory = self.answer(i, message, memory)
+            replies = jax.tree.map(lambda s: jax.ShapeDtypeStruct((self.num_agents, *s.shape), s.dtype), reply)
+            new_server = self.call(i, "aggregate", server, replies)
+            if _difference(new_memory, memory):
+                blamed["memory"] = self.name(exchange, "local")
+            if _difference(new_server, server):
+                blamed["server"] = self.name(exchange, "aggregate")
+            server, memory = new_server, new_memory
+        begins = f"as `{self.class_name}.init` makes it, since the next round begins with it"
+        if difference := _difference(server, before):
+            raise TypeError(f"{blamed['server']} must return the server's state {begins}: {difference}.")
+        if self.settings.memory_lasts and (difference := _difference(memory, kept)):
+            raise TypeError(f"{blamed['memory']} must return the agent's memory {begins}: {difference}.")
+
+    def start(self) -> tuple[PyTree, PyTree]:
+        """The shapes of the server's state and of an agent's memory before the first round."""
+
+        def init(settings, theta):
+            with self.told(f"{self.class_name}.init", type(settings).init):
+                made = settings.init(theta)
+            if not (isinstance(made, tuple) and len(made) == 2):
+                raise TypeError(
+                    f"`{self.class_name}.init`{_own.place(type(settings).init)} must return two things, the server's "
+                    f"state and what an agent remembers, got {_words(made)}. Return `server, ()` if that is nothing."
+                )
+            for path, leaf in jax.tree_util.tree_leaves_with_path(made):
+                if not hasattr(leaf, "shape"):
+                    raise TypeError(
+                        f"`{self.class_name}.init`{_own.place(type(settings).init)} must return arrays, got {leaf!r} "
+                        f"at `{jax.tree_util.keystr(path)}`. Write `jnp.asarray(...)` around it."
+                    )
+            return checked_init(settings, theta)
+
+        return jax.eval_shape(init, self.settings, self.theta)
+
+    def answer(self, i: int, message: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+        """The shapes of one agent's reply and of its memory."""
+        found = self.call(i, "local", message, memory)
+        exchange = self.settings.exchanges[i]
+        if type(found) is not tuple or len(found) != 2:
+            raise TypeError(
+                f"{self.name(exchange, 'local')} must return two things, a reply and what the agent remembers, got "
+                f"{_words(found)}. Return `reply, memory`."
+            )
+        return found
+
+    def call(self, i: int, part: str, *arguments: Any) -> Any:
+        """The shapes of what this part of exchange number `i` returns."""
+
+        def evaluate(settings, agent, block, round, *arguments):
+            exchange: Exchange = settings.exchanges[i]
+            function: Callable[..., Any] = getattr(exchange, part)
+            round = round._replace(num_agents=self.num_agents)
+            advice = self.advice if part == "local" else ""
+            with _own.told(f"{self.name(exchange, part)} raised an error{advice}"):
+                if part == "local":
+                    return function(*arguments, agent, block, round)
+                round = round._replace(agent_key=None, agent=None)
+                if part == "send":
+                    return function(*arguments, round)
+                return function(arguments[0], Replies(arguments[1]), round)
+
+        round = self.round._replace(num_agents=None)  # pyright: ignore[reportArgumentType]
+        return jax.eval_shape(evaluate, self.settings, self.agent, self.block, round, *arguments)
+
+    def name(self, exchange: Exchange, part: str) -> str:
+        """What to call a function of an exchange: its own name if the user wrote it, else its part in the method."""
+        function = _own.function(getattr(exchange, part))
+        if function is not None and _own.is_own(function):
+            return f"`{function.__qualname__}`{_own.place(function)}"
+        return f"`{part}` of the exchange {exchange.name!r} of {_own.named(self.kind)}"
+
+
+def _words(value: Any) -> str:
+    """A value of which only shapes are known, in words."""
+    shapes = [leaf.shape for leaf in jax.tree.leaves(value) if hasattr(leaf, "shape")]
+    if hasattr(value, "shape"):
+        return f"an array of shape {value.shape}"
+    return f"{type(value).__name__} with arrays of shapes {shapes}" if shapes else repr(value)
+
+
+def _difference(new: PyTree, old: PyTree) -> str | None:
+    """How two states differ in more than their numbers, in words."""
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        return f"it is {_words(new)} instead of {_words(old)}"
+    leaves = zip(jax.tree_util.tree_leaves_with_path(new), jax.tree.leaves(old), strict=True)
+    for (path, one), two in leaves:
+        name = f"`{jax.tree_util.keystr(path).lstrip('.')}`" if path else "it"
+        if one.shape != two.shape:
+            return f"{name} has shape {one.shape} instead of {two.shape}"
+        if one.dtype != two.dtype:
+            return f"{name} has numbers of the kind {one.dtype} instead of {two.dtype}"
+    return None
