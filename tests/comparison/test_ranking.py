@@ -109,3 +109,17 @@ def test_plain_values_hold_everything():
     assert found["places"][0].keys() == {"rank", "name", "score", "failed", "ties"}
     assert found["pairs"][0]["different"] is True
     assert found["pairs"][0]["ratio"].keys() == {"value", "low", "high"}
+
+
+def test_scores_that_may_be_negative_are_ranked_from_the_top_by_paired_differences():
+    rng = np.random.default_rng(3)
+    shared = 10 * rng.normal(size=SEEDS)
+    rows = {name: level + shared + rng.normal(size=SEEDS) for name, level in (("a", -1.0), ("b", 3.0), ("c", -1.2))}
+    found = rank(rows | {"lost": np.full(SEEDS, np.inf)}, signed=True)
+    assert [place.name for place in found.places] == [*sorted(rows, key=lambda name: -rows[name].mean()), "lost"]
+    for pair in found.pairs:
+        expected = stats.ttest_rel(rows[pair.better], rows[pair.worse])
+        low, high = expected.confidence_interval(0.95)
+        np.testing.assert_allclose(pair.p, expected.pvalue, rtol=1e-9)
+        np.testing.assert_allclose(pair.difference, (np.mean(rows[pair.better] - rows[pair.worse]), low, high))
+    assert {place.name: place.ties for place in found.places}["b"] == ()

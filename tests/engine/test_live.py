@@ -209,3 +209,19 @@ def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
     ):
         with pytest.raises((TypeError, ValueError), match=says):
             call()
+
+
+def test_methods_are_compared_by_the_returns_that_they_reach():
+    methods = {"half": fh.LocalSA(0.2, 2), "full": fh.LocalSA(1.0, 2), "tuned": lambda step: fh.LocalSA(step, 2)}
+    found = fh.compare(doors(), methods, samples=12, seeds=3, grid=3, tuning_seeds=2)
+    assert [place.name for place in found.ranking.places][-1] == "half"
+    alone = fh.simulate(doors(), fh.LocalSA(0.2, 2), rounds=6, seeds=3)
+    np.testing.assert_array_equal(found.entries["half"].score, alone.records["mean_return"][:, -1])
+    tuning = found.entries["tuned"].tuning
+    assert tuning is not None
+    assert tuning.best.error == min(trial.error for trial in tuning.trials) < -0.5  # the largest return
+    reached = fh.compare(doors(), {"full": fh.LocalSA(1.0, 2)}, samples=12, seeds=3, target=0.7).entries["full"]
+    returns = reached.result.records["mean_return"]
+    np.testing.assert_array_equal(reached.reached["samples"], 2 * (returns >= 0.7).argmax(1))
+    with pytest.raises(ValueError, match="Nothing is known by which methods could be compared"):
+        fh.compare(rings(), methods, samples=12, seeds=2)

@@ -14,9 +14,10 @@ import numpy as np
 from .. import _check, plots
 from .._random import Stream, as_key, fold_in
 from .._types import Key
-from ..algorithms import AbstractAlgorithm, Cost, RichardsonRomberg
+from ..algorithms import AbstractAlgorithm, Cost, LocalSA, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
+from ..engine.result import SIGNED
 from ..engine.sweep import with_settings
 from ..engine.tasks import outcomes, sentence
 from ..problems import Problem
@@ -32,6 +33,8 @@ TAIL = 0.1
 """The part of a run, at its end, over which errors are averaged to one score."""
 FLOAT = 8
 """Bytes of a number."""
+NUDGE = 0.1
+"""How far the first step tried should move the parameter where no root says how far it is."""
 NOTHING = 1e-24
 """A squared error, by one plus that of the root, that is nothing but rounding."""
 
@@ -54,7 +57,7 @@ class Terms:
     tuning_seeds: int = 4
     """Independent runs of each step tried, none of them among those that count."""
     target: float | None = None
-    """An error to reach. Without one, the mean error over the last tenth of the run counts."""
+    """An error, or a return, to reach. Without one, the mean over the last tenth of the run counts."""
     objective: str = "samples"
     """With a target, what to spend least of: `exchanges`, `samples` or `bytes`."""
     key: int = 0
@@ -65,7 +68,7 @@ class Terms:
             _check.count(name, getattr(self, name), least=least)
         _check.choice("objective", self.objective, ("exchanges", "samples", "bytes"))
         if self.target is not None:
-            _check.number("target", self.target, above=0.0)
+            _check.number("target", self.target)
 
 
 class Entry(NamedTuple):
@@ -84,7 +87,17 @@ class Entry(NamedTuple):
     reached: dict[str, np.ndarray]
     """What it took each seed to reach the target, in exchanges, samples and bytes; empty without a target."""
     score: np.ndarray
-    """Per seed what counts, less is better."""
+    """Per seed what counts: the mean over the end of the run, or what it took to reach the target."""
+
+    @property
+    def quantity(self) -> str:
+        """What methods are judged by: `"error"`; where there is no root, `"mean_return"` or `"operator_norm"`."""
+        return self.result.quantity
+
+    @property
+    def values(self) -> np.ndarray:
+        """What methods are judged by, `(seeds, records)`."""
+        return self.result.records[self.quantity]
 
     @property
     def error(self) -> np.ndarray:
@@ -130,7 +143,8 @@ def compare(
 
     **Arguments:**
 
-    - `problem`: the problem, with a root.
+    - `problem`: the problem. Without a root, methods are judged by their returns, of which more is better, or by the
+      norm of the average operator.
     - `methods`: a list of algorithms, whose step sizes are tuned; or by name, an algorithm that is taken as it is, or a
       function from a step size to an algorithm.
     - `terms`: what is the same for all; single fields of it may also be given by name (`samples=500`).
@@ -150,20 +164,50 @@ def compare(
     methods = methods if isinstance(methods, Mapping) else _tuned(methods)
     if not methods:
         raise ValueError("`methods` is empty. Name at least one, like `[FedHSA(0.1, local_steps=10)]`.")
-    centre = starting_step(problem, terms.samples)
+    judged_by = _judged_by(problem, terms)
+    rooted = judged_by == "error"
+    centre = starting_step(problem, terms.samples) if rooted else rootless_step(problem, terms)
     for name, method in methods.items():
         algorithm = method if isinstance(method, AbstractAlgorithm) else method(centre)
         if (length := algorithm.block_length) > terms.samples:
             raise ValueError(f"`samples` must be at least {length}, what a round of {name} uses, got {terms.samples}.")
-    start = float(problem.root @ problem.root)
+    start = float(problem.root @ problem.root) if rooted else math.inf
     if terms.target is not None and terms.target >= start:
         raise ValueError(f"`target` must be below the error at the start, {start:.3g}, got {terms.target:g}.")
     take = _one_by_one if executor is None else functools.partial(_share_out, executor)
     entries, failures = take(problem, methods, terms, centre, progress)
     for name, reason in failures.items():
         warnings.warn(f"{name}: {reason}", stacklevel=2)
-    ranking = rank({name: entry.score for name, entry in entries.items()})
+    signed = terms.target is None and judged_by in SIGNED
+    ranking = rank({name: entry.score for name, entry in entries.items()}, signed=signed)
     return Contest(entries, ranking, len(entries) == len(methods), failures)
+
+
+def _judged_by(problem: Problem, terms: Terms) -> str:
+    """What methods are judged by on this problem; raises if that is nothing, or the target does not fit it."""
+    if not isinstance(problem, Problem):
+        raise TypeError(
+            f"`problem` must be a `Problem`, got {type(problem).__name__}. Make one: `Problem(agents, ...)`."
+        )
+    judged_by = problem.judged_by if problem.theta_star is None else "error"
+    if judged_by is None:
+        raise ValueError(
+            "Nothing is known by which methods could be compared on this problem: neither its root, nor its mean "
+            "operator, nor returns. Pass `theta_star` to `Problem` where you know it."
+        )
+    if terms.target is not None and judged_by not in SIGNED:
+        _check.number("target", terms.target, above=0.0)
+    return judged_by
+
+
+def rootless_step(problem: Problem, terms: Terms) -> float:
+    """Where to begin where no root is known: at the step with which one observation of each agent moves the parameter
+    by a tenth, to one digit."""
+    key, tiny = fold_in(as_key(terms.key), Stream.TUNING), 1e-3
+    first = simulate(problem, LocalSA(tiny, local_steps=1), rounds=1, seeds=terms.tuning_seeds, key=key, record="theta")
+    moves = np.diff(first.records["theta"], axis=1)[:, 0] / tiny
+    length = float(np.sqrt((moves**2).sum(-1).mean()))
+    return float(f"{NUDGE / length:.0e}") if 0 < length < math.inf else NUDGE
 
 
 def _one_by_one(
@@ -261,8 +305,10 @@ def enter(
     def attempt(step: float) -> Trial:
         what = f"step {step:.2g}, {done // terms.tuning_seeds + 1} of {terms.grid}"
         entry = run(make(step), terms.tuning_seeds, tuning_key, what)
-        error = tail(problem, entry.error, entry.samples).mean()
-        return Trial(step, float(error), 0.0 if terms.target is None else float(entry.score.mean()))
+        error = float(tail(problem, entry.values, entry.samples).mean())
+        if entry.quantity in SIGNED and math.isfinite(error):
+            error = -error  # the more the better
+        return Trial(step, error, 0.0 if terms.target is None else float(entry.score.mean()))
 
     sample = make(centre)  # a step of a whole round is that of all its observations
     tuning = search(attempt, centre * sample.block_length if sample.step_is_per_round else centre, terms.grid)
@@ -305,17 +351,21 @@ def _run(
         "samples": result.rounds * length,
         "bytes": _bytes(problem, algorithm, result),
     }
+    values = result.records[result.quantity]
     if terms.target is None:
-        reached, score = {}, tail(problem, result.error, spent["samples"])
+        reached, score = {}, tail(problem, values, spent["samples"])
     else:
-        reached = {name: _reached(result.error, at, terms.target) for name, at in spent.items()}
+        there = values >= terms.target if result.quantity in SIGNED else values <= terms.target
+        reached = {name: _reached(there & np.isfinite(values), at) for name, at in spent.items()}
         score = reached[terms.objective]
     return Entry(algorithm, None, result, **spent, reached=reached, score=score)
 
 
-def tail(problem: Problem, error: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Per seed the mean error over the last tenth of the run, and at least what rounding makes of nothing."""
-    last = error[:, samples > (1 - TAIL) * samples[-1]]
+def tail(problem: Problem, values: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Per seed the mean over the last tenth of the run; of errors at least what rounding makes of nothing."""
+    last = values[:, samples > (1 - TAIL) * samples[-1]]
+    if problem.theta_star is None:
+        return last.mean(1)
     return np.maximum(last.mean(1), NOTHING * (1 + float(problem.root @ problem.root)))
 
 
@@ -338,7 +388,6 @@ def _spent(result: Result, per_round: float, once: float) -> np.ndarray:
     return result.rounds * per_round if per_round else np.full(len(result.rounds), once)
 
 
-def _reached(error: np.ndarray, at: np.ndarray, target: float) -> np.ndarray:
-    """Per seed the first of `at` where the error is at most the target, or infinity."""
-    there = error <= target
+def _reached(there: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Per seed the first of `at` where it is there, or infinity."""
     return np.where(there.any(1), at[there.argmax(1)].astype(float), np.inf)

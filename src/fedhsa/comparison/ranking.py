@@ -27,6 +27,9 @@ class Pair(NamedTuple):
     """The chance of a ratio this far from 1, were there no difference."""
     adjusted: float
     """The same, corrected for the number of pairs (Holm)."""
+    difference: Estimate | None = None
+    """Of scores that may be negative, in the place of the ratio, which is then not a number: by how much the better
+    mean score is above the worse."""
 
     @property
     def different(self) -> bool:
@@ -57,17 +60,25 @@ class Ranking(NamedTuple):
         """As plain values."""
         estimate = Estimate._asdict
         places = [place._asdict() | {"score": estimate(place.score)} for place in self.places]
-        pairs = [pair._asdict() | {"ratio": estimate(pair.ratio), "different": pair.different} for pair in self.pairs]
+        pairs = [
+            pair._asdict()
+            | {"ratio": estimate(pair.ratio), "difference": pair.difference and estimate(pair.difference)}
+            | {"different": pair.different}
+            for pair in self.pairs
+        ]
         return {"places": places, "pairs": pairs}
 
 
-def rank(scores: Mapping[str, Any]) -> Ranking:
+def rank(scores: Mapping[str, Any], *, signed: bool = False) -> Ranking:
     r"""Orders methods by their mean scores, positive numbers of which less is better, one per seed.
 
     Seeds are paired: with the same key all methods see the same observations, and what these do to all of them alike
     cancels in $r = \bar a / \bar b$. To first order $\log r$ has the standard error of the mean of
     $a_s / \bar a - b_s / \bar b$ over the seeds $s$ (delta method), which gives Student's test of $r = 1$; Holm's
     correction makes the p-values hold for all pairs together.
+
+    Scores that may be negative and of which more is better (`signed`), like returns, are compared by the mean of
+    $a_s - b_s$ in the same way.
 
     !!! example
         >>> noise = np.array([1.0, 2.0, 3.0, 2.0])
@@ -77,15 +88,16 @@ def rank(scores: Mapping[str, Any]) -> Ranking:
     """
     rows = {name: np.asarray(row, dtype=float) for name, row in scores.items()}
     failed = {name: int((~np.isfinite(row)).sum()) for name, row in rows.items()}
-    order = sorted(rows, key=lambda name: (failed[name], rows[name].mean() if not failed[name] else np.inf))
+    sign = -1 if signed else 1
+    order = sorted(rows, key=lambda name: (failed[name], sign * rows[name].mean() if not failed[name] else np.inf))
     sound = [name for name in order if not failed[name]]
-    pairs = _pairs({name: rows[name] for name in sound})
+    pairs = _pairs({name: rows[name] for name in sound}, signed)
     same = [{pair.better, pair.worse} for pair in pairs if not pair.different]
     places = (
         Place(
             rank=i + 1,
             name=name,
-            score=Estimate(np.inf, np.inf, np.inf) if failed[name] else statistics.mean(rows[name], LEVEL),
+            score=Estimate(np.inf, np.inf, np.inf) if failed[name] else _mean(rows[name], signed),
             failed=failed[name],
             ties=tuple(other for other in order if {name, other} in same),
         )
@@ -94,19 +106,38 @@ def rank(scores: Mapping[str, Any]) -> Ranking:
     return Ranking(tuple(places), pairs)
 
 
-def _pairs(rows: Mapping[str, np.ndarray]) -> tuple[Pair, ...]:
+def _mean(row: np.ndarray, signed: bool) -> Estimate:
+    if not signed:
+        return statistics.mean(row, LEVEL)
+    return Estimate(*(float(end[0]) for end in statistics.interval(row[:, None], LEVEL, positive=False)))
+
+
+def _pairs(rows: Mapping[str, np.ndarray], signed: bool) -> tuple[Pair, ...]:
     """Every two, the better one first."""
-    found = [(a, b, *_test(rows[b], rows[a])) for a, b in itertools.combinations(rows, 2)]
-    adjusted = holm([p for _, _, _, p in found])
-    return tuple(Pair(*pair, q) for pair, q in zip(found, adjusted, strict=True))
+    test = _test_difference if signed else _test_ratio
+    found = [(a, b, *test(rows[a], rows[b])) for a, b in itertools.combinations(rows, 2)]
+    adjusted = holm([p for _, _, _, p, _ in found])
+    return tuple(Pair(a, b, ratio, p, q, apart) for (a, b, ratio, p, apart), q in zip(found, adjusted, strict=True))
 
 
-def _test(above: np.ndarray, below: np.ndarray) -> tuple[Estimate, float]:
-    """The ratio of the means, and the p-value of their equality."""
-    ratio, freedom = statistics.ratio(above, below, LEVEL), len(above) - 1
-    half_width = np.log(ratio.high / ratio.value)
-    standard_error = max(half_width / scipy.special.stdtrit(freedom, (1 + LEVEL) / 2), ROUNDING)
-    return ratio, float(2 * scipy.special.stdtr(freedom, -abs(np.log(ratio.value)) / standard_error))
+def _test_ratio(better: np.ndarray, worse: np.ndarray) -> tuple[Estimate, float, None]:
+    """The ratio of the means, the worse by the better, and the p-value of their equality."""
+    ratio = statistics.ratio(worse, better, LEVEL)
+    return ratio, _p_value(np.log(ratio.value), np.log(ratio.high / ratio.value), ROUNDING, len(better)), None
+
+
+def _test_difference(better: np.ndarray, worse: np.ndarray) -> tuple[Estimate, float, Estimate]:
+    """No ratio, but how far the means are apart, and the p-value of their equality."""
+    apart = _mean(better - worse, signed=True)
+    least = ROUNDING * max(abs(better).max(), abs(worse).max(), 1e-300)
+    p = _p_value(apart.value, apart.high - apart.value, least, len(better))
+    return Estimate(np.nan, np.nan, np.nan), p, apart
+
+
+def _p_value(away: float, half_width: float, least: float, seeds: int) -> float:
+    """Of Student's test that an estimate with this interval is 0; `least` is the smallest standard error."""
+    standard_error = max(half_width / scipy.special.stdtrit(seeds - 1, (1 + LEVEL) / 2), least)
+    return float(2 * scipy.special.stdtr(seeds - 1, -abs(away) / standard_error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

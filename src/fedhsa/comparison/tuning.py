@@ -17,6 +17,7 @@ class Trial(NamedTuple):
 
     step: float
     error: float
+    """At the end of the run; of returns, of which more is better, the negative."""
     cost: float = 0.0
     """What it took to reach the target; infinite where it was not reached, 0 where there is none."""
 

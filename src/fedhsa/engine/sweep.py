@@ -16,7 +16,7 @@ from .._check import nearest
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from .progress import ShowProgress, progress_bar
-from .result import Result, optional_package
+from .result import SIGNED, Result, optional_package
 from .simulate import simulate
 from .tasks import outcomes, parts, sentence, workers
 
@@ -52,10 +52,11 @@ class Sweep:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The settings with the least mean at the end; None where it is finite for none."""
+        """The settings with the least mean at the end, of returns the largest; None where it is finite for none."""
         last = [float(result.mean()[-1]) for result in self.results]
         finite = [value for value in last if math.isfinite(value)]
-        return self.settings[last.index(min(finite))] if finite else None
+        choose = max if self.results and self.results[0].quantity in SIGNED else min
+        return self.settings[last.index(choose(finite))] if finite else None
 
     def to_pandas(self) -> "pandas.DataFrame":
         """`rows` as a table of pandas."""
