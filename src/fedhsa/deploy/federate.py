@@ -19,8 +19,8 @@ from .memory import Faults, MemoryTransport
 from .missing import Missing
 from .outcome import conduct
 from .plan import Plan
-from .server import Server
-from .site import Site, agents_of
+from .server import FederationError, Server
+from .site import Site, agents_of, in_words, public_reason
 from .store import Store
 from .task import Task
 
@@ -67,7 +67,12 @@ def _server(
 
     def begin(site: int) -> Site:
         store = Store(home / "sites" / server.run_id / f"{site}.state", sync)
-        return make(sites[site], store, server.run_id)
+        try:
+            return make(sites[site], store, server.run_id)
+        except Exception as error:  # the user's own code and data, on the user's own machine
+            public_reason(error)
+            whose = ", ".join(map(str, sites[site]))
+            raise FederationError(f"Agent {whose} could not be built: {in_words(error)}") from error
 
     server = Server(task, MemoryTransport(begin, len(sites), faults), sites, **more)
     return server

@@ -32,6 +32,8 @@ def carry_out(
     try:
         found = conduct(server, rounds, plan.cost, resume)
     except FederationError:
+        if not server.progress.round:
+            raise  # there is nothing to write
         seconds = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
         _write(plan, folder, result(server, plan.cost, seconds, complete=False), began, command)
         raise

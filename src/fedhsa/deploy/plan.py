@@ -12,10 +12,11 @@ import numpy as np
 from .. import _check, _own, tree
 from ..algorithms import AbstractAlgorithm, Cost, adapt, cost, parse
 from ..problems import AbstractAgent, Live, Problem, make
-from ..problems._agents import check_operator, stack
+from ..problems._agents import stack
 from ..problems._live import split_live
 from ..problems.make import makers
 from ..sources import AbstractControlled, AbstractStream, Silent
+from .fit import check_fits
 from .privacy import Account, Privacy
 from .site import Site, agents_of
 from .store import Store
@@ -184,6 +185,11 @@ class Plan:
         account = None if privacy is None else Account(Store(path), privacy, numbers)
         return Site(self.task, agents, numbers, store, run, streams, account)
 
+    def rehearse(self, config: Mapping[str, Any]) -> None:
+        """Builds the first agent, where its data are on this machine, so that what is wrong shows before the start."""
+        if self.agent is not None:
+            self._agents([0], config)
+
     def _agents(
         self, numbers: Sequence[int], config: Mapping[str, Any]
     ) -> tuple[AbstractAgent, list[AbstractStream] | None]:
@@ -201,7 +207,7 @@ class Plan:
                 )
         agents, streams = split_live(made)
         stacked = stack(agents, AbstractAgent)
-        check_operator(stacked, np.zeros(self.dim or 0), None if streams is None else streams[0].like)
+        check_fits(stacked, self.dim or 0, self.agent, None if streams is None else streams[0].like)
         return stacked, streams
 
 

@@ -20,14 +20,14 @@ from .outcome import carry_out, conduct
 from .plan import Plan
 from .ray_cluster import cluster, import_ray, private_ray
 from .server import FederationError, Server
-from .site import Site
+from .site import Site, log_to
 from .store import Store
 from .transport import AbstractTransport
 
 STARTING = 600.0
 """Seconds that all actors may take to start."""
 AGAIN = 2.0
-"""Seconds between two attempts to start an actor that ended for good."""
+"""Seconds before an actor that ended for good is started again; twice as long each time that it fails alike."""
 
 
 class SiteActor:
@@ -46,6 +46,7 @@ class SiteActor:
             raise FileNotFoundError(f"`folder`: no {str(state.parent)!r} on this node. Use one that all nodes share.")
         sys.path += [entry for entry in facts["path"] if entry not in sys.path]
         numbers = range(facts["first"], facts["first"] + facts["count"])
+        log_to(state.with_suffix(".log"))
         # Ray's own processes end at any moment, machines seldom lose power: no waiting for the disk.
         store = Store(state, sync=False)
         self.site: Site = Plan.from_json(facts["plan"]).site(numbers, store, facts["run"], facts["config"])
@@ -83,6 +84,7 @@ class RayTransport(AbstractTransport):
         self._calls: dict[Any, int] = {}  # what is awaited, and from which site
         self._away: dict[int, str] = {}  # sites whose last call failed, and why
         self._ended: dict[int, float] = {}  # when an actor was found to have ended for good
+        self._failures: dict[int, tuple[str, int]] = {}  # what such an actor failed with, and how often in a row
         self._late: list[bytes] = []
 
     def present(self) -> set[int]:
@@ -111,6 +113,10 @@ class RayTransport(AbstractTransport):
     def trouble(self, site: int) -> str | None:
         return self._away.get(site)
 
+    def hopeless(self, site: int) -> str | None:
+        reason, times = self._failures.get(site, ("", 0))
+        return reason if times > 1 or "MismatchError" in reason else None
+
     def close(self) -> None:
         """Ends all actors."""
         for actor in self.actors.values():
@@ -138,7 +144,8 @@ class RayTransport(AbstractTransport):
     def _call(self, site: int, message: bytes | None) -> Any:
         """Asks the site, or with no message only whether it is there; None if it has no actor now."""
         if site in self._ended:
-            if time.monotonic() < self._ended[site] + AGAIN:
+            _, times = self._failures.get(site, ("", 1))
+            if time.monotonic() < self._ended[site] + AGAIN * 2 ** min(times - 1, 5):
                 return None
             self.actors[site] = self.start(site)
             del self._ended[site]
@@ -159,6 +166,7 @@ class RayTransport(AbstractTransport):
             return []
         for site in self._calls.values():
             self._away.pop(site, None)
+            self._failures.pop(site, None)
         self._calls = {}
         return replies
 
@@ -176,6 +184,7 @@ class RayTransport(AbstractTransport):
                 self._lose(site, error)
                 continue
             self._away.pop(site, None)
+            self._failures.pop(site, None)
             if reply:
                 replies.append(reply)
         return replies
@@ -184,8 +193,12 @@ class RayTransport(AbstractTransport):
         """Notes that a site is away; Ray starts its actor again, unless that has failed."""
         gone = isinstance(error, self._ray.exceptions.ActorDiedError)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        self._away[site] = f"its process ended: {lines[-1][:300]}"
+        reason = lines[-1][:300]
+        self._away[site] = f"its process ended: {reason}"
         if gone:
+            before, times = self._failures.get(site, ("", 0))
+            times = 1 + times * (before == reason)
+            self._failures[site] = reason, times
             self._ended[site] = time.monotonic()
 
 

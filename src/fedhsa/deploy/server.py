@@ -56,7 +56,7 @@ class _DivergedError(Exception):
     """What a site or the server would send is not finite, and asking again would not change that."""
 
 
-_PERMANENT = ("exhausted", "lost")
+_PERMANENT = ("exhausted", "lost", "mismatch")
 """Codes of rejections that waiting does not change."""
 _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
 """Seconds between requests to sites that do not answer or reject them: twice as long each time."""
@@ -115,6 +115,8 @@ class Server:
         self._reasons: dict[int, str] = {}
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
+        self._failures: dict[int, tuple[str, int]] = {}  # what a site has failed with, and how often in a row
+        self._rests: dict[int, int] = {}  # with `skip`: the round in which a site that keeps failing is asked again
         self._short_since: float | None = None
         self._table = RecordTable()
         self._bound = DIVERGED * (
@@ -241,7 +243,7 @@ class Server:
                 absent, trouble_since = {again.site}, None
             except _AbsentSitesError as error:
                 absent = error.sites
-            names = sorted(int(n) for site in absent for n in self.sites[site])
+            names = self._numbers(absent)
             reasons = {site: self._reasons.get(site) or self.transport.trouble(site) for site in absent}
             self.journal("missing", round=t + 1, agents=names, why={str(k): v for k, v in reasons.items() if v})
             if self.missing.action != "skip":
@@ -271,12 +273,16 @@ class Server:
         """The sites that take part in a round: all, or with `skip` those that can be reached."""
         if self.missing.action != "skip":
             return set(range(len(self.sites)))
-        cohort = self.transport.present() if candidates is None else candidates
+        resting = {site for site, until in self._rests.items() if self.progress.round < until}
+        cohort = self.transport.present() - resting if candidates is None else candidates
         while (there := sum(len(self.sites[site]) for site in cohort)) < self.missing.at_least:
             needed = f"{there} agents can be reached, the round needs {self.missing.at_least} (`at_least`)"
             if self._short_since is None:
                 self._short_since = time.monotonic()
                 self.journal("waiting", round=self.progress.round + 1, why=needed)
+            hopeless = {site: why for site in range(len(self.sites)) if (why := self.transport.hopeless(site))}
+            if sum(len(self.sites[site]) for site in hopeless) > self.task.num_agents - self.missing.at_least:
+                raise FederationError(self._explain(self.progress.round, self._numbers(set(hopeless)), dict(hopeless)))
             if time.monotonic() > self._short_since + self.missing.seconds:
                 raise FederationError(f"{needed}. Start more of them, then resume.")
             time.sleep(min(max(self.transport.pause, 0.05), self.missing.seconds))
@@ -312,6 +318,7 @@ class Server:
                 raise _AbsentSitesError(waiting)
             messages = {site: requests[site] for site in sorted(waiting)}
             self._down += sum(map(len, messages.values()))
+            failed_before = dict(self._failures)
             for data in self.transport.exchange(messages, left):
                 self._up += len(data)
                 try:
@@ -319,14 +326,22 @@ class Server:
                 except RejectedError as rejected:
                     self.journal("rejected", round=t + 1, code=rejected.code, why=rejected.reason, bytes=len(data))
                     continue
+                self._failures.pop(site, None)
+                self._rests.pop(site, None)
                 if site in waiting:
                     replies[site] = values
                     waiting.discard(site)
                 if not waiting:
                     break
+            for site in waiting:
+                if why := self.transport.hopeless(site):
+                    self._reasons[site] = why
+                    self._permanent.add(site)
             given_up = self._permanent if self.missing.action == "wait" else self._reasons.keys()
             if waiting & given_up:
                 raise _AbsentSitesError(waiting & given_up)
+            if self._failures != failed_before:
+                pause = _LONGEST_PAUSE  # what went wrong for a moment may be right again, and nothing else would be
             if waiting == messages.keys():
                 time.sleep(min(max(self.transport.pause, pause), max(0.0, deadline - time.monotonic())))
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -372,6 +387,13 @@ class Server:
                 f"Site {site} is ahead of this server's checkpoint ({reason}): was an old one restored? Use the "
                 "latest, or start a new run."
             )
+        if code == "failed":
+            before, times = self._failures.get(site, ("", 0))
+            times = 1 + times * (before == reason)
+            self._failures[site] = reason, times
+            if times > 1:  # it would fail in the same way again
+                self._permanent.add(site)
+                self._rests[site] = self.progress.round + 2 ** min(times, 6)
         if code in _PERMANENT:
             self._permanent.add(site)
         raise RejectedError(code, f"site {site}: {reason}")
@@ -391,14 +413,21 @@ class Server:
             filled.append(schema.structure.unflatten(nothing) if answer is None else answer)
         return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
+    def _numbers(self, sites: set[int]) -> list[int]:
+        """The agents of these sites."""
+        return sorted(int(n) for site in sites for n in self.sites[site])
+
     def _explain(self, t: int, names: list[int], reasons: dict[int, str | None]) -> str:
         who = f"agent {names[0]}" if len(names) == 1 else f"agents {', '.join(map(str, names[:10]))}"
         why = "; ".join(sorted({reason for reason in reasons.values() if reason})) or "no answer"
         silent = not any(site in self._reasons for site in reasons)
         what = f"did not answer within {self.missing.seconds:g} s" if silent else "cannot answer"
+        stopped = f"Round {t + 1} stopped: {who} {what} ({why.rstrip('.')})."
+        if not t:
+            return f"{stopped} Nothing is lost: mend that and start the run again."
         return (
-            f"Round {t + 1} stopped: {who} {what} ({why}). The run is kept up to round {t}: resume it when the agents "
-            "are back, or run it without them with 'skip'."
+            f"{stopped} The run is kept up to round {t}: resume it when the agents are back, or run it without them "
+            "with 'skip'."
         )
 
     def _are_vectors(self, replies: Replies) -> bool:

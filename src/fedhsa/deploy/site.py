@@ -6,6 +6,8 @@ be killed at any moment, and asked anything twice.
 
 import hashlib
 import logging
+import os
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,13 +27,15 @@ from ..problems._live import with_source
 from ..sources import Silent
 from ..sources.stream import AbstractStream, check_block
 from .compiled import Compiled
+from .fit import MismatchError
 from .privacy import Account
 from .schema import Schema
 from .store import Store, check_run_name
 from .task import Task
-from .wire import Packet, RejectedError, pack, unpack
+from .wire import REASON, Packet, RejectedError, pack, unpack
 
 log = logging.getLogger("fedhsa.site")
+log.addHandler(logging.NullHandler())  # whoever runs sites says where their words go: `log_to`
 HELLO = "hello"
 
 
@@ -122,7 +126,8 @@ class Site:
             code, reason = rejected.code, rejected.reason
             log.warning("rejected a message (%s): %s", code, reason)
         except Exception as error:
-            code, reason = "failed", public_reason(error)
+            # A sensor or a disk may be back in a minute; the same code fails again with the same data.
+            code, reason = "unavailable" if isinstance(error, OSError) else "failed", public_reason(error)
         return pack(self._header("rejection", packet.header, code=code, reason=reason), {})
 
     def _answer(self, packet: Packet, digest: str) -> bytes:
@@ -311,13 +316,54 @@ def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
         asked = {}
     of_run = {name: asked.get(name) if isinstance(asked.get(name), str) else "" for name in ("run", "task")}
     own = {**of_run, "first": number, "agents": 1}
-    return pack({"kind": "rejection", **own, **_echo(asked), "code": "failed", "reason": public_reason(error)}, {})
+    if isinstance(error, MismatchError):
+        log.error("%s", error)
+        code, reason = "mismatch", str(error)
+    else:
+        code, reason = "failed", public_reason(error)
+    return pack({"kind": "rejection", **own, **_echo(asked), "code": code, "reason": reason[:REASON]}, {})
 
 
 def public_reason(error: Exception) -> str:
     """What other machines may learn of an error in the user's code; its message may be private and stays here."""
-    log.error("could not answer", exc_info=error)
+    told = f"{type(error).__name__}: {error}"
+    if [told] == _told:
+        log.error("could not answer, as before: %s", told)
+    else:
+        log.error("could not answer", exc_info=error)
+    _told[:] = [told]
     return f"{type(error).__name__}; see the log of the site"
+
+
+def in_words(error: Exception) -> str:
+    """An error in one line: its own words where they were written for the user, else its type and how it begins."""
+    first = str(error).strip().splitlines()[:1]
+    words = " ".join(first) or "no message"
+    return words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
+
+
+_told: list[str] = []
+"""The last error whose traceback was written down: the same one is not written twice in a row."""
+
+
+def log_to(path: pathlib.Path) -> Callable[[], None]:
+    """Writes what the sites of this process say, tracebacks of the user's code among it, to a file of its owner's.
+
+    Gives a function that ends it.
+    """
+    if any(getattr(handler, "baseFilename", None) == str(path.absolute()) for handler in log.handlers):
+        return lambda: None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+
+    def end() -> None:
+        log.removeHandler(handler)
+        handler.close()
+
+    return end
 
 
 def _whole_numbers(header: dict[str, Any], *names: str) -> list[int]:

@@ -33,3 +33,7 @@ class AbstractTransport(abc.ABC):
     def trouble(self, site: int) -> str | None:
         """Why the site did not answer, where that is known."""
         return None
+
+    def hopeless(self, site: int) -> str | None:
+        """Why asking the site again would not help, where that is known."""
+        return None

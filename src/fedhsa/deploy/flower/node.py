@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from ..plan import Plan
-from ..site import Site, failure_reply
+from ..site import Site, failure_reply, log_to
 from ..store import BusyError, Store, check_run_name
 from ..wire import unpack
 from .client import GLANCE, LENGTH, SIGNATURE_BYTES, receive, signature
@@ -37,6 +37,7 @@ def answer_here(data: bytes, settings: dict[str, Any]) -> bytes:
 def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
     config = dict(settings)
     plan, folder = Plan.from_json(config.pop("plan")), pathlib.Path(config.pop("state")).expanduser()
+    log_to(folder / "site.log")
     number, nodes = int(config["partition-id"]), int(config["num-partitions"])
     if nodes != plan.num_agents:
         raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {plan.num_agents} agents.")

@@ -47,6 +47,7 @@ class FlowerTransport(AbstractTransport):
         self._troubles: dict[int, str] = {}
         self._open: dict[str, int] = {}  # messages that may still be answered, and the nodes they went to
         self._greeted: dict[str, int] = {}  # messages that ask nodes who they are
+        self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code and reason, and how often in a row
         self._strange: dict[int, float] = {}  # nodes that are no site of this run, and when to ask them again
 
     def present(self) -> set[int]:
@@ -81,6 +82,10 @@ class FlowerTransport(AbstractTransport):
     def trouble(self, site: int) -> str | None:
         return self._troubles.get(site)
 
+    def hopeless(self, site: int) -> str | None:
+        code, reason, times = self._refusals.get(site, ("", "", 0))
+        return reason if code == "mismatch" or times > 1 else None
+
     def _welcome(self) -> None:
         """Hears those nodes that have said by now who they are."""
         for reply in self._receive(self._greeted):
@@ -96,16 +101,23 @@ class FlowerTransport(AbstractTransport):
         named = self.site_of.get(first) if type(first) is int else None
         site = named if header.get("kind") == "present" else None
         if site is None:
-            self._strange[node] = time.monotonic() + STRANGE
             reason = str(header.get("reason", "it does not speak our language"))[:300]
+            times = 0
             if named is not None:
-                self._troubles[named] = reason
-            print_for_user(f"Node {node} does not take part: {reason}")
+                code = str(header.get("code", ""))
+                before = self._refusals.get(named, ("", "", 0))
+                times = 1 + before[2] * (before[:2] == (code, reason))
+                self._refusals[named], self._troubles[named] = (code, reason, times), reason
+            # What fails once is asked again soon: if it then fails in the same way, nobody need wait for it.
+            self._strange[node] = time.monotonic() + (self.pause if times == 1 else STRANGE)
+            if times < 2:
+                print_for_user(f"Node {node} does not take part: {reason}")
         elif site in self.node_of and self.node_of[site] != node:
             self._strange[node] = time.monotonic() + STRANGE
             print_for_user(f"Node {node} says it is agent {first}, which node {self.node_of[site]} is.")
         else:
             self.node_of[site] = node
+            self._refusals.pop(site, None)
 
     def _push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
         """Sends messages to nodes; gives their ids, and the nodes they went to."""
