@@ -7,8 +7,7 @@ import pathlib
 
 import pandas as pd
 
-import fedhsa as fh
-from fedhsa.deploy import AgentContext
+from fedhsa.deploy import AgentContext, Measured
 from fedhsa.problems import streams
 
 WEEK = 168
@@ -26,6 +25,7 @@ def read(name: str | None) -> streams.Streams:
     return streams.from_dataframe(pd.read_csv(path), agent=None, target="Count", time="Date_Time", **AGREED)
 
 
-def build(context: AgentContext) -> fh.AbstractAgent:
-    """The agent of this node; raises a `ValueError` that says what is wrong with its file."""
-    return read(context.config.get("data")).agent()
+def build(context: AgentContext) -> Measured:
+    """The agent of this node, and how it measures a forecast: on the last fifth of its file, which it does not learn."""
+    made = read(context.config.get("data"))
+    return Measured(made.agent(), made.held_out())

@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 import fedhsa as fh
-from fedhsa.deploy import AgentContext
+from fedhsa.deploy import AgentContext, Measured
 
 LAGS, DAY = 3, 24
 CENTRE, SCALE = 20.0, 5.0
@@ -36,6 +36,21 @@ def build(context: AgentContext) -> fh.AbstractAgent:
     if not name:
         raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
     return Predictor(fh.sources.Replay(days(read(pathlib.Path(name).expanduser())), wrap=True))
+
+
+def build_and_measure(context: AgentContext) -> Measured:
+    """The same agent, which learns from the first four fifths of its days and is measured on the others."""
+    inputs, target = build(context).source.observations
+    count = len(target) - len(target) // 5
+    test, truth = inputs[count:].reshape(-1, 1 + LAGS), target[count:].ravel()
+
+    def error(theta: np.ndarray) -> dict[str, float]:
+        """In degrees, and that of a forecast that the next hour is like the last."""
+        misses = {"rmse": truth - test @ theta, "rmse_naive": truth - test[:, 1]}
+        return {name: float(SCALE * np.sqrt(np.mean(miss**2))) for name, miss in misses.items()}
+
+    agent = Predictor(fh.sources.Replay((inputs[:count], target[:count]), wrap=True))
+    return Measured(agent, error, weight=len(truth))
 
 
 def days(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from ..algorithms import AbstractAlgorithm, adapt, cost
 from ..engine import Result
 from ..engine.simulate import check_length
 from ..problems import Problem
+from .measure import Measure, Measured
 from .memory import Faults, MemoryTransport
 from .missing import Missing
 from .outcome import conduct
@@ -92,6 +93,7 @@ def federate(
     resume: bool = False,
     faults: Faults | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    measures: Sequence[Measure | None] | None = None,
 ) -> Result:
     """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
 
@@ -107,6 +109,8 @@ def federate(
     - `resume`: continue the run in `folder`; it may ask for more rounds.
     - `faults`: what goes wrong with messages and sites. Default: nothing.
     - `watch`: called with every event.
+    - `measures`: for each agent how its site measures a parameter on data of its own, as in `Measured`; the averages
+      are in the result's records by their names, and each agent's own numbers under `..._by_agent`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -124,11 +128,15 @@ def federate(
     start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     example = tree.take(problem.flat_agents, 0)
     task = Task(adapted, problem.num_agents, start, key, dtype, example, digest(problem, "problem"))
+    if measures is not None and len(measures) != problem.num_agents:
+        raise ValueError(f"`measures` must have one entry for each of the {problem.num_agents} agents.")
+    measured = None if measures is None else [None if one is None else Measured(None, one) for one in measures]
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as home:
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:
             some, streams = agents_of(problem, numbers)
-            return Site(task, some, numbers, store, run, streams)
+            own = None if measured is None else [measured[number] for number in numbers]
+            return Site(task, some, numbers, store, run, streams, measured=own)
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
         server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)

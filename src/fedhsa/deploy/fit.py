@@ -1,4 +1,4 @@
-"""Whether a user's agents fit the number of parameters that a run was started with, found out before the first round."""
+"""Whether a user's agents fit the number of parameters that a run was started with, before the first round."""
 
 from typing import Any
 

@@ -63,12 +63,13 @@ def result(server: Server, cost: Cost, seconds: float, complete: bool, rounds: i
     """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
     progress, task = server.progress, server.task
     if progress.failed_round >= 0 and progress.round < rounds:
-        rest = [Record(float("inf"), float("inf"), 0, 0.0, 0, 0, 0)] * (rounds - progress.round)
+        rest = [Record(float("inf"), float("inf"), 0, 0.0, 0, 0, 0, float("inf"))] * (rounds - progress.round)
         progress = progress._replace(round=rounds, records=[*progress.records, *rest])
     columns = {
         name: np.asarray(values)[None]
         for name, values in zip(Record._fields, zip(*progress.records, strict=True), strict=True)
     }
+    columns |= server.measurements.columns(len(progress.records))
     settings = task.plain()
     missing = server.missing
     settings |= {
@@ -78,6 +79,7 @@ def result(server: Server, cost: Cost, seconds: float, complete: bool, rounds: i
         "fingerprint": task.digest,
         "rounds": progress.round,
         "device": "sites",
+        "measured": list(server.measurements.names),
         "deploy": {"transport": server.transport.name, "run": server.run_id, "sites": len(server.sites)}
         | {"missing": {"action": missing.action, "patience": missing.seconds, "at_least": missing.at_least}},
         "versions": versions(),

@@ -17,7 +17,8 @@ from ..problems._live import split_live
 from ..problems.make import makers
 from ..sources import AbstractControlled, AbstractStream, Silent
 from .fit import check_fits
-from .privacy import Account, Privacy
+from .measure import Measured, split_measured
+from .privacy import Account, Privacy, released
 from .site import Site, agents_of
 from .store import Store
 from .task import Task
@@ -58,7 +59,7 @@ class Plan:
     - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem, or
       one of your own, like `"mine.py:build"`.
     - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes an `AgentContext` and returns an
-      agent (or a `Live` one). Then `num_agents` and `dim` are needed.
+      agent (or a `Live` or `Measured` one). Then `num_agents` and `dim` are needed.
     - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
     - `step_size`, `local_steps`, `server_step`: used where the text does not give them.
     - `key`, `dtype`: as for `simulate`.
@@ -178,12 +179,13 @@ class Plan:
 
     def site(self, numbers: Sequence[int], store: Store, run: str, config: Mapping[str, Any] | None = None) -> Site:
         """The site of these agents."""
-        agents, streams = self._agents(numbers, config or {})
+        agents, streams, measured = self._agents(numbers, config or {})
         privacy = Privacy.from_config(config or {})
         # Next to the folders of the runs: one account for all of them.
         path = store.path.parent.parent / "privacy.account"
         account = None if privacy is None else Account(Store(path), privacy, numbers)
-        return Site(self.task, agents, numbers, store, run, streams, account)
+        withhold = privacy is not None and not released(config or {})
+        return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold)
 
     def rehearse(self, config: Mapping[str, Any]) -> None:
         """Builds the first agent, where its data are on this machine, so that what is wrong shows before the start."""
@@ -192,14 +194,17 @@ class Plan:
 
     def _agents(
         self, numbers: Sequence[int], config: Mapping[str, Any]
-    ) -> tuple[AbstractAgent, list[AbstractStream] | None]:
+    ) -> tuple[AbstractAgent, list[AbstractStream] | None, list[Measured | None] | None]:
         if self.agent is None:
-            return agents_of(self.built_problem, numbers)
+            return *agents_of(self.built_problem, numbers), None
         build = load_agent(self.agent)
         made = [build(AgentContext(number, self.num_agents, _with_agent_number(config, number))) for number in numbers]
+        made, measured = split_measured(made)
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
-                raise TypeError(f"`agent`: {self.agent} must return an `AbstractAgent` or a `Live`, got {agent!r}.")
+                raise TypeError(
+                    f"`agent`: {self.agent} must return an `AbstractAgent`, a `Live` or a `Measured`, got {agent!r}."
+                )
             if isinstance(agent, AbstractAgent) and isinstance(agent.source, AbstractControlled):
                 raise TypeError(
                     f"`agent`: {self.agent} must return an agent whose chain does not depend on the parameter: the "
@@ -208,7 +213,7 @@ class Plan:
         agents, streams = split_live(made)
         stacked = stack(agents, AbstractAgent)
         check_fits(stacked, self.dim or 0, self.agent, None if streams is None else streams[0].like)
-        return stacked, streams
+        return stacked, streams, measured
 
 
 def _with_agent_number(config: Mapping[str, Any], number: int) -> dict[str, Any]:

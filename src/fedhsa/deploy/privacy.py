@@ -108,6 +108,11 @@ class Privacy:
         return epsilon({self.noise: releases}, self.delta)
 
 
+def released(config: Mapping[str, Any]) -> bool:
+    """Whether a node's settings let it send what it measures although its replies have noise, which that has not."""
+    return str(config.get("release_metrics", "")).lower() in ("true", "yes", "1")
+
+
 class Account:
     """Counts what agents have sent with noise, in all runs; written to disk before it is sent.
 

@@ -11,11 +11,15 @@ class Record(NamedTuple):
 
     error: float
     operator_norm: float
+    """The norm of the averaged operators at the parameter with which the round began, one observation of each agent;
+    NaN for methods whose agents do not send them."""
     agents: int
     seconds: float
     bytes_down: int
     bytes_up: int
     attempts: int
+    movement: float = float("nan")
+    """How far the parameter moved in the round."""
 
 
 class Progress(NamedTuple):
@@ -47,7 +51,6 @@ class RecordTable:
     @staticmethod
     def read(rows: np.ndarray) -> list[Record]:
         """The records of such an array."""
-        return [
-            Record(error, norm, int(agents), seconds, int(down), int(up), int(attempts))
-            for error, norm, agents, seconds, down, up, attempts in rows.tolist()
-        ]
+        whole = ("agents", "bytes_down", "bytes_up", "attempts")
+        records = [Record(*row) for row in rows.tolist()]  # what an earlier version wrote has no movement
+        return [record._replace(**{name: int(getattr(record, name)) for name in whole}) for record in records]

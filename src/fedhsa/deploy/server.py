@@ -23,10 +23,11 @@ from ..engine import batch
 from ..engine.run import DIVERGED
 from .compiled import Compiled
 from .journal import FILE, Journal
+from .measure import MOST, THETA, VALUES, Measurements, Report
 from .missing import Missing
 from .progress import Progress, Record, RecordTable
 from .schema import Schema, for_agents, is_finite
-from .site import HELLO
+from .site import HELLO, MEASURE
 from .store import Store, check_run_name, set_aside
 from .task import Task
 from .transport import AbstractTransport
@@ -58,6 +59,10 @@ class _DivergedError(Exception):
 
 _PERMANENT = ("exhausted", "lost", "mismatch")
 """Codes of rejections that waiting does not change."""
+_LAST = 60.0
+"""Seconds that sites have to measure the last parameter."""
+MEASURED = "measured"
+"""The kind of a reply that only says what was measured."""
 _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
 """Seconds between requests to sites that do not answer or reject them: twice as long each time."""
 
@@ -104,7 +109,11 @@ class Server:
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
         self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
-        self._limits = [max(s[i][2].num_bytes for s in self.schemas) for i in range(len(self.schemas[0]))]
+        room = 8 * (MOST + 1) * max(map(len, self.sites))  # for what sites measure
+        self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
+        self.measurements = Measurements(task.num_agents)
+        self._reports: dict[int, Report] = {}  # of the round that is under way
+        self._measures: dict[int, bool] = {}  # whether a site measures anything, once it has been asked
         self.run_id = check_run_name(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
         self.store = None if home is None else Store(home / "server.state")
@@ -156,6 +165,7 @@ class Server:
             header["failed_round"],
         )
         self._table = RecordTable()
+        self.measurements = Measurements.read(self.task.num_agents, arrays)
 
     def run(self, rounds: int) -> Progress:
         """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
@@ -186,6 +196,8 @@ class Server:
             with precision(self.task.dtype):
                 while self.progress.round < rounds and self.progress.failed_round < 0:
                     self._advance(rounds)
+                if self.progress.failed_round < 0:
+                    self._measure_last()
         except KeyboardInterrupt:
             self.journal("interrupted", round=self.progress.round)
             raise
@@ -204,23 +216,52 @@ class Server:
             moved, cohort, norm = self._round(t)
         except _DivergedError:
             spent = (0, time.perf_counter() - began, self._down, self._up, self.attempt - first)
-            self._record_divergence(Record(float("inf"), float("inf"), *spent))
+            self._record_divergence(Record(float("inf"), float("inf"), *spent, movement=float("inf")))
             return
         counted = counted.copy()
         counted[sorted(cohort)] = t
-        norm = norm if norm is not None else self._movement(server, moved)
+        for site, report in self._reports.items():
+            self.measurements.put(t, self.sites[site], report)
+        movement = float(np.linalg.norm(_flat(moved.theta) - _flat(server.theta)))
         agents = sum(len(self.sites[site]) for site in cohort)
         seconds = time.perf_counter() - began
-        record = Record(self._error(moved), norm, agents, seconds, self._down, self._up, self.attempt - first)
+        spent = (agents, seconds, self._down, self._up, self.attempt - first)
+        record = Record(self._error(moved), norm, *spent, movement=movement)
         if not np.linalg.norm(_flat(moved.theta)) <= self._bound:
-            self._record_divergence(record._replace(error=float("inf"), operator_norm=float("inf")))
+            infinite = dict.fromkeys(("error", "operator_norm", "movement"), float("inf"))
+            self._record_divergence(record._replace(**infinite))
             return
         self.progress = Progress(t + 1, moved, counted, [*records, record], -1)
         self.phase("aggregated")
         self._checkpoint()
         self.phase("checkpointed")
         absent = [int(n) for site in range(len(self.sites)) if site not in cohort for n in self.sites[site]]
-        self.journal("round", round=t + 1, rounds=rounds, **record._asdict(), absent=absent)
+        measured = {} if (facts := self.measurements.facts(t)) is None else {"measured": facts}
+        self.journal("round", round=t + 1, rounds=rounds, **record._asdict(), absent=absent, **measured)
+
+    def _measure_last(self) -> None:
+        """Lets the sites measure the last parameter, which no further round begins with; who is away is left out."""
+        t, left = self.progress.round, {site for site, measures in self._measures.items() if measures}
+        deadline = time.monotonic() + min(self.missing.seconds, _LAST)
+        self._tokens, self.attempt = {}, self.attempt + 1
+        while left and (seconds := deadline - time.monotonic()) > 0:
+            theta = {THETA: _flat(self.progress.server.theta)}
+            asked = {site: pack(self._request_header(MEASURE, t, 0, site), theta) for site in sorted(left)}
+            for data in self.transport.exchange(asked, seconds):
+                try:
+                    site, report = self._read_reply(data, t, 0, MEASURED)
+                except RejectedError as rejected:
+                    self.journal("rejected", round=t, code=rejected.code, why=rejected.reason, bytes=len(data))
+                    continue
+                left.discard(site)
+                if report is not None:
+                    self.measurements.put(t, self.sites[site], report)
+            left -= {site for site in left if self.transport.hopeless(site)}
+            if left == asked.keys():
+                time.sleep(min(max(self.transport.pause, 0.05), max(0.0, deadline - time.monotonic())))
+        if (facts := self.measurements.facts(t)) is not None:
+            self._checkpoint()
+            self.journal("measured", **facts, rounds=t)
 
     def _record_divergence(self, record: Record) -> None:
         """Ends a run that has diverged; the parameter stays the last one before."""
@@ -228,8 +269,8 @@ class Server:
         self.progress = self.progress._replace(round=t + 1, records=[*records, record], failed_round=t + 1)
         self._checkpoint()
 
-    def _round(self, t: int) -> tuple[PyTree, set[int], float | None]:
-        """The server after round `t`, who took part, and the norm of the averaged operators where there are any."""
+    def _round(self, t: int) -> tuple[PyTree, set[int], float]:
+        """The server after round `t`, who took part, and the norm of the averaged operators, or NaN without any."""
         self._short_since = None
         cohort, trouble_since = self._cohort(), None
         while True:
@@ -250,8 +291,9 @@ class Server:
                 raise FederationError(self._explain(t, names, reasons))
             cohort = self._cohort(cohort - absent)
 
-    def _attempt_round(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float | None]:
-        server, norm = self.progress.server, None
+    def _attempt_round(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float]:
+        server, norm = self.progress.server, float("nan")
+        self._reports = {}
         for number, exchange in enumerate(self.task.algorithm.exchanges):
             index = np.asarray(t)
             message = self._sends[number](server, index)
@@ -290,22 +332,27 @@ class Server:
         return cohort
 
     def _request(self, t: int, number: int, site: int, message: PyTree) -> bytes:
-        name, schema, _ = self.schemas[site][number]
-        header = {
-            "kind": "request",
+        _, schema, _ = self.schemas[site][number]
+        arrays = schema.split(for_agents(message, self.sites[site]))
+        if not number and self._measures.get(site, True):  # what the round begins with, which need not be the message
+            arrays[THETA] = _flat(self.progress.server.theta)
+        return pack(self._request_header("request", t, number, site), arrays)
+
+    def _request_header(self, kind: str, t: int, number: int, site: int) -> dict[str, Any]:
+        return {
+            "kind": kind,
             "run": self.run_id,
             "task": self.task.digest,
             "round": t,
             "attempt": self.attempt,
             "exchange": number,
-            "name": name,
+            "name": self.schemas[site][number][0],
             "counted": int(self.progress.counted[site]),
             "first": int(self.sites[site][0]),
             "agents": len(self.sites[site]),
             # Only the site that was asked knows it, so that no site can answer for another.
             "token": self._tokens.setdefault(site, secrets.token_hex(8)),
         }
-        return pack(header, schema.split(for_agents(message, self.sites[site])))
 
     def _collect(self, t: int, number: int, requests: dict[int, bytes]) -> dict[int, PyTree]:
         """The replies of all sites asked; those that do not answer are asked again until patience ends."""
@@ -349,8 +396,8 @@ class Server:
                 pause = _PAUSE
         return replies
 
-    def _read_reply(self, data: bytes, t: int, number: int) -> tuple[int, PyTree]:
-        """The site and its reply to this exchange; raises if the message is anything else."""
+    def _read_reply(self, data: bytes, t: int, number: int, kind: str = "reply") -> tuple[int, Any]:
+        """The site and its reply to this exchange, or what it measured; raises if the message is anything else."""
         packet = unpack(data, self._limits[number])
         header = packet.header
         first, agents = header.get("first"), header.get("agents")
@@ -366,10 +413,23 @@ class Server:
             raise RejectedError("foreign", f"site {site} was not asked this")
         if header.get("kind") == "rejection":
             return self._rejected(site, packet, number)
-        if header.get("kind") != "reply":
+        if header.get("kind") != kind:
             raise RejectedError("malformed", f"the message of site {site} is neither a reply nor a rejection")
+        report = Report.read(header.get("measures"), packet.arrays.pop(VALUES, None), agents)
+        if kind == MEASURED:
+            return site, report
+        if not number:
+            self._hear(site, report, header.get("withheld") is True)
         finite = not self._bears_any[number]
         return site, self.schemas[site][number][2].join(packet.arrays, finite)
+
+    def _hear(self, site: int, report: Report | None, withheld: bool) -> None:
+        """Takes note of what a site has measured, or that it does not, or does not say."""
+        if site not in self._measures and withheld:
+            self.journal("withheld", agents=self._numbers({site}))
+        self._measures[site] = self._measures.get(site, False) or report is not None
+        if report is not None:
+            self._reports[site] = report
 
     def _rejected(self, site: int, packet: Packet, number: int) -> tuple[int, PyTree]:
         code, reason = (
@@ -441,14 +501,6 @@ class Server:
         away = _flat(server.theta) - self.theta_star
         return float(away @ away)
 
-    def _movement(self, before: PyTree, after: PyTree) -> float:
-        """How far the parameter moved per step: the size of the operators, where agents do not send them."""
-        *_, method = self.task.algorithm.layers
-        step, total = getattr(method, "step_size", None), 1.0
-        if isinstance(step, int | float | np.ndarray):
-            total = float(step) * self.task.algorithm.block_length
-        return float(np.linalg.norm(_flat(after.theta) - _flat(before.theta))) / total
-
     def _checkpoint(self) -> None:
         if self.store is None:
             return
@@ -465,6 +517,7 @@ class Server:
         arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
         # As bytes, since settings may hold long arrays, and headers are short.
         arrays["settings"] = np.frombuffer(json.dumps(self.task.plain()).encode(), np.uint8)
+        arrays |= self.measurements.arrays()
         self.store.save(header, arrays | {"records": self._table(progress.records)})
 
 

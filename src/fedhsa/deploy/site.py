@@ -28,6 +28,7 @@ from ..sources import Silent
 from ..sources.stream import AbstractStream, check_block
 from .compiled import Compiled
 from .fit import MismatchError
+from .measure import THETA, VALUES, Measured, Meter
 from .privacy import Account
 from .schema import Schema
 from .store import Store, check_run_name
@@ -36,7 +37,8 @@ from .wire import REASON, Packet, RejectedError, pack, unpack
 
 log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # whoever runs sites says where their words go: `log_to`
-HELLO = "hello"
+HELLO, MEASURE = "hello", "measure"
+"""Kinds of messages: one asks a site who it is, one to measure a parameter and to compute nothing."""
 
 
 class State(NamedTuple):
@@ -70,6 +72,8 @@ class Site:
     - `run`: which run this is; messages of others are rejected.
     - `streams`: one for each agent, where observations do not come from the agents' sources.
     - `account`: adds noise to replies, and counts them. Default: none.
+    - `measured`: what each agent measures on data of its own, None for those that do not. Default: nothing.
+    - `withhold`: whether to keep that here.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class Site:
         run: str,
         streams: Sequence[AbstractStream] | None = None,
         account: Account | None = None,
+        measured: Sequence[Measured | None] | None = None,
+        withhold: bool = False,
     ):
         self.task, self.store, self.run, self.streams = task, store, check_run_name(run), streams
         self.numbers = np.asarray(numbers, dtype=np.int64)
@@ -94,7 +100,9 @@ class Site:
         if account is not None:
             for _, _, reply_schema in self.schemas:
                 account.privacy.check(task.algorithm, reply_schema)
-        self.limit = max(sent.num_bytes for _, sent, _ in self.schemas)
+        self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)  # and one to measure
+        self.withhold = withhold and any(measured or [])
+        self._meter = None if withhold or not any(measured or []) else Meter(measured or [], task.theta)
         self.phase: Callable[[str], None] = lambda name: None
         """Called at each stage of an answer: received, computed, saved."""
         self._length = None if streams else tree.take(agents, 0).source.length
@@ -140,6 +148,10 @@ class Site:
             if packet.arrays:
                 raise RejectedError("malformed", "a greeting carries no arrays")
             return pack(self._header("present", header, round=self._restore().round), {})
+        at = self._read_theta(packet)
+        if header.get("kind") == MEASURE:
+            extra, arrays = self._measure(at)
+            return pack(self._header("measured", header, **extra), arrays)
         t, attempt, number, counted, first, agents = _whole_numbers(
             header, "round", "attempt", "exchange", "counted", "first", "agents"
         )
@@ -166,7 +178,7 @@ class Site:
             return state.replies[number]
         if number > answered:
             raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
-        return self._compute(state, header, message, digest)
+        return self._compute(state, header, message, digest, at)
 
     def _begin(self, state: State, t: int, attempt: int, counted: int, message: PyTree) -> State:
         """The state in which a round starts: for the first time, or again with the same observations."""
@@ -188,7 +200,7 @@ class Site:
         source = state.source if state.round < 0 else self._draw(state)[0]
         return State(t, attempt, source, memory, memory, [], [], blocks)
 
-    def _compute(self, state: State, header: dict[str, Any], message: PyTree, digest: str) -> bytes:
+    def _compute(self, state: State, header: dict[str, Any], message: PyTree, digest: str, at: Any) -> bytes:
         number = len(state.replies)
         _, _, reply_schema = self.schemas[number]
         block = state.source if self.streams else self._draw(state)[1]
@@ -204,13 +216,34 @@ class Site:
                 "diverged", f"the reply cannot be sent: {rejected.reason}. Is the step too large?"
             ) from None
         self.phase("computed")
-        reply = pack(self._header("reply", header), arrays)
+        extra, measured = self._measure(at)
+        reply = pack(self._header("reply", header, **extra), {**arrays, **measured})
         state = state._replace(
             memory=memory, replies=[*state.replies, reply], request_digests=[*state.request_digests, digest]
         )
         self._save(state)
         self.phase("saved")
         return reply
+
+    def _read_theta(self, packet: Packet) -> np.ndarray | None:
+        """The parameter that a message wants measured."""
+        theta = packet.arrays.pop(THETA, None)
+        if theta is not None and (theta.shape != self.task.theta.shape or theta.dtype != np.float64):
+            raise RejectedError("malformed", f"the parameter to measure has shape {theta.shape}")
+        return theta
+
+    def _measure(self, theta: np.ndarray | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What a reply says of a parameter besides: names in its header, and one array; nothing where nobody asks."""
+        if theta is None:
+            return {}, {}
+        if self._meter is None:
+            return {"withheld": True} if self.withhold else {}, {}
+        try:
+            values = self._meter(theta)
+        except Exception as error:  # the run can do without
+            public_reason(error)
+            return {}, {}
+        return {"measures": self._meter.names}, {VALUES: values}
 
     def _draw(self, state: State) -> tuple[PyTree, PyTree]:
         """The chains after the state's round, and its block; drawn only once per process."""

@@ -87,8 +87,10 @@ class Result:
 
     @property
     def quantity(self) -> str:
-        """What the run is judged by: `"error"`; where no root is known, `"mean_return"` or `"operator_norm"`."""
-        known = [name for name in ("mean_return", "operator_norm") if name in self.records]
+        """What the run is judged by: `"error"`; where no root is known, what sites measured, `"mean_return"` or
+        `"operator_norm"`, and without any of them how far the parameter moved, `"movement"`."""
+        others = (*self.settings.get("measured", ())[:1], "mean_return", "operator_norm", "movement")
+        known = [name for name in others if name in self.records and not np.isnan(self.records[name]).all()]
         return known[0] if known and np.isnan(self.error).all() else "error"
 
     def mean(self, quantity: str | None = None) -> np.ndarray:

@@ -84,6 +84,10 @@ class Streams:
         """One of the agents by itself: what a node of a federation builds from a table of its own."""
         return tree.take(self.problem.agents, number)
 
+    def held_out(self, number: int = 0) -> "HeldOut":
+        """How one of the agents measures coefficients on its test pairs: what a site of a federation reports."""
+        return HeldOut(self, number)
+
     def predict(self, theta: Any) -> tuple[np.ndarray, ...]:
         """Each agent's predictions for its test pairs, in the unit of the table: values, or chances of a 1.
 
@@ -123,6 +127,61 @@ class Streams:
         if theta.shape not in (shape, shape[1:]):
             raise ValueError(f"`theta` must have shape {shape[1:]}, or {shape} for each its own, got {theta.shape}.")
         return np.broadcast_to(theta, shape)
+
+
+class HeldOut:
+    """An agent's error on its test pairs, and what to compare it with.
+
+    Called with coefficients it gives `rmse`, in the unit of the table, or `log_loss`. Beside it, `..._naive` is the error
+    of the best simple forecast: repeating the value of one of the lags, or the mean, whichever fits the training pairs
+    best (for two classes: how often each occurs). And `..._alone` is that of the agent's own fit to its training pairs.
+
+    **Arguments:**
+
+    - `streams`: what `from_dataframe` made.
+    - `number`: which of its agents.
+
+    !!! example
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"value": np.sin(np.arange(100.0))})
+        >>> made = from_dataframe(table, agent=None, target="value", lags=2)
+        >>> measure = made.held_out()
+        >>> measure.weight, {name: round(value, 3) for name, value in measure(made.problem.theta_star).items()}
+        (20.0, {'rmse': 0.0, 'rmse_naive': 0.675, 'rmse_alone': 0.0})
+    """
+
+    def __init__(self, streams: Streams, number: int = 0):
+        self._streams = dataclasses.replace(  # the others' pairs are not needed
+            streams, names=streams.names[number : number + 1], test=streams.test[number : number + 1]
+        )
+        self.name = "rmse" if streams.kind == "linear" else "log_loss"
+        self.weight = float(len(self._streams.test[0].target))
+        """How many test pairs there are."""
+        self._train = Pairs(*(part[number] for part in streams.train))
+        alone = self._error(streams.alone[number])
+        self._references = {f"{self.name}_naive": self._naive(), f"{self.name}_alone": alone}
+
+    def __call__(self, theta: Any) -> dict[str, float]:
+        return {self.name: self._error(theta), **self._references}
+
+    def _error(self, theta: Any) -> float:
+        return float(self._streams.test_error(theta)[0])
+
+    def _naive(self) -> float:
+        (test,), train = self._streams.test, self._train
+        if self._streams.kind == "logistic":
+            chance = (1 + (train.target > 0).sum()) / (2 + len(train.target))  # never quite 0 or 1
+            return float(-np.where(test.target > 0, np.log(chance), np.log1p(-chance)).mean())
+        # A lag of the target has the target's scale, so that its value is a forecast as it is.
+        ways = [
+            (lambda pairs, j=j: pairs.inputs[:, j])
+            for j, column in enumerate(self._streams.columns)
+            if column.startswith(f"{self._streams.target} ") and column.endswith(" before")
+        ]
+        ways.append(lambda pairs: np.full(len(pairs.target), train.target.mean()))
+        best = min(ways, key=lambda way: float(((train.target - way(train)) ** 2).mean()))
+        _, scale = self._streams.scales[self._streams.target]
+        return float(scale * np.sqrt(((test.target - best(test)) ** 2).mean()))
 
 
 def from_dataframe(

@@ -1,0 +1,218 @@
+"""What sites measure on data of their own: how a site says what to measure, and what the server keeps of it."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from .. import _check
+from .progress import Record
+from .wire import RejectedError
+
+Measure: TypeAlias = Callable[[np.ndarray], Mapping[str, float]]
+"""From a parameter to numbers by name."""
+
+MOST = 16
+"""How many numbers an agent may report."""
+THETA, VALUES = "measure/theta", "measure/values"
+"""The arrays of a request and of a reply: the parameter to measure at; per agent its numbers, and last its weight."""
+_TAKEN = {*Record._fields, "round", "seed", "theta", "agent", "weight"}
+
+
+class Measured(NamedTuple):
+    """An agent, and how its site measures what a parameter is worth on data of its own, best on data held out.
+
+    Sites measure the server's parameter at the beginning of every round, and the last one at the end. Only the numbers
+    leave a site; the server averages them with the weights. A site that adds noise to its replies does not send them,
+    unless it is told to (`release_metrics`).
+
+    **Arguments:**
+
+    - `agent`: an agent, or a `Live` one.
+    - `measure`: takes a parameter, a vector, and gives numbers by name. The first is what the run is judged by. A name
+      that begins with that of another, as `rmse_naive` does with `rmse`, is drawn as its reference.
+    - `weight`: how much the agent counts in averages, such as the number of its observations. Default: `measure.weight`
+      where it has one, else 1.
+
+    !!! example
+        >>> agent = fedhsa.tree.take(fedhsa.problems.quadratic.random(num_agents=2, dim=2).agents, 0)
+        >>> Measured(agent, lambda theta: {"loss": float(theta @ theta)}, weight=20).counts
+        20.0
+    """
+
+    agent: Any
+    measure: Measure
+    weight: float | None = None
+
+    @property
+    def counts(self) -> float:
+        """The weight as a number."""
+        return weight_of(self.measure, self.weight)
+
+
+def weight_of(measure: Any, weight: float | None = None) -> float:
+    """How much what an agent measures counts in averages."""
+    found = getattr(measure, "weight", 1.0) if weight is None else weight
+    _check.scalar("weight", found, least=0.0, remedy="It says how much an agent counts in averages.")
+    return float(found)
+
+
+def split_measured(agents: Iterable[Any]) -> tuple[list[Any], list[Measured | None]]:
+    """The agents themselves, and what is measured of each."""
+    made = list(agents)
+    measured = [agent if isinstance(agent, Measured) else None for agent in made]
+    return [agent.agent if isinstance(agent, Measured) else agent for agent in made], measured
+
+
+class Meter:
+    """The measuring side: all agents of one site, whose numbers have the same names.
+
+    **Arguments:**
+
+    - `measured`: of each agent what it measures; None for those that do not.
+    - `theta`: a parameter to try it with, so that a mistake shows before the first round.
+    """
+
+    def __init__(self, measured: Sequence[Measured | None], theta: np.ndarray):
+        self._measured = measured
+        found = [names(one.measure(theta.copy())) for one in measured if one is not None]
+        self.names = max(found, key=len, default=[])
+        self._weights = [0.0 if one is None else one.counts for one in measured]
+
+    def __call__(self, theta: np.ndarray) -> np.ndarray:
+        """Per agent the numbers by `names`, and last the weight; NaN for what an agent does not give."""
+        values = np.full((len(self._measured), len(self.names) + 1), np.nan)
+        values[:, -1] = self._weights
+        for row, one in zip(values, self._measured, strict=True):
+            if one is not None:
+                given = one.measure(theta.copy())
+                row[:-1] = [float(given.get(name, np.nan)) for name in self.names]
+        return values
+
+
+def names(given: Any) -> list[str]:
+    """The names of what was measured; raises if they are not ones that every table, file and program can take."""
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(f'`measure` must give numbers by name, like {{"rmse": 0.3}}, got {given!r}.')
+    for name, value in given.items():
+        if not _is_name(name):
+            raise ValueError(
+                f"`measure`: {name!r} cannot be the name of a number. Use letters, digits and _, and none of "
+                f"{', '.join(sorted(_TAKEN))}."
+            )
+        if not isinstance(value, int | float | np.number) and np.shape(value) != ():
+            raise ValueError(f"`measure`: {name!r} must be one number, got {value!r}.")
+        float(value)
+    if len(given) > MOST:
+        raise ValueError(f"`measure` must give at most {MOST} numbers, got {len(given)}.")
+    return list(given)
+
+
+def _is_name(name: Any) -> bool:
+    return (
+        isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", name) is not None and name not in _TAKEN
+    )
+
+
+class Report(NamedTuple):
+    """What one site has measured: the names, and per agent the numbers and last the weight."""
+
+    names: list[str]
+    values: np.ndarray
+
+    @classmethod
+    def read(cls, named: Any, values: np.ndarray | None, agents: int) -> "Report | None":
+        """What a reply says; None where it says nothing, and an error where it makes no sense."""
+        if values is None:
+            return None
+        fits = isinstance(named, list) and len(named) <= MOST and all(map(_is_name, named))
+        if not fits or len(set(named)) < len(named) or values.shape != (agents, len(named) + 1):
+            raise RejectedError("malformed", "what was measured does not have a name and a number each")
+        if values.dtype != np.float64 or not (np.isfinite(values[:, -1]) & (values[:, -1] >= 0)).all():
+            raise RejectedError("malformed", "what was measured does not have weights")
+        return cls(named, values)
+
+
+class Measurements:
+    """The server's side: by round and name a number for each agent, NaN where none came.
+
+    !!! example
+        >>> kept = Measurements(2)
+        >>> kept.put(0, [0], Report(["rmse"], np.array([[3.0, 1.0]])))
+        >>> kept.put(0, [1], Report(["rmse"], np.array([[5.0, 3.0]])))
+        >>> kept.mean(kept.at(0)["rmse"])
+        4.5
+    """
+
+    def __init__(self, num_agents: int):
+        self.weights = np.zeros(num_agents)
+        self.names: list[str] = []
+        self._rows: dict[int, dict[str, np.ndarray]] = {}
+
+    def put(self, round: int, numbers: Any, report: Report) -> None:
+        """Keeps what the agents `numbers` have measured of the parameter after `round` rounds."""
+        row = self._rows.setdefault(round, {})
+        self.names += [name for name in report.names if name not in self.names]
+        for name, column in zip(report.names, report.values.T, strict=False):
+            row.setdefault(name, np.full(len(self.weights), np.nan))[numbers] = column
+        self.weights[numbers] = report.values[:, -1]
+
+    def at(self, round: int) -> dict[str, np.ndarray]:
+        """What the parameter after so many rounds was worth, by name and agent; empty where nobody measured it."""
+        return self._rows.get(round, {})
+
+    def mean(self, values: np.ndarray) -> float:
+        """The weighted average over the agents that gave a finite number."""
+        return weighted_mean(values, self.weights)
+
+    def facts(self, round: int) -> dict[str, Any] | None:
+        """The same for the log: what was measured of the parameter after `round` rounds."""
+        if not (row := self.at(round)):
+            return None
+        metrics = {name: {"mean": self.mean(row[name]), "agents": row[name]} for name in self.names if name in row}
+        return {"round": round, "metrics": metrics, "weights": self.weights}
+
+    def columns(self, records: int) -> dict[str, np.ndarray]:
+        """The averages, `(1, records)`, and under `..._by_agent` each agent's own, `(1, records, M)`."""
+        found = {}
+        for name in self.names:
+            table = np.full((records, len(self.weights)), np.nan)
+            for round, row in self._rows.items():
+                if round < records and name in row:
+                    table[round] = row[name]
+            found[name] = np.array([self.mean(values) for values in table])[None]
+            found[f"{name}_by_agent"] = table[None]
+        return found
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it, for a checkpoint."""
+        if not self._rows:
+            return {}
+        rounds, unknown = sorted(self._rows), np.full(len(self.weights), np.nan)
+        kept = {
+            f"measured/{i}.{name}": np.array([self._rows[t].get(name, unknown) for t in rounds])
+            for i, name in enumerate(self.names)
+        }
+        return {"measured/rounds": np.array(rounds), "measured/weights": self.weights, **kept}
+
+    @classmethod
+    def read(cls, num_agents: int, arrays: Mapping[str, np.ndarray]) -> "Measurements":
+        """What `arrays` gave."""
+        found = cls(num_agents)
+        if "measured/rounds" not in arrays:
+            return found
+        kept = {key: values for key, values in arrays.items() if re.match(r"measured/\d+\.", key)}
+        for key in sorted(kept, key=lambda key: int(key[9:].partition(".")[0])):
+            name = key.partition(".")[2]
+            found.names.append(name)
+            for round, values in zip(arrays["measured/rounds"].tolist(), kept[key], strict=True):
+                found._rows.setdefault(round, {})[name] = values
+        found.weights = arrays["measured/weights"].copy()
+        return found
+
+
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
+    """The average of the finite values; NaN where there is none."""
+    there = np.isfinite(values) & (weights > 0)
+    return float(np.average(values[there], weights=weights[there])) if there.any() else float("nan")
