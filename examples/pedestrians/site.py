@@ -26,6 +26,6 @@ def read(name: str | None) -> streams.Streams:
 
 
 def build(context: AgentContext) -> Measured:
-    """The agent of this node, and how it measures a forecast: on the last fifth of its file, which it does not learn."""
+    """The agent of this node, and how it measures a forecast: on the last fifth of its file, never learnt."""
     made = read(context.config.get("data"))
     return Measured(made.agent(), made.held_out())
