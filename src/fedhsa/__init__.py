@@ -97,11 +97,11 @@ if TYPE_CHECKING:
         Sweep,
         init,
         join_processes,
-        load,
         simulate,
         step,
         sweep,
     )
+    from .opening import load
     from .problems import PROBLEMS, AbstractAgent, Problem
     from .sources import AbstractSource
     from .statistics import Confidence, confidence
@@ -203,9 +203,9 @@ __all__ = [
 ]
 
 
-_HOMES = ("engine", "algorithms", "problems", "sources", "statistics", "comparison")
+_HOMES = ("engine", "algorithms", "problems", "sources", "statistics", "comparison", "opening")
 """Where the names are that are not modules; the first imports all that a simulation needs."""
-_MODULES = (*_HOMES, "deploy", "environments", "plots", "theory")
+_MODULES = (*(home for home in _HOMES if home in __all__), "deploy", "environments", "plots", "theory")
 
 
 def __getattr__(name: str):

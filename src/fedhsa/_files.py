@@ -110,20 +110,31 @@ def write_arrays(path: str | os.PathLike, arrays: dict[str, np.ndarray], header:
     write_npz(path, {"__header__": np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **arrays})
 
 
-def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Reads what `write_arrays` wrote; raises if the file is truncated or of another kind."""
+def read_npz(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of any `.npz` file, and the header that `write_arrays` gave it; an empty one where there is none.
+
+    Raises `ValueError` if the file is damaged, or of another format.
+    """
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.")
+    name = repr(os.fspath(path))
+    with open(path, "rb") as opened:
+        if not opened.read(4).startswith(b"PK"):
+            raise ValueError(f"{name} is damaged, or was not written by fedhsa.")
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays.pop("__header__").tobytes())
-        found = header["kind"]
+        header = json.loads(arrays.pop("__header__").tobytes()) if "__header__" in arrays else {}
+        return arrays, dict(header)
     except Exception as error:
-        raise ValueError(
-            f"{os.fspath(path)!r} is not a complete fedhsa file ({type(error).__name__}: {error}). "
-            "It may be truncated, or come from another program; delete it or name another."
-        ) from error
+        raise ValueError(f"{name} is damaged: a part of it is missing or was changed.") from error
+
+
+def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Reads what `write_arrays` wrote; raises if the file is damaged or of another kind."""
+    arrays, header = read_npz(path)
+    found = header.get("kind")
     if found != kind:
-        raise ValueError(f"{os.fspath(path)!r} holds a fedhsa {found}, not a {kind}.")
+        holds = "was not written by fedhsa" if found is None else f"holds a fedhsa {found}, not a {kind}"
+        raise ValueError(f"{os.fspath(path)!r} {holds}.")
     return arrays, header

@@ -1,58 +1,84 @@
-"""What `fedhsa run --checkpoint` keeps while it runs: states, finished results, and whose they are."""
+"""What `fedhsa run` keeps beside its results: states from which it can be continued or extended, and whose they are."""
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import re
 import warnings
+from collections.abc import Callable, Iterator
 
 from .. import _files
-from ..engine import Result, load
+from ..algorithms import Cost
+from ..engine import Result
+from ..opening import load
+from ..outputs import read_manifest
+from ..problems import Problem
 from .errors import FailedRunError, UsageError
 from .settings import RunSettings
 
+SMALL = 2**24
+"""Bytes, roughly, that a run may keep at its end without being asked, so that it can be extended."""
+
 
 class Checkpoints:
-    """A folder inside the output folder, gone when the run is complete."""
+    """A folder inside the output folder, with a state for each algorithm.
 
-    def __init__(self, settings: RunSettings):
+    States are saved on the way where that was asked for, and else at the end, where they are small.
+    """
+
+    def __init__(self, settings: RunSettings, problem: Problem):
         self.folder = settings.folder / "checkpoints"
         self.settings = json.loads(json.dumps(settings.numbers(), default=str))
         self.names = settings.labels
+        self.asked = settings.checkpoint or settings.resume
+        numbers = settings.seeds * (settings.rounds // settings.every + problem.num_agents * problem.dim)
+        self.kept = self.asked or 8 * numbers * len(self.names) <= SMALL
 
-    def start(self, resume: bool) -> None:
-        """Continues from the checkpoints that are there, or starts over."""
-        label = self.folder / "settings.json"
+    @contextlib.contextmanager
+    def started(self, resume: bool) -> Iterator[None]:
+        """Continues from the checkpoints that are there, or starts over; leaves no empty folder."""
+        label, states = self.folder / "settings.json", [*self.folder.glob("*.npz")]
+        finished = read_manifest(self.folder.parent).get("complete") is True
         if resume and label.exists():
             self._check(label)
-            return
-        if resume:
-            warnings.warn(f"No checkpoint in {str(self.folder)!r}: starting at round 0.", stacklevel=2)
-        elif label.exists():
-            warnings.warn(
-                f"Starting over: the checkpoints of an earlier run in {str(self.folder)!r} are replaced. "
-                "To continue that run, use `--resume`.",
-                stacklevel=2,
-            )
+        elif resume and not states:  # which know by themselves whose they are
+            reason = "the finished run there kept no state, being large," if finished else "there is no checkpoint"
+            warnings.warn(f"{str(self.folder)!r}: {reason}: starting at round 0.", stacklevel=4)
+        elif not resume:
+            if label.exists() and not finished:
+                warnings.warn(
+                    f"Starting over: the checkpoints of an earlier run in {str(self.folder)!r} are replaced. "
+                    "To continue that run, use `--resume`.",
+                    stacklevel=4,
+                )
             self.remove()
-        _files.write_text(label, json.dumps(self.settings, indent=2) + "\n")
-
-    def state(self, name: str) -> pathlib.Path:
-        """Where the engine saves the state of an algorithm."""
-        return self.folder / f"{self._file(name)}.npz"
-
-    def finished(self, name: str) -> Result | None:
-        """The result of an algorithm that was finished before."""
-        path = self._result(name)
+        if self.asked:
+            self.sign()
         try:
-            return load(path) if path.exists() else None
-        except ValueError as error:
-            raise FailedRunError(str(error)) from error
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
 
-    def keep(self, name: str, result: Result) -> None:
-        """Remembers a finished result; its state is no longer needed."""
-        result.save(self._result(name))
-        self.state(name).unlink(missing_ok=True)
+    def sign(self) -> None:
+        """Writes down whose states these are."""
+        _files.write_text(self.folder / "settings.json", json.dumps(self.settings, indent=2) + "\n")
+
+    def state(self, name: str) -> pathlib.Path | None:
+        """Where the engine saves the state of an algorithm, if it does."""
+        return self.folder / f"{self._file(name)}.npz" if self.kept else None
+
+    def finished(self, name: str, price: Callable[[], Cost]) -> Result | None:
+        """The result of an algorithm that was finished before, with as many rounds."""
+        path = self.state(name)
+        try:
+            found = load(path) if path is not None and path.exists() else None
+        except ValueError as error:
+            raise FailedRunError(f"{error} Leave out `--resume` to start over.") from error
+        if found is None or not found.complete or found.rounds[-1] != self.settings["rounds"]:
+            return None
+        return dataclasses.replace(found, cost=price)
 
     def remove(self) -> None:
         """Deletes what was kept, and nothing else."""
@@ -61,9 +87,6 @@ class Checkpoints:
         (self.folder / "settings.json").unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
-
-    def _result(self, name: str) -> pathlib.Path:
-        return self.folder / f"{self._file(name)}.result.npz"
 
     def _file(self, name: str) -> str:
         """A name that any disk takes, one for each algorithm."""
@@ -74,10 +97,13 @@ class Checkpoints:
         try:
             found = dict(json.loads(label.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
-            raise FailedRunError(f"{str(label)!r} is broken ({error}). Delete it, or leave out `--resume`.") from error
+            raise FailedRunError(f"{str(label)!r} is damaged. Leave out `--resume` to start over.") from error
         for name, value in self.settings.items():
-            if found.get(name) != value:
+            before = found.get(name)
+            if name == "rounds" and isinstance(before, int) and before <= value:  # more of the same
+                continue
+            if before != value:
                 raise UsageError(
                     f"`resume`: the checkpoints in {str(self.folder)!r} belong to another run, with `{name}` "
-                    f"{found.get(name)!r} instead of {value!r}. Repeat that command, or leave out `--resume`."
+                    f"{before!r} instead of {value!r}. Repeat that command, or leave out `--resume`."
                 )

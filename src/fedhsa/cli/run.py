@@ -1,6 +1,7 @@
 """`fedhsa run`: one problem, several algorithms, and the files and table that come out."""
 
 import datetime
+import functools
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from .. import plots
-from ..algorithms import AbstractAlgorithm
+from .._describe import IndescribableError
+from ..algorithms import AbstractAlgorithm, cost
 from ..engine import Result, simulate
 from ..engine.peers import Peers
 from ..outputs import FILES, manifest_head, read_manifest, write
@@ -51,10 +53,8 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
     for sentence in predicted.announce(settings):
         console.print(sentence, soft_wrap=True)
     started = datetime.datetime.now(datetime.UTC)
-    with writable(settings.folder):
-        checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
-        if checkpoints is not None:
-            checkpoints.start(settings.resume)
+    checkpoints = Checkpoints(settings, problem)
+    with writable(settings.folder), checkpoints.started(settings.resume):
         rehearsal = threading.Thread(target=plots.rehearse, daemon=True)
         rehearsal.start()  # compiling leaves Python the time for it
         results = _simulate(problem, algorithms, settings, checkpoints, peers)
@@ -73,11 +73,12 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
                 theory_label=label,
                 predictions={name: prediction.to_dict() for name, prediction in predictions.items()},
             )
-        if complete and checkpoints is not None:
-            checkpoints.remove()
+            if checkpoints.kept:
+                checkpoints.sign()
     _report(console, settings, results)
     if not complete:
-        again = "" if checkpoints is None else f" Continue with `{command}{'' if settings.resume else ' --resume'}`."
+        again = f" Continue with `{command}{'' if settings.resume else ' --resume'}`."
+        again = again if checkpoints.kept and (results or checkpoints.asked) else ""
         written = "what is done was written" if results else "nothing was written"
         console.print(f"Interrupted: {written}.{again}", soft_wrap=True)
         return INTERRUPTED
@@ -88,7 +89,7 @@ def _help(settings: RunSettings, peers: Peers) -> None:
     """What the other processes do: simulate with the first, which says what is left to do."""
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
-    checkpoints = Checkpoints(settings) if settings.checkpoint or settings.resume else None
+    checkpoints = Checkpoints(settings, problem)
     left, _ = peers.from_first(lambda: (None, []))
     for name in left:
         if not _simulate_one(problem, algorithms[name], settings, checkpoints, name).complete:
@@ -99,20 +100,19 @@ def _simulate(
     problem: Problem,
     algorithms: Mapping[str, AbstractAlgorithm],
     settings: RunSettings,
-    checkpoints: Checkpoints | None,
+    checkpoints: Checkpoints,
     peers: Peers,
 ) -> dict[str, Result]:
     """Runs one algorithm after the other; Ctrl-C ends the list early."""
     results: dict[str, Result] = {}
-    found = {name: checkpoints.finished(name) if checkpoints else None for name in algorithms}
+    prices = {name: functools.partial(cost, problem, algorithm) for name, algorithm in algorithms.items()}
+    found = {name: checkpoints.finished(name, prices[name]) if settings.resume else None for name in algorithms}
     peers.from_first(lambda: ([name for name, result in found.items() if result is None], []))
     try:
         for name, algorithm in algorithms.items():
             result = found[name]
             if result is None:
                 result = _simulate_one(problem, algorithm, settings, checkpoints, name)
-            if result.complete and checkpoints:
-                checkpoints.keep(name, result)
             if result.complete or result.rounds[-1] > 0:
                 results[name] = result
             if not result.complete:
@@ -123,24 +123,31 @@ def _simulate(
 
 
 def _simulate_one(
-    problem: Problem, algorithm: AbstractAlgorithm, settings: RunSettings, checkpoints: Checkpoints | None, name: str
+    problem: Problem, algorithm: AbstractAlgorithm, settings: RunSettings, checkpoints: Checkpoints, name: str
 ) -> Result:
-    state = checkpoints.state(name) if checkpoints else None
+    state = checkpoints.state(name)
     resuming = state is not None and state.exists()
+    run = functools.partial(
+        simulate,
+        problem,
+        algorithm,
+        rounds=settings.rounds,
+        seeds=settings.seeds,
+        key=settings.key,
+        every=settings.every,
+        dtype=settings.dtype,
+        progress=None if settings.progress else False,
+    )
+    # Unless it was asked for, a state is saved at the end only. Where there is none to resume from, it begins.
+    often = None if checkpoints.asked else settings.rounds
     try:
         with fits_in_memory(name):
-            return simulate(
-                problem,
-                algorithm,
-                rounds=settings.rounds,
-                seeds=settings.seeds,
-                key=settings.key,
-                every=settings.every,
-                dtype=settings.dtype,
-                checkpoint=state,
-                resume=state is not None,  # where there is none, it begins
-                progress=None if settings.progress else False,
-            )
+            return run(checkpoint=state, checkpoint_every=often, resume=state is not None)
+    except IndescribableError:  # then nobody could say whose state it is
+        if checkpoints.asked:
+            raise
+        with fits_in_memory(name):
+            return run()
     except ValueError as error:
         if resuming:  # everything else was checked before
             raise FailedRunError(str(error)) from error

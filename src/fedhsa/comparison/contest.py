@@ -74,7 +74,8 @@ class Terms:
 class Entry(NamedTuple):
     """One method with its step, and how it did; arrays have one entry per record."""
 
-    algorithm: AbstractAlgorithm
+    algorithm: AbstractAlgorithm | None
+    """None for one that was read from a file."""
     tuning: Tuning | None
     """None for a method that came with its step."""
     result: Result

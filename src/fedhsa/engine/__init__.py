@@ -4,7 +4,6 @@ from .hosts import join_processes as join_processes
 from .peers import LostProcessError as LostProcessError
 from .record import Snapshot as Snapshot
 from .result import Result as Result
-from .result import load as load
 from .simulate import simulate as simulate
 from .state import State as State
 from .state import init as init

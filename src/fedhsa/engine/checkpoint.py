@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from .. import _files
 from .peers import Peers
+from .result import Result, pack
 
 KIND = "checkpoint"
 LAYOUT = 2
@@ -27,17 +28,20 @@ class Saved(NamedTuple):
     records: dict[str, np.ndarray]
 
 
-def write(path: str | os.PathLike, saved: Saved, fingerprint: str) -> None:
-    """Writes the checkpoint, whole or not at all."""
-    arrays = {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.state))}
-    arrays |= {f"record/{name}": value for name, value in saved.records.items()}
-    header = {"kind": KIND, "layout": LAYOUT, "fingerprint": fingerprint, "round": saved.round, "chunk": saved.chunk}
+def write(path: str | os.PathLike, saved: Saved, result: Result, fingerprint: str) -> None:
+    """Writes the checkpoint, whole or not at all: the state, and the result so far for those who only look."""
+    arrays, header = pack(result)
+    arrays |= {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.state))}
+    header |= {"kind": KIND, "layout": LAYOUT, "fingerprint": fingerprint, "round": saved.round, "chunk": saved.chunk}
     _files.write_arrays(path, arrays, header)
 
 
 def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], list[np.ndarray], dict[str, np.ndarray]]:
     """The header, the leaves of the state and the records; raises if it is that of another run."""
-    arrays, header = _files.read_arrays(path, KIND)
+    try:
+        arrays, header = _files.read_arrays(path, KIND)
+    except ValueError as error:
+        raise ValueError(f"`checkpoint`: {error} Leave out `resume` to start over.") from error
     if header.get("layout") != LAYOUT:
         raise ValueError(
             f"The checkpoint {os.fspath(path)!r} was written by another version of fedhsa, in another layout. "

@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import _files, statistics
 from ..algorithms import Cost
+from ..statistics import Estimate
 
 if TYPE_CHECKING:  # what few need is loaded when it is used
     import pandas
@@ -176,6 +177,30 @@ class Result:
         coordinates = {"seed": np.arange(len(self.error)), "round": self.rounds}
         return optional_package("xarray").Dataset(variables, coordinates, {"algorithm": self.algorithm})
 
+    def parameters(self, level: float = 0.95) -> dict[str, Estimate]:
+        """The parameter after the last round, number by number: the mean over seeds with its interval.
+
+        The names are those of the problem (`Problem(names=...)`, the columns of a table), or else `theta[0]`,
+        `theta[1]` and so on. One seed has no interval: its ends are NaN.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+            >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=100, seeds=4)
+            >>> list(result.parameters())
+            ['theta[0]', 'theta[1]', 'theta[2]']
+            >>> found = result.parameters(level=0.9)["theta[1]"]
+            >>> bool(found.low < found.value < found.high)
+            True
+        """
+        seeds, columns, names = len(self.error), [], []
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.theta):
+            leaf, name = np.asarray(leaf), f"theta{jax.tree_util.keystr(path)}"
+            columns.append(leaf.reshape(seeds, -1))
+            names += [f"{name}{list(at)}".replace(" ", "") if at else name for at in np.ndindex(leaf.shape[1:])]
+        names = self.settings.get("problem", {}).get("names") or names
+        found = statistics.interval(np.concatenate(columns, axis=1), level, positive=False)
+        return {name: Estimate(*map(float, of)) for name, *of in zip(names, *found, strict=True)}
+
     def _check_names(self, *taken: str) -> None:
         for name in taken:
             if name in self.records:
@@ -204,32 +229,30 @@ class Result:
         return f"<table><tr>{row}</tr></table>{_svg(self.rounds, mean)}"
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the result to one `.npz` file, whole or not at all."""
-        arrays = {f"record/{name}": value for name, value in self.records.items()}
-        arrays |= {"rounds": self.rounds, "failed_round": self.failed_round}
-        header = {
-            "kind": KIND,
-            "theta": _take_apart(self.theta, arrays),
-            "cost": self.cost._asdict(),
-            "settings": self.settings,
-            "timings": self.timings,
-            "complete": self.complete,
-        }
-        _files.write_arrays(path, arrays, header)
+        """Writes the result to one `.npz` file, whole or not at all; `fedhsa.load` reads it."""
+        arrays, header = pack(self)
+        _files.write_arrays(path, arrays, {"kind": KIND, **header, "cost": self.cost._asdict()})
 
 
-def load(path: str | os.PathLike) -> Result:
-    """Reads what `Result.save` wrote.
+def pack(result: Result) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A result as arrays and a header that JSON can hold, all but its cost."""
+    arrays = {f"record/{name}": value for name, value in result.records.items()}
+    arrays |= {"rounds": result.rounds, "failed_round": result.failed_round}
+    header = {
+        "theta": _take_apart(result.theta, arrays),
+        "settings": result.settings,
+        "timings": result.timings,
+        "complete": result.complete,
+    }
+    return arrays, header
+
+
+def unpack(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> Result:
+    """The inverse of `pack`.
 
     Parameters of dictionaries, lists and tuples come back as they were; a named tuple comes back as a dictionary of its
     fields, and any other structure (an Equinox module, say) as a dictionary from the path of each array to the array.
-
-    !!! example
-        >>> fedhsa.load("nowhere.npz")
-        Traceback (most recent call last):
-        FileNotFoundError: There is no file 'nowhere.npz'.
     """
-    arrays, header = _files.read_arrays(path, KIND)
     records = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
     return Result(
         error=records.get("error", np.full((len(arrays["failed_round"]), len(arrays["rounds"])), np.nan)),
@@ -237,11 +260,16 @@ def load(path: str | os.PathLike) -> Result:
         rounds=arrays["rounds"],
         records=records,
         failed_round=arrays["failed_round"],
-        cost=Cost(**header["cost"]),
+        cost=Cost(**header["cost"]) if "cost" in header else unknown_cost,
         settings=header["settings"],
         timings=header["timings"],
         complete=header["complete"],
     )
+
+
+def unknown_cost() -> Cost:
+    """The cost of a result whose file does not say it."""
+    raise ValueError("This file does not say what a round costs: `fedhsa.cost(problem, algorithm)` counts it.")
 
 
 def _take_apart(tree: Any, arrays: dict[str, np.ndarray]) -> Any:

@@ -185,6 +185,15 @@ class Run:
             parts = [(carry.failed, carry.server.theta) for carry in self.progress.carries]
             failed, theta = self._local(placement.to_host(parts, self.mesh))
             records, failed, theta = self._collect([self._records(), failed, theta])
+        return self._result(records, theta, failed, settings, cost, complete)
+
+    def result_of(self, saved: Saved, settings: dict, cost: Callable[[], Cost], complete: bool) -> Result:
+        """What was saved, as a result: without asking the other processes again."""
+        return self._result(saved.records, saved.state.server.theta, saved.state.failed, settings, cost, complete)
+
+    def _result(
+        self, records: dict[str, np.ndarray], theta: Any, failed: np.ndarray, settings: dict, cost: Any, complete: bool
+    ) -> Result:
         rounds = np.arange(0, self.round + 1, self.every)
         error = records["error"] if "error" in records else np.full((self.seeds, len(rounds)), np.nan)
         return Result(

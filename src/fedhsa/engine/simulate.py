@@ -129,11 +129,19 @@ def simulate(
         if checkpoint is not None:
             restored = checkpoints.prepare(checkpoint, settings["fingerprint"], rounds, resume, run.peers)
         run.begin(chunk, restored)
-        complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, progress)
+        complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, price, progress)
         return run.result(settings, price, complete)
 
 
-def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, settings, progress: ShowProgress) -> bool:
+def _loop(
+    run: Run,
+    rounds: int,
+    checkpoint: str | os.PathLike | None,
+    checkpoint_every: int | None,
+    settings: dict[str, Any],
+    price: Callable[[], Cost],
+    progress: ShowProgress,
+) -> bool:
     """Advances in segments until the end; gives False when interrupted on the way."""
     save_every, seconds_per_record = rounds, None
     segment_seconds = SEGMENT_SECONDS if run.peers.alone else SEGMENT_SECONDS_TOGETHER
@@ -144,7 +152,8 @@ def _loop(run: Run, rounds: int, checkpoint, checkpoint_every: int | None, setti
         if checkpoint is not None:
             saved = run.saved()  # in every process, since each has a part of it
             if saved is not None:
-                checkpoints.write(checkpoint, saved, settings["fingerprint"])
+                so_far = run.result_of(saved, settings, price, complete=run.round == rounds)
+                checkpoints.write(checkpoint, saved, so_far, settings["fingerprint"])
 
     show = progress if run.peers.first else False
     try:
@@ -201,6 +210,7 @@ def _settings(problem, algorithm, key, seeds: int, every: int, dtype: str, recor
             "agent": type(problem.agents).__name__,
             "num_agents": problem.num_agents,
             "dim": problem.dim,
+            **({} if problem.names is None else {"names": list(problem.names)}),
         },
         "key": key_words(key),
         "seeds": seeds,

@@ -138,3 +138,11 @@ def _check_value(kind: type, call: str, value: PyTree, theta: PyTree) -> None:
     for leaf in jax.tree.leaves(value):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"{method} must return floating-point numbers, got {leaf.dtype}.")
+
+
+def check_names(names: Any, dim: int) -> tuple[str, ...]:
+    """The names of the parameter's numbers; raises if they are not one different name for each."""
+    found = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(name, str) for name in found) or len(set(found)) < len(found) or len(found) != dim:
+        raise ValueError(f"`names` must be {dim} different names, one for each number of the parameter, got {names!r}.")
+    return found

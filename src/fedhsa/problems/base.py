@@ -342,6 +342,8 @@ class Problem(eqx.Module):
       problem without a root, or with many: runs then report the norm of the operator instead of the error. Of live
       agents no root is known unless it is given: runs report returns where their streams measure them.
     - `start`: where runs start unless they are told otherwise, shaped like the parameter. Default: zeros.
+    - `names`: what the numbers of the parameter are called, one name for each, in the order of the flat vector. Results
+      and the files of a run use them.
 
     Raises if operators are not shaped like the parameter or if there is no unique root; warns if the average operator
     is not monotone at the root.
@@ -360,6 +362,8 @@ class Problem(eqx.Module):
     like: PyTree
     start: np.ndarray
     """Where runs start unless they are told otherwise, as a flat vector."""
+    names: tuple[str, ...] | None = eqx.field(static=True)
+    """What the numbers of the parameter are called, or None."""
 
     def __init__(
         self,
@@ -367,6 +371,7 @@ class Problem(eqx.Module):
         like: Any = None,
         theta_star: Any = SOLVE,
         start: Any = None,
+        names: Sequence[str] | None = None,
     ):
         agents = observing(agents)
         solve = isinstance(theta_star, str) and theta_star == SOLVE
@@ -377,6 +382,7 @@ class Problem(eqx.Module):
             theta_star, solve = None, False
         self.like = jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), theta_star if like is None else like)
         self.start = np.zeros(self.dim) if start is None else tree.ravel_like("start", start, self.like)
+self.names = None if names is None else _agents.check_names(names, self.dim)
         _agents.check_operator(self.agents, self.like, self.agents.source.like)
         self.theta_star = None
         if theta_star is not None:
@@ -501,12 +507,12 @@ class Problem(eqx.Module):
         """
         some = tree.take(self.agents, np.asarray(indices))
         root = None if self.theta_star is None and theta_star is SOLVE else theta_star
-        return Problem(some, self.like, root, self.start)
+        return Problem(some, self.like, root, self.start, self.names)
 
     def with_source(self, make: Callable[[AbstractSource], AbstractSource]) -> "Problem":
         """The same agents observing `make(source)` instead of `source`; the root stays what it was."""
         agents = eqx.tree_at(lambda agents: agents.source, self.agents, make(self.agents.source))
-        return Problem(agents, self.like, self.theta_star, self.start)
+        return Problem(agents, self.like, self.theta_star, self.start, self.names)
 
     def iid(self) -> "Problem":
         """The same agents with independent observations from their stationary laws."""
@@ -545,7 +551,7 @@ class Problem(eqx.Module):
         _regions.check_box_size(box, self.dim)
         per_agent = (None if part is None else np.stack([np.asarray(part)] * self.num_agents) for part in (radius, box))
         agents = ConstrainedAgent(self.agents.source, self.agents, *per_agent)
-        return Problem(agents, self.like, self.theta_star, self.start)
+        return Problem(agents, self.like, self.theta_star, self.start, self.names)
 
     def noiseless(self) -> "Problem":
         r"""The same agents, each giving its mean operator $\bar G_i$.
@@ -559,7 +565,7 @@ class Problem(eqx.Module):
         agents = MeanAgent(Silent(), self.agents)
         if self.affine:
             agents = AffineAgent(Silent(), *self.affine_parts(), self.agents)
-        return Problem(agents, self.like, self.theta_star, self.start)
+        return Problem(agents, self.like, self.theta_star, self.start, self.names)
 
 
 def _mean_operators(agents, theta):

@@ -274,10 +274,11 @@ def from_dataframe(
     fixed = {target} if kind == "logistic" else set()
     scales = _scales(standardise, train, target, design, fixed)
     train, *tests = (_scaled(pairs, scales, target, design) for pairs in (train, *tests))
+    columns = ("constant", *(f"{name} {k} before" if k else name for name, k in design))
     return Streams(
-        problem=_problem(kind, train, regularisation, B),
+        problem=_problem(kind, train, regularisation, B, columns),
         names=tuple(names),
-        columns=("constant", *(f"{name} {k} before" if k else name for name, k in design)),
+        columns=columns,
         kind=kind,
         target=target,
         scales=scales,
@@ -363,13 +364,13 @@ def _scaled(pairs: Pairs, scales: Scales, target: str, design: list[tuple[str, i
     return Pairs((pairs.inputs - centres) / spreads, (pairs.target - centre) / spread, pairs.rows)
 
 
-def _problem(kind: str, train: Pairs, regularisation: float, batch: int) -> Problem:
+def _problem(kind: str, train: Pairs, regularisation: float, batch: int, columns: tuple[str, ...]) -> Problem:
     M, T, d = train.inputs.shape
     observations = train.inputs.reshape(M, T // batch, batch, d), train.target.reshape(M, T // batch, batch)
     agent = LinearAgent if kind == "linear" else LogisticAgent
     agents = agent(Replay(observations, wrap=True), np.full(M, float(regularisation)))
     try:
-        return Problem(agents, like=np.zeros(d))
+        return Problem(agents, like=np.zeros(d), names=columns)
     except ValueError as error:
         raise ValueError(
             f"The training pairs have no unique fit: {error} With a `regularisation` above 0 they have one."
