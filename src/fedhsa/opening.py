@@ -62,7 +62,7 @@ def load(path: str | os.PathLike) -> Any:
     if not archive:
         raise ValueError(_not_ours(path))
     arrays, header = _files.read_npz(path)
-    kind = header.get("kind") or _kind(arrays)
+    kind: Any = header.get("kind") or _kind(arrays)
     if kind in _KINDS:
         return _KINDS[kind](arrays, header, read_manifest(path.parent))
     names = ", ".join(sorted(arrays)[:4]) + (", ..." if len(arrays) > 4 else "")
@@ -99,6 +99,8 @@ def _not_ours(path: pathlib.Path) -> str:
 def _open_result(arrays: dict[str, np.ndarray], header: dict[str, Any], manifest: Any) -> Result:
     if "theta" not in header:
         raise ValueError("An earlier version wrote this checkpoint: only `simulate(..., resume=True)` can read it.")
+    if "rounds" not in arrays:
+        arrays["rounds"] = np.arange(0, header["settings"]["rounds"] + 1, header["settings"]["every"])
     return unpack(arrays, header)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import itertools
 import json
 import pathlib
 import platform
@@ -16,7 +17,9 @@ from . import _files, _own, plots
 from ._json import plain
 from .engine import Result
 
-FILES = ("curves.png", "curves.pdf", "curves.csv", "curves.npz", "manifest.json")
+FILES = ("curves.png", "curves.pdf", "curves.csv", "curves.npz", "theta.csv", "manifest.json")
+LISTED = 10_000
+"""How many numbers of a parameter the table has; all of them are in `curves.npz`."""
 
 
 def write(
@@ -47,6 +50,7 @@ def write(
     _files.write_npz(folder / "curves.npz", _arrays(results, shown))
     columns = ("algorithm", "round", "mean", "low", "high", "theory")
     _files.write_csv(folder / "curves.csv", columns, _rows(results, shown, theory))
+    _files.write_csv(folder / "theta.csv", ("algorithm", "parameter", "mean", "low", "high"), _parameters(results))
     figure = plots.curves(results, quantity=shown, title=title, theory=theory, theory_label=theory_label)
     plots.save(figure, folder / "curves")
     algorithms = {name: _summary(result, shown, predictions.get(name)) for name, result in results.items()}
@@ -144,6 +148,12 @@ def _rows(results: Mapping[str, Result], quantity: str, theory: Mapping[str, np.
         curves = (result.mean(quantity), *result.interval(quantity=quantity))
         columns = (result.rounds.tolist(), *(curve.tolist() for curve in curves), predicted)
         yield from ((name, *row) for row in zip(*columns, strict=True))
+
+
+def _parameters(results: Mapping[str, Result]) -> Iterator[tuple]:
+    for name, result in results.items():
+        for parameter, found in itertools.islice(result.parameters().items(), LISTED):
+            yield name, parameter, *found
 
 
 def _summary(result: Result, quantity: str, prediction: Mapping[str, Any] | None) -> dict[str, Any]:

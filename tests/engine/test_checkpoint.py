@@ -104,10 +104,10 @@ def test_a_foreign_or_broken_checkpoint_is_refused(monkeypatch, tmp_path):
             resume(**other)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"is not a complete fedhsa file"):
+    with pytest.raises(ValueError, match=r"is damaged: a part of it is missing or was changed\. Leave out `resume` to"):
         resume()
     path.write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"is not a complete fedhsa file"):
+    with pytest.raises(ValueError, match=r"is damaged, or was not written by fedhsa\. Leave out `resume`"):
         resume()
     fh.simulate(problem, fh.FedHSA(0.05, 4), rounds=4, seeds=3).save(path)
     with pytest.raises(ValueError, match=r"holds a fedhsa result, not a checkpoint"):
@@ -190,7 +190,7 @@ def test_a_long_run_and_its_checkpoint_keep_what_was_asked_for_and_nothing_else(
         sizes[rounds] = path.stat().st_size
     assert len(kept) > 40
     assert set(kept) == {3 * 8}
-    assert 0 <= sizes[2000] - sizes[20] - 198 * 3 * 8 < 8  # the numbers of rounds have more digits
+    assert 0 <= sizes[2000] - sizes[20] - 198 * 3 * 8 < 64  # rounds and seconds may have more digits
 
 
 def test_more_observations_than_can_be_told_apart_are_refused():

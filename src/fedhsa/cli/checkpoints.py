@@ -33,7 +33,8 @@ class Checkpoints:
         self.names = settings.labels
         self.asked = settings.checkpoint or settings.resume
         numbers = settings.seeds * (settings.rounds // settings.every + problem.num_agents * problem.dim)
-        self.kept = self.asked or 8 * numbers * len(self.names) <= SMALL
+        small = 8 * numbers * len(self.names) <= SMALL
+        self.kept = self.asked or (small and all(stream.resumable for stream in problem.streams or ()))
 
     @contextlib.contextmanager
     def started(self, resume: bool) -> Iterator[None]:
@@ -43,7 +44,7 @@ class Checkpoints:
         if resume and label.exists():
             self._check(label)
         elif resume and not states:  # which know by themselves whose they are
-            reason = "the finished run there kept no state, being large," if finished else "there is no checkpoint"
+            reason = "the finished run there was large and kept no state" if finished else "there is no checkpoint"
             warnings.warn(f"{str(self.folder)!r}: {reason}: starting at round 0.", stacklevel=4)
         elif not resume:
             if label.exists() and not finished:

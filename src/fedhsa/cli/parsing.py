@@ -1,14 +1,18 @@
-"""From the command line to settings: flags over the file that `--config` names over the defaults."""
+"""From the command line to settings: flags over the file that `--config` or `--from` names over the defaults."""
 
 import contextlib
 import dataclasses
 import io
 import itertools
+import json
 import pathlib
+import platform
 import re
 import textwrap
 import tomllib
+import warnings
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, TypeVar
 
 import tyro
@@ -16,18 +20,24 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from .._check import nearest
 from .errors import UsageError
-from .settings import COMMANDS, AbstractFlags, AbstractSettings
+from .settings import COMMANDS, AbstractFlags, AbstractSettings, ResultSettings
 
 S = TypeVar("S", bound=AbstractSettings)
 F = TypeVar("F", bound=AbstractFlags)
 
+FILES = ("config", "from")
+"""The flags that name a file with settings."""
+
 
 def parse(kind: type[S], args: Sequence[str]) -> S:
-    """The settings of a command line: flags over the file that `--config` names over the defaults."""
+    """The settings of a command line: flags over the file that `--config` or `--from` names over the defaults."""
     args = _problem_first(kind, args)
     settings = parse_flags(kind, args)
-    if settings.config is not None:
-        file = read(kind, settings.config)
+    if settings.config is not None and settings.from_ is not None:
+        raise UsageError("`--config` and `--from` both name a file with the settings. Give one of them.")
+    file = None if settings.config is None else read(kind, settings.config)
+    file = file if settings.from_ is None else read_manifest(kind, settings.from_)
+    if file is not None:
         settings = parse_flags(kind, args, file)
         settings = dataclasses.replace(settings, option={**file.option, **settings.option})
     settings.check_complete()
@@ -42,13 +52,49 @@ def read(kind: type[S], path: pathlib.Path) -> S:
         raise UsageError(f"`config`: cannot read {str(path)!r}: {error.strerror}.") from error
     except ValueError as error:
         raise UsageError(f"`config`: {str(path)!r} is not a TOML file: {error}.") from error
-    own = [name for name in _names(kind) if name != "config"]
-    names = [*own, *(name for other in COMMANDS.values() for name in _names(other) if name not in (*own, "config"))]
+    own = [name for name in _names(kind) if name not in FILES]
+    names = [*own, *(name for other in COMMANDS.values() for name in _names(other) if name not in (*own, *FILES))]
     values = {name.replace("-", "_"): value for name, value in values.items()}
     for name in values:
         if name not in names:
             raise UsageError(f"{str(path)!r}: unknown key `{name}`.{nearest(name, names)} Keys: {', '.join(names)}.")
-    values = {name: value for name, value in values.items() if name in own}
+    return _from_values(kind, path, {name: value for name, value in values.items() if name in own})
+
+
+def read_manifest(kind: type[S], path: pathlib.Path) -> S:
+    """The settings of an earlier run, all that made its numbers; says so where its packages were other ones."""
+    path = path / "manifest.json" if path.is_dir() else path
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        values = dict(manifest["settings"])
+    except OSError as error:
+        raise UsageError(f"`from`: cannot read {str(path)!r}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"`from`: {str(path)!r} is not the manifest of a run: it has no settings.") from error
+    passing = {*ResultSettings.elsewhere} - {"out"}  # what it was told for the moment, like `--resume`
+    own = [field.name for field in dataclasses.fields(kind) if field.name not in passing]
+    settings = _from_values(kind, path, {name: values[name] for name in own if values.get(name) is not None})
+    changed = [
+        f"{name} {then} (now {now})"
+        for name, then in dict(manifest.get("versions") or {}).items()
+        if (now := _version(name)) not in (then, None)
+    ]
+    if changed:
+        warnings.warn(f"{str(path)!r} was made with {', '.join(changed)}: the numbers may differ.", stacklevel=2)
+    return settings
+
+
+def _version(package: str) -> str | None:
+    """What is installed now."""
+    if package == "python":
+        return platform.python_version()
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _from_values(kind: type[S], path: pathlib.Path, values: dict[str, Any]) -> S:
+    """The settings with these values, as TOML and JSON have them."""
     for name in {"algorithm", "step_size"} & values.keys():
         values[name] = tuple(values[name]) if isinstance(values[name], list) else (values[name],)
     if "out" in values:

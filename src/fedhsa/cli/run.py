@@ -15,7 +15,7 @@ from ..engine import Result, simulate
 from ..engine.peers import Peers
 from ..outputs import FILES, manifest_head, read_manifest, write
 from ..problems import Problem
-from . import forecast, hosts
+from . import forecast, hosts, parameters
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
 from .errors import FailedRunError
@@ -173,4 +173,5 @@ def _report(console: Console, settings: RunSettings, results: Mapping[str, Resul
                 "large for this problem. Try a smaller `--step-size` or fewer `--local-steps`.",
                 soft_wrap=True,
             )
+    parameters.show(console, results, settings.folder)
     console.print(f"Figure: {settings.folder / 'curves.png'}", soft_wrap=True)

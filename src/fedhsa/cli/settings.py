@@ -86,6 +86,10 @@ class AbstractSettings(AbstractFlags):
     """The folder for the results."""
     config: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE.toml", help_behavior_hint="")] = None
     """A file with settings."""
+    from_: Annotated[
+        pathlib.Path | None, tyro.conf.arg(name="from", metavar="MANIFEST.json", help_behavior_hint="")
+    ] = None
+    """The settings of an earlier run, from its manifest or its folder; flags beside it replace them."""
     progress: bool = True
     """Show progress, when on a terminal."""
     cache: bool = True
@@ -163,7 +167,7 @@ class ResultSettings(AbstractSettings):
     """The settings of the commands that leave results, of which it is known what determined them."""
 
     elsewhere: ClassVar[tuple[str, ...]] = (
-        *("out", "force", "config", "progress", "cache", "checkpoint", "resume"),
+        *("out", "force", "config", "from_", "progress", "cache", "checkpoint", "resume"),
         *("hosts", "host_index", "host_timeout", "ray", "ray_address"),
     )
     """The settings that do not change the numbers."""
@@ -224,10 +228,14 @@ Examples:
   fedhsa run --step-size 0.001 0.002 --option noise_std=0.2 convex=false
   fedhsa run --config examples/quadratic.toml --seeds 8
   fedhsa run --target 1e-4
+  fedhsa run --from runs/quadratic/manifest.json --out again --seeds 16
+  fedhsa run --rounds 2000 --resume            (more of a run of 1000 rounds)
 
 The output folder gets curves.png and curves.pdf (the figure), curves.csv (mean
-and 95 % interval per round, and theory's prediction), curves.npz (every seed)
-and manifest.json (settings, versions, timings, status). A TOML file holds the
+and 95 % interval per round, and theory's prediction), curves.npz (every seed),
+theta.csv (the parameter at the end), manifest.json (settings, versions, timings,
+status) and a folder with the states to continue from. `fedhsa.load` opens it in
+Python. A TOML file holds the
 same settings as the flags (num_agents = 20); flags win over the file.
 
 Before it runs, a warning names what will diverge or cannot reach the target,
@@ -245,9 +253,9 @@ The first one writes the files. With --checkpoint, any number can --resume.
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
     """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
     checkpoint: bool = False
-    """Save the state to the output folder now and then."""
+    """Save the state to the output folder now and then; without it only at the end, unless it is large."""
     resume: bool = False
-    """Continue the same run from its checkpoints after a kill or Ctrl-C, and keep saving them."""
+    """Continue the same run after a kill or Ctrl-C, or with more rounds after its end, and keep saving its state."""
     hosts: Annotated[str | None, tyro.conf.arg(metavar="N|NAME,...|auto", help_behavior_hint="")] = None
     """Share the run: N processes here; one on each machine named; as SLURM, Open MPI or Kubernetes say."""
     host_index: Annotated[int | None, tyro.conf.arg(metavar="I", help_behavior_hint="")] = None

@@ -31,6 +31,7 @@ class Saved(NamedTuple):
 def write(path: str | os.PathLike, saved: Saved, result: Result, fingerprint: str) -> None:
     """Writes the checkpoint, whole or not at all: the state, and the result so far for those who only look."""
     arrays, header = pack(result)
+    del arrays["rounds"]  # which the settings say
     arrays |= {f"state/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.state))}
     header |= {"kind": KIND, "layout": LAYOUT, "fingerprint": fingerprint, "round": saved.round, "chunk": saved.chunk}
     _files.write_arrays(path, arrays, header)

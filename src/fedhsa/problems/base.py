@@ -382,7 +382,7 @@ class Problem(eqx.Module):
             theta_star, solve = None, False
         self.like = jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), theta_star if like is None else like)
         self.start = np.zeros(self.dim) if start is None else tree.ravel_like("start", start, self.like)
-self.names = None if names is None else _agents.check_names(names, self.dim)
+        self.names = None if names is None else _agents.check_names(names, self.dim)
         _agents.check_operator(self.agents, self.like, self.agents.source.like)
         self.theta_star = None
         if theta_star is not None:
