@@ -462,7 +462,7 @@ def stopped(tmp_path, monkeypatch, capsys) -> list[str]:
 
 
 def test_checkpoints_of_another_run_are_rejected(stopped, capsys):
-    assert main([*stopped, "--resume", "--seeds", "4"]) == 2
+    assert main([*stopped, "--resume", "--seeds", "4", "--force"]) == 2
     assert "belong to another run, with `seeds` 3 instead of 4" in sentence(capsys)
 
 

@@ -279,8 +279,6 @@ The first one writes the files. With --checkpoint, any number can --resume.
         other = super().replaces(before)
         if not self.resume:
             return other
-        if (self.folder / "checkpoints" / "settings.json").exists():
-            return []  # what the run continues from is checked when it does
         return [] if other == ["rounds"] and before["rounds"] < self.rounds else other
 
 
