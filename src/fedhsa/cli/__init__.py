@@ -1,4 +1,4 @@
-"""The command line: `fedhsa run`, `compare`, `sweep`, `analyze`, `reproduce`, `deploy` and `list`."""
+"""The command line: `fedhsa run`, `compare`, `sweep`, `analyze`, `reproduce`, `deploy`, `new` and `list`."""
 
 import importlib
 import os
@@ -21,6 +21,7 @@ commands:
   analyze    predict stability, rate, bias and floor without running anything
   reproduce  make every figure of the paper and check its claims, on one page
   deploy     run by messages: on a real federation (Flower), on a cluster (Ray)
+  new        write a file to begin with: an algorithm, a problem or a study of yours
   list       show problems, algorithms, wrappers, environments and their arguments
 
 options:
@@ -46,6 +47,9 @@ examples:
     fedhsa deploy demo
   the worlds agents can learn in:
     fedhsa list environments
+  a method of your own in the file half_hsa.py, with a test, and against others:
+    fedhsa new algorithm HalfHSA
+    fedhsa compare --algorithm half_hsa.py:HalfHSA FedHSA LocalSA
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
 (JSON) to runs/PROBLEM, or to `--out`, `fedhsa compare` to runs/PROBLEM/compare;
@@ -53,7 +57,11 @@ examples:
 results/report.html. Every command explains its settings with `--help`.
 """
 COMPUTING = ("run", "compare", "sweep", "analyze")
-COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {"deploy": "deploy_commands", "list": "listing"}
+COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {
+    "deploy": "deploy_commands",
+    "new": "new",
+    "list": "listing",
+}
 """The commands and the modules that run them; only the one that is asked for is loaded."""
 
 
