@@ -11,6 +11,7 @@ import pytest
 import fedhsa as fh
 from fedhsa import _own
 from fedhsa.algorithms import adapt, parse
+from fedhsa.cli import main
 from fedhsa.deploy import Plan
 from fedhsa.engine import run as engine_run
 from fedhsa.problems import make
@@ -249,7 +250,7 @@ def test_a_file_that_cannot_be_loaded_is_told_with_the_line(mine, content, words
     assert words in str(refusal.value)
 
 
-def test_packages_offer_algorithms_and_problems_by_entry_points(mine, monkeypatch):
+def test_packages_offer_algorithms_and_problems_by_entry_points(mine, monkeypatch, capsys):
     monkeypatch.syspath_prepend(mine.parent)
     mine.rename(mine.parent / "own_package.py")
     info = mine.parent / "own_package-1.0.dist-info"
@@ -271,6 +272,10 @@ def test_packages_offer_algorithms_and_problems_by_entry_points(mine, monkeypatc
         assert make("mine", {"num_agents": 3}).num_agents == 3
         with pytest.raises(ValueError, match=r"broken of own-package .own_package:gone. cannot be loaded"):
             make("broken", {})
+        assert main(["list", "problems"]) == 0
+        shown = capsys.readouterr().out
+        assert "num_agents=2, noise_std=0.1" in shown
+        assert "Not usable (from own-package)." in shown
         with pytest.raises(ValueError, match="Did you mean 'mine'"):
             make("mines", {})
     finally:

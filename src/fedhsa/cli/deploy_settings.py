@@ -28,7 +28,7 @@ class AbstractDeploySettings(AbstractSettings):
     """The settings that all runs by messages have."""
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
-    """The algorithm, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
+    """The algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows them."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M")] = 3
     """Number of agents."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None

@@ -35,6 +35,20 @@ def names(*kinds: str, wanted: Any) -> Iterable[str]:
     return [*(name for kind in kinds for name in tables()[kind]), *offered]
 
 
+def offered(kind: str) -> dict[str, dict[str, str]]:
+    """What installed packages add to this kind; their packages are loaded to describe it."""
+    found = {}
+    for name, point in (_own.entry_points(OFFERED[kind]) if kind in OFFERED else {}).items():
+        package = "another package" if point.dist is None else point.dist.name
+        try:
+            entry = _own.load_entry_point(OFFERED[kind], name)
+            described = describe(entry, entry)
+            found[name] = described | {"sentence": f"{described['sentence']} (from {package})".strip()}
+        except (TypeError, ValueError) as error:
+            found[name] = {"sentence": f"Not usable (from {package}).", "arguments": str(error)}
+    return found
+
+
 def tables() -> dict[str, dict[str, Callable[..., Any]]]:
     """The tables of the package, which a program may have added to."""
     from ..algorithms import ALGORITHMS, WRAPPERS

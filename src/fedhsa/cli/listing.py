@@ -12,9 +12,13 @@ from .screen import plain_table
 USAGE = {
     "problems": (
         "num_agents, dim and heterogeneity are flags of `fedhsa run` and `fedhsa analyze`, key is `--problem-key`;\n"
-        "any other argument goes after `--option`, as in `--option noise_std=0.2`."
+        "any other argument goes after `--option`, as in `--option noise_std=0.2`.\n"
+        "Your own are named by their file: `fedhsa run mine.py:build`; `fedhsa new problem Mine` writes one."
     ),
-    "algorithms": "step_size, local_steps and server_step are flags of `fedhsa run` and `fedhsa analyze`.",
+    "algorithms": (
+        "step_size, local_steps and server_step are flags of `fedhsa run` and `fedhsa analyze`.\n"
+        "Your own are named by their file: `--algorithm mine.py:HalfHSA`; `fedhsa new algorithm HalfHSA` writes one."
+    ),
     "wrappers": (
         "Wrappers compose with algorithms and with one another: "
         "`--algorithm FedHSA 'Averaged(Compressed(FedHSA, TopK(0.1)))'`."
@@ -47,7 +51,7 @@ def show(console: Console, kinds: Sequence[str] = tuple(USAGE)) -> None:
         if number:
             console.print()
         table = plain_table(kind.removesuffix("s"), "what it is, and its arguments")
-        for name, entry in index.read()[kind].items():
+        for name, entry in {**index.offered(kind), **index.read()[kind]}.items():
             table.add_row(name, f"{entry['sentence']}\n{entry['arguments']}")
         console.print(table)
         console.print(f"\n{USAGE[kind]}")

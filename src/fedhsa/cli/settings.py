@@ -55,9 +55,9 @@ class AbstractSettings(AbstractFlags):
     """Where in runs/PROBLEM the results go, so that no command overwrites those of another."""
 
     problem: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PROBLEM")] = "quadratic"
-    """The family of problems, by its name alone or after `--problem`; `fedhsa list` shows them."""
+    """A family of problems (`fedhsa list` shows them), or your own, like mine.py:build; `--problem` may precede it."""
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA")
-    """One algorithm or several, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
+    """One or several, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA; `fedhsa list` shows them."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M", help_behavior_hint=_PROBLEMS_OWN)] = None
     """Number of agents."""
     dim: Annotated[int | None, tyro.conf.arg(metavar="D", help_behavior_hint=_PROBLEMS_OWN)] = None
@@ -226,6 +226,7 @@ Examples:
   fedhsa run
   fedhsa run td --num-agents 20 --step-size 0.05 --rounds 500
   fedhsa run --step-size 0.001 0.002 --option noise_std=0.2 convex=false
+  fedhsa run mine.py:build --algorithm FedHSA 'mine.py:HalfHSA(local_steps=5)'
   fedhsa run --config examples/quadratic.toml --seeds 8
   fedhsa run --target 1e-4
   fedhsa run --from runs/quadratic/manifest.json --out again --seeds 16
@@ -335,6 +336,7 @@ Examples:
   fedhsa compare
   fedhsa compare td --num-agents 100 --algorithm FedHSA LocalSA
   fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
+  fedhsa compare --algorithm FedHSA mine.py:HalfHSA    (a method of your own)
   fedhsa compare --target 1e-3 --objective bytes
   fedhsa compare --step-size 0.01                      (no tuning)
   fedhsa compare --ray                                 (a method on each core)
@@ -362,7 +364,7 @@ Ctrl-C keeps the methods that are done.
 """
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA", "SynchronisedSA")
-    """The algorithms, like FedHSA or 'Averaged(FedHSA(local_steps=5))'; `fedhsa list` shows them."""
+    """As many as you like: FedHSA, 'Averaged(FedHSA(local_steps=5))', mine.py:HalfHSA; `fedhsa list` shows them."""
     step_size: Annotated[
         tuple[float, ...], tyro.conf.arg(metavar="ETA ...", help_behavior_hint="(default: tuned)")
     ] = ()
@@ -413,7 +415,7 @@ Ctrl-C keeps the combinations that are done.
 """
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
-    """One algorithm, like FedHSA or 'Averaged(FedHSA)'; `fedhsa list` shows them."""
+    """One algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows them."""
     over: Annotated[dict[str, Any], named_values("over", "step_size=[0.01,0.1]")] = dataclasses.field(
         default_factory=lambda: {"step_size": [0.0025, 0.005, 0.01, 0.02, 0.04]}
     )
