@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from .._check import nearest
+from .._table import Table
 from ..algorithms import AbstractAlgorithm
 from ..problems import Problem
 from .progress import ShowProgress, progress_bar
@@ -66,23 +67,20 @@ class Sweep:
         """The last mean against the setting with the most values, a line for each combination of the others."""
         from .. import plots
 
-        return plots.sweep(self.rows(), list(self.settings[0]), self.results[0].quantity, **options)
+        first = self.results[0]
+        known: dict[str, Any] = {"algorithm": first.algorithm, "seeds": len(first.error)}
+        return plots.sweep(self.rows(), list(self.settings[0]), first.quantity, **known | options)
+
+    def _table(self) -> Table:
+        rows = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in self.rows()]
+        names = list(self.rows()[0])
+        return Table(names, rows, right=range(len(names)))
 
     def __repr__(self):
-        rows = self.rows()
-        if not rows:
-            return "a sweep of which no combination is done"
-        lines = [list(rows[0]), *([f"{v:.3g}" if isinstance(v, float) else str(v) for v in r.values()] for r in rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(f"{w:>{n}}" for w, n in zip(line, widths, strict=True)) for line in lines)
+        return self._table().text() if self.results else "a sweep of which no combination is done"
 
     def _repr_html_(self):
-        rows = self.rows()
-        if not rows:
-            return repr(self)
-        head = "".join(f"<th>{name}</th>" for name in rows[0])
-        body = "".join(f"<tr>{''.join(f'<td>{value}</td>' for value in row.values())}</tr>" for row in rows)
-        return f"<table><tr>{head}</tr>{body}</table>"
+        return self._table().html() if self.results else repr(self)
 
 
 def sweep(

@@ -5,21 +5,38 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .. import _check
 from ..statistics import interval
 from ._curves import HEADROOM
-from ._style import DASHES, STYLE, colours, drawable
+from ._style import (
+    DASHES,
+    MOST_COLUMNS,
+    arrange,
+    band,
+    drawable,
+    graded_widths,
+    house_style,
+    ink,
+    legend_above,
+    legend_inside,
+    new_figure,
+    pale_grid,
+    plain_ticks,
+    relabelled,
+    seeds_entry,
+    session_colours,
+)
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PANELS = {"exchanges": "exchanges (round trips)", "samples": "observations per agent", "bytes": "bytes, all agents"}
-WIDTH, HEIGHT, ROW = 7.2, 2.5, 0.17
-"""Inches: a page, its panels, and a line of the legend."""
-LETTERS, HANDLE = 120, 8
-"""How many letters of the legend fit beside one another, and how many of them the line before each name takes."""
+WIDTH, HEIGHT, LOW = 7.2, 2.5, 1.9
+"""Inches: a page, its panels side by side, and one of several panels above one another."""
+NARROWEST = 1.8
+"""Inches: panels that would be narrower stand above one another."""
 LINES: tuple[Any, ...] = ("solid", DASHES, (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
-WIDTHS = 2.0, 0.9
 ALIKE = 5
 """So many methods in a row have the same kind of line."""
 
@@ -34,11 +51,30 @@ class Trace(NamedTuple):
     bytes: np.ndarray
 
 
-def compare(traces: Mapping[str, Trace], *, title: str | None = None, target: float | None = None) -> "Figure":
+def compare(
+    traces: Mapping[str, Trace],
+    *,
+    title: str | None = None,
+    target: float | None = None,
+    against: str | Sequence[str] = tuple(PANELS),
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool = True,
+    ax: "Axes | None" = None,
+) -> "Figure":
     """The mean error of each method against exchanges, observations and bytes, with 95 % intervals over seeds.
 
     A curve ends where a first seed diverges. A method that sends everything at once is a point, but for its
-    curve against observations.
+    curve against observations. With fewer than five seeds there are no intervals.
+
+    **Arguments:**
+
+    - `traces`: what to draw, by name; a name has the same colour in every figure.
+    - `target`: an error to mark.
+    - `against`: which panels, of `"exchanges"`, `"samples"` and `"bytes"`.
+    - `ax`: axes for one panel, which `against` names. Default: a new figure, where narrow panels are stacked.
+    - `title`, `labels`, `figsize`, `width`, `legend`: as for `curves`.
 
     !!! example
         >>> error, rounds = np.array([[1.0, 0.5, 0.2], [1.0, 0.4, 0.3]]), np.array([0, 5, 10])
@@ -46,31 +82,37 @@ def compare(traces: Mapping[str, Trace], *, title: str | None = None, target: fl
         >>> [ax.get_xscale() for ax in figure.axes]
         ['log', 'linear', 'log']
     """
-    import matplotlib
-
     if not traces:
         raise ValueError("`traces` is empty: there is nothing to draw.")
-    looks = styles(traces)
+    panels = [against] if isinstance(against, str) else list(against)
+    for panel in panels:
+        _check.choice("against", panel, tuple(PANELS))
+    if ax is not None and len(panels) != 1:
+        raise ValueError(f"`ax` holds one panel: say which with `against`, one of {', '.join(PANELS)}.")
+    shown = relabelled(traces, labels)
     statistics = {name: interval(trace.error) for name, trace in traces.items()}
-    with matplotlib.rc_context(STYLE):
-        seeds = sorted({len(trace.error) for trace in traces.values()})
-        notes = [f"shaded: 95 % interval, {'/'.join(map(str, seeds))} seeds"] if seeds[-1] > 1 else []
-        figure, axes = _figure(looks, title, notes, panels=len(PANELS))
-        for ax, (quantity, label) in zip(axes, PANELS.items(), strict=True):
+    with house_style(ax):
+        widths = graded_widths([(trace.samples, statistics[name][0]) for name, trace in traces.items()])
+        looks = styles(traces, widths)
+        own, grow, axes = _panels(len(panels), figsize, width) if ax is None else (None, False, [ax])
+        beside = axes[0].get_position().y0 == axes[-1].get_position().y0
+        for one, quantity in zip(axes, panels, strict=True):
             for name, trace in traces.items():
                 at = getattr(trace, quantity)
-                shown = (
-                    slice(None) if quantity == "samples" else at > 0
-                )  # a logarithmic axis has no place for the start
-                _draw(ax, at[shown], [curve[shown] for curve in statistics[name]], looks[name])
+                # A logarithmic axis has no place for the start.
+                kept = np.ones(len(at), dtype=bool) if quantity == "samples" else at > 0
+                _draw(one, at[kept], [curve[kept] for curve in statistics[name]], looks[name], len(trace.error))
             if quantity != "samples":
-                ax.set_xscale("log")
-            ax.set_xlabel(label)
-            _scale(ax, statistics.values())
+                one.set_xscale("log")
+            one.set_xlabel(PANELS[quantity])
+            _scale(one, statistics.values())
+            pale_grid(one, own)
             if target is not None:
-                ax.axhline(target, color="0.4", linewidth=0.8, zorder=1)
-        axes[0].set_ylabel("mean-square error")
-    return figure
+                one.axhline(target, color=ink(0.6), linewidth=0.8, zorder=1)
+            if quantity == panels[0] or not beside:
+                one.set_ylabel("mean-square error")
+        _finish(own, axes[0], grow, shown, looks, title, [seeds_entry(len(t.error) for t in traces.values())], legend)
+    return axes[0].get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
 def tuning(
@@ -78,6 +120,11 @@ def tuning(
     chosen: Mapping[str, float],
     *,
     title: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool = True,
+    ax: "Axes | None" = None,
 ) -> "Figure":
     """The error of every step that was tried; a ring is the step chosen, a cross at the top one that diverged.
 
@@ -85,101 +132,111 @@ def tuning(
 
     - `trials`: by name, steps and the errors they led to.
     - `chosen`: by name, the step taken.
+    - `title`, `labels`, `figsize`, `width`, `legend`, `ax`: as for `curves`.
 
     !!! example
         >>> figure = tuning({"FedHSA": ([0.1, 0.01], [0.5, 0.2])}, {"FedHSA": 0.01})
         >>> figure.axes[0].lines[0].get_xdata().tolist()
         [0.01, 0.1]
     """
-    import matplotlib
+    from matplotlib.lines import Line2D
 
     if not trials:
         raise ValueError("`trials` is empty: there is nothing to draw.")
-    looks = styles(trials)
-    with matplotlib.rc_context(STYLE):
-        lost = not all(np.isfinite(errors).all() for _, errors in trials.values())
-        notes = ["ring: chosen", "cross at the top: diverged"][: 1 + lost]
-        figure, (ax,) = _figure(looks, title, notes, panels=1)
-        for name, (steps, errors) in trials.items():
-            order, look = np.argsort(steps), looks[name]
-            at, error = np.asarray(steps, dtype=float)[order], np.asarray(errors, dtype=float)[order]
+    shown = relabelled(trials, labels)
+    sorted_trials = {name: _in_order(*trial) for name, trial in trials.items()}
+    with house_style(ax):
+        looks = styles(trials, graded_widths(list(sorted_trials.values())))
+        own, grow, (ax,) = _panels(1, figsize, width) if ax is None else (None, False, [ax])
+        for name, (at, error) in sorted_trials.items():
+            look = looks[name]
             ax.plot(at, drawable(error), marker=".", **look)
             best = at == chosen[name]
             ring: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
             ax.plot(at[best], drawable(error[best]), color=look["color"], **ring)
             lost = at[~np.isfinite(error)]
             cross: dict[str, Any] = {"marker": "x", "markersize": 4, "linestyle": "none", "clip_on": False}
-            ax.plot(lost, np.ones_like(lost), transform=ax.get_xaxis_transform(), color=look["color"], **cross)
+            if len(lost):  # a line without points and clipping would confuse layouts
+                ax.plot(lost, np.ones_like(lost), transform=ax.get_xaxis_transform(), color=look["color"], **cross)
         ax.set_xscale("log")
         ax.set_yscale("log", nonpositive="mask")
-        _plain_ticks(ax)
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
+        plain_ticks(ax)
+        pale_grid(ax, own)
         ax.set_xlabel(r"step size $\eta$")
         ax.set_ylabel("mean-square error at the end")
-    return figure
+        diverged = not all(np.isfinite(error).all() for _, error in sorted_trials.values())
+        grey: dict[str, Any] = {"color": ink(0.8), "linestyle": "none", "markerfacecolor": "none"}
+        notes = [(Line2D([], [], marker="o", markersize=7, **grey), "chosen")]
+        notes += [(Line2D([], [], marker="x", markersize=4, **grey), "at the top: diverged")] if diverged else []
+        _finish(own, ax, grow, shown, looks, title, notes, legend)
+    return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
-def styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and line of each name: by the time the colours of a figure come again, the lines are others.
+def styles(names: Iterable[str], widths: Sequence[float] | None = None) -> dict[str, dict[str, Any]]:
+    """Colour and line of each name: by the time the colours of a figure come again, the lines are others."""
+    looks: dict[str, dict[str, Any]] = {}
+    for i, (name, colour) in enumerate(session_colours(names).items()):
+        used = [(look["color"], look["linestyle"]) for look in looks.values()]
+        lines = [LINES[(i // ALIKE + shift) % len(LINES)] for shift in range(len(LINES))]
+        looks[name] = {"color": colour, "linestyle": min(lines, key=lambda line: used.count((colour, line)))}
+        if widths is not None:
+            looks[name]["linewidth"] = widths[i]
+    return looks
 
-    Every line is a little thinner than the one before, so that of equal curves all are seen.
-    """
-    names = list(names)
-    palette, widths = colours(names), np.linspace(*WIDTHS, len(names))
-    return {
-        name: {"color": palette[name], "linestyle": LINES[i // ALIKE % len(LINES)], "linewidth": widths[i]}
-        for i, name in enumerate(names)
-    }
+
+def _panels(
+    count: int, figsize: tuple[float, float] | None, width: float | None
+) -> tuple["Figure", bool, list["Axes"]]:
+    """Panels side by side or, where there is no room for that, above one another."""
+    figure, grow = new_figure((WIDTH, HEIGHT), figsize, width)
+    across = count if figure.get_figwidth() / count >= NARROWEST else 1
+    if across < count and grow:
+        figure.set_size_inches(figure.get_figwidth(), count * LOW)
+    axes = figure.subplots(count // across, across, sharey=True, squeeze=False)
+    return figure, grow, list(axes.ravel())
 
 
-def _figure(
-    looks: Mapping[str, dict[str, Any]], title: str | None, notes: list[str], panels: int
-) -> tuple["Figure", list["Axes"]]:
-    """Panels side by side, and above them one legend for all, which makes its own room."""
-    from matplotlib.figure import Figure
+def _in_order(steps: Sequence[float], errors: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(steps)
+    return np.asarray(steps, dtype=float)[order], np.asarray(errors, dtype=float)[order]
+
+
+def _finish(
+    own: "Figure | None",
+    ax: "Axes",
+    grow: bool,
+    shown: Mapping[str, str],
+    looks: Mapping[str, dict[str, Any]],
+    title: str | None,
+    notes: Sequence[tuple[Any, str]],
+    legend: bool,
+) -> None:
+    """One legend for all panels, and room for the labels in a figure of the user's."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], **look) for look in looks.values()]
-    handles += [Line2D([], [], linestyle="none")] * len(notes)
-    labels = [*looks, *notes]
-    columns = next(n for n in range(min(len(labels), 6), 0, -1) if n == 1 or _wide(labels, n) <= LETTERS)
-    rows = -(-len(labels) // columns) + 1.3 * bool(title)
-    figure = Figure(figsize=(WIDTH, HEIGHT + ROW * rows), layout="constrained")
-    axes = list(figure.subplots(1, panels, sharey=True, squeeze=False)[0])
-    style: dict[str, Any] = {"frameon": False, "columnspacing": 1.4, "borderaxespad": 0.1}
-    figure.legend(handles, labels, title=title, ncols=columns, loc="outside upper center", **style)
-    return figure, axes
+    entries = [(Line2D([], [], **look), shown[name]) for name, look in looks.items()]
+    handles, names = zip(*entries, *notes, strict=True)
+    if legend and own is not None:
+        legend_above(own, handles, names, title, grow=grow, columns=MOST_COLUMNS)
+    elif legend:
+        legend_inside(ax, handles, names, title)
+    elif title:
+        ax.set_title(title)
+    if own is None:
+        arrange(ax)
 
 
-def _wide(labels: list[str], columns: int) -> int:
-    """The letters across a legend of so many columns, which is filled column by column."""
-    rows = -(-len(labels) // columns)
-    return sum(HANDLE + max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows))
-
-
-def _draw(ax: "Axes", at: np.ndarray, statistics: Sequence[np.ndarray], look: dict[str, Any]) -> None:
+def _draw(ax: "Axes", at: np.ndarray, statistics: Sequence[np.ndarray], look: dict[str, Any], seeds: int) -> None:
     mean, low, high = (drawable(curve) for curve in statistics)
     if at[0] == at[-1]:  # everything is sent at once, at the end
         ax.plot(at[-1:], mean[-1:], marker="D", markersize=4, **look)
         return
     ax.plot(at, mean, **look)
-    if np.isfinite(low).any():
-        ax.fill_between(at, low, high, color=look["color"], alpha=0.18, linewidth=0)
-
-
-def _plain_ticks(ax: "Axes") -> None:
-    """Steps as one writes them; between decades only where there is room."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1e4 * low else (1.0,)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    band(ax, at, low, high, look["color"], seeds)
 
 
 def _scale(ax: "Axes", statistics: Iterable[tuple[np.ndarray, ...]]) -> None:
     """A logarithmic axis, which does not follow what diverges out of sight of the start."""
-    ax.grid(axis="y", color="0.9", linewidth=0.5)
     means = [drawable(mean) for mean, _, _ in statistics]
     if not any(np.isfinite(mean).any() for mean in means):
         return

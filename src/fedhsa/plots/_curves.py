@@ -1,14 +1,33 @@
 """Figures: error curves of several algorithms with intervals over seeds, and theory beside them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..engine import Result
 from ..engine.result import SIGNED
 from ..statistics import interval
-from ._style import DASHES, STYLE, colours, darker, drawable, thinned
+from ._style import (
+    DASHES,
+    arrange,
+    band,
+    darker,
+    drawable,
+    graded_widths,
+    house_style,
+    ink,
+    legend_above,
+    legend_inside,
+    new_figure,
+    pale_grid,
+    relabelled,
+    seeds_entry,
+    session_colours,
+    thinned,
+    whole_numbers,
+    words,
+)
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
@@ -38,6 +57,9 @@ HEADROOM = 1e3
 WIDTH, HEIGHT = 3.5, 2.3
 """Inches: one column of a two-column page, and the figure without its legend."""
 
+MANY = 3
+"""Of more predictions than these, the legend does not name each."""
+
 
 def curves(
     results: Mapping[str, Result | Curve],
@@ -46,51 +68,80 @@ def curves(
     title: str | None = None,
     theory: Mapping[str, Any] | None = None,
     theory_label: str = "theory",
-    palette: Mapping[str, str] | None = None,
+    palette: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool | Literal["above"] = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
     r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval; returns linear.
 
-    The interval is over seeds, by the delta method on the logarithm of the mean (see `interval`). A curve
-    ends where a first seed diverges, or where the error is exactly 0, and the legend says so.
+    The interval is over seeds, by the delta method on the logarithm of the mean (see `interval`); with fewer than five
+    seeds there is none. A curve ends where a first seed diverges, or where the error is exactly 0, and the legend says
+    so. Where one curve lies over another, the lower one is wider, so that both are seen.
 
     **Arguments:**
 
-    - `results`: results by name; known names always have the same colour.
+    - `results`: results by name; a name has the same colour in every figure.
     - `quantity`: what to draw, by the name under which all results recorded it; its positive values are drawn.
+    - `title`: of the figure.
     - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
     - `theory_label`: what the legend calls it.
-    - `palette`: colours by name. Default: those of the algorithms, and others for other names.
-    - `ax`: axes to draw into. Default: a new figure, one column wide.
+    - `palette`: colours by name. Default: those of `plots.COLOURS`, and for other names one that the name decides.
+    - `labels`: what the legend calls the results, by their names. Default: the names.
+    - `figsize`: width and height in inches. Default: the session's `figure.figsize` where that was changed, else one
+      column wide and as high as it takes.
+    - `width`: the width alone.
+    - `legend`: whether there is one: above a figure of its own, inside given axes, or `"above"` them.
+    - `ax`: axes to draw into. They keep the style of the session. Default: a new figure.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
-        >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=20, seeds=4)
-        >>> curves({"FedHSA": result}).axes[0].get_yscale()
-        'log'
+        >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=20, seeds=5)
+        >>> figure = curves({"FedHSA": result}, labels={"FedHSA": "ours"}, width=3.25)
+        >>> figure.axes[0].get_yscale(), [text.get_text() for text in figure.legends[0].get_texts()]
+        ('log', ['ours', '95 % interval, 5 seeds'])
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     if not results:
         raise ValueError("`results` is empty: there is nothing to draw.")
     if quantity != "error":
         results = {name: _recorded(name, result, quantity) for name, result in results.items()}
-    theory = dict(theory or {})
-    with matplotlib.rc_context(STYLE):
-        own = Figure(figsize=(WIDTH, HEIGHT), layout="constrained") if ax is None else None
-        ax = own.add_subplot() if own is not None else ax
-        assert ax is not None
-        palette = palette or colours([*results, *(name for name in theory if name not in results)])
-        statistics = {name: interval(result.error, positive=quantity not in SIGNED) for name, result in results.items()}
-        for name, result in results.items():
-            _draw(ax, name, result, statistics[name], palette[name], quantity in SIGNED)
+    theory, linear = dict(theory or {}), quantity in SIGNED
+    with house_style(ax):
+        own, grow = (None, False) if ax is not None else new_figure((WIDTH, HEIGHT), figsize, width)
+        if ax is None:
+            assert own is not None
+            ax = own.add_subplot()
+        everyone = list(dict.fromkeys([*results, *theory]))
+        shown = relabelled(everyone, labels)
+        palette = {**session_colours(everyone), **(palette or {})}
+        statistics = {name: interval(result.error, positive=not linear) for name, result in results.items()}
+        widths = graded_widths([(r.rounds, statistics[n][0]) for n, r in results.items()], linear=linear)
+        entries: list[tuple[Any, str]] = []
+        for (name, result), wide in zip(results.items(), widths, strict=True):
+            line = _draw(ax, result, statistics[name], palette[name], linear, wide)
+            line.set_label(shown[name] + words(_ending(result)))
+            entries.append((line, str(line.get_label())))
         for name, values in theory.items():
             _draw_theory(ax, name, results.get(name), values, palette[name])
-        _scale(ax, results, statistics, quantity in SIGNED)
+        _scale(ax, results, statistics, linear)
+        whole_numbers(ax)
+        pale_grid(ax, own)
         ax.set_xlabel(r"round $t$")
-        ax.set_ylabel(LABELS.get(quantity, quantity.replace("_", " ")))
-        _legend(ax, results, theory_label if theory else None, title, own)
+        ax.set_ylabel(LABELS.get(quantity, words(quantity.replace("_", " "))))
+        if legend:
+            entries += _theory_entries({name: shown[name] for name in theory}, palette, words(theory_label))
+            entries.append(seeds_entry(len(result.error) for result in results.values()))
+            handles, names = zip(*entries, strict=True)
+            if own is not None:
+                legend_above(own, handles, names, title, grow=grow)
+            else:
+                legend_inside(ax, handles, names, title, above=legend == "above")
+        elif title:
+            ax.set_title(title)
+        if own is None:
+            arrange(ax)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
@@ -102,24 +153,23 @@ def _recorded(name: str, result: Result | Curve, quantity: str) -> Curve:
 
 
 def _draw(
-    ax: "Axes", name: str, result: Result | Curve, statistics: tuple[np.ndarray, ...], colour: str, linear: bool
-) -> None:
+    ax: "Axes", result: Result | Curve, statistics: tuple[np.ndarray, ...], colour: Any, linear: bool, width: float
+) -> Any:
     kept = thinned(len(result.rounds))
     rounds = result.rounds[kept]
     mean, low, high = (
         np.where(np.isfinite(c := curve[kept]), c, np.nan) if linear else drawable(curve[kept]) for curve in statistics
     )
-    label = name + _ending(result)
     marker = "o" if np.isfinite(mean).sum() == 1 else None  # one point makes no line
-    ax.plot(rounds, mean, color=colour, label=label, marker=marker, markersize=3)
-    if np.isfinite(low).any():
-        ax.fill_between(rounds, low, high, color=colour, alpha=0.25, linewidth=0)
+    (line,) = ax.plot(rounds, mean, color=colour, marker=marker, markersize=3, linewidth=width)
+    band(ax, rounds, low, high, colour, len(result.error))
+    return line
 
 
-def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: Any, colour: str) -> None:
+def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: Any, colour: Any) -> None:
     values = np.asarray(values, dtype=np.float64)
     # Darker than the simulation, so that it is seen where the two agree.
-    style: dict[str, Any] = {"color": darker(colour), "linestyle": DASHES, "linewidth": 1.0, "zorder": 3}
+    style: dict[str, Any] = {**_dashed(colour), "zorder": 3}
     if values.ndim == 0:
         ax.axhline(float(values), **style)
         return
@@ -149,13 +199,11 @@ def _scale(
         if len(means):  # intervals of few seeds may be far wider than the curves
             room = 0.2 * max(np.ptp(means), 1e-9 * (1 + abs(means).max()))
             ax.set_ylim(means.min() - room, means.max() + room)
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
         return
     if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
         ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
         ax.text(0.5, 0.5, "no positive finite value", ha="center", va="center", transform=ax.transAxes)
         return
-    ax.grid(axis="y", color="0.9", linewidth=0.5)
     ax.set_yscale("log", nonpositive="mask")
     if any((result.failed_round >= 0).any() for result in results.values()):
         starts = [drawable(mean[:1]) for mean, _, _ in statistics.values()]
@@ -169,35 +217,20 @@ def _scale(
             ax.set_ylim(top=float(top))
 
 
-def _legend(
-    ax: "Axes", results: Mapping[str, Result | Curve], theory: str | None, title: str | None, own: "Figure | None"
-) -> None:
-    """Above the axes, where there are no data; the title is the legend's so that the two never collide."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+def _dashed(colour: Any) -> dict[str, Any]:
+    import matplotlib
 
-    handles, labels = ax.get_legend_handles_labels()
-    if theory is not None:
-        handles.append(Line2D([], [], color="0.2", linestyle=DASHES, linewidth=1.0))
-        labels.append(theory)
-    seeds = sorted({len(result.error) for result in results.values()})
-    if seeds[-1] > 1:
-        handles.append(Patch(color="0.5", alpha=0.3, linewidth=0))
-        labels.append(f"95 % interval, {'/'.join(map(str, seeds))} seeds")
-    rows = -(-len(labels) // 2)
-    wide = max(map(len, labels[:rows])) + max(map(len, labels[rows:]), default=0) > 40  # letters
-    style: dict[str, Any] = {
-        "title": title,
-        "ncols": 1 if wide else 2,
-        "frameon": False,
-        "columnspacing": 1.2,
-    }
-    if own is not None:  # the layout makes room for a legend of the figure, and the figure grows by as much
-        lines = (len(labels) if wide else rows) + 1.3 * bool(title)
-        own.set_size_inches(WIDTH, HEIGHT + 0.17 * lines)
-        own.legend(handles, labels, loc="outside upper center", borderaxespad=0.1, **style)
-    else:
-        ax.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), borderaxespad=0.3, **style)
+    return {"color": darker(colour), "linestyle": DASHES, "linewidth": matplotlib.rcParams["lines.linewidth"] / 1.2}
+
+
+def _theory_entries(shown: Mapping[str, str], palette: Mapping[str, Any], label: str) -> list[tuple[Any, str]]:
+    """Whose theory a dashed line is: an entry each, or, for many, one with the dashes of all of them."""
+    from matplotlib.lines import Line2D
+
+    lines = {name: Line2D([], [], **_dashed(palette[name])) for name in shown}
+    if len(lines) > MANY:
+        return [(Line2D([], [], color=ink(0.8), linestyle=DASHES), f"{label} of each, in a darker shade")]
+    return [(line, f"{label} of {shown[name]}") for name, line in lines.items()]
 
 
 def _ending(result: Result | Curve) -> str:

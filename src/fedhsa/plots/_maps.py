@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import _check
 from ..environments.model import ARROWS, CELLS, Model
-from ._style import STYLE
+from ._style import house_style, words
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
@@ -65,7 +65,6 @@ def value_map(
         >>> [ax.get_title() for ax in value_map(lake, names, lake.greedy(Q)).axes[:2]]
         ['agent 0', 'agent 1']
     """
-    import matplotlib
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
@@ -82,7 +81,7 @@ def value_map(
     (rows, width), columns = model.grid or (1, 1), min(columns, len(panels))
     cell = float(np.clip((WIDTH - 0.8) / (columns * width), *CELL))
     lines = -(-len(panels) // columns)
-    with matplotlib.rc_context(STYLE):
+    with house_style():
         size = columns * (cell * width + 0.12) + 0.8, lines * (cell * rows + 0.25) + 0.35
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False).ravel()
@@ -92,7 +91,7 @@ def value_map(
             chances = policies.get(name)
             arrows = None if chances is None else model.policy(chances)[whose.get(name, 0)]
             _draw(ax, model, panels[name], nowhere[name], arrows, model.cells[whose.get(name, 0)], norm, palette, cell)
-            ax.set_title(name, fontsize=STYLE["axes.labelsize"], pad=3)
+            ax.set_title(words(name), pad=3)
         bar = figure.colorbar(
             axes[0].collections[0], ax=list(axes[: len(panels)]), fraction=0.04, aspect=16, pad=0.015, label=label
         )

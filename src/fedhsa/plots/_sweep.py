@@ -5,18 +5,47 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._style import DASHES, STYLE, colours
+from ._style import (
+    FEWEST,
+    arrange,
+    house_style,
+    ink,
+    legend_above,
+    legend_inside,
+    new_figure,
+    pale_grid,
+    relabelled,
+    seeds_entry,
+    session_colours,
+    words,
+)
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+LABELS = {"step_size": r"step size $\eta$", "local_steps": "local steps $H$", "server_step": "server step"}
+MOST_TICKS = 8
+"""Of a setting with at most so many values, each value has a tick."""
 
 
 def sweep(
-    rows: Sequence[Mapping[str, Any]], settings: Sequence[str], quantity: str = "error", *, title: str | None = None
+    rows: Sequence[Mapping[str, Any]],
+    settings: Sequence[str],
+    quantity: str = "error",
+    *,
+    title: str | None = None,
+    algorithm: str | None = None,
+    seeds: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool = True,
+    ax: "Axes | None" = None,
 ) -> "Figure":
     """The mean of the last record against the setting with the most values, with its 95 % interval over seeds.
 
-    A cross at the upper edge marks settings at which seeds diverged.
+    A cross at the upper edge marks settings at which seeds diverged. With fewer than five seeds there are no intervals.
 
     **Arguments:**
 
@@ -24,14 +53,17 @@ def sweep(
     - `settings`: the names of the settings.
     - `quantity`: what the rows have the mean of.
     - `title`: of the figure.
+    - `algorithm`: the name of what was swept: a single line is called so, and has its colour.
+    - `seeds`: how many seeds the means are over, for the legend. Default: enough, and not told.
+    - `labels`: what the legend calls the lines, by what it would call them without.
+    - `figsize`, `width`, `legend`, `ax`: as for `curves`.
 
     !!! example
         >>> rows = [{"step_size": s, "error": s, "low": s / 2, "high": 2 * s, "diverged": 0} for s in (0.1, 1.0)]
         >>> sweep(rows, ["step_size"]).axes[0].get_xscale()
         'log'
     """
-    import matplotlib
-    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     if not rows:
         raise ValueError("`rows` is empty: there is nothing to draw.")
@@ -39,42 +71,72 @@ def sweep(
     others = [name for name in settings if name != across]
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        label = ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in others) or quantity.replace("_", " ")
+        label = ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in others)
+        label = label or algorithm or quantity.replace("_", " ")
         groups.setdefault(label, []).append(row)
-    palette = colours(list(groups))
+    shown, few = relabelled(groups, labels), seeds is not None and seeds < FEWEST
     numbers = all(isinstance(row[across], int | float) for row in rows)
     ticks = sorted({row[across] for row in rows}) if numbers else list(dict.fromkeys(row[across] for row in rows))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.2), layout="constrained")
-        ax = figure.subplots()
+    diverged = any(row["diverged"] for row in rows)
+    with house_style(ax):
+        palette = session_colours(groups)
+        own, grow = (None, False) if ax is not None else new_figure((4.6, 3.0), figsize, width)
+        if ax is None:
+            assert own is not None
+            ax = own.subplots()
+        entries: list[tuple[Any, str]] = []
         for label, group in groups.items():
             group = sorted(group, key=lambda row: ticks.index(row[across]))
             at = np.array([row[across] if numbers else ticks.index(row[across]) for row in group], dtype=float)
             mean, low, high = (
                 np.array([row[part] for row in group], dtype=float) for part in (quantity, "low", "high")
             )
-            shown = np.isfinite(mean) & (mean > 0)
-            ends = [np.where(np.isfinite(end), end, mean)[shown] for end in (low, high)]  # one seed has no interval
-            errors = [mean[shown] - ends[0], ends[1] - mean[shown]]
-            ax.errorbar(
-                at[shown], mean[shown], yerr=errors, fmt="o-", ms=3, capsize=2, color=palette[label], label=label
-            )
+            drawn = np.isfinite(mean) & (mean > 0)
+            # One seed has no interval, and few have none worth the name.
+            ends = [np.where(np.isfinite(end) & ~np.array(few), end, mean)[drawn] for end in (low, high)]
+            errors = [mean[drawn] - ends[0], ends[1] - mean[drawn]]
+            look: dict[str, Any] = {"color": palette[label], "marker": "o", "markersize": 3}
+            ax.errorbar(at[drawn], mean[drawn], yerr=errors, capsize=0 if few else 2, **look)
+            entries.append((Line2D([], [], **look), shown[label]))
             lost = np.array([row["diverged"] > 0 for row in group])
-            edge = ax.get_xaxis_transform()
-            ax.plot(at[lost], np.full(lost.sum(), 0.98), "x", color=palette[label], transform=edge, clip_on=False)
-        if numbers and ticks[0] > 0 and ticks[-1] / ticks[0] >= 8:
-            ax.set_xscale("log")
-        elif not numbers:
-            ax.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
+            if lost.any():  # a line without points and clipping would confuse layouts
+                edge = ax.get_xaxis_transform()
+                ax.plot(at[lost], np.full(lost.sum(), 0.98), "x", color=palette[label], transform=edge, clip_on=False)
+        _scale_x(ax, ticks, numbers)
         if any(np.isfinite(row[quantity]) and row[quantity] > 0 for row in rows):
             ax.set_yscale("log")
-        if any(row["diverged"] for row in rows):
-            ax.plot([], [], "x", color="0.4", linestyle=DASHES, linewidth=0, label="seeds diverged")
-        ax.set_xlabel(across.replace("_", " "))
-        ax.set_ylabel("mean-square error" if quantity == "error" else quantity.replace("_", " "))
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
-        if len(groups) > 1 or any(row["diverged"] for row in rows):
-            ax.legend(frameon=False)
-        if title:
-            ax.set_title(title, fontsize=9)
-    return figure
+        ax.set_xlabel(LABELS.get(across, words(across.replace("_", " "))))
+        ax.set_ylabel("mean-square error" if quantity == "error" else words(quantity.replace("_", " ")))
+        pale_grid(ax, own)
+        entries = entries if len(groups) > 1 or labels else []
+        if diverged:
+            entries.append((Line2D([], [], color=ink(0.6), marker="x", linestyle="none"), "seeds diverged"))
+        if seeds is not None:
+            bar = Line2D([], [], color=ink(0.6), marker="" if few else "|", markersize=8, linestyle="none")
+            entries.append((bar, seeds_entry([seeds])[1]))
+        if legend and entries:
+            handles, names = zip(*entries, strict=True)
+            if own is None:
+                legend_inside(ax, handles, names, title)
+            else:
+                legend_above(own, handles, names, title, grow=grow, columns=3)
+        elif title:
+            ax.set_title(title)
+        if own is None:
+            arrange(ax)
+    return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
+
+
+def _scale_x(ax: "Axes", ticks: list[Any], numbers: bool) -> None:
+    """A logarithmic axis where values span much, and ticks at the values themselves where these are few."""
+    from matplotlib.ticker import NullLocator
+
+    if not numbers:
+        ax.set_xticks(range(len(ticks)), [words(str(tick)) for tick in ticks])
+        return
+    logarithmic = ticks[0] > 0 and ticks[-1] / ticks[0] >= 8
+    if logarithmic:
+        ax.set_xscale("log")
+    if len(ticks) <= MOST_TICKS:
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.xaxis.set_minor_locator(NullLocator())

@@ -1,14 +1,32 @@
 """What theory predicts, drawn: error against rounds, and floors against agents, local steps and step size."""
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..theory import Prediction
 from ..theory.entry import MUCH
-from ._style import DASHES, STYLE, colours, darker, drawable
+from ._style import (
+    DASHES,
+    arrange,
+    darker,
+    drawable,
+    graded_widths,
+    house_style,
+    ink,
+    legend_above,
+    legend_inside,
+    new_figure,
+    pale_grid,
+    plain_ticks,
+    relabelled,
+    session_colours,
+    whole_numbers,
+    words,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +40,8 @@ DECADES = 14
 VISIBLE = 0.005
 """From which estimated relative error on a prediction has a band around it."""
 THIN: dict[str, Any] = {"linewidth": 0.8, "zorder": 1}
+WIDTH, HEIGHT, LOW, NARROWEST = 7.2, 2.5, 1.9, 2.2
+"""Inches: a page; its panels, two by two; a panel of four above one another, and the width below which they are so."""
 LABELS = {"step_size": r"step size $\eta$", "local_steps": "local steps $H$"}
 
 
@@ -30,6 +50,10 @@ def decay(
     *,
     rounds: int | None = None,
     target: float | None = None,
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
     r"""The predicted mean-square error against rounds, with the floor (dashed) and its parts.
@@ -40,7 +64,7 @@ def decay(
 
     - `rounds`: how far. Default: until all are at their floors.
     - `target`: an error to mark.
-    - `ax`: axes to draw into. Default: a new figure.
+    - `labels`, `figsize`, `width`, `legend`, `ax`: as for `curves`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -48,36 +72,45 @@ def decay(
         >>> decay({"LocalSA": prediction}).axes[0].get_xlabel()
         'round $t$'
     """
-    figure, ax = _axes(predictions, ax)
-    stable = {name: p for name, p in predictions.items() if p.stable}
-    rounds = max([10, *(_settled(p) for p in stable.values())]) if rounds is None else rounds
-    at, palette = np.unique(np.linspace(0, rounds, GRID).round().astype(int)), colours([*predictions])
-    lowest = []
-    for name, p in stable.items():
-        error = drawable(p.error(rounds)[at])
-        ax.plot(at, error, color=palette[name], label=name)
-        _trust(ax, at, error, p, palette[name])
-        bias, colour = float(p.bias @ p.bias), darker(palette[name])
-        for value, style in ((p.floor, DASHES), (bias, DOTS), (p.noise_variance, DASH_DOTS)):
-            if value > 0:
-                ax.axhline(value, color=colour, linestyle=style, **THIN)
-        seen = bias / 2 if bias > p.floor / 1000 else math.inf
-        floor = p.floor if p.floor >= 0 else 0.0  # not known
-        lowest.append(max(min(floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
-    ax.set_xlim(0, rounds)
-    _finish(ax, predictions, target, bottom=min(lowest, default=None), log_x=False)
-    ax.set_xlabel("round $t$")
-    ax.set_ylabel(r"mean-square error $E_t$")
-    return figure
+    with _panel(predictions, ax, labels, figsize, width, legend, ("floor", "bias", "noise")) as (ax, palette, shown):
+        stable = {name: p for name, p in predictions.items() if p.stable}
+        rounds = max([10, *(_settled(p) for p in stable.values())]) if rounds is None else rounds
+        at, lowest = np.unique(np.linspace(0, rounds, GRID).round().astype(int)), []
+        errors = {name: drawable(p.error(rounds)[at]) for name, p in stable.items()}
+        widths = graded_widths([(at, error) for error in errors.values()])
+        for (name, error), wide in zip(errors.items(), widths, strict=True):
+            p = stable[name]
+            ax.plot(at, error, color=palette[name], label=shown[name], linewidth=wide)
+            _trust(ax, at, error, p, palette[name])
+            bias, colour = float(p.bias @ p.bias), darker(palette[name])
+            for value, style in ((p.floor, DASHES), (bias, DOTS), (p.noise_variance, DASH_DOTS)):
+                if value > 0:
+                    ax.axhline(value, color=colour, linestyle=style, **THIN)
+            seen = bias / 2 if bias > p.floor / 1000 else math.inf
+            floor = p.floor if p.floor >= 0 else 0.0  # not known
+            lowest.append(max(min(floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
+        ax.set_xlim(0, rounds)
+        whole_numbers(ax)
+        _finish(ax, predictions, target, bottom=min(lowest, default=None), log_x=False)
+        ax.set_xlabel("round $t$")
+        ax.set_ylabel(r"mean-square error $E_t$")
+    return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
 def speedup(
-    predictions: Mapping[str, Prediction], *, target: float | None = None, ax: "Axes | None" = None
+    predictions: Mapping[str, Prediction],
+    *,
+    target: float | None = None,
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool = True,
+    ax: "Axes | None" = None,
 ) -> "Figure":
     r"""The predicted floor against the number of agents like these.
 
     A dot is the problem's own number of agents, a diamond the number at which the variance has sunk to the bias that
-    stays: beyond it more agents no longer help.
+    stays: beyond it more agents no longer help. The arguments are those of `decay`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -85,24 +118,24 @@ def speedup(
         >>> speedup({"LocalSA": prediction}).axes[0].get_xscale()
         'log'
     """
-    figure, ax = _axes(predictions, ax)
-    palette = colours([*predictions])
-    own = max((p.problem.num_agents for p in predictions.values()), default=1)
-    ends = [10 * p.saturation_agents for p in predictions.values() if p.saturation_agents < 1e4 * own]
-    agents = np.geomspace(1, max([100 * own, *ends]), GRID)
-    for name, p in predictions.items():
-        if not p.stable or math.isnan(p.floor):
-            continue
-        at_each = drawable(np.array([p.floor_at(M) for M in agents]))
-        ax.plot(agents, at_each, color=palette[name], label=name)
-        _trust(ax, agents, at_each, p, palette[name])
-        _mark(ax, p.problem.num_agents, p.floor, palette[name])
-        if 1 <= p.saturation_agents <= agents[-1]:
-            _mark(ax, p.saturation_agents, p.floor_at(p.saturation_agents), palette[name], "D")
-    _finish(ax, predictions, target)
-    ax.set_xlabel("number of agents $M$")
-    ax.set_ylabel("floor")
-    return figure
+    with _panel(predictions, ax, labels, figsize, width, legend, ("here", "enough")) as (ax, palette, shown):
+        own = max((p.problem.num_agents for p in predictions.values()), default=1)
+        ends = [10 * p.saturation_agents for p in predictions.values() if p.saturation_agents < 1e4 * own]
+        agents = np.geomspace(1, max([100 * own, *ends]), GRID)
+        sound = {name: p for name, p in predictions.items() if p.stable and not math.isnan(p.floor)}
+        values = {name: drawable(np.array([p.floor_at(M) for M in agents])) for name, p in sound.items()}
+        widths = graded_widths([(np.log(agents), at_each) for at_each in values.values()])
+        for (name, at_each), wide in zip(values.items(), widths, strict=True):
+            p = sound[name]
+            ax.plot(agents, at_each, color=palette[name], label=shown[name], linewidth=wide)
+            _trust(ax, agents, at_each, p, palette[name])
+            _mark(ax, p.problem.num_agents, p.floor, palette[name])
+            if 1 <= p.saturation_agents <= agents[-1]:
+                _mark(ax, p.saturation_agents, p.floor_at(p.saturation_agents), palette[name], "D")
+        _finish(ax, predictions, target)
+        ax.set_xlabel("number of agents $M$")
+        ax.set_ylabel("floor")
+    return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
 def floors(
@@ -111,6 +144,10 @@ def floors(
     *,
     current: Mapping[str, Prediction] | None = None,
     target: float | None = None,
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+    legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
     r"""The predicted floor against a setting of the algorithms.
@@ -122,6 +159,7 @@ def floors(
     - `sweeps`: for each name, predictions of one algorithm at several values of the setting.
     - `setting`: `"step_size"` or `"local_steps"`, or any other field of the algorithms that is a number.
     - `current`: for each name, a prediction to mark with a dot.
+    - `target`, `labels`, `figsize`, `width`, `legend`, `ax`: as for `decay`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -130,26 +168,30 @@ def floors(
         >>> figure.axes[0].lines[0].get_xdata().tolist()
         [0.01, 0.03, 0.1]
     """
-    figure, ax = _axes(sweeps, ax)
-    palette, current = colours([*sweeps]), current or {}
-    for name, sweep in sweeps.items():
-        sound = [p for p in sweep if p.stable and not math.isnan(p.floor)]
-        if not sound:
-            continue
-        if not hasattr(sound[0].algorithm, setting):
-            ax.axhline(sound[0].floor, color=palette[name], label=name)
-            continue
-        at = np.array([float(getattr(p.algorithm, setting)) for p in sound])
-        values = drawable(np.array([p.floor for p in sound]))
-        ax.plot(at, values, color=palette[name], label=name, marker=".", ms=3)
-        _trust(ax, at, values, sound, palette[name])
-        if name in current and current[name].stable:
-            _mark(ax, float(getattr(current[name].algorithm, setting)), current[name].floor, palette[name])
-    _finish(ax, sweeps, target)
-    _last_stable(ax, {name: sweep[0] for name, sweep in sweeps.items() if sweep} | {**current}, setting)
-    ax.set_xlabel(LABELS.get(setting, setting.replace("_", " ")))
-    ax.set_ylabel("floor")
-    return figure
+    current = current or {}
+    meanings = ("last", "here") if current else ("last",)
+    with _panel(sweeps, ax, labels, figsize, width, legend, meanings) as (ax, palette, shown):
+        for name, sweep in sweeps.items():
+            sound = [p for p in sweep if p.stable and not math.isnan(p.floor)]
+            if not sound:
+                continue
+            if not hasattr(sound[0].algorithm, setting):
+                ax.axhline(sound[0].floor, color=palette[name], label=shown[name])
+                continue
+            at = np.array([float(getattr(p.algorithm, setting)) for p in sound])
+            values = drawable(np.array([p.floor for p in sound]))
+            ax.plot(at, values, color=palette[name], label=shown[name], marker=".", ms=3)
+            _trust(ax, at, values, sound, palette[name])
+            if name in current and current[name].stable:
+                _mark(ax, float(getattr(current[name].algorithm, setting)), current[name].floor, palette[name])
+        _finish(ax, sweeps, target)
+        firsts = {name: sweep[0] for name, sweep in sweeps.items() if sweep} | {**current}
+        _last_stable(ax, firsts, setting, palette)
+        if ax.get_xscale() == "log":
+            plain_ticks(ax)
+        ax.set_xlabel(LABELS.get(setting, words(setting.replace("_", " "))))
+        ax.set_ylabel("floor")
+    return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
 
 
 def analysis(
@@ -159,6 +201,9 @@ def analysis(
     target: float | None = None,
     title: str | None = None,
     absent: str = "not computed",
+    labels: Mapping[str, str] | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
 ) -> "Figure":
     """Four panels: error against rounds, and the floor against agents, local steps and step size.
 
@@ -166,6 +211,7 @@ def analysis(
 
     - `predictions`: for each name, the prediction at the settings of interest.
     - `sweeps`: by `"local_steps"` and `"step_size"`, what `floors` takes; a panel without one says `absent`.
+    - `target`, `labels`, `figsize`, `width`: as for `decay`; panels that would be narrow stand above one another.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -174,39 +220,70 @@ def analysis(
         >>> [axes.get_xlabel() for axes in figure.axes]
         ['round $t$', 'number of agents $M$', 'local steps $H$', 'step size $\\\\eta$']
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     if not predictions:
         raise ValueError("`predictions` is empty: there is nothing to draw.")
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 5.6), layout="constrained")
-        (first, second), (third, fourth) = figure.subplots(2, 2)
-        decay(predictions, target=target, ax=first)
-        speedup(predictions, target=target, ax=second)
+    with house_style():
+        shown = relabelled(predictions, labels)
+        figure, grow = new_figure((WIDTH, 2 * HEIGHT), figsize, width)
+        across = 2 if figure.get_figwidth() >= 2 * NARROWEST else 1
+        if grow:
+            figure.set_size_inches(figure.get_figwidth(), max(figure.get_figheight(), 4 // across * LOW))
+        first, second, third, fourth = figure.subplots(4 // across, across, squeeze=False).ravel()
+        decay(predictions, target=target, labels=shown, legend=False, ax=first)
+        speedup(predictions, target=target, labels=shown, legend=False, ax=second)
         for ax, setting in ((third, "local_steps"), (fourth, "step_size")):
             if sweeps.get(setting):
-                floors(sweeps[setting], setting, current=predictions, target=target, ax=ax)
+                floors(sweeps[setting], setting, current=predictions, target=target, legend=False, ax=ax)
             else:
                 _say(ax, absent)
                 ax.set_xlabel(LABELS[setting])
                 ax.set_ylabel("floor")
-        _legend(figure, predictions, target, title)
+        for ax in figure.axes:
+            pale_grid(ax, figure)
+        _legend(figure, predictions, shown, target, title, grow)
     return figure
 
 
-def _axes(predictions: Mapping[str, Any], ax: "Axes | None") -> tuple["Figure", "Axes"]:
-    """The given axes, or those of a new figure with a legend to come."""
-    import matplotlib
-    from matplotlib.figure import Figure
+class _Panel(NamedTuple):
+    """Axes to draw into, and what each name is drawn as and called."""
 
-    if not predictions:
+    ax: "Axes"
+    palette: dict[str, str]
+    shown: dict[str, str]
+
+
+@contextlib.contextmanager
+def _panel(
+    names: Mapping[str, Any],
+    ax: "Axes | None",
+    labels: Mapping[str, str] | None,
+    figsize: tuple[float, float] | None,
+    width: float | None,
+    legend: bool,
+    meanings: Sequence[str],
+) -> Iterator[_Panel]:
+    """The given axes, or those of a new figure; afterwards with a legend, where one is wanted."""
+    if not names:
         raise ValueError("There is no prediction to draw: the first argument is empty.")
-    if ax is not None:
-        return ax.get_figure(root=True), ax  # pyright: ignore[reportReturnType]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(3.5, 2.6), layout="constrained")
-        return figure, figure.add_subplot()
+    with house_style(ax):
+        own, grow = (None, False) if ax is not None else new_figure((3.5, 2.4), figsize, width)
+        if ax is None:
+            assert own is not None
+            ax = own.add_subplot()
+        yield _Panel(ax, session_colours(names), relabelled(names, labels))
+        handles, texts = ax.get_legend_handles_labels()
+        if handles:
+            pale_grid(ax, own)
+        if legend and handles:
+            known = _meanings()
+            handles += [known[name][1] for name in meanings]
+            texts += [known[name][0] for name in meanings]
+            if own is not None:
+                legend_above(own, handles, texts, None, grow=grow)
+            else:
+                legend_inside(ax, handles, texts, None)
+        if own is None and legend:
+            arrange(ax)
 
 
 def _settled(prediction: Prediction) -> int:
@@ -221,9 +298,9 @@ def _settled(prediction: Prediction) -> int:
 def _finish(
     ax: "Axes", names: Mapping[str, Any], target: float | None, *, bottom: float | None = None, log_x: bool = True
 ) -> None:
-    """Logarithmic axes, the target, and a legend where the figure is the panel's own."""
+    """Logarithmic axes and the target."""
     if target is not None:
-        ax.axhline(target, color="0.4", linestyle="solid", **THIN)
+        ax.axhline(target, color=ink(0.6), linestyle="solid", **THIN)
     if not ax.get_legend_handles_labels()[0]:
         unknown = any(isinstance(p, Prediction) and p.basis == "mean" for p in names.values())
         _say(ax, "the floor is not known" if unknown else "every method diverges here")
@@ -238,9 +315,6 @@ def _finish(
     if bottom:
         ax.set_ylim(bottom=bottom)
     _ticks(ax)
-    ax.grid(axis="y", color="0.9", linewidth=0.5)
-    if len(ax.figure.axes) == 1:
-        ax.legend(frameon=False)
 
 
 def _ticks(ax: "Axes") -> None:
@@ -274,47 +348,58 @@ def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Pr
         )
 
 
-def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str) -> None:
+def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str, palette: Mapping[str, str]) -> None:
     """A vertical line where a method stops being stable, if that is in sight."""
-    palette, right = colours([*predictions]), ax.get_xlim()[1]
+    right = ax.get_xlim()[1]
     for name, p in predictions.items():
         last = {"step_size": p.max_step_size, "local_steps": p.max_local_steps}.get(setting)
         if last is not None and 0 < last <= 3 * right:
-            ax.axvline(last, color=palette[name], linestyle=DASHES, **THIN)
+            ax.axvline(last, color=palette.get(name, ink(0.6)), linestyle=DASHES, **THIN)
 
 
 def _say(ax: "Axes", words: str) -> None:
+    ax.set_xticks([])
     ax.set_yticks([])
-    ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, color="0.3", wrap=True)
+    ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, color=ink(0.7), wrap=True)
 
 
-def _legend(figure: "Figure", predictions: Mapping[str, Prediction], target: float | None, title: str | None) -> None:
-    """One legend for all panels, above them: the methods, then what lines and marks mean."""
+def _meanings() -> dict[str, tuple[str, Any]]:
+    """What lines and marks mean, whatever their colour."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    palette = colours([*predictions])
+    grey: dict[str, Any] = {"color": ink(0.8), "linewidth": 0.8}
+    dot: dict[str, Any] = {"color": ink(0.8), "linestyle": "none", "markersize": 4}
+    return {
+        "floor": ("floor", Line2D([], [], linestyle=DASHES, **grey)),
+        "bias": ("its part from bias", Line2D([], [], linestyle=DOTS, **grey)),
+        "noise": ("its part from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
+        "last": ("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)),
+        "here": ("these settings", Line2D([], [], marker="o", **dot)),
+        "enough": ("more agents stop helping", Line2D([], [], marker="D", **dot)),
+        "off": ("may be off so much", Patch(color=ink(0.8), alpha=0.25, linewidth=0)),
+        "target": ("target", Line2D([], [], color=ink(0.6), linewidth=0.8)),
+    }
+
+
+def _legend(
+    figure: "Figure",
+    predictions: Mapping[str, Prediction],
+    shown: Mapping[str, str],
+    target: float | None,
+    title: str | None,
+    grow: bool,
+) -> None:
+    """One legend for all panels, above them: the methods, then what lines and marks mean."""
+    from matplotlib.lines import Line2D
+
+    palette, known = session_colours(predictions), _meanings()
     methods = [
-        (name + ("" if p.stable else " (diverges)"), Line2D([], [], color=palette[name]))
+        (shown[name] + ("" if p.stable else " (diverges)"), Line2D([], [], color=palette[name]))
         for name, p in predictions.items()
     ]
-    grey: dict[str, Any] = {"color": "0.2", "linewidth": 0.8}
-    dot: dict[str, Any] = {"color": "0.2", "linestyle": "none", "markersize": 4}
-    meanings: list[tuple[str, Any]] = [
-        ("floor", Line2D([], [], linestyle=DASHES, **grey)),
-        ("its part from bias", Line2D([], [], linestyle=DOTS, **grey)),
-        ("its part from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
-        ("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)),
-        ("these settings", Line2D([], [], marker="o", **dot)),
-        ("more agents stop helping", Line2D([], [], marker="D", **dot)),
-    ]
-    if any(p.left_out >= VISIBLE for p in predictions.values()):
-        meanings.append(("may be off so much", Patch(color="0.2", alpha=0.25, linewidth=0)))
-    if target is not None:
-        meanings.append(("target", Line2D([], [], color="0.4", linewidth=0.8)))
-    # Legends fill column by column: the methods have the first to themselves.
-    rows = max(len(methods), -(-len(meanings) // 3))
-    blank = [("", Line2D([], [], linestyle="none"))]
-    labels, handles = zip(*methods, *blank * (rows - len(methods)), *meanings, strict=True)
-    style: dict[str, Any] = {"frameon": False, "columnspacing": 1.4, "ncols": 1 + -(-len(meanings) // rows)}
-    figure.legend(handles, labels, title=title, loc="outside upper center", **style)
+    wanted = ["floor", "bias", "noise", "last", "here", "enough"]
+    wanted += ["off"] if any(p.left_out >= VISIBLE for p in predictions.values()) else []
+    wanted += ["target"] if target is not None else []
+    labels, handles = zip(*methods, *(known[name] for name in wanted), strict=True)
+    legend_above(figure, handles, labels, title, grow=grow, columns=4, first=len(methods))

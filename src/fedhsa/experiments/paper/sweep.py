@@ -59,7 +59,8 @@ class AgentSweep(AbstractStudy):
         curves, M = outcome.facts["curves"], np.array(outcome.facts["agents"])
         palette = {label: SHADES[i % len(SHADES)] for i, label in enumerate(curves)}
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        plots.curves(traces.curves(outcome), theory=traces.predicted(outcome), palette=palette, ax=left)
+        theory = traces.predicted(outcome)
+        plots.curves(traces.curves(outcome), theory=theory, palette=palette, legend="above", ax=left)
         predicted = np.array([curve["predicted_floor"] for curve in curves.values()])
         first: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "linestyle": figures.DOTS}
         right.plot(M, predicted[0] / M, label="$1/M$ from one agent", **first)
