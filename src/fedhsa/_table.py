@@ -1,6 +1,7 @@
 """Tables of words and numbers: as text that fits the width there is, as HTML, and as LaTeX."""
 
 import html
+import math
 import re
 import shutil
 import textwrap
@@ -162,3 +163,14 @@ def _latex_cell(words: str) -> str:
         text,
     )
     return "--" if text == "-" else text
+
+
+def in_bytes(value: float) -> str:
+    """Traffic in a unit that keeps the number short."""
+    if math.isinf(value):
+        return "never"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"

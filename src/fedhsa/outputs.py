@@ -6,7 +6,7 @@ import itertools
 import json
 import pathlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -31,6 +31,9 @@ def write(
     theory: Mapping[str, np.ndarray] | None = None,
     theory_label: str = "theory",
     predictions: Mapping[str, Mapping[str, Any]] | None = None,
+    labels: Mapping[str, str] | None = None,
+    width: float | None = None,
+    formats: Sequence[str] = ("png", "pdf"),
 ) -> None:
     """Writes all files, each whole or not at all, the manifest last: it never describes what is not there.
 
@@ -45,16 +48,27 @@ def write(
     - `theory`: by the same names, predicted values of what is shown, one per record.
     - `theory_label`: what the figure's legend calls them.
     - `predictions`: by the same names, what the manifest says of a prediction.
+    - `labels`, `width`: of the figure, as for `plots.curves`.
+    - `formats`: of the figure, as for `plots.save`.
     """
     shown, theory, predictions = quantity(results), theory or {}, predictions or {}
     _files.write_npz(folder / "curves.npz", _arrays(results, shown))
     columns = ("algorithm", "round", "mean", "low", "high", "theory")
     _files.write_csv(folder / "curves.csv", columns, _rows(results, shown, theory))
     _files.write_csv(folder / "theta.csv", ("algorithm", "parameter", "mean", "low", "high"), _parameters(results))
-    figure = plots.curves(results, quantity=shown, title=title, theory=theory, theory_label=theory_label)
-    plots.save(figure, folder / "curves")
+    named = {name: label for name, label in (labels or {}).items() if name in results}  # Ctrl-C leaves some out
+    how: dict[str, Any] = {"title": title, "theory_label": theory_label, "labels": named, "width": width}
+    save_figure(plots.curves(results, quantity=shown, theory=theory, **how), folder / "curves", formats)
     algorithms = {name: _summary(result, shown, predictions.get(name)) for name, result in results.items()}
     write_manifest(folder, {**manifest, "algorithms": algorithms})
+
+
+def save_figure(figure: Any, path: pathlib.Path, formats: Sequence[str]) -> None:
+    """Writes a figure in these formats and removes it in others, which an earlier run may have left."""
+    plots.save(figure, path, formats)
+    for suffix in plots.FORMATS:
+        if suffix[1:] not in formats:
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def manifest_head(

@@ -16,7 +16,7 @@ def unrendered(monkeypatch):
 
     def save(figure, path, suffixes=(".png", ".pdf")):
         for suffix in suffixes:
-            pathlib.Path(f"{path}{suffix}").write_bytes(EMPTY[suffix])
+            pathlib.Path(f"{path}.{suffix.removeprefix('.')}").write_bytes(EMPTY[f".{suffix.removeprefix('.')}"])
 
     monkeypatch.setattr(plots, "save", save)
     monkeypatch.setattr(plots, "rehearse", lambda: None)

@@ -22,7 +22,7 @@ PROBLEM = ["--num-agents", "2", "--dim", "2", "--local-steps", "4"]
 SMALL = [*PROBLEM, "--samples", "400", "--seeds", "3", "--grid", "5", "--tuning-seeds", "2"]
 TWIN = "FedHSA(server_step=1.0)"
 NAMES = ["FedHSA", TWIN, "LocalSA"]
-CURVES = {"compare.png", "compare.pdf", "compare.csv", "compare.npz", "manifest.json"}
+CURVES = {"compare.png", "compare.pdf", "compare.csv", "compare.tex", "compare.npz", "manifest.json"}
 FILES = CURVES | {"tuning.png", "tuning.pdf"}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 from .. import plots
+from ..outputs import save_figure
 from . import effort, page
 from .analysis import Analysis, analyse
 from .build import make_algorithms, make_problem, title
@@ -40,7 +41,7 @@ def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> in
         analysis = analyse(settings, problem, algorithms, progress)
         drawn = bool(analysis.available) and settings.plot
         absent = _draw(analysis, progress) if drawn else None
-    figure = settings.folder / f"{FIGURE}.png" if drawn else None
+    figure = settings.folder / settings.figures(FIGURE)[0] if drawn else None
     if settings.json:
         words = {"sentences": sentences(analysis), "figure": None if figure is None else str(figure)}
         print(json.dumps(analysis.to_dict() | words, indent=2, allow_nan=False))
@@ -64,8 +65,10 @@ def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
         target=analysis.settings.target,
         title=title(analysis.settings, analysis.problem),
         absent="left out: it would take\ntoo long on this problem",
+        labels={name: label for name, label in analysis.settings.renamed.items() if name in analysis.available},
+        width=analysis.settings.width,
     )
-    plots.save(figure, analysis.settings.folder / FIGURE)
+    save_figure(figure, analysis.settings.folder / FIGURE, analysis.settings.format)
     if not missing:
         return None
     panels = " and ".join(name.replace("_", " ") for name in missing)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 import jax
 from rich.console import Console
 
+from .._table import FIXED, Table
 from ..engine import Result
 from ..engine.result import brief
 from ..outputs import final, quantity, status
 from .errors import FailedRunError
-from .screen import plain_table
 
 FAILED = 1
 """The exit code where something failed."""
@@ -57,28 +57,25 @@ def fits_in_memory(what: str) -> Iterator[None]:
     raise FailedRunError(f"{what} does not fit in memory: {reason} Use fewer agents, seeds or parameters.")
 
 
-def show(console: Console, results: Mapping[str, Result]) -> None:
-    """Prints one line per algorithm."""
-    shown = quantity(results)
-    caption = "Exchanges and floats are per round, floats for one agent."
-    table = plain_table(caption=caption, caption_justify="left")
-    table.add_column("algorithm", no_wrap=True)
-    table.add_column(f"final {shown.replace('_', ' ')}\n[95 % interval]", no_wrap=True)
-    table.add_column("exchanges", justify="right", no_wrap=True)
-    table.add_column("floats\nup/down", justify="right", no_wrap=True)
-    table.add_column("seconds\ncompile/run", justify="right", no_wrap=True)
-    table.add_column("status")
+def show(console: Console, results: Mapping[str, Result], labels: Mapping[str, str] | None = None) -> None:
+    """Prints one line per algorithm, in as many lines of the screen as it takes."""
+    console.print(table(results, labels).text(console.width), soft_wrap=True)
+
+
+def table(results: Mapping[str, Result], labels: Mapping[str, str] | None = None) -> Table:
+    """What came out of each algorithm, what its rounds cost, and how it ended."""
+    shown, labels = quantity(results), labels or {}
+    rows = []
     for name, result in results.items():
         cost, seconds = result.cost, result.timings
-        table.add_row(
-            name,
-            _final(result, shown),
-            str(cost.exchanges),
-            f"{cost.floats_up}/{cost.floats_down}",
-            f"{seconds['compile']:.1f}/{seconds['run']:.1f}",
-            status(result),
-        )
-    console.print(table)
+        floats = f"{cost.floats_up}/{cost.floats_down}"
+        took = f"{seconds['compile']:.1f}/{seconds['run']:.1f}"
+        found = _final(result, shown)
+        rows.append((labels.get(name, name), found, str(cost.exchanges), floats, took, status(result)))
+    final_head = f"final {shown.replace('_', ' ')}\n[95{FIXED}%{FIXED}interval]"
+    heads = ("algorithm", final_head, "exchanges", "floats\nup/down", "seconds\ncompile/run", "status")
+    caption = "Exchanges and floats are per round, floats for one agent."
+    return Table(heads, rows, right=(2, 3, 4), caption=caption)
 
 
 def _final(result: Result, quantity: str) -> str:
@@ -88,4 +85,4 @@ def _final(result: Result, quantity: str) -> str:
     if math.isinf(mean):
         return "infinite"
     value, lowest, highest = (brief(quantity, number, 2) for number in (mean, low, high))
-    return value if math.isnan(low) else f"{value}\n[{lowest}, {highest}]"
+    return value if math.isnan(low) else f"{value}\n[{lowest},{FIXED}{highest}]"

@@ -3,17 +3,16 @@
 import math
 import shlex
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from .. import _own
+from .._table import in_bytes
 from ..algorithms import FedHSA
 from ..theory import Choice, Constants, Prediction
 from .analysis import Analysis, arguments, rounds_per_tenth, run_command, step_in_words
-from .screen import plain_table
+from .screen import PlainTable
 from .words import negligible, percent, rough, sentences
 
 UNKNOWN = "not known"
@@ -94,7 +93,7 @@ def _predictions(console: Console, analysis: Analysis) -> None:
     found = analysis.available
     if not found:
         return
-    table = _table("", *found, justify="right")
+    table = _table("", *found, right=True)
     for label, value in _rows(analysis):
         values = [value(p) for p in found.values()]
         if any(values):
@@ -172,12 +171,11 @@ def _title(console: Console, title: str) -> None:
     console.print(f"\n{title}", style="bold")
 
 
-def _table(*columns: str, justify: Literal["left", "right"] = "left") -> Table:
-    """A table without lines; the last column, or with numbers on the right the first one, may wrap."""
-    table = plain_table(show_header=any(columns))
-    wrapping = 0 if justify == "right" else len(columns) - 1
+def _table(*columns: str, right: bool = False) -> PlainTable:
+    """A table without lines, with numbers on the right below one another where it says so."""
+    table = PlainTable()
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else justify, no_wrap=position != wrapping)
+        table.add_column(column, right=right and position > 0)
     return table
 
 
@@ -234,14 +232,3 @@ def _number(value: float, infinite: str) -> str:
 
 def _count(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:,.0f}"
-
-
-def in_bytes(value: float) -> str:
-    """Traffic in a unit that keeps the number short."""
-    if math.isinf(value):
-        return "never"
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"

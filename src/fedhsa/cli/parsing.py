@@ -71,7 +71,7 @@ def read_manifest(kind: type[S], path: pathlib.Path) -> S:
         raise UsageError(f"`from`: cannot read {str(path)!r}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"`from`: {str(path)!r} is not the manifest of a run: it has no settings.") from error
-    passing = {*ResultSettings.elsewhere} - {"out"}  # what it was told for the moment, like `--resume`
+    passing = {*ResultSettings.elsewhere} - {"out", "label", "width", "format"}  # what it was told for the moment, like `--resume`
     own = [field.name for field in dataclasses.fields(kind) if field.name not in passing]
     settings = _from_values(kind, path, {name: values[name] for name in own if values.get(name) is not None})
     changed = [
@@ -95,13 +95,13 @@ def _version(package: str) -> str | None:
 
 def _from_values(kind: type[S], path: pathlib.Path, values: dict[str, Any]) -> S:
     """The settings with these values, as TOML and JSON have them."""
-    for name in {"algorithm", "step_size"} & values.keys():
+    for name in {"algorithm", "step_size", "format"} & values.keys():
         values[name] = tuple(values[name]) if isinstance(values[name], list) else (values[name],)
     if "out" in values:
         if not isinstance(values["out"], str):
             raise UsageError(f"{str(path)!r}: `out` must be the name of a folder, got {values['out']!r}.")
         values["out"] = pathlib.Path(values["out"])
-    for name in ("option", "over"):
+    for name in ("option", "over", "label"):
         if not isinstance(values.get(name, {}), dict):
             raise UsageError(f"{str(path)!r}: `{name}` must be a table, got {values[name]!r}.")
     try:
@@ -148,10 +148,10 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
             raise _unknown(kind, word)
     lists = {f"--{field.name}" for field in dataclasses.fields(kind) if isinstance(field.default, tuple)}
     given = [word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in args if word.startswith("--")]
-    for flag in {"--option", "--over", *lists}:
+    for flag in {"--option", "--over", "--label", *lists}:
         if given.count(flag) > 1:  # the second would replace the first
             shown = flag.replace("_", "-")
-            words = "FIRST=... SECOND=..." if flag in ("--option", "--over") else "FIRST SECOND"
+            words = "FIRST=... SECOND=..." if flag in ("--option", "--over", "--label") else "FIRST SECOND"
             raise UsageError(f"`{shown}` was given twice. Put everything after one: `{shown} {words}`.")
 
 

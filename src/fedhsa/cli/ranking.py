@@ -8,19 +8,14 @@ import numpy as np
 from rich.console import Console
 
 from .. import _files, plots, statistics
+from ..comparison import table
 from ..comparison.contest import Contest, Entry
-from ..comparison.ranking import Place, Ranking
-from ..outputs import write_manifest
-from ..statistics import Estimate
-from .page import in_bytes
-from .settings import CompareSettings
+from ..comparison.table import of_contest
+from ..outputs import save_figure, write_manifest
+from .settings import FIGURE_FORMATS, CompareSettings
 
-CAPTION = (
-    "Intervals: 95 %. Same as: the ranks it cannot be told apart from, at 5 % for all pairs together (paired by seed, "
-    "Holm's correction; manifest.json has every p-value)."
-)
-LARGE = 1e6
-"""From here on it does not matter how many times worse a method is."""
+CAPTION = table.CAPTION.removesuffix(").") + "; manifest.json has every p-value)."
+LATEX = "compare.tex"
 
 
 def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any], title: str) -> None:
@@ -29,72 +24,38 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
     _files.write_npz(folder / "compare.npz", _arrays(entries))
     columns = ("algorithm", "exchanges", "samples", "bytes", "mean", "low", "high")
     _files.write_csv(folder / "compare.csv", columns, _rows(entries))
-    plots.save(found.plot(title=title, target=settings.target), folder / "compare")
+    how = {**settings.drawing, "labels": {name: text for name, text in settings.renamed.items() if name in entries}}
+    save_figure(found.plot(title=title, target=settings.target, **how), folder / "compare", settings.format)
+    _files.write_text(folder / LATEX, of_contest(found, settings.renamed, CAPTION).latex() + "\n")
     tried = {name: e.tuning for name, e in entries.items() if e.tuning is not None}
     if tried:
         trials = {n: ([t.step for t in tuning.trials], [t.error for t in tuning.trials]) for n, tuning in tried.items()}
         chosen = {name: tuning.best.step for name, tuning in tried.items()}
-        plots.save(plots.tuning(trials, chosen, title=title), folder / "tuning")
+        how["labels"] = {name: text for name, text in how["labels"].items() if name in tried}
+        save_figure(plots.tuning(trials, chosen, title=title, **how), folder / "tuning", settings.format)
     else:  # those of an earlier comparison would not belong to this one
-        for suffix in (".png", ".pdf"):
-            (folder / f"tuning{suffix}").unlink(missing_ok=True)
+        for suffix in FIGURE_FORMATS:
+            (folder / f"tuning.{suffix}").unlink(missing_ok=True)
     algorithms = {name: _summary(entry) for name, entry in entries.items()}
     write_manifest(folder, {**manifest, "algorithms": algorithms, "ranking": found.ranking.to_dict()})
 
 
 def show(console: Console, settings: CompareSettings, found: Contest) -> None:
-    """Prints the ranking, what to doubt about it, and where the figures are."""
-    for line in [*_lines(settings, found), CAPTION]:
-        console.print(line, soft_wrap=True)
+    """Prints the ranking, what to doubt about it, and where the figures are; LaTeX stands alone on standard output."""
+    ranking = of_contest(found, settings.renamed, CAPTION)
+    if settings.latex:
+        print(ranking.latex())
+        console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    else:
+        console.print(ranking.text(console.width), soft_wrap=True)
     for name, entry in found.entries.items():
         if sentence := _doubt(name, entry):
             console.print(sentence, soft_wrap=True)
-    drawn = "compare.png and tuning.png" if any(e.tuning for e in found.entries.values()) else "compare.png"
+    names = ("compare", "tuning") if any(e.tuning for e in found.entries.values()) else ("compare",)
+    drawn = " and ".join(settings.figures(name)[0] for name in names)
     console.print(f"Figures: {drawn} in {settings.folder}", soft_wrap=True)
-
-
-def _lines(settings: CompareSettings, found: Contest) -> list[str]:
-    """Two lines for each method: what it is, which may be long, and how it did."""
-    target = settings.target
-    score = "error" if target is None else f"{settings.objective} to {target:g}"
-    ranks = {place.name: str(place.rank) for place in found.ranking.places}
-    lines = [_row("rank", f"{score} [95 % interval]", "times the best", "exchanges", "bytes", "same as")]
-    for place in found.ranking.places:
-        entry = found.entries[place.name]
-        lines.append(f"{ranks[place.name]:>4}  {place.name}, {_step(entry)}")
-        spent = f"{entry.exchanges[-1]:,.0f}", in_bytes(float(entry.bytes[-1]))
-        ties = ", ".join(ranks[name] for name in place.ties) or "-"
-        lines.append(_row("", _score(place, entry, target), _against_best(place, found.ranking), *spent, ties))
-    return lines
-
-
-def _row(rank: str, score: str, ratio: str, exchanges: str, traffic: str, ties: str) -> str:
-    return f"{rank:>4}  {score:<31}{ratio:<22}{exchanges:>9}{traffic:>9}  {ties}"
-
-
-def _step(entry: Entry) -> str:
-    return "step as given" if entry.tuning is None else f"step {entry.tuning.best.step:.3g}"
-
-
-def _score(place: Place, entry: Entry, target: float | None) -> str:
-    seeds = len(entry.score)
-    if place.failed and target is None:
-        return f"infinite: {'every seed' if place.failed == seeds else f'{place.failed} of {seeds} seeds'} diverged"
-    if place.failed:
-        return f"{'no seed' if place.failed == seeds else f'{seeds - place.failed} of {seeds} seeds'} reached it"
-    return _estimate(place.score, ".2e" if target is None else ",.4g")
-
-
-def _against_best(place: Place, ranking: Ranking) -> str:
-    best = ranking.places[0].name
-    pair = next((pair for pair in ranking.pairs if (pair.better, pair.worse) == (best, place.name)), None)
-    if pair is None:
-        return "-"
-    return f"over {LARGE:g}" if pair.ratio.low > LARGE else _estimate(pair.ratio, ".3g")
-
-
-def _estimate(estimate: Estimate, form: str) -> str:
-    return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+    if settings.latex:
+        console.print(f"Table: {settings.folder / LATEX}", soft_wrap=True)
 
 
 def _doubt(name: str, entry: Entry) -> str | None:

@@ -45,7 +45,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
     """The whole command, for the one process that writes and shows what comes out."""
     if settings.resume and _already_done(settings):
         peers.from_first(lambda: ([], []))
-        console.print(f"This run is complete already: {settings.folder / 'curves.png'}")
+        console.print(f"This run is complete already: {settings.folder / settings.figures('curves')[0]}")
         return 0
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
@@ -72,6 +72,8 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
                 theory=theory,
                 theory_label=label,
                 predictions={name: prediction.to_dict() for name, prediction in predictions.items()},
+                formats=settings.format,
+                **settings.drawing,
             )
             if checkpoints.kept:
                 checkpoints.sign()
@@ -158,14 +160,15 @@ def _already_done(settings: RunSettings) -> bool:
     manifest = read_manifest(settings.folder)
     found = {**manifest.get("settings", {}), "files": manifest.get("files")}
     same = all(found.get(name) == value for name, value in settings.numbers().items())
-    there = all((settings.folder / name).exists() for name in FILES)
+    files = [name for name in FILES if not name.endswith((".png", ".pdf"))]
+    there = all((settings.folder / name).exists() for name in (*files, *settings.figures("curves")))
     return manifest.get("complete") is True and same and there
 
 
 def _report(console: Console, settings: RunSettings, results: Mapping[str, Result]) -> None:
     if not results:
         return
-    show(console, results)
+    show(console, results, settings.renamed)
     for name, result in results.items():
         if (result.failed_round >= 0).all():
             console.print(
@@ -174,4 +177,4 @@ def _report(console: Console, settings: RunSettings, results: Mapping[str, Resul
                 soft_wrap=True,
             )
     parameters.show(console, results, settings.folder)
-    console.print(f"Figure: {settings.folder / 'curves.png'}", soft_wrap=True)
+    console.print(f"Figure: {settings.folder / settings.figures('curves')[0]}", soft_wrap=True)

@@ -3,11 +3,12 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from .._table import Table
 
 WIDTH, ROWS = 48, 12
 
@@ -26,9 +27,28 @@ def chart(values: np.ndarray, label: str) -> str:
     return "\n".join(lines)
 
 
-def plain_table(*columns: str, **options: Any) -> Table:
-    """A table without lines."""
-    return Table(*columns, box=None, padding=(0, 2, 0, 0), pad_edge=False, **options)
+class PlainTable:
+    """A table without lines that fits the console it is printed on and leaves nothing out (see `Table.text`)."""
+
+    def __init__(self, *columns: str):
+        self.heads: list[str] = list(columns)
+        self.right: set[int] = set()
+        self.rows: list[tuple[str, ...]] = []
+
+    def add_column(self, head: str, *, right: bool = False) -> None:
+        """Adds a column, of numbers that end below one another where it says so."""
+        if right:
+            self.right.add(len(self.heads))
+        self.heads.append(head)
+
+    def add_row(self, *cells: str) -> None:
+        """Adds a row; without heads the first one says how many columns there are."""
+        self.rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        columns = max([len(self.heads), *map(len, self.rows)])
+        heads = [*self.heads, *[""] * (columns - len(self.heads))]
+        yield Text(Table(heads, self.rows, right=self.right).text(options.max_width))
 
 
 @contextlib.contextmanager

@@ -14,11 +14,14 @@ from .._check import DTYPES
 from .._json import plain
 from . import index
 from .errors import UsageError
-from .usage import check_name, check_number, check_reference, named_values
+from .usage import check_name, check_number, check_reference, named_texts, named_values
 
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
 """What methods with different rounds can be compared by."""
+FIGURE_FORMATS = ("png", "pdf", "svg", "eps")
+WIDTHS = 1.0, 40.0
+"""Inches: the narrowest and the widest figure."""
 _PROBLEMS_OWN = "(default: the problem's own)"
 
 
@@ -84,6 +87,14 @@ class AbstractSettings(AbstractFlags):
     """Which random observations."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM")] = None
     """The folder for the results."""
+    label: Annotated[dict[str, str], named_texts("label", "FedHSA=ours"), tyro.conf.arg(help_behavior_hint="")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    """What figures and tables call an algorithm, like FedHSA=ours 'LocalSA=Local SA'. In TOML: a table [label]."""
+    width: Annotated[float | None, tyro.conf.arg(metavar="INCHES", help_behavior_hint="")] = None
+    """The width of the figures, such as 3.25, a journal's column."""
+    format: Annotated[tuple[str, ...], tyro.conf.arg(metavar="|".join(FIGURE_FORMATS) + " ...")] = ("png", "pdf")
+    """The formats of the figures."""
     config: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE.toml", help_behavior_hint="")] = None
     """A file with settings."""
     from_: Annotated[
@@ -138,12 +149,45 @@ class AbstractSettings(AbstractFlags):
         several = f"one for each of the {len(self.algorithm)} algorithms, got {len(self.step_size)}"
         if (self.step_size or not self.steps_optional) and len(self.step_size) not in (1, len(self.algorithm)):
             raise UsageError(f"`step_size` must be one number, or {several}.")
+        self._check_figures()
         for field in dataclasses.fields(self):
             if field.type is bool and not isinstance(getattr(self, field.name), bool):
                 raise UsageError(f"`{field.name}` must be true or false, got {getattr(self, field.name)!r}.")
 
+    def _check_figures(self) -> None:
+        if not self.format:
+            raise UsageError(f"`format` must name at least one of {', '.join(FIGURE_FORMATS)}.")
+        for name in self.format:
+            check_name("format", name, FIGURE_FORMATS)
+        if self.width is not None:
+            check_number("width", self.width)
+            if not WIDTHS[0] <= self.width <= WIDTHS[1]:
+                least, most = WIDTHS
+                raise UsageError(f"`width` must be between {least:g} and {most:g} inches, got {self.width:g}.")
+        for name, text in self.label.items():
+            if not isinstance(text, str):
+                raise UsageError(f"`label` must give {name} a text, got {text!r}.")
+
     def check_complete(self) -> None:
         """Raises if the command cannot run; called only once flags, file and defaults have been put together."""
+        for name in self.label:
+            check_name("label", name, dict.fromkeys((*self.labels, *self.algorithm)))
+
+    @property
+    def drawing(self) -> dict[str, Any]:
+        """What figures are told: how wide they are, and what they call the algorithms."""
+        return {"labels": self.renamed, "width": self.width}
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """What the user calls the algorithms, by what they are called otherwise (see `labels`)."""
+        names = zip(self.labels, self.algorithm, strict=True)
+        found = {name: self.label.get(text, self.label.get(name)) for name, text in names}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def figures(self, name: str) -> list[str]:
+        """The files of a figure, one for each format."""
+        return [f"{name}.{suffix}" for suffix in self.format]
 
     @property
     def folder(self) -> pathlib.Path:
@@ -168,7 +212,7 @@ class ResultSettings(AbstractSettings):
 
     elsewhere: ClassVar[tuple[str, ...]] = (
         *("out", "force", "config", "from_", "progress", "cache", "checkpoint", "resume"),
-        *("hosts", "host_index", "host_timeout", "ray", "ray_address"),
+        *("hosts", "host_index", "host_timeout", "ray", "ray_address", "label", "width", "format", "latex"),
     )
     """The settings that do not change the numbers."""
 
@@ -358,8 +402,9 @@ methods are called different at 5 % for all pairs together.
 
 The output folder gets compare.png and .pdf (error against exchanges,
 observations and bytes), tuning.png and .pdf (error against step size),
-compare.csv (mean and 95 % interval), compare.npz (every seed) and
-manifest.json (settings, versions, every step tried, ranking, every pair).
+compare.tex (the ranking), compare.csv (mean and 95 % interval), compare.npz
+(every seed) and manifest.json (settings, versions, every step tried, ranking,
+every pair).
 Ctrl-C keeps the methods that are done.
 """
 
@@ -383,6 +428,8 @@ Ctrl-C keeps the methods that are done.
     """A squared error to reach: the methods are tuned and ranked by what it takes."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/compare")] = None
     """The folder for the results."""
+    latex: bool = False
+    """Print the ranking as a LaTeX table for the package booktabs, as it stands in compare.tex."""
 
     def _check_own(self) -> None:
         check_name("objective", self.objective, EXPENSES)
@@ -430,6 +477,7 @@ Ctrl-C keeps the combinations that are done.
                 raise UsageError(f"`over`: {name} must have a list of values, like {name}=[0.01,0.1], got {values!r}.")
 
     def check_complete(self) -> None:
+        super().check_complete()
         if len(self.algorithm) != 1:
             names = ", ".join(self.algorithm)
             raise UsageError(f"`algorithm` must be one, got {names}. Name the one to sweep with `--algorithm`.")

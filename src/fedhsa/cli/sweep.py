@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .. import _files, _own, plots
+from .. import _files, _own
 from ..engine import Sweep, sweep
-from ..outputs import manifest_head, write_manifest
+from ..outputs import manifest_head, save_figure, write_manifest
 from .build import make_algorithms, make_problem
 from .cluster import executor
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
@@ -44,10 +44,10 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
             command = shlex.join(["fedhsa", "sweep", *args])
             manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
             sizes = f"$M = {problem.num_agents}$, $d = {problem.dim}$"
-            _write(settings, found, manifest, f"{settings.labels[0]} on {_own.title(settings.problem)}: {sizes}")
+            _write(settings, found, manifest, f"{_name(settings)} on {_own.title(settings.problem)}: {sizes}")
     if found.results:
         console.print(repr(found), soft_wrap=True)
-        console.print(f"{_best(found)} Figure: {settings.folder / 'sweep.png'}", soft_wrap=True)
+        console.print(f"{_best(found)} Figure: {settings.folder / settings.figures('sweep')[0]}", soft_wrap=True)
     if found.failures:
         return FAILED
     if not found.complete:
@@ -55,6 +55,10 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
         console.print(f"Interrupted: {done if found.results else 'nothing was written'}.")
         return INTERRUPTED
     return 0
+
+
+def _name(settings: SweepSettings) -> str:
+    return settings.renamed.get(settings.labels[0], settings.labels[0])
 
 
 def _best(found: Sweep) -> str:
@@ -72,7 +76,7 @@ def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], t
     arrays["rounds"] = found.results[0].rounds
     arrays[quantity] = np.stack([result.records[quantity] for result in found.results])
     _files.write_npz(folder / "sweep.npz", arrays)
-    plots.save(found.plot(title=title), folder / "sweep")
+    save_figure(found.plot(title=title, width=settings.width), folder / "sweep", settings.format)
     write_manifest(folder, {**manifest, "rows": rows})
 
 

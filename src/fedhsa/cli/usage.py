@@ -65,3 +65,28 @@ def named_values(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, 
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [f"{name}={v}" for name, v in value.items()],
     )
+
+
+def named_texts(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, str]]:
+    """How tyro reads a flag that is followed by any number of NAME=TEXT; an = in brackets belongs to the name."""
+
+    def parse(texts: list[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for text in texts:
+            depths = [text[:at].count("(") - text[:at].count(")") for at in range(len(text))]
+            at = next((i for i, letter in enumerate(text) if letter == "=" and depths[i] == 0), len(text))
+            name, words = text[:at].strip(), text[at + 1 :].strip()
+            if not (name and words):
+                raise UsageError(f"`{flag}` must be NAME=TEXT, like `{example}`, got {text!r}.")
+            if name in found:
+                raise UsageError(f"`{flag}` has two values for {name}. Keep one of them.")
+            found[name] = words
+        return found
+
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME=TEXT ...",
+        instance_from_str=parse,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [f"{name}={text}" for name, text in value.items()],
+    )

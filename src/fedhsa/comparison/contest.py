@@ -17,7 +17,7 @@ from .._types import Key
 from ..algorithms import AbstractAlgorithm, Cost, LocalSA, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
-from ..engine.result import SIGNED
+from ..engine.result import SIGNED, optional_package
 from ..engine.sweep import with_settings
 from ..engine.tasks import outcomes, sentence
 from ..problems import Problem
@@ -25,6 +25,7 @@ from .ranking import Ranking, rank
 from .tuning import Trial, Tuning, search, starting_step
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 POINTS = 200
@@ -115,18 +116,60 @@ class Contest(NamedTuple):
     """False when methods are missing: it was interrupted, or some failed."""
     failures: Mapping[str, str] = {}
     """With an executor: the methods that failed, and why."""
+    terms: Terms | None = None
+    """What was the same for all methods."""
 
-    def plot(self, *, title: str | None = None, target: float | None = None) -> "Figure":
-        """The mean error of each method against exchanges, observations and bytes."""
+    def plot(self, *, title: str | None = None, target: float | None = None, **options: Any) -> "Figure":
+        """The mean error of each method against exchanges, observations and bytes; `options` as for `plots.compare`."""
         traces = {name: plots.Trace(e.error, e.exchanges, e.samples, e.bytes) for name, e in self.entries.items()}
-        return plots.compare(traces, title=title, target=target)
+        return plots.compare(traces, title=title, target=target, **options)
+
+    def table(self, format: str = "text", *, labels: Mapping[str, str] | None = None, width: int | None = None) -> str:
+        r"""The ranking as a table: scores with intervals, times the best, costs, and ties.
+
+        **Arguments:**
+
+        - `format`: `"text"`, `"html"`, or `"latex"`, which needs the package `booktabs`.
+        - `labels`: what to call methods, by their names.
+        - `width`: of text, in characters. Default: that of the terminal. Nothing is cut: lines become more.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
+            >>> methods = [fedhsa.FedHSA(0.1, local_steps=5), fedhsa.LocalSA(0.1, local_steps=5)]
+            >>> found = fedhsa.compare(problem, methods, samples=500, seeds=4, grid=4, tuning_seeds=2)
+            >>> print(found.table("latex", labels={"FedHSA": "FedHSA_2"}).splitlines()[5].partition(",")[0])
+            1 & FedHSA\_2
+        """
+        from .table import of_contest
+
+        _check.choice("format", format, ("text", "html", "latex"))
+        made = of_contest(self, labels)
+        return made.text(width) if format == "text" else made.html() if format == "html" else made.latex()
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """The ranking as a table of pandas: rank, method, step, score with its interval, and costs, as numbers."""
+        rows = [
+            {
+                "rank": place.rank,
+                "method": place.name,
+                "step": None if entry.tuning is None else entry.tuning.best.step,
+                **place.score._asdict(),
+                "failed": place.failed,
+                "exchanges": float(entry.exchanges[-1]),
+                "samples": int(entry.samples[-1]),
+                "bytes": float(entry.bytes[-1]),
+                "ties": ", ".join(place.ties),
+            }
+            for place in self.ranking.places
+            for entry in [self.entries[place.name]]
+        ]
+        return optional_package("pandas").DataFrame(rows)
 
     def __repr__(self):
-        """A line for each method, the best first."""
-        places = self.ranking.places
-        lines = [(str(p.rank), p.name, f"{p.score.value:.2e} [{p.score.low:.2e}, {p.score.high:.2e}]") for p in places]
-        width = max((len(name) for _, name, _ in lines), default=0)
-        return "\n".join(f"{rank:>3}  {name:<{width}}  {score}" for rank, name, score in lines)
+        return self.table() if self.entries else "a comparison of which no method is done"
+
+    def _repr_html_(self) -> str:
+        return self.table("html") if self.entries else f"<p>{self!r}</p>"
 
 
 def compare(
@@ -181,7 +224,7 @@ def compare(
         warnings.warn(f"{name}: {reason}", stacklevel=2)
     signed = terms.target is None and judged_by in SIGNED
     ranking = rank({name: entry.score for name, entry in entries.items()}, signed=signed)
-    return Contest(entries, ranking, len(entries) == len(methods), failures)
+    return Contest(entries, ranking, len(entries) == len(methods), failures, terms)
 
 
 def _judged_by(problem: Problem, terms: Terms) -> str:

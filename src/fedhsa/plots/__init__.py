@@ -7,6 +7,7 @@ from ._curves import Curve as Curve
 from ._curves import curves as curves
 from ._maps import value_map as value_map
 from ._style import COLOURS as COLOURS
+from ._style import FORMATS as FORMATS
 from ._style import POINTS as POINTS
 from ._style import rehearse as rehearse
 from ._style import save as save

@@ -1,0 +1,80 @@
+"""The outcome of a comparison as a table: what each method scored, by how much it is worse than the best, its cost."""
+
+from collections.abc import Mapping
+
+from .._table import FIXED, Table, in_bytes
+from ..statistics import Estimate
+from .contest import Contest, Entry
+from .ranking import Place, Ranking
+
+CAPTION = (
+    "Intervals: 95 %. Same as: the ranks it cannot be told apart from, at 5 % for all pairs together (paired by seed, "
+    "Holm's correction)."
+)
+LARGE = 1e6
+"""From here on it does not matter how many times worse a method is."""
+
+
+def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption: str = CAPTION) -> Table:
+    """A row for each method, the best first.
+
+    **Arguments:**
+
+    - `found`: the comparison.
+    - `labels`: what to call methods, by their names.
+    - `caption`: the sentence below.
+    """
+    terms, labels = found.terms, labels or {}
+    target = None if terms is None else terms.target
+    score = "error" if terms is None or target is None else f"{terms.objective} to {target:g}"
+    ranks = {place.name: str(place.rank) for place in found.ranking.places}
+    rows = []
+    for place in found.ranking.places:
+        entry = found.entries[place.name]
+        rows.append(
+            (
+                ranks[place.name],
+                f"{labels.get(place.name, place.name)}, {_step(entry)}",
+                _score(place, entry, target),
+                _against_best(place, found.ranking),
+                f"{entry.exchanges[-1]:,.0f}",
+                in_bytes(float(entry.bytes[-1])).replace(" ", FIXED),
+                ", ".join(ranks[name] for name in place.ties) or "-",
+            )
+        )
+    heads = (
+        "rank",
+        "method",
+        f"{score} [95{FIXED}%{FIXED}interval]",
+        "times the best",
+        "exchanges",
+        "bytes",
+        "same as",
+    )
+    return Table(heads, rows, right=(0, 4, 5), caption=caption, apart=1)
+
+
+def _step(entry: Entry) -> str:
+    return "step as given" if entry.tuning is None else f"step {entry.tuning.best.step:.3g}"
+
+
+def _score(place: Place, entry: Entry, target: float | None) -> str:
+    seeds = len(entry.score)
+    if place.failed and target is None:
+        return f"infinite: {'every seed' if place.failed == seeds else f'{place.failed} of {seeds} seeds'} diverged"
+    if place.failed:
+        return f"{'no seed' if place.failed == seeds else f'{seeds - place.failed} of {seeds} seeds'} reached it"
+    return estimate(place.score, ".2e" if target is None else ",.4g")
+
+
+def _against_best(place: Place, ranking: Ranking) -> str:
+    best = ranking.places[0].name
+    pair = next((pair for pair in ranking.pairs if (pair.better, pair.worse) == (best, place.name)), None)
+    if pair is None:
+        return "-"
+    return f"over {LARGE:g}" if pair.ratio.low > LARGE else estimate(pair.ratio, ".3g")
+
+
+def estimate(found: Estimate, form: str) -> str:
+    """A value with its interval, which no line's end divides."""
+    return f"{found.value:{form}} [{found.low:{form}},{FIXED}{found.high:{form}}]"
