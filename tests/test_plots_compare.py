@@ -33,7 +33,7 @@ def test_each_panel_shows_every_method_against_its_own_quantity():
     assert [text.get_text() for text in legend.get_texts()] == [
         "FedHSA",
         "LocalSA",
-        "shaded: 95 % interval, 3 seeds",
+        "mean of 3 seeds: too few for an interval",
     ]
 
 
