@@ -71,12 +71,8 @@ def read_manifest(kind: type[S], path: pathlib.Path) -> S:
         raise UsageError(f"`from`: cannot read {str(path)!r}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"`from`: {str(path)!r} is not the manifest of a run: it has no settings.") from error
-    passing = {*ResultSettings.elsewhere} - {
-        "out",
-        "label",
-        "width",
-        "format",
-    }  # what it was told for the moment, like `--resume`
+    # What it was told for the moment, like `--resume`.
+    passing = {*ResultSettings.elsewhere} - {"out", "label", "width", "format"}
     own = [field.name for field in dataclasses.fields(kind) if field.name not in passing]
     settings = _from_values(kind, path, {name: values[name] for name in own if values.get(name) is not None})
     changed = [

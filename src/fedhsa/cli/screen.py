@@ -51,6 +51,11 @@ class PlainTable:
         yield Text(Table(heads, self.rows, right=self.right).text(options.max_width))
 
 
+def plain_table(*columns: str, show_header: bool = True) -> PlainTable:
+    """A table without lines, with these heads; without any, it has none."""
+    return PlainTable(*columns if show_header else ())
+
+
 @contextlib.contextmanager
 def status_line(show: bool) -> Iterator[Callable[[str], None]]:
     """Gives a function that shows on stderr what is being computed; silent where stderr is not a terminal."""

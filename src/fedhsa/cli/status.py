@@ -9,7 +9,7 @@ from rich.console import Console
 from ..deploy import Store
 from ..deploy.journal import FILE, read
 from .errors import FailedRunError
-from .screen import PlainTable
+from .screen import plain_table
 
 RUNS = pathlib.Path("runs", "deploy")
 
@@ -20,7 +20,7 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
     if as_json:
         print(json.dumps(found, indent=2))
         return 0
-    table = PlainTable()
+    table = plain_table(show_header=False)
     for name, value in found.items():
         table.add_row(name.replace("_", " "), _words(value))
     console.print(table)
