@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -152,4 +151,5 @@ def test_the_result_can_be_saved_and_read(tmp_path):
     assert again.theta.tobytes() == result.theta.tobytes()
     assert again.settings["deploy"]["transport"] == "memory"
     assert again.records["bytes_up"][0, 1] > 3 * 4 * 8
-    assert jnp.isfinite(again.records["operator_norm"][0, 1])
+    assert np.isfinite(again.records["movement"][0, 1])
+    assert np.isnan(again.records["operator_norm"]).all()  # Local SA sends displacements, which are not operators

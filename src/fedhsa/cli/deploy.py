@@ -1,18 +1,22 @@
 """`fedhsa deploy`: the same run by messages, in one process, on Ray, or between real nodes on Flower."""
 
+import contextlib
+import json
 import pathlib
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from .. import deploy
-from ..deploy.events import PREFIX, sentence
+from .._extras import need
+from ..deploy.events import PREFIX
 from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
+from ..deploy.site import in_words, log_to
 from ..engine import Result
 from ..outputs import read_manifest
 from . import programs, status
@@ -29,6 +33,7 @@ from .errors import FailedRunError
 from .output import INTERRUPTED, writable
 from .parsing import parse, parse_flags
 from .screen import chart
+from .watching import Watch, watching
 
 
 def main(args: Sequence[str], console: Console) -> int:
@@ -54,13 +59,13 @@ def _memory(args: list[str], console: Console) -> int:
     settings = parse(MemorySettings, args)
     plan, folder = settings.plan(), settings.folder
     faults = deploy.Faults(settings.faults) if settings.faults else None
-    with programs.kept(settings.cache), writable(folder):
+    with programs.kept(settings.cache), writable(folder), _watching(settings, console) as watch, _logged(folder):
         server = deploy.in_memory(
             plan,
             folder,
             missing=settings.policy(),
             faults=faults,
-            watch=_event_printer(console),
+            watch=watch,
             config=settings.config_of_sites(),
         )
         result = carry_out(plan, server, settings.rounds, folder, settings.resume, _command(settings, args))
@@ -75,7 +80,9 @@ def _ray(args: list[str], console: Console) -> int:
     plan, folder = settings.plan(), settings.folder
     from ..deploy.ray import federate_on_ray
 
-    with programs.kept(settings.cache), writable(folder):
+    if settings.address == "local":
+        _rehearse(plan, settings)
+    with programs.kept(settings.cache), writable(folder), _watching(settings, console) as watch:
         result = federate_on_ray(
             plan,
             rounds=settings.rounds,
@@ -84,7 +91,7 @@ def _ray(args: list[str], console: Console) -> int:
             missing=settings.policy(),
             folder=folder,
             resume=settings.resume,
-            watch=_event_printer(console),
+            watch=watch,
             config=settings.config_of_sites(),
             command=_command(settings, args),
         )
@@ -93,9 +100,11 @@ def _ray(args: list[str], console: Console) -> int:
 
 def _demo(args: list[str], console: Console) -> int:
     settings = parse(DemoSettings, args)
+    need("Flower", "flwr", "flower")
     from ..deploy.flower.network import Network
 
     plan, folder = settings.plan(), settings.folder.absolute()
+    _rehearse(plan, settings)
     scratch = tempfile.TemporaryDirectory(prefix="fedhsa-app-")
     with programs.kept(settings.cache), writable(folder), scratch as home:
         app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
@@ -103,7 +112,8 @@ def _demo(args: list[str], console: Console) -> int:
         _print(console, f"Starting a SuperLink and {plan.num_agents} SuperNodes on this machine, {how} ...")
         with Network(plan.num_agents, insecure=settings.insecure, logs=folder / "logs") as network:
             console.print("All are online. Flower starts a process for every message: a round takes a while.")
-            code = network.run(app, on_line=_line_printer(console, settings.verbose))
+            with _watching(settings, console) as watch:
+                code = network.run(app, on_line=_line_printer(console, watch, settings.verbose))
     console.print("The SuperLink and the SuperNodes are stopped.")
     _print_privacy(console, settings)
     return _finish_flower(console, folder, code)
@@ -111,6 +121,7 @@ def _demo(args: list[str], console: Console) -> int:
 
 def _flower(args: list[str], console: Console) -> int:
     settings = parse(FlowerSettings, args)
+    need("Flower", "flwr", "flower")
     if settings.write is not None:
         app = _write(settings.write, settings, settings.folder, settings.state, args)
         _print(console, f"Flower app: {app}")
@@ -118,10 +129,11 @@ def _flower(args: list[str], console: Console) -> int:
         return 0
     from ..deploy.flower.network import run_on, simulate
 
-    on_line = _line_printer(console, settings.verbose)
-    with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home:
+    with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home, _watching(settings, console) as watch:
+        on_line = _line_printer(console, watch, settings.verbose)
         if settings.simulate:
             folder = settings.folder.absolute()
+            _rehearse(settings.plan(), settings)
             with programs.kept(settings.cache), writable(folder):
                 app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
                 code = simulate(app, settings.plan().num_agents, on_line=on_line)
@@ -165,7 +177,34 @@ def _write(
         missing=settings.policy(),
         resume=settings.resume,
         command=_command(settings, args),
+        events="words" if getattr(settings, "write", None) is not None else "json",
     )
+
+
+def _rehearse(plan: deploy.Plan, settings: AbstractDeploySettings) -> None:
+    """Builds an agent in this process, before others are started that would fail to: that takes them a minute."""
+    if plan.agent is None:
+        return
+    try:
+        plan.rehearse(settings.config_of_sites())
+    except Exception as error:
+        raise FailedRunError(f"Agent 0 could not be built: {in_words(error)}") from error
+
+
+@contextlib.contextmanager
+def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Watch]:
+    with watching(console, settings.metrics, settings.progress) as watch:
+        yield watch
+
+
+@contextlib.contextmanager
+def _logged(folder: pathlib.Path) -> Iterator[None]:
+    """Writes what sites in this process say to a file, tracebacks among it."""
+    end = log_to(folder / "logs" / "sites.log")
+    try:
+        yield
+    finally:
+        end()
 
 
 def _print(console: Console, text: str) -> None:
@@ -177,20 +216,20 @@ def _command(settings: AbstractDeploySettings, args: Sequence[str]) -> str:
     return shlex.join(["fedhsa", *settings.command.split(), *args])
 
 
-def _event_printer(console: Console) -> Callable[[dict[str, Any]], None]:
-    def show(event: dict[str, Any]) -> None:
-        if words := sentence(event):
-            _print(console, words)
-
-    return show
-
-
-def _line_printer(console: Console, verbose: bool) -> Callable[[str], None]:
-    """Prints the lines of our server, or with `verbose` all that Flower writes."""
+def _line_printer(console: Console, watch: Watch, verbose: bool) -> Callable[[str], None]:
+    """Takes the lines of our server: events are watched, words printed; with `verbose` all that Flower writes."""
 
     def show(line: str) -> None:
         if line.startswith(PREFIX):
-            _print(console, line.removeprefix(PREFIX))
+            words = line.removeprefix(PREFIX)
+            try:
+                event = json.loads(words) if words.startswith("{") else None
+            except ValueError:  # a line that was cut off on its way
+                event = None
+            if event is None:
+                _print(console, words)
+            else:
+                watch(event)
         elif verbose:
             _print(console, line)
 
@@ -210,9 +249,11 @@ def _print_curve(console: Console, folder: pathlib.Path) -> None:
     """Prints the curve of the run in this folder, if there is one, and where its figure is."""
     if (curves := folder / "curves.npz").exists():
         with np.load(curves) as arrays:
-            name = next(name for name in arrays.files if name.endswith(("/error", "/operator_norm")))
+            name = next(iter(arrays.files))  # what the run is judged by comes first
             console.print(chart(arrays[name][0], name.rpartition("/")[2].replace("_", " ")))
         _print(console, f"Figure: {folder / 'curves.png'}")
+        if (figure := folder / "metrics.png").exists():
+            _print(console, f"What each site measured: {figure}, {figure.with_suffix('.csv')}")
 
 
 def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:

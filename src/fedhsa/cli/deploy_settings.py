@@ -1,6 +1,7 @@
 """The settings of `fedhsa deploy` and of each of its commands."""
 
 import dataclasses
+import functools
 import pathlib
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,14 +53,20 @@ class AbstractDeploySettings(AbstractSettings):
     noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
     """Add Gaussian noise to every reply, with this many times twice the clip as its standard deviation."""
     epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
-    """With noise: stop answering before more privacy than this is spent."""
+    """Stop answering before more privacy than this is spent; without `--noise`, with as much as all rounds need."""
     delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
+    release_metrics: bool = False
+    """With noise: send what sites measure on their data all the same; it has no noise, and epsilon leaves it out."""
+    metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
+    """Write how the run stands to a file after every round, or serve it, in the format that Prometheus reads."""
     resume: bool = False
     """Continue from the checkpoint in the output folder."""
 
     def _check_own(self) -> None:
+        from ..deploy.missing import ACTIONS
         from ..deploy.privacy import SETTINGS, Privacy
+        from ..deploy.prometheus import Target
 
         _check.count("rounds", self.rounds)
         check_name("dtype", self.dtype, DTYPES)
@@ -68,6 +75,14 @@ class AbstractDeploySettings(AbstractSettings):
         for name in SETTINGS:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name))
+                _check.number(name, getattr(self, name), above=0.0)
+        check_name("missing", self.missing, ACTIONS)
+        if self.data and self.agent is None:
+            raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
+        if self.release_metrics and not any(getattr(self, name) for name in SETTINGS):
+            raise UsageError("`release_metrics` goes with `--noise` or `--epsilon`: otherwise metrics are sent anyway.")
+        if self.metrics:
+            Target.parse(self.metrics)
         if self.at_least != 1 and self.missing != "skip":
             raise UsageError("`at_least` goes with `--missing skip`: otherwise every round needs all agents.")
         Privacy.from_config(self.config_of_sites())
@@ -82,9 +97,23 @@ class AbstractDeploySettings(AbstractSettings):
         """The settings that sites get besides the plan, unless they have their own."""
         from ..deploy.privacy import SETTINGS
 
-        noise = {name: getattr(self, name) for name in SETTINGS}
+        noise = {name: getattr(self, name) for name in SETTINGS} | self._calibrated
+        if self.release_metrics:
+            noise["release_metrics"] = "true"
         data = str(pathlib.Path(self.data).absolute()) if self.data and self._is_here(self.data) else self.data
         return {"data": data, **{name: value for name, value in noise.items() if value is not None}}
+
+    @functools.cached_property
+    def _calibrated(self) -> dict[str, float]:
+        """The noise that `--epsilon` alone asks for, with a tenth to spare for rounds that are begun again."""
+        if self.epsilon is None or self.noise is not None:
+            return {}
+        from ..deploy.privacy import Privacy
+
+        given = {name: value for name in ("clip", "delta") if (value := getattr(self, name)) is not None}
+        replies = self.rounds * len(self.plan().method.exchanges)
+        found = Privacy.calibrated(self.epsilon, -(-11 * replies // 10), **given)
+        return {"clip": found.clip, "noise": found.noise, "epsilon": found.epsilon or 0.0}
 
     def _is_here(self, data: str) -> bool:
         """Whether data are a file of this machine, which other processes then get with its absolute path."""

@@ -14,16 +14,21 @@ WIDTH, ROWS = 48, 12
 
 
 def chart(values: np.ndarray, label: str) -> str:
-    """Bars on a logarithmic scale, for at most a dozen rounds spread over the run."""
+    """Bars for at most a dozen rounds spread over the run: from zero, or logarithmic for values far apart."""
+    from ..plots._sites import spans
+
     rounds = np.unique(np.linspace(0, len(values) - 1, min(len(values), ROWS)).round().astype(int))
     shown = [(int(t), float(values[t])) for t in rounds if np.isfinite(values[t])]
-    logs = np.log10([max(value, 1e-300) for _, value in shown])
-    low, high = (logs.min(), logs.max()) if len(logs) else (0.0, 0.0)
-    scale = (WIDTH - 1) / (high - low) if high > low else 0.0
+    heights, logarithmic = np.array([value for _, value in shown]), spans(np.array([value for _, value in shown]))
+    if logarithmic:
+        heights = np.log10(heights)
+    base = heights.min() if logarithmic else min(0.0, heights.min(initial=0.0))
+    scale = (WIDTH - 1) / (heights.max() - base) if len(heights) and heights.max() > base else 0.0
     digits = len(str(len(values) - 1))
-    lines = [f"{'round':>{max(digits, 5)}}  {label}, logarithmic"]
-    for (t, value), log in zip(shown, logs, strict=True):
-        lines.append(f"{t:>{max(digits, 5)}}  {value:8.2e} {'█' * (1 + round((log - low) * scale))}")
+    lines = [f"{'round':>{max(digits, 5)}}  {label}{', logarithmic' * logarithmic}"]
+    for (t, value), height in zip(shown, heights, strict=True):
+        written = f"{value:8.2e}" if logarithmic else f"{value:8.4g}"
+        lines.append(f"{t:>{max(digits, 5)}}  {written} {'█' * (1 + round((height - base) * scale))}")
     return "\n".join(lines)
 
 

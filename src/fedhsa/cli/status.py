@@ -5,8 +5,10 @@ import pathlib
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from ..deploy import Store
+from ..deploy.events import number
 from ..deploy.journal import FILE, read
 from .errors import FailedRunError
 from .screen import plain_table
@@ -22,9 +24,22 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
         return 0
     table = plain_table(show_header=False)
     for name, value in found.items():
-        table.add_row(name.replace("_", " "), _words(value))
+        if name != "measured":
+            table.add_row(name.replace("_", " "), _words(value))
     console.print(table)
+    if measured := found["measured"]:
+        console.print(f"\nMeasured by the sites after round {measured['round']}:")
+        console.print(_measured(measured))
     return 0
+
+
+def _measured(measured: dict[str, Any]) -> Table:
+    metrics = measured["metrics"]
+    table = plain_table("agent", "weight", *metrics)
+    for agent, weight in enumerate(measured["weights"]):
+        table.add_row(str(agent), number(weight), *(number(found["agents"][agent]) for found in metrics.values()))
+    table.add_row("average", "", *(number(found["mean"]) for found in metrics.values()))
+    return table
 
 
 def summarise(folder: pathlib.Path) -> dict[str, Any]:
@@ -33,10 +48,19 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         events = list(read(folder))
     except FileNotFoundError:
         raise FailedRunError(f"There is no run in {str(folder)!r}: it has no {FILE}.") from None
+    try:
+        return _summary(folder, events)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FailedRunError(
+            f"The log {str(folder / FILE)!r} is damaged: an entry lacks what every run writes ({error})."
+        ) from error
+
+
+def _summary(folder: pathlib.Path, events: list[dict[str, Any]]) -> dict[str, Any]:
     begun = [event for event in events if event["event"] in ("started", "resumed")]
     rounds = [event for event in events if event["event"] == "round"]
     if not begun:
-        raise FailedRunError(f"The log in {str(folder)!r} has no entry that a run began.")
+        raise FailedRunError(f"The log {str(folder / FILE)!r} has no entry that a run began: it is damaged or not one.")
     last, latest = rounds[-1] if rounds else begun[-1], events[-1]
     running = Store(folder / "server.state").busy
     ended = latest["event"] if latest["event"] in ("finished", "failed", "interrupted", "diverged") else "killed"
@@ -53,6 +77,8 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         "rounds": begun[-1]["rounds"],
         "error": last.get("error"),
         "operator_norm": last.get("operator_norm"),
+        "movement": last.get("movement"),
+        "measured": next((found for event in reversed(events) if (found := _found(event))), None),
         "agents": last["agents"] if rounds else 0,
         "absent": last.get("absent", []),
         "seconds_per_round": sum(recent) / len(recent) if recent else None,
@@ -64,6 +90,12 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         "started": begun[0]["time"],
         "last_event": latest["time"],
     }
+
+
+def _found(event: dict[str, Any]) -> dict[str, Any] | None:
+    """What sites have measured, if the event tells."""
+    found = event if event["event"] == "measured" else event.get("measured")
+    return None if found is None else {name: found[name] for name in ("round", "metrics", "weights")}
 
 
 def _latest() -> pathlib.Path:

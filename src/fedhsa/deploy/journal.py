@@ -41,8 +41,10 @@ class Journal:
 
 
 def read(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
-    """The events of a run; lines that a killed process left unfinished are left out."""
+    """The events of a run; lines that are no events, as a killed process leaves them unfinished, are left out."""
     with open(folder / FILE, "rb") as file:
         for line in file:
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
+            with contextlib.suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                    yield event

@@ -5,16 +5,21 @@ import datetime
 import pathlib
 import time
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from .. import outputs
+from .. import _files, outputs, plots
 from .._version import versions
 from ..algorithms import Cost
 from ..engine import Result
 from .plan import Plan
 from .progress import Record
 from .server import FederationError, Server
+
+METRICS = "metrics.csv"
+"""What sites measured, by round and agent; beside it the figure, metrics.png and metrics.pdf."""
 
 
 def carry_out(
@@ -26,7 +31,7 @@ def carry_out(
         resume = False
     if not resume and server.store is not None:
         with server.store.alone(wait=False):  # not while another server writes them
-            for name in outputs.FILES:
+            for name in (*outputs.FILES, METRICS, "metrics.png", "metrics.pdf"):
                 (folder / name).unlink(missing_ok=True)
     began = datetime.datetime.now(datetime.UTC)
     try:
@@ -35,15 +40,41 @@ def carry_out(
         if not server.progress.round:
             raise  # there is nothing to write
         seconds = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
-        _write(plan, folder, result(server, plan.cost, seconds, complete=False), began, command)
+        _write(plan, server, folder, result(server, plan.cost, seconds, complete=False), began, command)
         raise
-    _write(plan, folder, found, began, command)
+    _write(plan, server, folder, found, began, command)
     return found
 
 
-def _write(plan: Plan, folder: pathlib.Path, found: Result, began: datetime.datetime, command: str) -> None:
+def _write(
+    plan: Plan, server: Server, folder: pathlib.Path, found: Result, began: datetime.datetime, command: str
+) -> None:
     manifest = outputs.manifest_head(command, found.complete, began, plan.key, dataclasses.asdict(plan))
+    if names := found.settings["measured"]:
+        weights = server.measurements.weights
+        _files.write_csv(folder / METRICS, ("round", "agent", "weight", *names), _rows(found, names, weights))
+        plots.save(plots.sites(found, title=plan.title), folder / "metrics")
+        manifest["metrics"] = _final(found, names, weights)
     outputs.write(folder, {plan.algorithm: found}, manifest, title=plan.title)
+
+
+def _rows(found: Result, names: list[str], weights: np.ndarray) -> Iterator[tuple]:
+    """A row for every round and agent that measured anything, and one for their weighted average."""
+    means = np.stack([found.records[name][0] for name in names], axis=-1)
+    each = np.stack([found.records[f"{name}_by_agent"][0] for name in names], axis=-1)
+    for round, mean, of_agents in zip(found.rounds.tolist(), means, each, strict=True):
+        if np.isfinite(mean).any():
+            yield (round, "average", float(weights.sum()), *mean.tolist())
+            yield from ((round, i, float(weights[i]), *row.tolist()) for i, row in enumerate(of_agents))
+
+
+def _final(found: Result, names: list[str], weights: np.ndarray) -> dict[str, Any]:
+    """What was measured last, for the manifest."""
+    known = np.flatnonzero(np.isfinite(found.records[names[0]][0]))
+    last = int(known[-1]) if len(known) else 0
+    each = {name: found.records[f"{name}_by_agent"][0, last] for name in names}
+    metrics = {name: {"mean": found.records[name][0, last], "agents": values} for name, values in each.items()}
+    return {"round": int(found.rounds[last]), "metrics": metrics, "weights": weights}
 
 
 def conduct(server: Server, rounds: int, cost: Cost, resume: bool = False) -> Result:

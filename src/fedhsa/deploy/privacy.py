@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 import scipy
 
 from .. import _check
+from .._extras import install
 from .._random import Stream
 from ..algorithms import AbstractAlgorithm, Effect
 from ..algorithms.demands import objections
@@ -71,9 +73,39 @@ class Privacy:
         given = {name: float(value) for name, value in found.items() if value not in (None, "")}
         if not given:
             return None
+        if "noise" not in given and "epsilon" in given:
+            raise ValueError(
+                "`epsilon` needs `noise` on a node, which does not know how many replies it will send. `fedhsa deploy "
+                "--epsilon` works the noise out."
+            )
         if not {"clip", "noise"} <= given.keys():
             raise ValueError(f"`clip` and `noise` go together, got {', '.join(given)} alone.")
         return cls(**given)
+
+    @classmethod
+    def calibrated(cls, epsilon: float, releases: int, *, clip: float = 1.0, delta: float = 1e-5) -> "Privacy":
+        r"""The least noise with which so many replies of an agent cost no more than $\varepsilon$.
+
+        **Arguments:**
+
+        - `epsilon`, `clip`, `delta`: as above.
+        - `releases`: how many replies, in all rounds and exchanges.
+
+        !!! example
+            >>> privacy = Privacy.calibrated(epsilon=2.0, releases=40)
+            >>> round(privacy.noise, 1), round(privacy.spent(40), 3)
+            (12.6, 2.0)
+        """
+        _check.number("epsilon", epsilon, above=0.0)
+        _check.number("delta", delta, above=0.0, most=0.1)
+        _check.count("releases", releases)
+        sigma = _accounting().get_sigma_gaussian(epsilon, delta)
+        noise = float(sigma) * math.sqrt(releases) * (1 + 1e-9)  # rounding must not cost the last reply
+        if noise < LEAST_NOISE:
+            raise ValueError(
+                f"`epsilon` is {epsilon:g}, for which {noise:.2g} of noise would do: that protects nothing."
+            )
+        return cls(clip, noise, epsilon, delta)
 
     def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:
         """Raises if the method needs its replies as they are, or if column of a reply would have no noise."""
@@ -161,13 +193,16 @@ def epsilon(sent: Mapping[float, int], delta: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(total: float, delta: float) -> float:
+    return float(_accounting().get_epsilon_gaussian(total**-0.5, delta))
+
+
+def _accounting() -> Any:
     try:
-        from dp_accounting import get_epsilon_gaussian
+        return importlib.import_module("dp_accounting")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "Accounting for privacy needs dp-accounting. Install it with `pip install 'fedhsa[privacy]'`."
+            f"Accounting for privacy needs dp-accounting. Install it with {install('privacy')}."
         ) from error
-    return float(get_epsilon_gaussian(total**-0.5, delta))
 
 
 def _secret_normals(shape: tuple[int, ...]) -> np.ndarray:

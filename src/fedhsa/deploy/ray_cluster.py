@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .._extras import install
+
 PATIENCE = 5.0
 """Seconds in which the head of a cluster answers."""
 LONGEST_FOLDER = 40
@@ -27,7 +29,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("Ray is not installed: pip install 'fedhsa[ray]'.") from error
+        raise ModuleNotFoundError(f"Ray is not installed. Install it with {install('ray')}.") from error
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from ._compare import tuning as tuning
 from ._curves import Curve as Curve
 from ._curves import curves as curves
 from ._maps import value_map as value_map
+from ._sites import sites as sites
 from ._style import COLOURS as COLOURS
 from ._style import FORMATS as FORMATS
 from ._style import POINTS as POINTS

@@ -23,7 +23,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 RECORD, ENTRY = "fedhsa", "message"
-SETTINGS, PRIVACY = ("plan", "state", "data"), ("clip", "noise", "epsilon", "delta")
+SETTINGS, PRIVACY = ("plan", "state", "data"), ("clip", "noise", "epsilon", "delta", "release_metrics")
 """Settings of the run that a node needs; a node's own settings win."""
 STATE = "~/.fedhsa/sites"
 PATIENCE, GLANCE = 600.0, 5.0
@@ -43,7 +43,7 @@ def answer(message: Message, context: Context) -> Message:
 
 def own_settings(run: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     """The run's settings under the node's; a node with its own privacy takes neither that nor `state` from the run."""
-    given = {name: run[name] for name in SETTINGS + PRIVACY}
+    given = {name: run[name] for name in SETTINGS + PRIVACY if name in run}
     if any(name in node for name in PRIVACY):
         given = {name: value for name, value in given.items() if name not in PRIVACY} | {"state": STATE}
     return {**given, **node}

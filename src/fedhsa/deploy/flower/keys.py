@@ -11,9 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedhsa import _check, _files
+from fedhsa._extras import need
+
+from ..address import check_host, check_port
 
 # The SuperLink's own helper process reaches it over loopback, whatever name the nodes use.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+LONGEST = 36525
+"""Days that certificates may be valid."""
 
 
 def make_keys(
@@ -46,7 +53,13 @@ def make_keys(
     - `port`: the server's port, for `COMMANDS.txt`.
     """
     nodes, days, port = _check.count("nodes", nodes), _check.count("days", days), _check.count("port", port)
+    check_port("port", port)
+    if days > LONGEST:
+        raise ValueError(f"`days` must be at most {LONGEST}, a hundred years, got {days}.")
     hosts = [hosts] if isinstance(hosts, str) else list(hosts)
+    for host in hosts:
+        check_host("host", host)
+    need("cryptography, which makes keys,", "cryptography", "flower")
     if not hosts:
         raise ValueError('`hosts` must not be empty. Name the server as the nodes see it, e.g. `hosts=["192.0.2.7"]`.')
     names = [_alternative_name(host) for host in dict.fromkeys([*hosts, *_LOOPBACK])]

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedhsa import _files
+from fedhsa._extras import install
 
 Value = str | int | float | bool
 """What a setting of a Flower app or node can be."""
@@ -86,7 +87,7 @@ class Processes:
         path = os.pathsep.join([self._scripts, os.environ.get("PATH", os.defpath)])
         if shutil.which("flower-superlink", path=path) is None:
             raise ModuleNotFoundError(
-                f"Flower is not installed for {sys.executable}. Install it with `pip install 'fedhsa[flower]'`."
+                f"Flower is not installed for {sys.executable}. Install it with {install('flower')}."
             )
         # Flower starts its own helpers by name, so they must be found even when no environment is activated.
         self._environment = dict(os.environ) | dict(environment or {}) | {"PATH": path}

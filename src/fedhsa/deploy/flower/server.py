@@ -1,12 +1,13 @@
 """What the server's Flower app does: all rounds of any plan, and the files of a run."""
 
+import json
 import pathlib
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..events import sentence
+from ..events import Teller
 from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan
@@ -25,13 +26,13 @@ def main(grid: Grid, context: Context) -> None:
     sites = [[number] for number in range(plan.num_agents)]
     missing = Missing(str(config["missing"]), float(config["patience"]) or None, int(config["at-least"]))
     transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id), {i: i for i in range(len(sites))})
+    watch = Teller(print_for_user) if config.get("events") != "json" else print_event
     server = Server(
-        plan.task, transport, sites, missing=missing, folder=folder, theta_star=plan.theta_star, watch=print_event
+        plan.task, transport, sites, missing=missing, folder=folder, theta_star=plan.theta_star, watch=watch
     )
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
 
 
 def print_event(event: dict[str, Any]) -> None:
-    """Prints an event for the user."""
-    if words := sentence(event):
-        print_for_user(words)
+    """Prints an event for the program that watches."""
+    print_for_user(json.dumps(event))

@@ -52,7 +52,8 @@ clientapp = "federation.client:app"
 # node's machine. data: what agents are built from, {number} standing for the agent's. clip, noise, epsilon, delta:
 # noise on what leaves a node, "" for none. Of these, a node's own setting wins.
 # missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
-# at-least: with skip, how many agents a round needs.
+# at-least: with skip, how many agents a round needs. release_metrics: with noise, "true" sends what nodes measure all
+# the same. events: words for people, or json for the program that watches.
 [tool.flwr.app.config]
 """
 
@@ -68,6 +69,7 @@ def write_app(
     missing: Missing | None = None,
     resume: bool = False,
     command: str = "",
+    events: str = "words",
 ) -> pathlib.Path:
     """Writes the app and gives its folder.
 
@@ -81,6 +83,7 @@ def write_app(
     - `plan`: what to run.
     - `rounds`, `missing`, `resume`: of the run; `flwr run --run-config` can replace them.
     - `out`: the folder for results, on the server's machine.
+    - `events`: how the server prints what happens: `"words"`, or `"json"` for a program that watches.
     - `state`: the folder for the agents' states, on each node's machine.
     - `config`: settings for nodes that do not have their own: `data` for a user's function (`{number}`
       stands for the agent's number), `clip`, `noise`, `epsilon` and `delta` for `Privacy`.
@@ -109,12 +112,13 @@ def write_app(
         "resume": resume,
         "out": os.fspath(out),
         "state": os.fspath(state),
-        **dict.fromkeys(("data", *SETTINGS), ""),
+        **dict.fromkeys(("data", *SETTINGS, "release_metrics"), ""),
         **{name: value if name == "data" else str(value) for name, value in (config or {}).items()},
         "missing": missing.action,
         "patience": missing.seconds,
         "at-least": missing.at_least,
         "command": command,
+        "events": events,
     }
     package.mkdir(parents=True, exist_ok=True)
     for before in package.glob(f"{OWN}_*.py"):

@@ -1,0 +1,135 @@
+"""What a run by messages shows while it goes on: a table of its sites on a terminal, a few lines elsewhere."""
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+
+from ..deploy import prometheus
+from ..deploy.events import Teller, measured_words, number, sentence
+from .screen import plain_table
+
+Watch = Callable[[dict[str, Any]], None]
+ROWS = 20
+"""How many sites the table has room for; those that are missing come first."""
+
+
+@contextlib.contextmanager
+def watching(console: Console, metrics: str = "", table: bool = True) -> Iterator[Watch]:
+    """Gives a function to call with every event of a run.
+
+    **Arguments:**
+
+    - `console`: where to show it.
+    - `metrics`: where to put it for Prometheus too, as `prometheus.Target` reads it; empty for nowhere.
+    - `table`: whether a terminal gets a table.
+    """
+    with contextlib.ExitStack() as stack:
+        shown: Watch
+        if table and console.is_terminal:
+            board = Board(console)
+            live = Live(get_renderable=board.render, console=console, refresh_per_second=4)
+            stack.callback(_stop, live)
+            shown = _Starting(live, board)
+        else:
+            shown = Teller(lambda words: console.print(words, soft_wrap=True))
+        exporter = stack.enter_context(prometheus.exported(prometheus.Target.parse(metrics))) if metrics else None
+
+        def watch(event: dict[str, Any]) -> None:
+            shown(event)
+            if exporter is not None:
+                exporter(event)
+
+        yield watch
+
+
+def _stop(live: Live) -> None:
+    if live.is_started:
+        live.refresh()
+        live.stop()
+
+
+class _Starting:
+    """Starts the table with the first event: what is printed before has the screen to itself."""
+
+    def __init__(self, live: Live, board: "Board"):
+        self._live, self._board = live, board
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        if not self._live.is_started:
+            self._live.start()
+        self._board(event)
+
+
+class Board:
+    """The sites of a run as a table: what they are at, what they measured, and when they were last heard of."""
+
+    def __init__(self, console: Console):
+        self._console, self._said = console, set[str]()
+        self._head, self._rounds, self._agents = "", 0, 0
+        self._state: dict[int, str] = {}
+        self._seen: dict[int, float] = {}
+        self._measured: dict[str, Any] = {}
+        self._ended = False
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Takes an event of the journal."""
+        match event["event"]:
+            case "started" | "resumed":
+                self._agents, self._rounds = event["agents"], event["rounds"]
+                self._state = dict.fromkeys(range(self._agents), "waiting")
+                self._head = sentence(event) or ""
+            case "round":
+                absent = set(event["absent"])
+                for agent in range(self._agents):
+                    if agent not in absent:
+                        self._state[agent], self._seen[agent] = "answers", time.monotonic()
+                    elif self._state[agent] in ("answers", "waiting"):
+                        self._state[agent] = "left out"
+                self._measured = event.get("measured", self._measured)
+                self._head = sentence(event) or ""
+            case "missing":
+                why = event["why"]
+                for agent in event["agents"]:
+                    self._state[agent] = "missing" + (f": {next(iter(why.values()))}" if why else "")
+            case "measured":
+                self._measured = event
+                self._head = f"Measured after round {event['round']}: {measured_words(event)}"
+            case "finished" | "diverged" | "interrupted" | "failed":
+                self._ended = True
+                self._say(event)
+            case _:
+                self._say(event)
+
+    def _say(self, event: dict[str, Any]) -> None:
+        """Prints a sentence above the table, each but once."""
+        words = sentence(event)
+        if words and words not in self._said:
+            self._said.add(words)
+            self._console.print(words, soft_wrap=True)
+
+    def render(self) -> Group:
+        """The table as it stands."""
+        metrics = self._measured.get("metrics", {})
+        table = plain_table("agent", "state", *(name.replace("_", " ") for name in metrics), "last seen")
+        order = sorted(self._state, key=lambda agent: (self._state[agent] == "answers", agent))
+        for agent in sorted(order[:ROWS]):
+            each = (number(found["agents"][agent]) for found in metrics.values())
+            table.add_row(str(agent), self._state[agent], *each, self._last_seen(agent))
+        if metrics:
+            table.add_row("average", "", *(number(found["mean"]) for found in metrics.values()), "")
+        if len(order) > ROWS:
+            table.add_row("...", f"{len(order) - ROWS} more")
+        return Group(self._head, table) if self._state else Group(self._head)
+
+    def _last_seen(self, agent: int) -> str:
+        if agent not in self._seen:
+            return "never"
+        if self._ended:
+            return ""
+        seconds = int(time.monotonic() - self._seen[agent])
+        return "now" if seconds < 1 else f"{datetime.timedelta(seconds=seconds)} ago"

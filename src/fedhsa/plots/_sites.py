@@ -1,0 +1,98 @@
+"""A figure of what the sites of a federation have measured: a curve for each, their average, and references."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine import Result
+from ._style import COLOURS, FALLBACK, STYLE, thinned
+
+if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SPAN = 5.0
+"""Values that span less than this factor are drawn on a linear axis from zero, where flat noise looks flat."""
+MOST = 12
+"""With more sites than this, the legend does not name them, and their references are left out."""
+_REFERENCES = ((0, (4, 2)), (0, (1, 1.5)), (0, (4, 1, 1, 1)))
+
+
+def sites(result: Result, metric: str | None = None, *, title: str | None = None) -> "Figure":
+    """What each site measured against rounds, the average in black, and the references of each, dashed.
+
+    **Arguments:**
+
+    - `result`: of a run by messages whose sites measure something.
+    - `metric`: which of the numbers. Default: the first, by which the run is judged.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
+        >>> measures = [lambda theta: {"size": abs(theta).sum()}] * 2
+        >>> result = fedhsa.deploy.federate(problem, fedhsa.FedHSA(0.05, 5), rounds=3, measures=measures)
+        >>> len(sites(result).axes[0].lines)
+        3
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    measured = list(result.settings.get("measured", ()))
+    if not measured:
+        raise ValueError("`result` has nothing that sites measured: build their agents with `deploy.Measured`.")
+    name = measured[0] if metric is None else metric
+    if name not in measured:
+        raise ValueError(f"`metric` must be one of {', '.join(measured)}, got {name!r}.")
+    each, mean = result.records[f"{name}_by_agent"][0], result.records[name][0]
+    beside = [other for other in measured if other.startswith(f"{name}_")] if each.shape[1] <= MOST else []
+    kept = thinned(len(result.rounds))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.0, 2.9), layout="constrained")
+        ax = figure.add_subplot()
+        labels = [f"agent {number}" for number in range(each.shape[1])]
+        palette = [colour for colour in dict.fromkeys((*COLOURS.values(), *FALLBACK)) if colour != "#000000"]
+        for number, label in enumerate(labels):
+            colour = palette[number % len(palette)]  # black is the average's
+            shown = label if len(labels) <= MOST else None
+            line = {"color": colour, "linewidth": 1.0 if shown else 0.6, "alpha": 1.0 if shown else 0.5}
+            ax.plot(result.rounds[kept], each[kept, number], label=shown, **line)
+            for dashes, other in zip(_REFERENCES, beside, strict=False):
+                level = _last(result.records[f"{other}_by_agent"][0][:, number])
+                ax.axhline(level, color=colour, linestyle=dashes, linewidth=0.8)
+        ax.plot(result.rounds[kept], mean[kept], color="black", linewidth=1.8, label="average, weighted")
+        for dashes, other in zip(_REFERENCES, beside, strict=False):
+            ax.plot([], [], color="0.4", linestyle=dashes, linewidth=0.8, label=other.removeprefix(f"{name}_"))
+        fair_axis(ax, each)
+        ax.set_xlim(0, max(1, int(result.rounds[-1])))
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.set_xlabel(r"round $t$")
+        ax.set_ylabel(name.replace("_", " "))
+        ax.grid(axis="y", color="0.9", linewidth=0.5)
+        figure.legend(loc="outside right upper", frameon=False, title=None)
+        if title:
+            ax.set_title(title, fontsize=9)
+    return figure
+
+
+def spans(values: np.ndarray) -> bool:
+    """Whether values are positive and differ by such a factor that only a logarithmic axis shows them all."""
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and bool(finite.min() > 0 and finite.max() > SPAN * finite.min())
+
+
+def fair_axis(ax: "Axes", values: np.ndarray) -> None:
+    """A logarithmic axis for values that span a large factor, else a linear one that begins at zero if it can."""
+    if spans(values):
+        ax.set_yscale("log")
+        return
+    finite = values[np.isfinite(values)]
+    if len(finite) and finite.min() >= 0:
+        ax.set_ylim(bottom=0.0, top=1.1 * ax.get_ylim()[1] if finite.max() > 0 else 1.0)
+    elif len(finite):
+        room = max(0.1 * np.ptp(finite), 0.2 * np.abs(finite).max())
+        ax.set_ylim(float(finite.min() - room), float(finite.max() + room))
+
+
+def _last(values: np.ndarray) -> float:
+    """The last number that is known."""
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else float("nan")
