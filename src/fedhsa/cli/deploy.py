@@ -191,8 +191,20 @@ def _rehearse(plan: deploy.Plan, settings: AbstractDeploySettings) -> None:
         raise FailedRunError(f"Agent 0 could not be built: {in_words(error)}") from error
 
 
+def _announce_noise(settings: AbstractDeploySettings, console: Console) -> None:
+    """Says how much noise `--epsilon` alone amounts to."""
+    if settings.epsilon is not None and settings.noise is None:
+        found = settings.config_of_sites()
+        _print(
+            console,
+            f"Privacy: epsilon {settings.epsilon:g} takes noise {found['noise']:.3g} at clip {found['clip']:g}: a "
+            f"standard deviation of {2 * found['noise'] * found['clip']:.3g} in every number of a reply.",
+        )
+
+
 @contextlib.contextmanager
 def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Watch]:
+    _announce_noise(settings, console)
     with watching(console, settings.metrics, settings.progress) as watch:
         yield watch
 

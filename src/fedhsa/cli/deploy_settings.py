@@ -282,6 +282,8 @@ below the folder in which the SuperLink was started, unless it is absolute.
         return self.simulate and super()._is_here(data)
 
     def check_complete(self) -> None:
+        from ..deploy.address import check_host, check_port
+
         super().check_complete()
         ways = [self.write is not None, self.simulate, self.superlink is not None]
         if sum(ways) != 1:
@@ -295,6 +297,12 @@ below the folder in which the SuperLink was started, unless it is absolute.
         for name in [name for name, given in idle.items() if given]:
             way = "--write" if self.write is not None else "--simulate"
             raise UsageError(f"`{name}` does nothing with `{way}`: leave it out.")
+        if self.superlink is not None:
+            host, colon, port = self.superlink.rpartition(":")
+            if not (host and colon and port.isdecimal()):
+                raise UsageError(f"`superlink` must be HOST:PORT, like 192.0.2.7:8000, got {self.superlink!r}.")
+            check_port("superlink", int(port))
+            check_host("superlink", host)
         if self.superlink is not None and self.insecure == (self.root_certificates is not None):
             raise UsageError(
                 "`superlink` needs `--root-certificates ca.crt`, or `--insecure` to go without encryption; not both."
