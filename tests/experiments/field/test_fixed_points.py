@@ -34,7 +34,7 @@ def made() -> Outcome:
 
 
 def failing(outcome: Outcome) -> set[str]:
-    return {check.name.split(": ")[1] for check in STUDY.checks(outcome) if check.verdict == "fail"}
+    return {check.name.split(": ")[1] for check in STUDY.checks(outcome) if check.verdict != "pass"}
 
 
 def test_what_the_source_says_passes():
@@ -97,4 +97,4 @@ def test_the_bound_holds_for_one_parameter():
 
 @pytest.mark.slow
 def test_the_source_is_reproduced():
-    assert not [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]
+    assert not [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict != "pass"]

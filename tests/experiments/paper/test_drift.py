@@ -99,7 +99,7 @@ def test_slope_2_and_a_small_constant_pass():
 )
 def test_other_slopes_and_larger_constants_fail(changed, failing):
     found = verdicts(made(**changed))
-    assert {name for name, verdict in found.items() if verdict == "fail"} == {n for n in found if n.endswith(failing)}
+    assert {name for name, verdict in found.items() if verdict != "pass"} == {n for n in found if n.endswith(failing)}
 
 
 def test_one_start_off_is_enough_to_fail():
@@ -120,5 +120,5 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
 
 @pytest.mark.slow
 def test_the_lemma_holds():
-    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]
+    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict != "pass"]
     assert not failed

@@ -78,7 +78,7 @@ def test_a_limit_that_is_off_by_a_millionth_fails(outcome):
     rows[0]["off_paper"] = 1e-6
     rows[-1]["off"] = 1e-6
     doctored = Outcome(outcome.arrays, outcome.facts | {"rows": rows})
-    failed = [check.name for check in TINY.checks(doctored) if check.verdict == "fail"]
+    failed = [check.name for check in TINY.checks(doctored) if check.verdict != "pass"]
     assert failed == ["proposition: quadratic, H = 2", "proposition: quadratic, any H"]
 
 

@@ -53,7 +53,7 @@ def made(
 
 
 def failing(outcome: Outcome) -> set[str]:
-    return {check.name.removeprefix("saturation: ") for check in STUDY.checks(outcome) if check.verdict == "fail"}
+    return {check.name.removeprefix("saturation: ") for check in STUDY.checks(outcome) if check.verdict != "pass"}
 
 
 def test_a_squared_bias_is_found_without_bias_and_its_interval_covers():
@@ -139,5 +139,5 @@ def test_a_run_gives_what_is_kept_on_disk():
 
 @pytest.mark.slow
 def test_the_speed_up_ends_as_predicted():
-    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict == "fail"]
+    failed = [check for check in STUDY.checks(STUDY.run(Runner())) if check.verdict != "pass"]
     assert not failed

@@ -29,7 +29,7 @@ def made(slow: float = 1.0, held: float = 450.0, spoilt: float = 40.0) -> Outcom
 
 
 def failing(outcome: Outcome) -> set[str]:
-    return {c.name.removeprefix("rl/fed-pg-br: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
+    return {c.name.removeprefix("rl/fed-pg-br: ") for c in STUDY.checks(outcome) if c.verdict != "pass"}
 
 
 def of_each(name: str) -> set[str]:

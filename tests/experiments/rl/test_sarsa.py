@@ -30,7 +30,7 @@ def made(power: float = -1.0, removed: float = 0.0, apart: float = 1000.0, drift
 
 
 def failing(outcome: Outcome) -> set[str]:
-    return {c.name.removeprefix("rl/sarsa: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
+    return {c.name.removeprefix("rl/sarsa: ") for c in STUDY.checks(outcome) if c.verdict != "pass"}
 
 
 def test_a_speed_up_and_a_distance_that_stays_pass():

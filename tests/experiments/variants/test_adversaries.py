@@ -39,7 +39,7 @@ def made(off: str = "", by: float = 1.5) -> Outcome:
 
 
 def failing(outcome: Outcome) -> set[str]:
-    return {c.name.removeprefix("field/adversaries: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
+    return {c.name.removeprefix("field/adversaries: ") for c in STUDY.checks(outcome) if c.verdict != "pass"}
 
 
 def test_what_the_laws_say_passes():
@@ -107,5 +107,5 @@ def test_a_rule_multiplies_its_own_loss_by_the_local_steps():
 def test_it_runs_and_all_checks_pass():
     study = dataclasses.replace(STUDY.quick(), seeds=16)
     outcome = study.run(Runner())
-    assert [c.name for c in study.checks(outcome) if c.verdict == "fail"] == []
+    assert [c.name for c in study.checks(outcome) if c.verdict != "pass"] == []
     assert json.loads(json.dumps(outcome.facts, allow_nan=False)) == outcome.facts

@@ -49,7 +49,7 @@ def made(off: str = "", by: float = 1.5) -> Outcome:
 
 
 def failing(outcome: Outcome) -> set[str]:
-    return {c.name.removeprefix("field/compressed: ") for c in STUDY.checks(outcome) if c.verdict == "fail"}
+    return {c.name.removeprefix("field/compressed: ") for c in STUDY.checks(outcome) if c.verdict != "pass"}
 
 
 def test_the_derived_orders_pass():
@@ -163,4 +163,4 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
 @pytest.mark.slow
 def test_everything_holds_at_full_settings():
     found = STUDY.checks(STUDY.run(Runner()))
-    assert [check for check in found if check.verdict == "fail"] == []
+    assert [check for check in found if check.verdict != "pass"] == []

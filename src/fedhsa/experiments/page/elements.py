@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from ..study.checks import FAIL, PASS
+from ..study.checks import FAIL, PASS, UNDECIDED
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, TIMES, SPACE, MACRON = "\u2212", "\u00d7", "\u00a0", "\u0304"
@@ -27,6 +27,7 @@ GREEK_WORDS = rf"\b({'|'.join(GREEK)})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
 CHIPS = {
     PASS: ("good", "✓ pass"),
     FAIL: ("bad", "✗ fail"),
+    UNDECIDED: ("open", "? not decided"),
     None: ("open", "○ not checked"),
     "holds": ("good", "✓ holds"),
     "fails": ("bad", "✗ fails"),

@@ -114,7 +114,7 @@ class AgentSweep(AbstractStudy):
         statement, doubts = "The slope of the floor is that of the predicted floors.", outcome.facts["curves"].values()
         slack = slope_doubt(outcome.facts["agents"], [curve["doubt"] for curve in doubts])
         checks.equals("slope", statement, found, expected, slack=slack, precision=0.1, relative=False)
-        traces.fail_unsettled(outcome, checks)
+        traces.doubt_unsettled(outcome, checks)
 
     def table(self, outcome: Outcome) -> Table:
         return traces.table(outcome)

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from ...statistics import Estimate
 
-PASS, FAIL = "pass", "fail"
+PASS, FAIL, UNDECIDED = "pass", "fail", "not decided"
+"""The verdicts. A run that was only too short, or had too few seeds, refutes nothing: it does not decide."""
 
 
 class Check(NamedTuple):
@@ -49,16 +50,27 @@ class Checks:
         self.found: list[Check] = []
 
     def near(
-        self, name: str, statement: str, measured: float, expected: float, *, tolerance: float, relative: bool = True
+        self,
+        name: str,
+        statement: str,
+        measured: float,
+        expected: float,
+        *,
+        tolerance: float,
+        relative: bool = True,
+        short: str | None = None,
     ) -> None:
-        """A number without noise is what it should be, up to `tolerance`."""
+        """A number without noise is what it should be, up to `tolerance`.
+
+        Where it is not, `short` says why the run was too short to tell.
+        """
         off = abs(measured - expected) / (abs(expected) if relative else 1)
         rule = f"{'relative ' if relative else ''}difference at most {tolerance:g}"
-        self._add(name, statement, measured, expected, None, rule, off <= tolerance)
+        self._add_exact(name, statement, measured, expected, rule, off <= tolerance, short)
 
-    def at_most(self, name: str, statement: str, measured: float, limit: float) -> None:
-        """A number without noise stays below a limit."""
-        self._add(name, statement, measured, f"<= {limit:g}", None, "at most the limit", measured <= limit)
+    def at_most(self, name: str, statement: str, measured: float, limit: float, *, short: str | None = None) -> None:
+        """A number without noise stays below a limit; where it does not, `short` says why the run was too short."""
+        self._add_exact(name, statement, measured, f"<= {limit:g}", "at most the limit", measured <= limit, short)
 
     def equals(
         self,
@@ -73,6 +85,8 @@ class Checks:
     ) -> None:
         """The interval contains the expected number and is short enough to mean something.
 
+        It is not decided where the interval contains the number and is too long.
+
         **Arguments:**
 
         - `slack`: how far the expected number may itself be off, where it is no exact law.
@@ -84,7 +98,7 @@ class Checks:
             >>> checks.equals("precise", "The floor is 2.", Estimate(2.1, 1.9, 2.3), 2.0)
             >>> checks.equals("vague", "The floor is 2.", Estimate(2.1, 0.5, 9.0), 2.0)
             >>> [check.verdict for check in checks.found]
-            ['pass', 'fail']
+            ['pass', 'not decided']
         """
         unit = abs(expected) if relative else 1.0
         meets = measured.low <= expected + slack * unit and measured.high >= expected - slack * unit
@@ -93,22 +107,49 @@ class Checks:
         needed = " (and needs it)" if slack and meets and not measured.contains(expected) else ""
         widest = _amount(precision, relative)
         rule = f"interval contains the expected number{about}{needed}, half-width at most {widest}"
-        self._add(name, statement, measured.value, expected, measured.interval, rule, meets and sharp)
+        if meets and not sharp:
+            rule += "; it is longer than that, and more seeds or rounds would decide"
+        verdict = (PASS if sharp else UNDECIDED) if meets else FAIL
+        self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
 
     def inside(self, name: str, statement: str, measured: Estimate, low: float, high: float) -> None:
-        """The whole interval lies in a range."""
+        """The whole interval lies in a range; it is not decided where only a part of it does.
+
+        !!! example
+            >>> checks = Checks(3, "floors")
+            >>> for low, high in ((1.1, 1.3), (0.9, 1.3), (0.7, 0.9)):
+            ...     checks.above("ratio", "The ratio is above 1.", Estimate(1.0, low, high))
+            >>> [check.verdict for check in checks.found]
+            ['pass', 'not decided', 'fail']
+        """
         if high == math.inf:
             expected, rule = f"> {low:g}", "the whole interval is above"
         elif low == -math.inf:
             expected, rule = f"< {high:g}", "the whole interval is below"
         else:
             expected, rule = f"{low:g} to {high:g}", "the whole interval is inside"
-        holds = low < measured.low and measured.high < high
-        self._add(name, statement, measured.value, expected, measured.interval, rule, holds)
+        verdict = PASS if low < measured.low and measured.high < high else FAIL
+        if verdict == FAIL and measured.low < high and measured.high > low and math.isfinite(measured.high):
+            verdict, rule = UNDECIDED, f"{rule}; a part of it is, and more seeds or rounds would decide"
+        self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
 
     def above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> None:
         """The whole interval lies above a number."""
         self.inside(name, statement, measured, low, math.inf)
+
+    def _add_exact(
+        self,
+        name: str,
+        statement: str,
+        measured: float,
+        expected: float | str,
+        rule: str,
+        holds: bool,
+        short: str | None,
+    ) -> None:
+        verdict = PASS if holds else FAIL if short is None else UNDECIDED
+        rule = f"{rule}; {short}" if verdict == UNDECIDED else rule
+        self._add(name, statement, measured, expected, None, rule, verdict)
 
     def _add(
         self,
@@ -118,9 +159,8 @@ class Checks:
         expected: float | str,
         interval: tuple[float, float] | None,
         rule: str,
-        holds: bool,
+        verdict: str,
     ) -> None:
-        verdict = PASS if holds else FAIL
         self.found.append(
             Check(self.claim, f"{self.study}: {name}", statement, measured, expected, interval, rule, verdict)
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .checks import FAIL, PASS, Check
+from .checks import FAIL, PASS, UNDECIDED, Check
 
 
 class Claim(NamedTuple):
@@ -16,10 +16,9 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> str | None:
-        """`pass` when every check passes, `fail` when one does not, None when nothing was checked."""
-        if not self.checks:
-            return None
-        return PASS if all(check.verdict == PASS for check in self.checks) else FAIL
+        """`pass` when every check passes, `fail` when one fails, else `not decided`; None when nothing was checked."""
+        found = {check.verdict for check in self.checks}
+        return next((verdict for verdict in (FAIL, UNDECIDED, PASS) if verdict in found), None)
 
 
 CLAIMS: dict[int, tuple[str, str]] = {

@@ -13,7 +13,7 @@ from ...sources import Silent
 from ...statistics import Estimate
 from ...theory import Prediction
 from .base import Outcome, Runner, Table
-from .checks import FAIL, Checks
+from .checks import UNDECIDED, Checks
 from .clock import phase
 from .foresight import doubt, foresee
 
@@ -122,11 +122,11 @@ def flatness(outcome: Outcome, label: str) -> Estimate:
     return statistics.ratio(flat[:, middle:].mean(1), flat[:, :middle].mean(1))
 
 
-def fail_unsettled(outcome: Outcome, checks: Checks) -> None:
-    """Makes the checks of floors fail where a run is too short to have one."""
+def doubt_unsettled(outcome: Outcome, checks: Checks) -> None:
+    """Leaves the checks of floors undecided where a run is too short to have one."""
     if not all(is_flat(outcome, label) for label in outcome.facts["curves"]):
         short = "; the run is too short to have a floor"
-        checks.found = [check._replace(verdict=FAIL, rule=check.rule + short) for check in checks.found]
+        checks.found = [check._replace(verdict=UNDECIDED, rule=check.rule + short) for check in checks.found]
 
 
 def table(outcome: Outcome) -> Table:
