@@ -52,6 +52,10 @@ def test_list_shows_every_experiment_with_its_settings(capsys):
         (["--seeds", "1"], "`seeds` must be at least 2"),
         (["--preset", "papers"], "`preset` must be one of paper, scripts"),
         (["--device", "abacus"], "`device` must be one of"),
+        (
+            ["proposition", "--seeds", "3"],
+            "`seeds`: proposition has no noise, and every seed would give the same",
+        ),
         (["drift", "--rounds", "10"], "None of these experiments has a setting `rounds`"),
         (["--onyl", "td"], "Did you mean '--only'?"),
     ],
@@ -106,11 +110,21 @@ def test_a_broken_outcome_is_made_again(finished, tmp_path):
     assert (tmp_path / "quadratic" / "noiseless" / "data.npz").read_bytes() == data
 
 
-def test_a_failed_claim_fails_the_command_and_is_named(tmp_path, capsys):
-    assert reproduce("quadratic/noiseless", *TINY[:-1], "20", out=tmp_path) == 1
-    assert "Failed: quadratic/noiseless: root" in capsys.readouterr().out
+def test_a_run_that_is_too_short_decides_nothing_and_says_why(tmp_path, capsys):
+    assert reproduce("quadratic/noiseless", *TINY[:-1], "20", out=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "Not decided: quadratic/noiseless: root" in shown
+    assert "the run is too short, since theory puts it at" in shown
     claims = json.loads((tmp_path / "claims.json").read_text())
-    assert "fail" in [claim["verdict"] for claim in claims]
+    assert {claim["verdict"] for claim in claims} == {"pass", "not decided"}
+    assert "1 claim is not decided" in (tmp_path / "report.html").read_text()
+
+
+def test_a_failed_claim_fails_the_command_and_is_named(finished, monkeypatch, capsys):
+    monkeypatch.setattr("fedhsa.experiments.paper.comparison.DEEP", -1.0)  # which no squared error is below
+    monkeypatch.setattr(Comparison, "_too_short", lambda self, end: None)
+    assert reproduce("quadratic/noiseless", *TINY, out=finished) == 1
+    assert "Failed: quadratic/noiseless: root" in capsys.readouterr().out
 
 
 def test_settings_that_diverge_fail_with_the_reason_and_the_rest_goes_on(tmp_path, capsys):

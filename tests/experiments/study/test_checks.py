@@ -32,18 +32,24 @@ SHARP, WIDE = Estimate(2.0, 1.9, 2.1), Estimate(2.0, 0.2, 20.0)
         (check("equals", SHARP, 2.2), "fail"),
         (check("equals", SHARP, 2.2, slack=0.05), "pass"),
         (check("equals", SHARP, 2.2, slack=0.04), "fail"),
-        (check("equals", WIDE, 2.0), "fail"),
+        (check("equals", WIDE, 2.0), "not decided"),
         (check("equals", WIDE, 2.0, precision=10.0), "pass"),
         (check("equals", Estimate(-0.9, -0.95, -0.85), -1.0, slack=0.05, precision=0.1, relative=False), "pass"),
         (check("equals", Estimate(-0.9, -0.95, -0.85), -1.1, slack=0.05, precision=0.1, relative=False), "fail"),
         (check("equals", Estimate(math.nan, math.nan, math.nan), 2.0), "fail"),
         (check("inside", SHARP, 1.0, math.inf), "pass"),
-        (check("inside", SHARP, 1.95, math.inf), "fail"),
+        (check("inside", SHARP, 1.95, math.inf), "not decided"),
+        (check("inside", SHARP, 2.2, math.inf), "fail"),
+        (check("inside", SHARP, -math.inf, 1.8), "fail"),
+        (check("inside", Estimate(math.inf, math.inf, math.inf), 1.0, math.inf), "fail"),
+        (check("at_most", 2.0, 1.0), "fail"),
+        (check("at_most", 2.0, 1.0, short="the run is too short"), "not decided"),
+        (check("at_most", 1.0, 1.0, short="the run is too short"), "pass"),
         (check("inside", SHARP, -math.inf, 2.2), "pass"),
         (check("inside", Estimate(math.nan, math.nan, math.nan), 0.0, 1.0), "fail"),
     ],
 )
-def test_a_check_passes_when_the_numbers_say_so_and_fails_otherwise(found, verdict):
+def test_a_check_passes_or_fails_as_the_numbers_say_and_decides_nothing_where_they_do_not(found, verdict):
     assert found.verdict == verdict
     assert found.rule
     assert (found.claim, found.name) == (1, "study: name")

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from ...statistics import LEVEL
-from ..study.checks import FAIL, PASS
+from ..study.checks import FAIL, PASS, UNDECIDED
 from ..study.claims import CLAIMS, Claim, judge
 from .elements import chip, day, duration, heading, items, slug, table, words
 from .report import Report
@@ -96,6 +96,14 @@ def _notices(report: Report, claims: list[Claim]) -> str:
         which = "; ".join(f'<a href="#claim-{c.number}">{c.number}, {escape(c.title)}</a>' for c in failed)
         many = "claim fails" if len(failed) == 1 else "claims fail"
         notices.append(f'<p class="notice bad"><strong>✗ {len(failed)} {many}:</strong> {which}.</p>\n')
+    open_ = [claim for claim in claims if claim.verdict == UNDECIDED]
+    if open_:
+        which = "; ".join(f'<a href="#claim-{c.number}">{c.number}, {escape(c.title)}</a>' for c in open_)
+        many = "claim is" if len(open_) == 1 else "claims are"
+        notices.append(
+            f'<p class="notice open"><strong>? {len(open_)} {many} not decided:</strong> {which}. The runs were too '
+            "short, or had too few seeds, to tell.</p>\n"
+        )
     if report.unfinished:
         which = ", ".join(f"<code>{escape(name)}</code>" for name in report.unfinished)
         notices.append(
@@ -130,9 +138,10 @@ def _verdicts(claims: list[Claim]) -> str:
 def _summary(claims: list[Claim]) -> str:
     checks = [check for claim in claims for check in claim.checks]
     good = sum(check.verdict == PASS for check in checks)
-    count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in (PASS, FAIL, None)}
+    count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in (PASS, FAIL, UNDECIDED, None)}
     parts = [f"{count[PASS]} of the {len(claims)} claims pass"]
     parts += [f"{count[FAIL]} {'fails' if count[FAIL] == 1 else 'fail'}"] * bool(count[FAIL])
+    parts += [f"{count[UNDECIDED]} {'is' if count[UNDECIDED] == 1 else 'are'} not decided"] * bool(count[UNDECIDED])
     parts += [f"{count[None]} {'was' if count[None] == 1 else 'were'} not checked"] * bool(count[None])
     return f"{', '.join(parts)}. Of {len(checks)} checks {good} pass."
 

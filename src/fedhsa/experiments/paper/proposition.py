@@ -55,6 +55,10 @@ class Proposition(AbstractStudy):
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.1)
     quick_settings: ClassVar[dict[str, Any]] = {"local_steps": (2, 20), "sweep": (0.002, 0.02, 0.2)}
 
+    @property
+    def random(self):
+        return False
+
     def seconds(self) -> float:
         return 2.0 + 1.2 * len(self.local_steps) + 0.1 * len(self.sweep)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ... import _check
 from ...problems import PROBLEMS
+from .. import PRESETS
 from ..field.delays import Delays
 from ..field.fixed_points import FixedPoints
 from ..field.garnet import Garnet
@@ -47,8 +48,6 @@ from ..variants.compressed import CompressedStudy
 from ..variants.extrapolation import Extrapolation
 from ..variants.one_exchange import OneExchange
 from ..variants.participation import Participation
-
-PRESETS = ("paper", "scripts")
 
 B_LEVEL = (
     "The paper does not say how b_i is drawn: it is N(0, I) + 100 N(0, I), as in the authors' scripts for the noisy "
@@ -316,8 +315,7 @@ def names(experiment: AbstractStudy) -> list[str]:
 def _own_settings(experiment: AbstractStudy) -> list[str]:
     """Fields that are settings; the rest says what the experiment is, or is its problem."""
     words = ["name", "title", "source", "choices", "ordered", *_instances(experiment)]
-    if getattr(experiment, "noiseless", False) or isinstance(experiment, Proposition):
-        words += ["seeds", "key"]  # nothing is random
+    words += [] if experiment.random else ["seeds", "key"]
     return [field.name for field in dataclasses.fields(experiment) if field.name not in words]
 
 

@@ -108,6 +108,11 @@ class AbstractStudy(abc.ABC):
     def seconds(self) -> float:
         """How long it takes on two cores, roughly, with compilation."""
 
+    @property
+    def random(self) -> bool:
+        """Whether seeds make a difference; without noise they do not."""
+        return not getattr(self, "noiseless", False)
+
     def programs(self) -> Hashable:
         """Equal for studies that share programs or problems: whoever runs one of them had best run the others too."""
         return self.name
