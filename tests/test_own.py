@@ -1,8 +1,10 @@
 """What users bring themselves: algorithms and problems from files, modules and entry points."""
 
+import json
 import pathlib
 import sys
 import textwrap
+import tomllib
 from importlib import metadata
 
 import numpy as np
@@ -13,6 +15,7 @@ from fedhsa import _own
 from fedhsa.algorithms import adapt, parse
 from fedhsa.cli import main
 from fedhsa.deploy import Plan
+from fedhsa.deploy.parcels import pack, unpack
 from fedhsa.engine import run as engine_run
 from fedhsa.problems import make
 
@@ -290,3 +293,39 @@ def test_a_plan_takes_own_algorithms_and_problems_and_knows_their_number_of_agen
     assert (whole.problem, whole.task.digest) == (f"{mine}:build", plan.task.digest)
     with pytest.raises(ValueError, match=r"`num_agents` must be 2, as many as mine.py:problem makes, got 5"):
         _ = Plan(problem="mine.py:problem", num_agents=5).built_problem
+
+
+def test_methods_and_problems_from_files_travel_to_other_processes_by_their_files(mine):
+    problem = make("mine.py:build", {})
+    method = parse("Averaged(mine.py:Half)", problem, step_size=0.1, local_steps=3)
+    parcel = pack([problem, method])
+    found = unpack(parcel)[1]
+    assert type(found.algorithm) is type(method.algorithm)
+    assert str(mine) in parcel.text
+    assert "step_size * replies" not in parcel.text  # the code stays here
+    mine.write_text(MINE + "# changed")
+    with pytest.raises(ValueError, match=r"There is another file than the program's .*mine.py"):
+        unpack(parcel)
+    mine.unlink()
+    with pytest.raises(ValueError, match=r"There is no file .*mine.py' on a machine of the cluster"):
+        unpack(parcel)
+
+
+def test_a_flower_app_carries_the_files_of_a_plan(mine, monkeypatch):
+    pytest.importorskip("flwr")
+    from fedhsa.deploy.flower.write import write_app
+
+    plan = Plan(problem="mine.py:build", num_agents=2, algorithm="Averaged(mine.py:Half)", step_size=0.1, local_steps=3)
+    app = write_app(mine.parent / "app", plan, rounds=3)
+    assert (app / "federation" / "own_0_mine.py").read_text() == MINE
+    sent = json.loads(tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["plan"])
+    assert sent["problem"] == "federation.own_0_mine:build"
+    assert sent["algorithm"] == "Averaged(federation.own_0_mine:Half)"
+    monkeypatch.syspath_prepend(app)
+    assert Plan(**sent).task.digest == plan.task.digest
+    for name in [name for name in sys.modules if name.partition(".")[0] == "federation"]:
+        monkeypatch.delitem(sys.modules, name)
+    mine.with_name("helper.py").write_text("")
+    mine.write_text("import helper\n" + MINE)
+    with pytest.raises(ValueError, match=r"mine.py imports helper from its folder, which a Flower app does not carry"):
+        write_app(mine.parent / "app", plan, rounds=3)

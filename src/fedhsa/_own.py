@@ -106,6 +106,11 @@ def replace(text: str, new: Any) -> str:
     return _REFERENCE.sub(word, text)
 
 
+def absolute(text: str) -> str:
+    """The text with the whole paths of files, for a process that works in another folder."""
+    return replace(text, lambda found: f"{found.path}:{found.name}" if found.is_file else str(found))
+
+
 def labels(texts: Iterable[str]) -> tuple[str, ...]:
     """What to call algorithms in tables and figures: without their files, as long as that tells them apart.
 
@@ -203,10 +208,11 @@ def neighbours(path: pathlib.Path) -> list[str]:
     return sorted(beside)
 
 
-def file_of(module: str) -> pathlib.Path | None:
-    """The file that a module was made of by `load_file`, else None."""
-    found = getattr(sys.modules.get(module), "__file__", None) if module.startswith(PREFIX) else None
-    return None if found is None else pathlib.Path(found)
+def file_of(module: str) -> tuple[pathlib.Path, str] | None:
+    """The file that a module was made of by `load_file`, and its fingerprint then; None for other modules."""
+    if not module.startswith(PREFIX):
+        return None
+    return next(((path, found[0]) for path, found in _LOADED.items() if found[1].__name__ == module), None)
 
 
 def digest(path: pathlib.Path) -> str:

@@ -11,6 +11,7 @@ import equinox as eqx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from .. import _own
 from ..comparison import contest
 from ..outputs import manifest_head
 from ..problems import Problem
@@ -54,7 +55,7 @@ def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.M
         return dict(make_algorithms(settings, problem))
     methods: dict[str, contest.Method] = {}
     for label, text in zip(settings.labels, settings.algorithm, strict=True):
-        make = functools.partial(make_algorithm, settings, problem, text)
+        make = functools.partial(make_algorithm, settings, problem, _own.absolute(text))
         fixed = eqx.tree_equal(make(0.1), make(0.2))
         methods[label] = make(0.1) if fixed else make
     return methods

@@ -94,6 +94,15 @@ def together(where: Place | None, settings: RunSettings, command: str) -> Iterat
         raise
 
 
+def check_files(settings: RunSettings, peers: Peers) -> None:
+    """Raises if problems or algorithms are from files that are not the same on all machines."""
+    if files := settings.numbers()["files"]:
+        try:
+            peers.same(files)
+        except ValueError as error:
+            raise UsageError(f"`hosts`: {', '.join(files)} must be the same on all machines. Copy it there.") from error
+
+
 def _silence_native_code() -> None:
     """Lets only Python print on standard output, where the library that joins processes says that it has."""
     sys.stdout.flush()

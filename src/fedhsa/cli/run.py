@@ -35,6 +35,7 @@ def main(
     if isinstance(where, int):
         return hosts.start(where, args)
     with hosts.together(where, settings, command) as peers:
+        hosts.check_files(settings, peers)
         if peers.first:
             return _run(settings, command, console, peers)
         _help(settings, peers)

@@ -125,11 +125,13 @@ def _argument_names(function: Any) -> Iterator[str]:
 def _importable(value: Any, path: str) -> str:
     """The name under which another process finds a class or a function."""
     file = _own.file_of(value.__module__)
-    place = value.__module__ if file is None else f"{file}?{_own.digest(file)}"
+    place = value.__module__ if file is None else "?".join(map(str, file))
     name = f"{place}:{value.__qualname__}"
     try:
         found = _import(name)
     except (ImportError, AttributeError, ValueError):
+        if file is not None:
+            raise
         found = None
     if found is not value or value.__module__ == "__main__":
         raise TypeError(
