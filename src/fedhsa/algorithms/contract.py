@@ -60,8 +60,7 @@ class _Rehearsal:
             self.advice += "`agent.operator(theta, o)`)"
         agent, self.settings = tree.to_device((tree.take(problem.flat_agents, 0), algorithm), "float64")
         key = jax.random.key(0)
-        keys = jnp.broadcast_to(key, length)
-        _, self.block = jax.eval_shape(lambda agent: agent.source.draw(keys, agent.source.init(key)), agent)
+        self.block = jax.eval_shape(lambda agent: agent.source.example(key, length), agent)
         self.agent, self.theta = agent, jnp.zeros(problem.dim)
         self.round = Round(jnp.zeros((), int), key, key, jnp.zeros((), int))
 

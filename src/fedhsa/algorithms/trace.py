@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from .. import tree
-from .._types import Block, Key, Theta, precision
+from .._types import Theta, precision
 from ..problems import AbstractAgent, Problem
 from ..problems.base import AbstractAgentWrapper, identity
 from ..sources import AbstractControlled, AbstractSource
@@ -159,7 +159,7 @@ def _trace(
 
     def one_round(theta):
         key = jax.random.key(0)
-        block = _example(agent.source, key, algorithm.block_length)
+        block = agent.source.example(key, algorithm.block_length)
         shared = Round(jnp.zeros((), int), key, num_agents=num_agents)
         driver = one_seed(agent, block, shared, key, first_agent)
 
@@ -173,13 +173,6 @@ def _trace(
     with jax.disable_jit(False):
         program = jax.make_jaxpr(one_round)(theta)
     return list(zip(messages, replies, strict=True)), program
-
-
-def _example(source: AbstractSource, key: Key, length: int) -> Block:
-    """A block of which only the shape matters."""
-    if source.like is None:
-        return source.draw(jnp.broadcast_to(key, length), source.init(key))[1]
-    return jax.tree.map(lambda x: jnp.zeros((length, *jnp.shape(x)), jnp.asarray(x).dtype), source.like)
 
 
 def _floats(message: Any) -> float:

@@ -1,7 +1,7 @@
 """Which of several methods is better, from scores on the same seeds: intervals, paired tests, and ties."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,7 +114,7 @@ def _mean(row: np.ndarray, signed: bool) -> Estimate:
 
 def _pairs(rows: Mapping[str, np.ndarray], signed: bool) -> tuple[Pair, ...]:
     """Every two, the better one first."""
-    test = _test_difference if signed else _test_ratio
+    test: Callable[..., tuple[Estimate, float, Estimate | None]] = _test_difference if signed else _test_ratio
     found = [(a, b, *test(rows[a], rows[b])) for a, b in itertools.combinations(rows, 2)]
     adjusted = holm([p for _, _, _, p, _ in found])
     return tuple(Pair(a, b, ratio, p, q, apart) for (a, b, ratio, p, apart), q in zip(found, adjusted, strict=True))

@@ -261,31 +261,31 @@ def _zeros(shape: tuple[int, ...], space: Any) -> np.ndarray:
 def _play_together(
     streams: Sequence[GymEpisodes], generators: Sequence[np.random.Generator], thetas: Sequence[np.ndarray]
 ) -> list[LiveEpisodes]:
-    """One observation of each stream: every copy plays one episode, and waits for the others after its end.
+    """One observation of each stream: every copy plays one episode, and rests after its end.
 
     The policy is evaluated once per step, for all copies of all streams; random numbers are each stream's own.
     """
-    played = [jax.tree.map(np.copy, stream.like) for stream in streams]
-    kind = played[0].seen.dtype
-    seen = np.stack([s.copies.reset(int(g.integers(2**31))) for s, g in zip(streams, generators, strict=True)])
-    alive = np.ones(seen.shape[:2], dtype=bool)
-    bits = np.zeros((*alive.shape, 2), np.uint32)
+    copies = [stream.copies.envs.envs for stream in streams]
+    starts = [int(generator.integers(2**31)) for generator in generators]
+    seen = np.array([[c.reset(seed=s + j)[0] for j, c in enumerate(of)] for of, s in zip(copies, starts, strict=True)])
+    played = jax.tree.map(lambda x: np.zeros((len(streams), *x.shape), x.dtype), streams[0].like)
+    alive, bits = np.ones(seen.shape[:2], dtype=bool), np.zeros((*seen.shape[:2], 2), np.uint32)
     with precision():
         policies, parameters = jax.device_put((tree.stack([s.policy for s in streams]), np.stack(thetas)))
         for t in range(streams[0].horizon):
-            playing: list[int] = np.flatnonzero(alive.any(1)).tolist()
-            if not playing:
+            if not alive.any():
                 break
-            for i in playing:
+            for i in np.flatnonzero(alive.any(1)).tolist():
                 bits[i] = generators[i].integers(2**32, size=bits.shape[1:], dtype=np.uint32)
-            actions, log_probs = map(np.asarray, _act(policies, parameters, seen.astype(kind), bits))
-            for i in playing:
-                following, reward, _, _, done = streams[i].copies.step(actions[i])
-                taken = LiveEpisodes(seen[i], actions[i], np.where(alive[i], reward, 0.0), alive[i], log_probs[i])
-                for whole, part in zip(played[i], taken, strict=True):
-                    whole[:, t] = part
-                seen[i], alive[i] = following, alive[i] & ~done
-    return played
+            action, log_prob = map(np.asarray, _act(policies, parameters, seen.astype(played.seen.dtype), bits))
+            played.alive[:, :, t] = alive
+            for whole, part in ((played.seen, seen), (played.action, action), (played.log_prob, log_prob)):
+                whole[:, :, t][alive] = part[alive]
+            told = action.astype(np.int64) if np.issubdtype(action.dtype, np.integer) else action
+            for i, j in np.argwhere(alive).tolist():
+                seen[i, j], played.reward[i, j, t], terminated, truncated, _ = copies[i][j].step(told[i, j])
+                alive[i, j] = not (terminated or truncated)
+    return [LiveEpisodes(*parts) for parts in zip(*played, strict=True)]
 
 
 @jax.jit

@@ -1,7 +1,7 @@
 """Policy gradients: agents in heterogeneous environments that improve one policy by ascent on their returns."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ from .. import _check, tree
 from .._random import as_key, host_generator
 from .._types import SeedLike
 from ..environments import Model, perturbed
+from ..environments.gym import GymEpisodes
 from ..environments.make import ENVIRONMENTS
 from ..environments.parametric import (
     AbstractCategorical,
@@ -24,9 +25,13 @@ from ..environments.parametric import (
 )
 from ..environments.rollouts import AbstractWorld, Episodes, JaxWorld, ModelWorld, play
 from ..sources import AbstractControlled, AbstractSource, Silent
+from ._live import Live
 from ._returns import ExactReturns, PlayedReturns, exact_recorders
 from ._worlds import random_features, world
 from .base import AbstractAgent, AbstractPolicyAgent, FlatAgent, Problem, identity
+
+if TYPE_CHECKING:
+    import gymnasium
 
 ESTIMATORS = ("gpomdp", "reinforce", "exact", "natural")
 BASELINES = ("none", "mean", "whiten")
@@ -224,13 +229,28 @@ def live_agent(
         >>> fedhsa.tree.size(linear.start)          # what `fedhsa deploy --dim` must be
         10
     """
+    how: dict[str, Any] = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
+    agent = _live_agent(policy, horizon=horizon, batch=batch, max_weight=max_weight, **how)
+    return FlatAgent(Silent(), agent, tree.unravel_like(policy.start))
+
+
+def _live_agent(
+    policy: AbstractParametricPolicy,
+    *,
+    estimator: str,
+    horizon: int,
+    batch: int,
+    discount: float,
+    baseline: str,
+    entropy: float,
+    max_weight: float,
+) -> LivePolicyAgent:
     _check_policy(policy, AbstractParametricPolicy)
     _check.choice("estimator", estimator, ESTIMATORS[:2])
     _check.number("discount", discount, least=0.0, most=1.0)
     settings = _settings(horizon, batch, estimator, baseline, 1)
     numbers = np.asarray(discount, dtype=np.float64), _entropy(entropy, 1)[0], np.zeros((), int)
-    agent = LivePolicyAgent(Silent(), policy, None, None, *numbers, **settings, max_weight=float(max_weight))
-    return FlatAgent(Silent(), agent, tree.unravel_like(policy.start))
+    return LivePolicyAgent(Silent(), policy, None, None, *numbers, **settings, max_weight=float(max_weight))
 
 
 def from_model(
@@ -356,6 +376,80 @@ def from_environment(
         _FreshEpisodes(), policies, tree.stack(rows), None, discounts, strength, np.arange(M), **settings
     )
     return Problem(agents, like=policy.start, theta_star=None, start=policy.start)
+
+
+def from_gymnasium(
+    environments: "Sequence[str | Callable[[], gymnasium.Env]]",
+    policy: AbstractParametricPolicy | None = None,
+    *,
+    physics: Sequence[Mapping[str, float]] | None = None,
+    estimator: str = "gpomdp",
+    horizon: int = 200,
+    batch: int = 8,
+    discount: float = 0.99,
+    baseline: str = "mean",
+    entropy: float = 0.0,
+    max_weight: float = 2.0,
+    evaluation_episodes: int = 16,
+    width: int = 16,
+    key: SeedLike = 0,
+) -> Problem:
+    r"""Policy gradients in environments of Gymnasium, registered ones or your own, which are stepped as a run goes on.
+
+    Every seed of a run has copies of its own of each agent's environment. All episodes of a round are played under the
+    parameter with which it begins; importance weights make up for where later local steps stand. Runs record
+    `mean_return` and, if asked to, `returns`, of each agent: undiscounted, by episodes that are played for that alone.
+
+    **Arguments:**
+
+    - `environments`: of each agent the name of a registered environment, or a function that makes one. Actions are
+      numbers or vectors.
+    - `policy`: `Categorical`, `Gaussian`, or a table where what is seen is a number. Default: a softmax table there,
+      elsewhere a network with two hidden layers of `width` units, drawn with `key`.
+    - `physics`: of each agent constants of its environment by name, as for `GymStream`. Default: as they are.
+    - `estimator`, `horizon`, `batch`, `discount`, `baseline`, `entropy`: as for `from_environment`.
+    - `max_weight`: the largest importance weight of an episode.
+    - `evaluation_episodes`: how many episodes of each agent a record of returns averages over.
+
+    !!! example
+        >>> planets = [{"gravity": 5.0}, {"gravity": 15.0}]
+        >>> problem = from_gymnasium(["CartPole-v1"] * 2, physics=planets, horizon=20, batch=2, width=4)
+        >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.01, local_steps=2), rounds=2, seeds=2)
+        >>> result.quantity, result.records["mean_return"].shape
+        ('mean_return', (2, 3))
+    """
+    if isinstance(environments, str) or not isinstance(environments, Sequence) or not environments:
+        raise ValueError(
+            f"`environments` must list that of each agent, by a name or a function that makes it, got {environments!r}."
+        )
+    own = [{}] * len(environments) if physics is None else list(physics)
+    if len(own) != len(environments):
+        raise ValueError(f"`physics` must have an entry for each of {len(environments)} environments, got {len(own)}.")
+    if policy is None:
+        spaces = GymEpisodes(environments[0], SoftmaxTable(1, 1), horizon=1, batch=1).copies.envs
+        policy = _fitting_policy(spaces.single_observation_space, spaces.single_action_space, width, key)
+    _check_policy(policy, AbstractParametricPolicy)
+    shared = {"horizon": horizon, "batch": batch, "evaluation_episodes": evaluation_episodes}
+    streams = [GymEpisodes(made, policy, physics=p, **shared) for made, p in zip(environments, own, strict=True)]
+    how = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
+    agent = _live_agent(policy, horizon=horizon, batch=batch, max_weight=max_weight, **how)
+    return Problem([Live(agent, stream) for stream in streams], like=policy.start, start=policy.start)
+
+
+def _fitting_policy(seen: Any, actions: Any, width: int, key: SeedLike) -> AbstractParametricPolicy:
+    """A policy for what is seen and can be done in an environment."""
+    if hasattr(seen, "n"):
+        if not hasattr(actions, "n"):
+            raise ValueError(
+                f"`policy` must be given where a number is seen and actions are not numbers, but {actions}."
+            )
+        return SoftmaxTable(int(seen.n), int(actions.n))
+    if len(seen.shape or ()) != 1:
+        raise ValueError(f"`policy` must be given where what is seen is no vector, but {seen}.")
+    if hasattr(actions, "n"):
+        return Categorical(mlp(seen.shape[0], int(actions.n), width=width, key=key))
+    size = int(np.prod(actions.shape))
+    return Gaussian(mlp(seen.shape[0], size, width=width, key=key), size)
 
 
 PHYSICS: dict[str, tuple[str, Mapping[str, float]]] = {

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .._types import Block, Key, Observation, State
 
@@ -70,6 +71,12 @@ class AbstractSource(eqx.Module):
     def like(self) -> Observation | None:
         """An example of an observation where the source itself draws none; None where it does."""
         return None
+
+    def example(self, key: Key, length: int) -> Block:
+        """A block of which only the shape matters, for those who trace a program."""
+        if self.like is None:
+            return self.draw(jnp.broadcast_to(key, length), self.init(key))[1]
+        return jax.tree.map(lambda x: jnp.zeros((length, *jnp.shape(x)), jnp.asarray(x).dtype), self.like)
 
 
 class Silent(AbstractSource):
