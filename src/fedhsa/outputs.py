@@ -146,14 +146,16 @@ def versions() -> dict[str, str]:
 def _arrays(results: Mapping[str, Result], quantity: str) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name, result in results.items():
-        # Contiguous: equal curves, equal bytes. A parameter that is one vector has an empty path.
-        thetas = {
-            f"theta{jax.tree_util.keystr(path)}": leaf
-            for path, leaf in jax.tree_util.tree_leaves_with_path(result.theta)
-        }
-        columns = {quantity: result.records[quantity], "rounds": result.rounds, **thetas}
+        columns = {quantity: result.records[quantity], "rounds": result.rounds, **named_theta(result)}
+        # Contiguous: equal curves, equal bytes.
         arrays |= {f"{name}/{column}": np.ascontiguousarray(values) for column, values in columns.items()}
     return arrays
+
+
+def named_theta(result: Result) -> dict[str, Any]:
+    """The arrays of the parameter by name: `theta` if it is one vector, else with the path of each array after it."""
+    found = jax.tree_util.tree_leaves_with_path(result.theta)
+    return {f"theta{jax.tree_util.keystr(path)}": leaf for path, leaf in found}
 
 
 def _rows(results: Mapping[str, Result], quantity: str, theory: Mapping[str, np.ndarray]) -> Iterator[tuple]:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .. import _files, plots, statistics
+from .. import _files, plots
 from ..comparison import table
 from ..comparison.contest import Contest, Entry
 from ..comparison.table import of_contest
-from ..outputs import save_figure, write_manifest
+from ..engine.result import SIGNED
+from ..outputs import named_theta, save_figure, write_manifest
 from .settings import FIGURE_FORMATS, CompareSettings
 
 CAPTION = table.CAPTION.removesuffix(").") + "; manifest.json has every p-value)."
@@ -29,10 +30,15 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
     _files.write_text(folder / LATEX, of_contest(found, settings.renamed, CAPTION).latex() + "\n")
     tried = {name: e.tuning for name, e in entries.items() if e.tuning is not None}
     if tried:
-        trials = {n: ([t.step for t in tuning.trials], [t.error for t in tuning.trials]) for n, tuning in tried.items()}
+        sign = -1 if found.quantity in SIGNED else 1
+        trials = {n: ([t.step for t in t_n.trials], [sign * t.error for t in t_n.trials]) for n, t_n in tried.items()}
         chosen = {name: tuning.best.step for name, tuning in tried.items()}
         how["labels"] = {name: text for name, text in how["labels"].items() if name in tried}
-        save_figure(plots.tuning(trials, chosen, title=title, **how), folder / "tuning", settings.format)
+        save_figure(
+            plots.tuning(trials, chosen, quantity=found.quantity, title=title, **how),
+            folder / "tuning",
+            settings.format,
+        )
     else:  # those of an earlier comparison would not belong to this one
         for suffix in FIGURE_FORMATS:
             (folder / f"tuning.{suffix}").unlink(missing_ok=True)
@@ -75,8 +81,8 @@ def _doubt(name: str, entry: Entry) -> str | None:
 def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
     found = {}
     for name, entry in entries.items():
-        columns = {column: getattr(entry, column) for column in ("error", "exchanges", "samples", "bytes", "score")}
-        for column, values in (columns | {"theta": entry.result.theta}).items():
+        columns = {column: getattr(entry, column) for column in ("exchanges", "samples", "bytes", "score")}
+        for column, values in ({entry.quantity: entry.values} | columns | named_theta(entry.result)).items():
             found[f"{name}/{column}"] = np.ascontiguousarray(values)
     return found
 
@@ -84,7 +90,7 @@ def _arrays(entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
 def _rows(entries: Mapping[str, Entry]) -> Iterator[tuple]:
     for name, entry in entries.items():
         spent = (entry.exchanges, entry.samples, entry.bytes)
-        columns = (column.tolist() for column in (*spent, *statistics.interval(entry.error)))
+        columns = (column.tolist() for column in (*spent, entry.result.mean(), *entry.result.interval()))
         yield from ((name, *row) for row in zip(*columns, strict=True))
 
 

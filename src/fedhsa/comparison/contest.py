@@ -34,7 +34,7 @@ TAIL = 0.1
 """The part of a run, at its end, over which errors are averaged to one score."""
 FLOAT = 8
 """Bytes of a number."""
-NUDGE = 0.1
+NUDGE = 1.0
 """How far the first step tried should move the parameter where no root says how far it is."""
 NOTHING = 1e-24
 """A squared error, by one plus that of the root, that is nothing but rounding."""
@@ -120,9 +120,15 @@ class Contest(NamedTuple):
     """What was the same for all methods."""
 
     def plot(self, *, title: str | None = None, target: float | None = None, **options: Any) -> "Figure":
-        """The mean error of each method against exchanges, observations and bytes; `options` as for `plots.compare`."""
-        traces = {name: plots.Trace(e.error, e.exchanges, e.samples, e.bytes) for name, e in self.entries.items()}
-        return plots.compare(traces, title=title, target=target, **options)
+        """The mean error or return of each method against exchanges, observations and bytes; `options` as for
+        `plots.compare`."""
+        traces = {name: plots.Trace(e.values, e.exchanges, e.samples, e.bytes) for name, e in self.entries.items()}
+        return plots.compare(traces, title=title, target=target, quantity=self.quantity, **options)
+
+    @property
+    def quantity(self) -> str:
+        """What methods are judged by."""
+        return next((entry.quantity for entry in self.entries.values()), "error")
 
     def table(self, format: str = "text", *, labels: Mapping[str, str] | None = None, width: int | None = None) -> str:
         r"""The ranking as a table: scores with intervals, times the best, costs, and ties.
@@ -246,7 +252,7 @@ def _judged_by(problem: Problem, terms: Terms) -> str:
 
 def rootless_step(problem: Problem, terms: Terms) -> float:
     """Where to begin where no root is known: at the step with which one observation of each agent moves the parameter
-    by a tenth, to one digit."""
+    by a distance of 1, to one digit."""
     key, tiny = fold_in(as_key(terms.key), Stream.TUNING), 1e-3
     first = simulate(problem, LocalSA(tiny, local_steps=1), rounds=1, seeds=terms.tuning_seeds, key=key, record="theta")
     moves = np.diff(first.records["theta"], axis=1)[:, 0] / tiny

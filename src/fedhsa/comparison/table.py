@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from .._table import FIXED, Table, in_bytes
+from ..engine.result import SIGNED
 from ..statistics import Estimate
 from .contest import Contest, Entry
 from .ranking import Place, Ranking
@@ -26,7 +27,9 @@ def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption:
     """
     terms, labels = found.terms, labels or {}
     target = None if terms is None else terms.target
-    score = "error" if terms is None or target is None else f"{terms.objective} to {target:g}"
+    measured = found.quantity.replace("_", " ")
+    score = measured if terms is None or target is None else f"{terms.objective} to {target:g}"
+    signed = target is None and found.quantity in SIGNED
     ranks = {place.name: str(place.rank) for place in found.ranking.places}
     rows = []
     for place in found.ranking.places:
@@ -46,7 +49,7 @@ def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption:
         "rank",
         "method",
         f"{score} [95{FIXED}%{FIXED}interval]",
-        "times the best",
+        "below the best" if signed else "times the best",
         "exchanges",
         "bytes",
         "same as",
@@ -64,7 +67,7 @@ def _score(place: Place, entry: Entry, target: float | None) -> str:
         return f"infinite: {'every seed' if place.failed == seeds else f'{place.failed} of {seeds} seeds'} diverged"
     if place.failed:
         return f"{'no seed' if place.failed == seeds else f'{seeds - place.failed} of {seeds} seeds'} reached it"
-    return estimate(place.score, ".2e" if target is None else ",.4g")
+    return estimate(place.score, ".2e" if target is None and entry.quantity not in SIGNED else ",.4g")
 
 
 def _against_best(place: Place, ranking: Ranking) -> str:
@@ -72,6 +75,8 @@ def _against_best(place: Place, ranking: Ranking) -> str:
     pair = next((pair for pair in ranking.pairs if (pair.better, pair.worse) == (best, place.name)), None)
     if pair is None:
         return "-"
+    if pair.difference is not None:
+        return estimate(pair.difference, ".3g")
     return f"over {LARGE:g}" if pair.ratio.low > LARGE else estimate(pair.ratio, ".3g")
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .. import _check
+from ..engine.result import SIGNED
 from ..statistics import interval
-from ._curves import HEADROOM
+from ._curves import HEADROOM, finite, fit_linear
 from ._style import (
     DASHES,
     MOST_COLUMNS,
@@ -25,6 +26,7 @@ from ._style import (
     relabelled,
     seeds_entry,
     session_colours,
+    words,
 )
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
@@ -56,6 +58,7 @@ def compare(
     *,
     title: str | None = None,
     target: float | None = None,
+    quantity: str = "error",
     against: str | Sequence[str] = tuple(PANELS),
     labels: Mapping[str, str] | None = None,
     figsize: tuple[float, float] | None = None,
@@ -72,6 +75,7 @@ def compare(
 
     - `traces`: what to draw, by name; a name has the same colour in every figure.
     - `target`: an error to mark.
+    - `quantity`: what the traces hold; `"mean_return"` has a linear axis.
     - `against`: which panels, of `"exchanges"`, `"samples"` and `"bytes"`.
     - `ax`: axes for one panel, which `against` names. Default: a new figure, where narrow panels are stacked.
     - `title`, `labels`, `figsize`, `width`, `legend`: as for `curves`.
@@ -90,27 +94,32 @@ def compare(
     if ax is not None and len(panels) != 1:
         raise ValueError(f"`ax` holds one panel: say which with `against`, one of {', '.join(PANELS)}.")
     shown = relabelled(traces, labels)
-    statistics = {name: interval(trace.error) for name, trace in traces.items()}
+    linear = quantity in SIGNED
+    statistics = {name: interval(trace.error, positive=not linear) for name, trace in traces.items()}
     with house_style(ax):
-        widths = graded_widths([(trace.samples, statistics[name][0]) for name, trace in traces.items()])
+        widths = graded_widths([(trace.samples, statistics[n][0]) for n, trace in traces.items()], linear=linear)
         looks = styles(traces, widths)
         own, grow, axes = _panels(len(panels), figsize, width) if ax is None else (None, False, [ax])
         beside = axes[0].get_position().y0 == axes[-1].get_position().y0
-        for one, quantity in zip(axes, panels, strict=True):
+        for one, spent in zip(axes, panels, strict=True):
             for name, trace in traces.items():
-                at = getattr(trace, quantity)
+                at = getattr(trace, spent)
                 # A logarithmic axis has no place for the start.
-                kept = np.ones(len(at), dtype=bool) if quantity == "samples" else at > 0
-                _draw(one, at[kept], [curve[kept] for curve in statistics[name]], looks[name], len(trace.error))
-            if quantity != "samples":
+                kept = np.ones(len(at), dtype=bool) if spent == "samples" else at > 0
+                curves = [(finite if linear else drawable)(curve[kept]) for curve in statistics[name]]
+                _draw(one, at[kept], curves, looks[name], len(trace.error))
+            if spent != "samples":
                 one.set_xscale("log")
-            one.set_xlabel(PANELS[quantity])
-            _scale(one, statistics.values())
+            one.set_xlabel(PANELS[spent])
+            if linear:
+                fit_linear(one, [mean for mean, _, _ in statistics.values()])
+            else:
+                _scale(one, statistics.values())
             pale_grid(one, own)
             if target is not None:
                 one.axhline(target, color=ink(0.6), linewidth=0.8, zorder=1)
-            if quantity == panels[0] or not beside:
-                one.set_ylabel("mean-square error")
+            if spent == panels[0] or not beside:
+                one.set_ylabel(_measure(quantity))
         _finish(own, axes[0], grow, shown, looks, title, [seeds_entry(len(t.error) for t in traces.values())], legend)
     return axes[0].get_figure(root=True)  # pyright: ignore[reportReturnType]
 
@@ -119,6 +128,7 @@ def tuning(
     trials: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     chosen: Mapping[str, float],
     *,
+    quantity: str = "error",
     title: str | None = None,
     labels: Mapping[str, str] | None = None,
     figsize: tuple[float, float] | None = None,
@@ -132,6 +142,7 @@ def tuning(
 
     - `trials`: by name, steps and the errors they led to.
     - `chosen`: by name, the step taken.
+    - `quantity`: what the steps led to, where that is no error; `"mean_return"` has a linear axis.
     - `title`, `labels`, `figsize`, `width`, `legend`, `ax`: as for `curves`.
 
     !!! example
@@ -143,27 +154,30 @@ def tuning(
 
     if not trials:
         raise ValueError("`trials` is empty: there is nothing to draw.")
+    linear = quantity in SIGNED
+    drawn = finite if linear else drawable
     shown = relabelled(trials, labels)
     sorted_trials = {name: _in_order(*trial) for name, trial in trials.items()}
     with house_style(ax):
-        looks = styles(trials, graded_widths(list(sorted_trials.values())))
+        looks = styles(trials, graded_widths(list(sorted_trials.values()), linear=linear))
         own, grow, (ax,) = _panels(1, figsize, width) if ax is None else (None, False, [ax])
         for name, (at, error) in sorted_trials.items():
             look = looks[name]
-            ax.plot(at, drawable(error), marker=".", **look)
+            ax.plot(at, drawn(error), marker=".", **look)
             best = at == chosen[name]
             ring: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
-            ax.plot(at[best], drawable(error[best]), color=look["color"], **ring)
+            ax.plot(at[best], drawn(error[best]), color=look["color"], **ring)
             lost = at[~np.isfinite(error)]
             cross: dict[str, Any] = {"marker": "x", "markersize": 4, "linestyle": "none", "clip_on": False}
             if len(lost):  # a line without points and clipping would confuse layouts
                 ax.plot(lost, np.ones_like(lost), transform=ax.get_xaxis_transform(), color=look["color"], **cross)
         ax.set_xscale("log")
-        ax.set_yscale("log", nonpositive="mask")
+        if not linear:
+            ax.set_yscale("log", nonpositive="mask")
         plain_ticks(ax)
         pale_grid(ax, own)
         ax.set_xlabel(r"step size $\eta$")
-        ax.set_ylabel("mean-square error at the end")
+        ax.set_ylabel(f"{_measure(quantity)} at the end")
         diverged = not all(np.isfinite(error).all() for _, error in sorted_trials.values())
         grey: dict[str, Any] = {"color": ink(0.8), "linestyle": "none", "markerfacecolor": "none"}
         notes = [(Line2D([], [], marker="o", markersize=7, **grey), "chosen")]
@@ -182,6 +196,10 @@ def styles(names: Iterable[str], widths: Sequence[float] | None = None) -> dict[
         if widths is not None:
             looks[name]["linewidth"] = widths[i]
     return looks
+
+
+def _measure(quantity: str) -> str:
+    return "mean-square error" if quantity == "error" else words(quantity.replace("_", " "))
 
 
 def _panels(
@@ -227,7 +245,7 @@ def _finish(
 
 
 def _draw(ax: "Axes", at: np.ndarray, statistics: Sequence[np.ndarray], look: dict[str, Any], seeds: int) -> None:
-    mean, low, high = (drawable(curve) for curve in statistics)
+    mean, low, high = statistics
     if at[0] == at[-1]:  # everything is sent at once, at the end
         ax.plot(at[-1:], mean[-1:], marker="D", markersize=4, **look)
         return

@@ -1,6 +1,6 @@
 """Figures: error curves of several algorithms with intervals over seeds, and theory beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -157,13 +157,24 @@ def _draw(
 ) -> Any:
     kept = thinned(len(result.rounds))
     rounds = result.rounds[kept]
-    mean, low, high = (
-        np.where(np.isfinite(c := curve[kept]), c, np.nan) if linear else drawable(curve[kept]) for curve in statistics
-    )
+    mean, low, high = (finite(curve[kept]) if linear else drawable(curve[kept]) for curve in statistics)
     marker = "o" if np.isfinite(mean).sum() == 1 else None  # one point makes no line
     (line,) = ax.plot(rounds, mean, color=colour, marker=marker, markersize=3, linewidth=width)
     band(ax, rounds, low, high, colour, len(result.error))
     return line
+
+
+def finite(curve: np.ndarray) -> np.ndarray:
+    """What a linear axis shows of a curve."""
+    return np.where(np.isfinite(curve), curve, np.nan)
+
+
+def fit_linear(ax: "Axes", means: Sequence[np.ndarray]) -> None:
+    """A linear axis that fits the curves; intervals of few seeds may be far wider."""
+    known = np.concatenate([mean[np.isfinite(mean)] for mean in means])
+    if len(known):
+        room = 0.2 * max(np.ptp(known), 1e-9 * (1 + abs(known).max()))
+        ax.set_ylim(known.min() - room, known.max() + room)
 
 
 def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: Any, colour: Any) -> None:
@@ -195,10 +206,7 @@ def _scale(
     rounds = max(int(result.rounds[-1]) for result in results.values())
     ax.set_xlim(0, max(1, rounds))
     if linear:
-        means = np.concatenate([mean[np.isfinite(mean)] for mean, _, _ in statistics.values()])
-        if len(means):  # intervals of few seeds may be far wider than the curves
-            room = 0.2 * max(np.ptp(means), 1e-9 * (1 + abs(means).max()))
-            ax.set_ylim(means.min() - room, means.max() + room)
+        fit_linear(ax, [mean for mean, _, _ in statistics.values()])
         return
     if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
         ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
