@@ -14,6 +14,12 @@ from . import _arrays
 
 DTYPES = ("float64", "float32")
 """The precisions that one can compute in."""
+LARGEST_COUNT = 2**53
+"""No size, and no number of anything, is beyond what a float64 counts exactly."""
+LARGEST_GRID = 100
+"""So many step sizes reach over thirty orders of magnitude."""
+LARGEST_NUMBER = 1e100
+"""Numbers beyond it would overflow in the products and squares that are made of them."""
 
 
 def traced(value: Any) -> bool:
@@ -64,15 +70,22 @@ def _traced_array(value: Any) -> Any:
     return jnp.asarray(value)
 
 
-def count(name: str, value: Any, *, least: int = 1, remedy: str = "") -> int:
-    """Returns `value` as an int of at least `least`; a tracer stays one."""
+def count(name: str, value: Any, *, least: int = 1, most: int | None = None, remedy: str = "") -> int:
+    """Returns `value` as an int in the given range; a tracer stays one."""
     if traced(value) and value.shape == () and np.issubdtype(value.dtype, np.integer):
         return value
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}. {remedy}".rstrip())
+    if value > (most or LARGEST_COUNT):
+        raise ValueError(f"`{name}` must be at most {most or LARGEST_COUNT}, got {value}. {remedy}".rstrip())
     return int(value)
+
+
+def grid(value: Any) -> None:
+    """Raises if a method cannot try so many step sizes, of which half are a factor of 4 apart."""
+    count("grid", value, most=LARGEST_GRID, remedy="Half of the steps are a factor of 4 apart.")
 
 
 def counts(value: Any) -> Any:
@@ -159,6 +172,17 @@ def arguments(
                 f"Its options are {', '.join(options) or 'none'}."
             )
         kind(argument, value, parameters[argument].default)
+        _size(argument, value)
+
+
+def _size(name: str, value: Any) -> None:
+    """Raises if a number is too large to compute with."""
+    if isinstance(value, float):
+        number(name, value)
+        if abs(value) > LARGEST_NUMBER:
+            raise ValueError(f"`{name}` must be at most {LARGEST_NUMBER:g} in size, got {value:g}.")
+    for part in value if isinstance(value, list | tuple) else ():
+        _size(name, part)
 
 
 def kind(name: str, value: Any, default: Any) -> None:

@@ -327,6 +327,22 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["--algorithm", "FedHSA", "td"], "`algorithm`: td is a problem. It comes first: `fedhsa run td ...`"),
         (["--algorithm", "FedHSA", "--algorithm", "LocalSA"], "`--algorithm` was given twice"),
         (["--option=b_level=1", "--option=noise_std=1"], "`--option` was given twice"),
+        (
+            ["--num-agents", "1000000000"],
+            "`num_agents` 1000000000 is too large: .*about .*of memory, and this machine has",
+        ),
+        (["--num-agents", "1" + "0" * 30], "`num_agents` must be at most 9007199254740992, got 1000"),
+        (["--dim", "1000000"], "`dim` 1000000 is too large: .*Lower `dim`."),
+        (["--seeds", "1000000000"], "The runs are too large: 1000000000 seeds of 2 agents, .*Use fewer of them."),
+        (["--rounds", "1000000000000"], "The runs are too large: 3 seeds of 2 agents, with 200000000000 records"),
+        (["--key", "1" + "0" * 24], "`key` must be at most 18446744073709551615, got 1000"),
+        (["--problem-key", "1" + "0" * 24], "`problem_key` must be at most 18446744073709551615, got 1000"),
+        (["--noiseless", "--iid"], "`noiseless` and `iid` do not go together"),
+        (["--option", "b_level=inf"], "`b_level` must be finite, got inf"),
+        (["--option", "b_level=1e300"], "`b_level` must be at most 1e+100 in size, got 1e+300"),
+        (["--option", "noise_radius=1.5"], "`noise_radius` must be below 1.0, got 1.5. Noise must forget."),
+        (["--problem", "finite-sum", "--option", "min_eigenvalue=[]"], "`min_eigenvalue` must be one number"),
+        (["--problem", "policy-gradient", "--dim", "-1"], "`dim` must be at least 1, got -1"),
     ],
 )
 def test_bad_input_is_rejected_in_one_sentence_and_leaves_nothing_behind(tmp_path, capsys, arguments, words):

@@ -182,7 +182,9 @@ def test_a_taxi_visits_404_states():
     ("arguments", "message"),
     [
         ({"layout": "5x5"}, "`layout` must be one of '4x4', '8x8', 'random', 'own', got '5x5'"),
-        ({"slipperiness": 0.9}, "`slip_spread` must keep chances between 0 and 1: 0.9 plus or minus 0.333"),
+        ({"slipperiness": 0.9}, "`slip_spread` must keep .*, but `slipperiness` 0.9 plus or minus 0.333 does not"),
+        ({"slipperiness": 2.0}, "`slipperiness` must be at most 1.0, got 2.0"),
+        ({"size": -1}, "`size` must be at least 2, got -1"),
         ({"layout": "own", "size": 1}, "`size` must be at least 2"),
         ({"layout": "random", "frozen": 0.0}, "`frozen` must be greater than 0"),
         ({"reward_spread": -1.0}, "`reward_spread` must be at least 0"),

@@ -7,7 +7,9 @@ from .. import _own
 from ..algorithms import AbstractAlgorithm, adapt, parse
 from ..problems import Problem, make
 from ..problems.make import makers
+from . import memory
 from .errors import UsageError
+from .output import fits_in_memory
 from .settings import AbstractSettings
 
 FLAGS = {"num_agents": "num_agents", "dim": "dim", "heterogeneity": "heterogeneity", "key": "problem_key"}
@@ -26,7 +28,10 @@ def make_problem(settings: AbstractSettings) -> Problem:
     given = {name: value for name, value in given.items() if value is not None}
     try:
         _check_flags(settings.problem, given)
-        return make(settings.problem, given | settings.option, noiseless=settings.noiseless, iid=settings.iid)
+        arguments = given | settings.option
+        memory.check_problem(settings.problem, arguments)
+        with fits_in_memory("The problem"):
+            return make(settings.problem, arguments, noiseless=settings.noiseless, iid=settings.iid)
     except TypeError as error:  # a user's function that returns something else, say
         raise UsageError(str(error)) from error
 

@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .. import _own
+from ..algorithms import AbstractAlgorithm
 from ..comparison import contest
 from ..outputs import manifest_head
 from ..problems import Problem
-from . import ranking
+from . import memory, ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
 from .cluster import executor
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
@@ -26,6 +27,8 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
     """Runs the command with these settings, which the arguments say; gives the exit code."""
     problem = make_problem(settings)
     methods = _methods(settings, problem)
+    one_each = [method if isinstance(method, AbstractAlgorithm) else method(0.1) for method in methods.values()]
+    memory.check_runs(problem, one_each, max(settings.seeds, settings.tuning_seeds), contest.POINTS)
     started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
         with (

@@ -54,7 +54,7 @@ def fits_in_memory(what: str) -> Iterator[None]:
         reason = str(error).splitlines()[0]
     else:
         return
-    raise FailedRunError(f"{what} does not fit in memory: {reason} Use fewer agents, seeds or parameters.")
+    raise FailedRunError(f"{what} does not fit in memory: {reason} Use fewer agents, seeds, parameters or local steps.")
 
 
 def show(console: Console, results: Mapping[str, Result], labels: Mapping[str, str] | None = None) -> None:

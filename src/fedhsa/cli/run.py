@@ -15,7 +15,7 @@ from ..engine import Result, simulate
 from ..engine.peers import Peers
 from ..outputs import FILES, manifest_head, read_manifest, write
 from ..problems import Problem
-from . import forecast, hosts, parameters
+from . import forecast, hosts, memory, parameters
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
 from .errors import FailedRunError
@@ -50,6 +50,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
         return 0
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
+    memory.check_runs(problem, algorithms.values(), settings.seeds, settings.rounds // settings.every)
     predicted = forecast.Forecast(problem, algorithms)
     for sentence in predicted.announce(settings):
         console.print(sentence, soft_wrap=True)

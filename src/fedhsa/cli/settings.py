@@ -137,7 +137,11 @@ class AbstractSettings(AbstractFlags):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name))
         for name in ("problem_key", "key"):
-            _check.count(name, getattr(self, name), least=0)
+            _check.count(name, getattr(self, name), least=0, most=2**64 - 1)
+        if self.noiseless and self.iid:
+            raise UsageError(
+                "`noiseless` and `iid` do not go together: agents without noise observe nothing. Leave one of them out."
+            )
         positive = [("server_step", self.server_step), *(("step_size", size) for size in self.step_size)]
         if (target := getattr(self, "target", None)) is not None:
             positive.append(("target", target))
@@ -327,6 +331,12 @@ The first one writes the files. With --checkpoint, any number can --resume.
         return [] if other == ["rounds"] and before["rounds"] < self.rounds else other
 
 
+def _check_objective(settings: "AnalyzeSettings | CompareSettings", known: tuple[str, ...]) -> None:
+    check_name("objective", settings.objective, known)
+    if settings.target is None and settings.objective != type(settings).objective:
+        raise UsageError(f"`objective` {settings.objective} needs `target`, an error to reach. Add `--target`.")
+
+
 @dataclasses.dataclass(frozen=True)
 class AnalyzeSettings(AbstractSettings):
     """The settings of `fedhsa analyze`."""
@@ -362,7 +372,7 @@ A TOML file for `fedhsa run` serves here too.
     """Draw the figure."""
 
     def _check_own(self) -> None:
-        check_name("objective", self.objective, OBJECTIVES)
+        _check_objective(self, OBJECTIVES)
         _check.count("samples", self.samples)
 
 
@@ -432,9 +442,10 @@ Ctrl-C keeps the methods that are done.
     """Print the ranking as a LaTeX table for the package booktabs, as it stands in compare.tex."""
 
     def _check_own(self) -> None:
-        check_name("objective", self.objective, EXPENSES)
-        for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
+        _check_objective(self, EXPENSES)
+        for name, least in (("samples", 1), ("seeds", 2), ("tuning_seeds", 1)):
             _check.count(name, getattr(self, name), least=least)
+        _check.grid(self.grid)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from rich.console import Console
 from .. import _files, _own
 from ..engine import Sweep, sweep
 from ..outputs import manifest_head, save_figure, write_manifest
+from . import memory
 from .build import make_algorithms, make_problem
 from .cluster import executor
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
@@ -24,6 +25,8 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
     problem = make_problem(settings)
     (algorithm,) = make_algorithms(settings, problem).values()
     combinations = math.prod(map(len, settings.over.values()))
+    records = combinations * (settings.rounds // settings.every)  # all of them are kept until the end
+    memory.check_runs(problem, [algorithm], settings.seeds, records)
     started = datetime.datetime.now(datetime.UTC)
     with writable(settings.folder):
         with fits_in_memory("The sweep"), executor(settings, console) as pool, warnings.catch_warnings():

@@ -65,8 +65,9 @@ class Terms:
     """Which random observations."""
 
     def __post_init__(self):
-        for name, least in (("samples", 1), ("seeds", 2), ("grid", 1), ("tuning_seeds", 1)):
+        for name, least in (("samples", 1), ("seeds", 2), ("tuning_seeds", 1)):
             _check.count(name, getattr(self, name), least=least)
+        _check.grid(self.grid)
         _check.choice("objective", self.objective, ("exchanges", "samples", "bytes"))
         if self.target is not None:
             _check.number("target", self.target)

@@ -52,7 +52,7 @@ def frozen_lake(
     """
     toy = _toy_text()
     _check.choice("layout", layout, LAYOUTS)
-    slip = vary(slipperiness, "slip_spread", slip_spread, "slip", num_agents, heterogeneity, key)
+    slip = vary(("slipperiness", slipperiness), ("slip_spread", slip_spread), "slip", num_agents, heterogeneity, key)
     maps = _maps(toy, layout, num_agents, size, frozen, heterogeneity, key)
     tables = {
         rows: (_table(toy.FrozenLakeEnv(desc=rows, is_slippery=False)), _table(toy.FrozenLakeEnv(desc=rows)))
@@ -94,8 +94,8 @@ def cliff_walking(
         array([-9.73])
     """
     toy = _toy_text()
-    slip = vary(slipperiness, "slip_spread", slip_spread, "slip", num_agents, heterogeneity, key)
-    blows = vary(wind, "wind_spread", wind_spread, "wind", num_agents, heterogeneity, key)
+    slip = vary(("slipperiness", slipperiness), ("slip_spread", slip_spread), "slip", num_agents, heterogeneity, key)
+    blows = vary(("wind", wind), ("wind_spread", wind_spread), "wind", num_agents, heterogeneity, key)
     sure, slippery = (_table(toy.CliffWalkingEnv(is_slippery=slips)) for slips in (False, True))
     actions = (UP, RIGHT, DOWN, LEFT)
     down = [actions.index(DOWN)] * 4
@@ -133,7 +133,7 @@ def taxi(
         np.float64(20.0)
     """
     toy = _toy_text()
-    wet = vary(rain, "rain_spread", rain_spread, "rain", num_agents, heterogeneity, key)
+    wet = vary(("rain", rain), ("rain_spread", rain_spread), "rain", num_agents, heterogeneity, key)
     dry, rainy = (_table(toy.TaxiEnv(is_rainy=rains)) for rains in (False, True))
     # What rain does is read from the table: heading south from the upper right corner.
     full = 1 - rainy.chances.sum(0)[80, 0, 180]
@@ -209,10 +209,10 @@ def _maps(
 ) -> list[tuple[str, ...]]:
     """The map of each agent: Gymnasium's own, a random one, or part of it random for each."""
     lake = toy.frozen_lake
-    if layout in lake.MAPS:
-        return [tuple(lake.MAPS[layout])] * num_agents
     _check.count("size", size, least=2)
     _check.number("frozen", frozen, above=0.0, most=1.0)
+    if layout in lake.MAPS:
+        return [tuple(lake.MAPS[layout])] * num_agents
 
     def draw(agent: int) -> np.ndarray:
         seed = int(host_generator(key, "map", agent).integers(2**31))

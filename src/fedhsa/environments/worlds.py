@@ -71,7 +71,7 @@ def random_walk(
         array([0., 1., 2., 3., 4., 5., 0.])
     """
     S = _check.count("num_states", num_states) + 2
-    right = vary(0.5, "spread", spread, "walk", num_agents, heterogeneity, key)
+    right = vary(("chance", 0.5), ("spread", spread), "walk", num_agents, heterogeneity, key)
     P, R = np.zeros((num_agents, S, 1, S)), np.zeros((num_agents, S, 1, S))
     inner = np.arange(1, S - 1)
     P[:, inner, 0, inner + 1] = right[:, None]
@@ -232,15 +232,26 @@ def fedsarsa(
 
 
 def vary(
-    common: float, name: str, spread: float, path: str, num_agents: int, heterogeneity: float, key: SeedLike
+    chance: tuple[str, float],
+    spread: tuple[str, float],
+    path: str,
+    num_agents: int,
+    heterogeneity: float,
+    key: SeedLike,
 ) -> np.ndarray:
-    """A chance for each agent, uniform up to `heterogeneity * spread` away from a common one, `(M,)`."""
+    """A chance for each agent, uniform up to `heterogeneity * spread` away from a common one, `(M,)`.
+
+    The chance and the spread come with their names, for errors.
+    """
+    common, (name, most) = chance[1], spread
+    _check.number(*chance, least=0.0, most=1.0)
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
-    _check.number(name, spread, least=0.0)
-    reach = heterogeneity * spread
+    _check.number(name, most, least=0.0)
+    reach = heterogeneity * most
     if not 0 <= common - reach <= common + reach <= 1:
         raise ValueError(
-            f"`{name}` must keep chances between 0 and 1: {common:.3g} plus or minus {reach:.3g} does not. Lower it."
+            f"`{name}` must keep chances between 0 and 1, but `{chance[0]}` {common:.3g} plus or minus {reach:.3g} "
+            f"does not. Lower `{name}`."
         )
     return common + reach * per_agent(lambda rng, count: rng.uniform(-1, 1, count), path, num_agents, key)
 

@@ -373,11 +373,10 @@ class Problem(eqx.Module):
         start: Any = None,
         names: Sequence[str] | None = None,
     ):
-        agents = observing(agents)
+        self.agents = _agents.stack(observing(agents), AbstractAgent)
         solve = isinstance(theta_star, str) and theta_star == SOLVE
         if like is None and (solve or theta_star is None):
             raise ValueError("Give `like`, an example of the parameter (`like=np.zeros(3)`), or `theta_star`.")
-        self.agents = _agents.stack(agents, AbstractAgent)
         if solve and self.streams is not None:
             theta_star, solve = None, False
         self.like = jax.tree.map(lambda x: np.asarray(x, dtype=np.float64), theta_star if like is None else like)

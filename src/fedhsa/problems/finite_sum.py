@@ -98,7 +98,7 @@ def random(
         raise ValueError(f"`eigenvalues` must be (smallest, largest), got {eigenvalues}.")
 
     if min_eigenvalue is not None:
-        _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
+        _check.scalar("min_eigenvalue", min_eigenvalue, above=0.0)
 
     def draw_A(rng, count):
         # Half the sum of two squared Gaussian numbers is an Exp(1) number.

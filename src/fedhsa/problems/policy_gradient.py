@@ -504,6 +504,7 @@ def random(
         _check.choice("table", table, tuple(TABLES))
         if dim is None:
             return from_model(model, TABLES[table](model.num_states, model.num_actions), **settings)
+        _check.count("dim", dim)
         linear = eqx.nn.Linear(dim, model.num_actions, use_bias=False, key=as_key(key))
         linear = eqx.tree_at(lambda part: part.weight, linear, np.zeros((model.num_actions, dim)))  # all actions alike
         return from_model(

@@ -104,7 +104,8 @@ def random(
     """
     _check.count("dim", dim)
     _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
-    _check.number("noise_radius", noise_radius, least=0.0)
+    _check.number("b_level", b_level)
+    _check.number("noise_radius", noise_radius, least=0.0, below=1.0, remedy="Noise must forget.")
 
     def draw_A(rng, count):
         R = rng.normal(size=(count, dim, dim))
