@@ -1,5 +1,7 @@
 """`fedhsa deploy`: what its commands write, print and refuse; the networks themselves are tested in tests/deploy."""
 
+import csv
+import importlib.util
 import json
 import pathlib
 import stat
@@ -89,6 +91,16 @@ def test_data_of_this_machine_are_found_from_everywhere_and_others_are_left_as_t
     assert there == {"data": "{number}.csv"}
 
 
+@pytest.mark.parametrize(
+    "log",
+    ["", "garbage", "[1, 2]", '{"event": 3}', '{"event": "started"}', '{"event": "started", "run": 1, "rounds": "x"}'],
+)
+def test_a_broken_log_is_said_to_be_one(log, tmp_path, capsys):
+    (tmp_path / "log.jsonl").write_text(log)
+    assert main(["deploy", "status", str(tmp_path)]) == 1
+    assert "damaged" in capsys.readouterr().err
+
+
 def test_status_finds_the_latest_run_and_says_where_there_is_none(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["deploy", "status"]) == 1
@@ -97,6 +109,78 @@ def test_status_finds_the_latest_run_and_says_where_there_is_none(tmp_path, caps
     capsys.readouterr()
     assert main(["deploy", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["folder"] == str(pathlib.Path("runs", "deploy", "memory"))
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [(["demo"], "flwr", "flower"), (["flower", "--simulate"], "flwr", "flower"), (["keys"], "cryptography", "flower")],
+)
+def test_a_command_without_what_it_needs_says_which_extra_to_install(command, package, extra, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more))
+    assert main(["deploy", *command]) == 1
+    assert f"pip install '.[{extra}]'` in a clone of fedhsa" in capsys.readouterr().err
+
+
+SITE = """
+import numpy as np, fedhsa as fh
+from fedhsa.deploy import Measured
+
+class Mean(fh.AbstractAgent):
+    source: fh.AbstractSource
+
+    def operator(self, theta, o, /):
+        return o - theta
+
+def build(context):
+    values = np.loadtxt(context.config["data"], ndmin=2)
+    test = values[-2:]
+    def measure(theta):
+        return {"mae": float(np.abs(test - theta).mean()), "mae_naive": float(np.abs(test - values[0]).mean())}
+    return Measured(Mean(fh.sources.Replay(values[:-2], wrap=True)), measure, weight=2 + context.number)
+"""
+
+
+def test_what_sites_measure_is_shown_logged_tabulated_exported_and_told_by_status(tmp_path, capsys):
+    """Two sites with series of constants: the errors on their held-out parts are known beforehand."""
+    (tmp_path / "site.py").write_text(SITE)
+    for number, values in enumerate(([1.0] * 6, [3.0] * 6)):
+        np.savetxt(tmp_path / f"{number}.txt", values)
+    own = ["--agent", f"{tmp_path}/site.py:build", "--dim", "1", "--num-agents", "2", "--step-size", "0.5"]
+    own += ["--data", f"{tmp_path}/{{number}}.txt", "--algorithm", "LocalSA", "--local-steps", "1"]
+    out, prom = tmp_path / "out", tmp_path / "run.prom"
+    assert main(["deploy", "memory", *own, "--rounds", "20", "--out", str(out), "--metrics", str(prom)]) == 0
+    said = capsys.readouterr().out
+    assert len([line for line in said.splitlines() if line.startswith("Round ")]) == 10  # one per tenth
+    # From 0 a round goes half of the way to 2, the mean of both: to 1, with errors 0 and 2, whose weights are 2 and 3.
+    assert "Round  2/20: mae 1.2 (naive 0) after round 1" in said
+    assert "Measured after round 20: mae 1 (naive 0); 1 at agent 0, 1 at agent 1." in said
+    with open(out / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    first, last = rows[:3], rows[-3:]
+    assert [(row["agent"], float(row["mae"])) for row in first] == [("average", 2.2), ("0", 1.0), ("1", 3.0)]
+    assert [round(float(row["mae"]), 4) for row in last] == [1.0, 1.0, 1.0]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["metrics"]["round"] == 20
+    assert manifest["metrics"]["weights"] == [2.0, 3.0]
+    assert (out / "metrics.png").exists()
+    assert 'metric="mae",agent="1"} ' in prom.read_text()
+    assert main(["deploy", "status", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"]["metrics"]["mae"]["mean"] == pytest.approx(1.0, abs=1e-4)
+    assert main(["deploy", "status", str(out)]) == 0
+    assert "Measured by the sites after round 20" in capsys.readouterr().out
+
+
+def test_a_wrong_number_of_parameters_ends_every_kind_of_run_at_once_with_one_sentence(tmp_path, capsys):
+    (tmp_path / "site.py").write_text(SITE)
+    np.savetxt(tmp_path / "0.txt", np.ones((6, 2)))
+    own = ["--agent", f"{tmp_path}/site.py:build", "--dim", "5", "--num-agents", "1", "--data", f"{tmp_path}/0.txt"]
+    for command in ("memory", "ray", "demo"):
+        assert main(["deploy", command, *own, "--out", str(tmp_path / command)]) == 1
+        said = capsys.readouterr().err
+        assert "`dim` is 5, but the agents of" in said
+        assert len(said.splitlines()) == 1
+    assert "Traceback" in (tmp_path / "memory" / "logs" / "sites.log").read_text()
 
 
 def test_keys_are_made_with_one_command_and_never_overwritten(tmp_path, capsys):
@@ -129,7 +213,18 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
     [
         (["demoo"], "Did you mean 'demo'?"),
         (["memory", "--algorithm", "FedHSA", "LocalSA"], "one algorithm at a time"),
-        (["memory", "--missing", "skp"], "'wait', 'skip', 'fail'"),
+        (["memory", "--missing", "skp"], "`missing` must be one of wait, skip, fail, got 'skp'. Did you mean 'skip'?"),
+        (["memory", "--missing", "never"], "`missing` must be one of wait, skip, fail, got 'never'"),
+        (["memory", "--noise", "nan"], "`noise` must be finite"),
+        (["memory", "--epsilon", "1e9"], "protects nothing"),
+        (["memory", "--data", "my.csv"], "`data` goes with `--agent FILE.py:FUNCTION`"),
+        (["memory", "--metrics", "70000"], "`metrics` must be a number from 1 to 65535"),
+        (["memory", "--metrics", "999.1.1.1:80"], "999.1.1.1 is not an address"),
+        (["memory", "--release-metrics"], "`release_metrics` goes with `--noise` or `--epsilon`"),
+        (["keys", "new", "--days", "99999999"], "`days` must be at most 36525"),
+        (["keys", "new", "--port", "70000"], "`port` must be a number from 1 to 65535, got 70000"),
+        (["keys", "new", "--host", "999.1.1.1"], "`host`: 999.1.1.1 is not an address"),
+        (["flower", "--superlink", "192.0.2.7", "--insecure"], "`superlink` must be HOST:PORT"),
         (["memory", "--missing", "skip", "--algorithm", "Scaffnew"], "rounds need all agents"),
         (["memory", "--patience", "-1"], "`patience` must be greater than 0"),
         (["memory", "--agent", "build"], "FILE.py:FUNCTION"),

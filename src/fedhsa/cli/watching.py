@@ -73,6 +73,7 @@ class Board:
         self._head, self._rounds, self._agents = "", 0, 0
         self._state: dict[int, str] = {}
         self._seen: dict[int, float] = {}
+        self._last: dict[int, int] = {}
         self._measured: dict[str, Any] = {}
         self._ended = False
 
@@ -88,6 +89,7 @@ class Board:
                 for agent in range(self._agents):
                     if agent not in absent:
                         self._state[agent], self._seen[agent] = "answers", time.monotonic()
+                        self._last[agent] = event["round"]
                     elif self._state[agent] in ("answers", "waiting"):
                         self._state[agent] = "left out"
                 self._measured = event.get("measured", self._measured)
@@ -130,6 +132,6 @@ class Board:
         if agent not in self._seen:
             return "never"
         if self._ended:
-            return ""
+            return f"round {self._last[agent]}"
         seconds = int(time.monotonic() - self._seen[agent])
         return "now" if seconds < 1 else f"{datetime.timedelta(seconds=seconds)} ago"

@@ -99,12 +99,10 @@ class Privacy:
         _check.number("epsilon", epsilon, above=0.0)
         _check.number("delta", delta, above=0.0, most=0.1)
         _check.count("releases", releases)
+        if _epsilon(releases / LEAST_NOISE**2, delta) <= epsilon:
+            raise ValueError(f"`epsilon` is {epsilon:g}, for which so little noise would do that it protects nothing.")
         sigma = _accounting().get_sigma_gaussian(epsilon, delta)
         noise = float(sigma) * math.sqrt(releases) * (1 + 1e-9)  # rounding must not cost the last reply
-        if noise < LEAST_NOISE:
-            raise ValueError(
-                f"`epsilon` is {epsilon:g}, for which {noise:.2g} of noise would do: that protects nothing."
-            )
         return cls(clip, noise, epsilon, delta)
 
     def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:

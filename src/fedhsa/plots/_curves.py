@@ -8,6 +8,7 @@ import numpy as np
 from ..engine import Result
 from ..engine.result import SIGNED
 from ..statistics import interval
+from ._sites import fair_axis, spans
 from ._style import (
     DASHES,
     arrange,
@@ -107,7 +108,7 @@ def curves(
         raise ValueError("`results` is empty: there is nothing to draw.")
     if quantity != "error":
         results = {name: _recorded(name, result, quantity) for name, result in results.items()}
-    theory, linear = dict(theory or {}), quantity in SIGNED
+    theory, linear = dict(theory or {}), quantity in SIGNED or _is_flat(quantity, results)
     with house_style(ax):
         own, grow = (None, False) if ax is not None else new_figure((WIDTH, HEIGHT), figsize, width)
         if ax is None:
@@ -126,6 +127,8 @@ def curves(
         for name, values in theory.items():
             _draw_theory(ax, name, results.get(name), values, palette[name])
         _scale(ax, results, statistics, linear)
+        if linear and quantity not in SIGNED:
+            fair_axis(ax, np.concatenate([mean for mean, _, _ in statistics.values()]))
         whole_numbers(ax)
         pale_grid(ax, own)
         ax.set_xlabel(r"round $t$")
@@ -143,6 +146,14 @@ def curves(
         if own is None:
             arrange(ax)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
+
+
+def _is_flat(quantity: str, results: Mapping[str, Result | Curve]) -> bool:
+    """Whether what was measured stays within a small factor, so that a logarithmic axis would magnify its noise."""
+    if quantity == "error" or any((result.failed_round >= 0).any() for result in results.values()):
+        return False
+    values = np.concatenate([result.error.ravel() for result in results.values()])
+    return bool(np.isfinite(values).any()) and not spans(values)
 
 
 def _recorded(name: str, result: Result | Curve, quantity: str) -> Curve:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engine import Result
-from ._style import COLOURS, FALLBACK, STYLE, thinned
+from ._style import PALETTE, STYLE, thinned
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
@@ -49,9 +49,8 @@ def sites(result: Result, metric: str | None = None, *, title: str | None = None
         figure = Figure(figsize=(5.0, 2.9), layout="constrained")
         ax = figure.add_subplot()
         labels = [f"agent {number}" for number in range(each.shape[1])]
-        palette = [colour for colour in dict.fromkeys((*COLOURS.values(), *FALLBACK)) if colour != "#000000"]
         for number, label in enumerate(labels):
-            colour = palette[number % len(palette)]  # black is the average's
+            colour = PALETTE[number % len(PALETTE)]  # black is the average's
             shown = label if len(labels) <= MOST else None
             line = {"color": colour, "linewidth": 1.0 if shown else 0.6, "alpha": 1.0 if shown else 0.5}
             ax.plot(result.rounds[kept], each[kept, number], label=shown, **line)
