@@ -36,7 +36,7 @@ LONG = (
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
 NOT_RUN = {"docs/clusters.md": 2, "docs/deploy.md": 2, "docs/live.md": 1}
 """How many blocks of which pages are not run: those of a Flower network. The pages say why."""
-LANGUAGES = ("python", "text", "console", "sh", "bash", "diff")
+LANGUAGES = ("python", "text", "toml", "console", "sh", "bash", "diff")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ class Understood(BaseException):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_every_command_on_a_page_is_understood(page, monkeypatch):
+def test_every_command_on_a_page_is_understood(page, tmp_path, monkeypatch):
     def until_understood(parse):
         def stop(*arguments):
             raise Understood(parse(*arguments))
@@ -127,7 +127,8 @@ def test_every_command_on_a_page_is_understood(page, monkeypatch):
     for module, name in itertools.product((deploy, parsing, reproduce), ("parse", "parse_flags")):
         if hasattr(module, name) and (module, name) != (parsing, "parse_flags"):  # which `parse` calls itself
             monkeypatch.setattr(module, name, until_understood(getattr(module, name)))
-    monkeypatch.chdir(ROOT)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)  # `fedhsa new` writes files
     for block in pages.read(page.read_text()):
         for words in pages.commands(block) if block.language in (*pages.SHELL, "console") else ():
             if words[0] == "fedhsa":

@@ -321,6 +321,11 @@ def named(value: type) -> str:
     return f"{value.__name__}{place(value)}"
 
 
+def in_words(value: Any) -> str:
+    """What was given in the place of something else: a class by its name."""
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+
+
 def shown(path: str | os.PathLike) -> str:
     """A path as the user would write it: from the current folder, if it is in there."""
     path, here = pathlib.Path(path), pathlib.Path.cwd()

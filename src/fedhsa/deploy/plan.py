@@ -198,12 +198,15 @@ class Plan:
         if self.agent is None:
             return *agents_of(self.built_problem, numbers), None
         build = load_agent(self.agent)
-        made = [build(AgentContext(number, self.num_agents, _with_agent_number(config, number))) for number in numbers]
+        contexts = [AgentContext(number, self.num_agents, _with_agent_number(config, number)) for number in numbers]
+        with _own.told(f"`agent`: {self.agent} raised an error"):
+            made = [build(context) for context in contexts]
         made, measured = split_measured(made)
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
                 raise TypeError(
-                    f"`agent`: {self.agent} must return an `AbstractAgent`, a `Live` or a `Measured`, got {agent!r}."
+                    f"`agent`: {self.agent} must return an `AbstractAgent`, a `Live` or a `Measured`, got "
+                    f"{_own.in_words(agent)}."
                 )
             if isinstance(agent, AbstractAgent) and isinstance(agent.source, AbstractControlled):
                 raise TypeError(
@@ -227,4 +230,9 @@ def load_agent(text: str) -> Callable[[AgentContext], Any]:
     found = _own.reference(text)
     if found is None:
         raise ValueError(f"`agent` must be MODULE:FUNCTION or FILE.py:FUNCTION, like `my_site:build`, got {text!r}.")
-    return _own.load("agent", found)
+    build = _own.load("agent", found)
+    if not callable(build) or isinstance(build, type):
+        raise ValueError(
+            f"`agent`: {text} must be a function that takes an `AgentContext`, got {_own.in_words(build)}."
+        )
+    return build

@@ -98,17 +98,16 @@ def _own_maker(made: Any, name: str) -> Callable[..., Problem]:
     if isinstance(made, Problem):
         return lambda: made
     if isinstance(made, type) or not callable(made):
-        what = f"the class {made.__name__}" if isinstance(made, type) else repr(made)
-        raise TypeError(f"`problem`: {name} must be a function that returns a `Problem`, or a `Problem`, got {what}.")
+        what = "must be a function that returns a `Problem`, or a `Problem`"
+        raise TypeError(f"`problem`: {name} {what}, got {_own.in_words(made)}.")
 
     @functools.wraps(made)
     def checked(**arguments: Any) -> Problem:
         with _own.told(f"`problem`: {name} raised an error"):
             problem = made(**arguments)
         if not isinstance(problem, Problem):
-            what = f"the class {problem.__name__}" if isinstance(problem, type) else repr(problem)
             raise TypeError(
-                f"`problem`: {name} must return a `Problem`, got {what}. "
+                f"`problem`: {name} must return a `Problem`, got {_own.in_words(problem)}. "
                 "End it with `return Problem(agents, like=...)`."
             )
         return problem
