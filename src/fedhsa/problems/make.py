@@ -82,8 +82,13 @@ def make(name: str, arguments: Mapping[str, Any], *, noiseless: bool = False, ii
     return problem.noiseless() if noiseless else problem
 
 
-def makers(name: str) -> Mapping[str, Callable[..., Problem]]:
-    """The functions that make problems, by name: those of the families and, if it is none of them, what `name` says."""
+def makers(name: str) -> Mapping[str, Any]:
+    """The functions that make problems, by name: those of the families and, if it is none of them, what `name` says.
+
+    !!! example
+        >>> makers("td")["td"] is td.random
+        True
+    """
     if name in PROBLEMS:
         return PROBLEMS
     if (found := _own.reference(name)) is not None:
