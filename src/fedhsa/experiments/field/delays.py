@@ -149,7 +149,7 @@ class Delays(AbstractStudy):
             "Kernel (normalised uniform rows), rewards (uniform on [0, 1]), start (0) and length are ours; the source "
             "does not print them. A direction may arrive several times or never, since each round draws its delay.",
             "Floors are means over the second half of the runs. The stable delays are those of the mean: a uniform "
-            "delay up to tau destabilises x' = -k x from k tau = pi^2 / 2 on, with k the step times the largest "
+            "delay up to tau destabilises $x' = -k x$ from $k tau = pi^2 / 2$ on, with $k$ the step times the largest "
             "eigenvalue. Noise in the operators' matrices comes on top: in the source vanilla updates stay in a larger "
             "ball, on our chain their error grows with its delays as long as we run.",
         ]
@@ -165,7 +165,7 @@ class Delays(AbstractStudy):
         left.set(yscale="log", xlabel="round", title=f"delays up to {self.max_delay}")
         left.set_ylabel(r"$|\theta - \theta^{{\star}}|^2$")
         right.axhline(statistics.mean(self.floor(outcome, "none")).value, color=looks["none"])
-        right.axvline(self.limit(outcome), color="0.7", linewidth=0.8, zorder=0)
+        right.axvline(self.limit(outcome), color="0.55", linewidth=0.8, zorder=0)
         right.set(xscale="log", yscale="log", xlabel="largest delay", ylabel="error floor")
         right.set(title="the same step for all", ylim=(None, min(right.get_ylim()[1], 1e6)))
         figures.ticks(right, self.max_delays)

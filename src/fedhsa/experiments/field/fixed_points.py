@@ -244,8 +244,9 @@ class FixedPoints(AbstractStudy):
             f"random data, {self.logistic.num_agents} agents with labels from directions of their own, with a "
             "quadratic problem beside it.",
             "T_i = Id + gamma G_i is a contraction by xi = 1 - gamma mu for gamma up to 1 / L, where mu and L are the "
-            "least and the largest curvature of any agent; the bound is S = xi / (1 - xi) (1 - xi^(H-1)) / (1 - xi^H) "
-            "mean |T_i(x*) - x*|. A ball of this radius is kept by every gap up to H, so it holds for irregular ones.",
+            "least and the largest curvature of any agent; the bound is "
+            "$S = xi / (1 - xi) (1 - xi^(H-1)) / (1 - xi^H)$ times the mean of $|T_i(x*) - x*|$. "
+            "A ball of this radius is kept by every gap up to H, so it holds for irregular ones.",
             "Irregular gaps repeat H, 1, H / 2. With coins the distance is the root of the mean square over "
             f"{self.coin_rounds} steps of the average of all agents, also between exchanges; its mean obeys a linear "
             "recursion that is solved exactly. The source proves its loopless method for gamma below p / 15 only.",

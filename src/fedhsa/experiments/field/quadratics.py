@@ -151,7 +151,7 @@ class Quadratics(AbstractStudy):
             ax.plot(self.tried_steps, speedups(outcome, label), **figures.dots(colour, face=face))
             radius = np.array([RADII[method](step, K) for step in fine])
             figures.theory(ax, fine, np.log(np.maximum(radius, 1e-12)) / np.log(1 - fine / 2), colour)
-        ax.axvline(self.common_step, color="0.7", linewidth=0.8, zorder=0)
+        ax.axvline(self.common_step, color="0.55", linewidth=0.8, zorder=0)
         ax.set(yscale="log", ylim=(1, 60), xlabel=r"common step, times $1/\beta$", ylabel="times as fast as SGD")
         ax.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
         ax.minorticks_off()
@@ -244,8 +244,8 @@ class Quadratics(AbstractStudy):
             "Karimireddy, Kale, Mohri, Reddi, Stich and Suresh, SCAFFOLD: Stochastic Controlled Averaging for "
             "Federated Learning, ICML 2020, arXiv:1910.06378, sections 7.1 and 7.2.",
             "The source takes N = 2 quadratics 'based on' its lower bound, with smoothness 1, and gives no formula in "
-            "its main text. Ours are f_1 = x^2 / 2 + G x and f_2 = -G x from x = 1, the functions of that bound as we "
-            "know them, with Hessians 1 and 0.",
+            "its main text. Ours are $f_1 = x^2 / 2 + G x$ and $f_2 = -G x$ from $x = 1$, the functions of that bound "
+            "as we know them, with Hessians 1 and 0.",
             "The source tunes steps and does not print them. On a function of one parameter a tuned step has no limit "
             "(SGD at 2 / beta needs one round), so tuned steps end at 1 / beta; the factors two and five are "
             f"read at one step for all methods, {self.common_step:g} / beta, chosen because both appear there "

@@ -107,7 +107,7 @@ class Replay(AbstractStudy):
     def check(self, outcome: Outcome, checks: Checks) -> None:
         for name in self.methods:
             power = POWERS[name]
-            statement = f"{name}: slope of log observations to {self.target:g} of the first error in log 1/epsilon"
+            statement = f"{name}: slope of log observations to {self.target:g} of the first error in $log 1/epsilon$"
             options: dict[str, Any] = {"slack": 0.2, "precision": 0.2, "relative": False}
             checks.equals(f"{name}, slope", statement, self.slope(outcome, name), power, **options)
         statement = f"epsilon = {min(self.epsilons):g}: observations with SGD by those with replay"
@@ -120,7 +120,7 @@ class Replay(AbstractStudy):
             drop = self.ratio(outcome, "SGD with data drop", "SGD")
             said = f", and with data drop {drop:.1f} times as many as without"
         return [
-            f"Observations to {self.target:g} of the first error grow as a power of 1/epsilon: {slopes}.",
+            f"Observations to {self.target:g} of the first error grow as a power of $1/epsilon$: {slopes}.",
             f"At epsilon = {min(self.epsilons):g} SGD takes {gain:.1f} times as many as with replay{said}.",
         ]
 
@@ -135,8 +135,8 @@ class Replay(AbstractStudy):
     def notes(self) -> list[str]:
         return [
             "Nagaraj, Wu, Bresler, Jain and Netrapalli, NeurIPS 2020, arXiv:2006.08916. Their script has d = 100, "
-            "epsilon = 0.01, step 0.2, buffers of 1/epsilon^2, data drop of log(d)/epsilon^2 and labels with noise "
-            "0.001, and draws lines at d/epsilon^2 for SGD and data drop and at d/epsilon for replay.",
+            "epsilon = 0.01, step 0.2, buffers of $1/epsilon^2$, data drop of $log(d)/epsilon^2$ and labels with noise "
+            "0.001, and draws lines at $d/epsilon^2$ for SGD and data drop and at $d/epsilon$ for replay.",
             f"Ours has d = {self.dim} and no label noise, so that only the first phase, in which they differ, is seen, "
             "and looks at the last iterate. After it, with noise, SGD and replay come out alike (a first look).",
         ]

@@ -222,8 +222,8 @@ class Rounds(AbstractStudy):
 
     def notes(self) -> list[str]:
         return [
-            "Zhu, Mitra and Heath, DisSACC (Asilomar 2025), has no experiments: alpha up to mu / (C L^2), "
-            "T = log(MR) / (mu alpha), independent samples. We take C = 1. For Markov samples it would use every "
+            "Zhu, Mitra and Heath, DisSACC (Asilomar 2025), has no experiments: alpha up to $mu / (C L^2)$, "
+            "$T = log(MR) / (mu alpha)$, independent samples. We take $C = 1$. For Markov samples it would use every "
             "tau-th sample; here it uses all.",
             f"The problem is a finite sum of {self.instance.num_agents} heterogeneous agents with multiplicative "
             "noise, its components in the order of lazy chains or independent. With mu of the average and L of the "

@@ -180,8 +180,8 @@ class Systems(AbstractStudy):
         panels[0].set_xscale("log")
         panels[3].set_xscale("log")
         panels[3].xaxis.set_minor_formatter(NullFormatter())
-        panels[1].axvline(-1, color="0.7", linewidth=0.8, zorder=0)
-        panels[2].axvline(1, color="0.7", linewidth=0.8, zorder=0)
+        panels[1].axvline(-1, color="0.55", linewidth=0.8, zorder=0)
+        panels[2].axvline(1, color="0.55", linewidth=0.8, zorder=0)
         titles = ("error without noise", "slope in $M$", "Markov / i.i.d.", f"bytes to {self.target:g} x start")
         for ax, title in zip(panels, titles, strict=True):
             ax.set_xlabel(title)

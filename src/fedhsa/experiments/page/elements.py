@@ -9,21 +9,19 @@ from html import escape
 from typing import Any
 
 from ..study.checks import FAIL, PASS, UNDECIDED
+from .formulas import GREEK, mathml
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, TIMES, SPACE, MACRON = "\u2212", "\u00d7", "\u00a0", "\u0304"
-GREEK = {
-    "alpha": "\u03b1",
-    "gamma": "\u03b3",
-    "eta": "\u03b7",
-    "theta": "\u03b8",
-    "mu": "\u03bc",
-    "rho": "\u03c1",
-    "sigma": "\u03c3",
-    "tau": "\u03c4",
-}
-GREEK_WORDS = rf"\b({'|'.join(GREEK)})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
+LETTERS = "|".join(name for name in GREEK if name not in ("pi", "xi", "delta", "lambda", "beta", "kappa"))
+"""Greek letters that mean themselves wherever their name stands; the others do in formulas only."""
+GREEK_WORDS = rf"\b({LETTERS})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
 """These as words, also where `_bar` or an index follows."""
+INDEX, POWER = r"(?:_bar)?_(?:[a-z]{1,2}|\d)", r"\^(?:-?\w{1,3}|\([^()]*\))"
+SIGNS = re.compile(
+    rf"(?<![\w/.\\-])(?:(?:{LETTERS})(?:_bar)?(?:{INDEX})?\*?(?:{POWER})?|[A-Za-z]{INDEX}(?:{POWER})?|[A-Za-z]{POWER})(?![\w/])"
+)
+"""A letter in a sentence that is a formula by itself: a Greek one, or one with an index or a power."""
 CHIPS = {
     PASS: ("good", "✓ pass"),
     FAIL: ("bad", "✗ fail"),
@@ -104,25 +102,42 @@ def plain_words(text: str) -> str:
     text = re.sub(r"(?<![\w.)-])-(?=\d)", MINUS, text)
     text = re.sub(GREEK_WORDS, lambda f: GREEK[f[1]] + (MACRON if f[2] else ""), text)
     text = re.sub(r"(?<=[\w)|])\^(\d+)", lambda f: f[1].translate(SUPERSCRIPTS), text)
-    return re.sub(r"(?<=\d) %", f"{SPACE}%", text).replace("<=", "≤").replace(">=", "≥")
+    return re.sub(r"(?<=\d) %", f"{SPACE}%", text).replace("<=", "≤").replace(">=", "≥").replace("$", "")
 
 
 def words(text: Any) -> str:
-    """A sentence as HTML: safe, `code` between backticks, the rest set as in print.
+    """A sentence as HTML: safe, `code` between backticks, formulas between dollars, the rest set as in print.
 
     !!! example
-        >>> words("`a < b` & c_i^H")
-        '<code>a &lt; b</code> &amp; <i>c<sub>i</sub></i><sup>H</sup>'
+        >>> words("`a < b` & $1 / L$")
+        '<code>a &lt; b</code> &amp; <math><mn>1</mn><mo>/</mo><mi>L</mi></math>'
+        >>> words("a step of eta")
+        'a step of <math><mi>η</mi></math>'
     """
-    parts = str(text).split("`")
-    if len(parts) % 2 == 0:  # a lone backtick is a character like any other
-        parts = [str(text)]
-    return "".join(f"<code>{escape(part)}</code>" if i % 2 else _typeset(part) for i, part in enumerate(parts))
+    return "".join(
+        f"<code>{escape(part)}</code>" if i % 2 else _with_formulas(part) for i, part in enumerate(_pairs(text, "`"))
+    )
+
+
+def _with_formulas(text: str) -> str:
+    return "".join(mathml(part) if i % 2 else _typeset(part) for i, part in enumerate(_pairs(text, "$")))
+
+
+def _pairs(text: Any, mark: str) -> list[str]:
+    """The parts that pairs of the mark separate; a lone one is a character like any other."""
+    parts = str(text).split(mark)
+    return parts if len(parts) % 2 else [str(text)]
 
 
 def _typeset(text: str) -> str:
-    text = re.sub(r"\b([A-Za-z\u03b1-\u03c9])_([a-z]{1,2}|\d)\b", r"<i>\1<sub>\2</sub></i>", escape(plain_words(text)))
-    return re.sub(r"\^(\u2212?\w{1,3}|\([^()]*\))", r"<sup>\1</sup>", text)
+    found, at = "", 0
+    for sign in SIGNS.finditer(text):
+        found, at = found + _printed(text[at : sign.start()]) + mathml(sign[0]), sign.end()
+    return found + _printed(text[at:])
+
+
+def _printed(text: str) -> str:
+    return re.sub(r"\^(\u2212?\w{1,3}|\([^()]*\))", r"<sup>\1</sup>", escape(plain_words(text)))
 
 
 def setting(value: Any) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...statistics import LEVEL
 from ..study.checks import FAIL, PASS, UNDECIDED
-from ..study.claims import CLAIMS, Claim, judge
-from .elements import chip, day, duration, heading, items, slug, table, words
+from ..study.claims import CLAIMS, Claim, finding, judge
+from .elements import chip, day, duration, heading, items, number, slug, table, words
 from .report import Report
 from .sections import FAMILIES, STUDIES, Section, claims_table, family, figure_of, is_broad, row_ids, section_of
 
@@ -42,7 +42,7 @@ def render(report: Report) -> str:
     sections = [section_of(entry) for entry in report.entries]
     claims = judge(check for section in sections for check in section.checks)
     groups = _grouped(sections)
-    style = importlib.resources.files("fedhsa.experiments.page").joinpath("page.css").read_text(encoding="utf-8")
+    style, script = _beside("page.css"), _beside("page.js")
     return "".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
@@ -55,14 +55,19 @@ def render(report: Report) -> str:
             _headlines(sections),
             "</div>\n",
             _contents(groups),
-            '<div class="body">\n',
+            '<a class="to-contents" href="#contents">Contents</a>\n<div class="body">\n',
             *(family(name, group, row_ids(sections)) for name, group in groups.items()),
             claims_table(claims, sections),
             _statistics(claims),
             _provenance(report),
-            "</div>\n</main>\n</body>\n</html>\n",
+            f"</div>\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n",
         ]
     )
+
+
+def _beside(name: str) -> str:
+    """A file that belongs to the page."""
+    return importlib.resources.files("fedhsa.experiments.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _grouped(sections: list[Section]) -> dict[str, list[Section]]:
@@ -124,8 +129,9 @@ def _verdicts(claims: list[Claim]) -> str:
         passed = sum(check.verdict == PASS for check in claim.checks)
         title = f'<a href="#claim-{claim.number}">{escape(claim.title)}</a>'
         checks = f"{passed} of {len(claim.checks)}" if claim.checks else "none"
-        rows.append((str(claim.number), heading(title), chip(claim.verdict), checks))
-    header = ("No.", "Claim", "Verdict", "Checks passed")
+        found = words(finding(claim, lambda value: number(float(f"{value:.3g}"))))
+        rows.append((str(claim.number), heading(title), chip(claim.verdict), found, checks))
+    header = ("No.", "Claim", "Verdict", "In one number", "Checks passed")
     caption = (
         "The ten claims of the paper" if len(claims) == len(CLAIMS) else "The claims of the paper and of the field"
     )
@@ -220,7 +226,16 @@ def _provenance(report: Report) -> str:
         ("Command", f"<code>{escape(report.command)}</code>"),
         ("Settings", escape(report.preset) + (", quick" if report.quick else "")),
         ("Finished", escape(report.finished)),
-        ("Runtime", f"{duration(report.seconds)}, reused results aside; {duration(computed)} for all experiments"),
+        (
+            "This command took",
+            f"{duration(report.seconds)}, by the clock: what it computed anew, the figures and this page. Results that "
+            "were there already took no time.",
+        ),
+        (
+            "All experiments took",
+            f"{duration(computed)}, added up, each when it was computed, now or earlier. Where several ran at a time, "
+            "the clock showed less.",
+        ),
         *((escape(name), escape(str(version))) for name, version in report.versions.items()),
         ("Machine", escape(report.machine)),
         *(("Also computed on", escape(other)) for other in _elsewhere(report)),

@@ -1,12 +1,13 @@
 """The parts of the page that say what was found: each experiment, and each claim check by check."""
 
+import re
 from html import escape
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ...statistics import LEVEL
 from ..run.store import FIGURES, StoredStudy
-from ..study.checks import Check
+from ..study.checks import FAIL, PASS, UNDECIDED, Check
 from ..study.claims import Claim
 from .elements import (
     chip,
@@ -91,28 +92,66 @@ def family(name: str, group: list[Section], row_ids: dict[str, list[str]]) -> st
 def _experiment(section: Section, row_ids: list[str]) -> str:
     experiment, manifest = section.entry.experiment, section.entry.manifest
     checks = items(
-        f'{chip(check.verdict)} <a href="#{row_id}">{words(check.name.removeprefix(section.name).lstrip(":/ "))}</a>'
-        f" <small>claim {check.claim}</small>"
+        f'{chip(check.verdict)} <a href="#{row_id}">{words(title_of(check))}</a> <small>claim {check.claim}</small>'
         for check, row_id in zip(section.checks, row_ids, strict=True)
     )
     notes = items(words(note) for note in experiment.notes())
     command = manifest.get("command") or f"fedhsa reproduce {section.name}"
+    first, *others = [f"<p>{words(sentence)}</p>\n" for sentence in section.sentences] or [""]
+    again = f'<p class="run"><span class="label">{_runtime(manifest)}</span> <code>{escape(command)}</code></p>\n'
     return (
         f'<article aria-labelledby="{escape(section.id)}">\n<h3 id="{escape(section.id)}">{words(experiment.title)} '
         f'<span class="source">{words(experiment.source)}</span></h3>\n'
-        f"{figure_of(section, _files(section))}"
-        + "".join(f"<p>{words(sentence)}</p>\n" for sentence in section.sentences)
-        + (
-            f'<div class="aside">\n<p class="label">Our choices where the paper is silent</p>\n{notes}</div>\n'
-            if notes
-            else ""
-        )
-        + (f'<div class="checks">\n<p class="label">Checks</p>\n{checks}</div>\n' if checks else "")
-        + _details("Settings", _settings(manifest.get("settings") or {}))
+        f"{figure_of(section, first)}"
+        + _details("More about it", "".join(others))
+        + _details(_counted(section.checks), f'<div class="checks">\n{checks}</div>\n' if checks else "")
+        + _details("Our choices where the paper is silent", f'<div class="aside">\n{notes}</div>\n' if notes else "")
         + _details("Assumptions of the theory", _assumptions(section))
-        + f'<p class="run"><span class="label">{_runtime(manifest)}</span> <code>{escape(command)}</code></p>\n'
-        "</article>\n"
+        + _details("Settings, files and command", _settings(manifest.get("settings") or {}) + _files(section) + again)
+        + "</article>\n"
     )
+
+
+def _counted(checks: list[Check]) -> str:
+    """The heading above the checks: how many there are, and what does not pass."""
+    count = {verdict: sum(check.verdict == verdict for check in checks) for verdict in (PASS, FAIL, UNDECIDED)}
+    said = [f"{count[verdict]} {verdict}" for verdict in count if count[verdict]]
+    return f"{'One check' if len(checks) == 1 else f'{len(checks)} checks'}: {', '.join(said)}"
+
+
+WORDS = {
+    "root": "FedHSA reaches the root",
+    "rate": "FedHSA is as fast as predicted",
+    "bias": "Local SA stops at its predicted bias",
+    "order": "Whose floor is lower",
+    "falls": "More agents lower the floor",
+    "slope": "How the floor falls with the number of agents",
+    "lipschitz": "Lipschitz constant",
+    "growth": "Growth of the operators",
+    "monotone": "Strong monotonicity",
+    "assumptions": "Assumptions 1 to 4",
+    "condition": "The condition of the corollary",
+    "condition outside": "The condition, outside it",
+    "outside": "Outside the condition",
+    "outside, predicted": "Outside the condition, as predicted",
+}
+"""What checks with a short name are about."""
+SPELLED = {"td": "TD", "finite-sum": "finite sum", "LocalSA": "Local SA", "rl": "RL"}
+
+
+def title_of(check: Check) -> str:
+    """The name of a check in words.
+
+    !!! example
+        >>> title_of(Check(7, "drift: td, price at 2 x", "", 1.0, 1.0, None, "", "pass"))
+        'TD, price at 2 times'
+    """
+    name = check.name.partition(": ")[2] or check.name
+    if name in WORDS:
+        return WORDS[name]
+    name = re.sub(r"[\w-]+", lambda found: SPELLED.get(found[0], found[0]), name)
+    name = re.sub(r"(?<=\d) x\b", " times", name)
+    return name[:1].upper() + name[1:]
 
 
 def _files(section: Section) -> str:
@@ -123,7 +162,7 @@ def _files(section: Section) -> str:
     links = " ".join(
         f'<a href="{escape(quote(f"{folder}/{name}"))}">{escape(label)}</a>' for name, label in labels.items()
     )
-    return f'<span class="files">In the folder <code>{escape(folder)}</code> beside this page: {links}</span>'
+    return f'<p class="files">In the folder <code>{escape(folder)}</code> beside this page: {links}</p>\n'
 
 
 def _runtime(manifest: dict[str, Any]) -> str:
@@ -150,16 +189,19 @@ def _examined(section: Section) -> list[list[str]]:
     return section.entry.outcome.facts.get("assumptions") or []
 
 
-def _details(summary: str, inner: str) -> str:
-    return f"<details>\n<summary>{summary}</summary>\n{inner}</details>\n" if inner else ""
+def _details(summary: str, inner: str, shown: bool = False) -> str:
+    """Something that a reader may open; nothing where there is nothing."""
+    return f"<details{' open' * shown}>\n<summary>{escape(summary)}</summary>\n{inner}</details>\n" if inner else ""
 
 
 def claims_table(claims: list[Claim], sections: list[Section]) -> str:
     """Every check, by claim."""
 
     def row(check: Check) -> tuple[str, ...]:
+        study = check.name.partition(": ")[0]
         statement = (
-            f"{words(check.name)}<small>{words(check.statement)}</small><small>Rule: {words(check.rule)}.</small>"
+            f'{words(title_of(check))} <a class="source" href="#{slug(study)}">{words(titles.get(study, study))}</a>'
+            f"<small>{words(check.statement)}</small><small>Rule: {words(check.rule)}.</small>"
         )
         expected = words(number(check.expected))
         return (
@@ -170,15 +212,20 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
             expected,
         )
 
+    titles = {section.name: section.entry.experiment.title for section in sections}
     header = ("Verdict", "Check", "Measured", f"{100 * LEVEL:g} % interval", "Expected")
     parts = []
     for claim in claims:
         ids = [_row_id(claim.number, i + 1) for i in range(len(claim.checks))]
         inner = table(f"Checks of claim {claim.number}", header, map(row, claim.checks), "checked", ids)
+        inner = inner if claim.checks else ""
+        if claim.number == 9:
+            inner += _overview(sections)
+        shown = claim.verdict not in (PASS, None)  # what does not pass is not hidden
         parts.append(
             f'<h3 id="claim-{claim.number}">{claim.number}. {escape(claim.title)} {chip(claim.verdict)}</h3>\n'
-            f"<p>{words(claim.statement)}</p>\n{inner if claim.checks else ''}"
-            f"{_overview(sections) if claim.number == 9 else ''}"
+            f"<p>{words(claim.statement)}</p>\n"
+            f"{_details(_counted([*claim.checks]) if claim.checks else 'Problem by problem', inner, shown)}"
         )
     return (
         '<section aria-labelledby="claims">\n<h2 id="claims">The claims, check by check</h2>\n'

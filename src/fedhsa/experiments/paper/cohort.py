@@ -125,7 +125,7 @@ class Cohort(AbstractStudy):
             figures.ticks(ax, agents)
         left.set(yscale="log", ylabel="variance of the error")
         right.set_ylabel(r"$M \times$ variance, by prediction")
-        right.axhline(1, color="0.6", linewidth=0.8, zorder=1)
+        right.axhline(1, color="0.55", linewidth=0.8, zorder=1)
         low, high = right.get_ylim()
         right.set_ylim(min(low, 0.8), max(high, 1.2))
         entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}

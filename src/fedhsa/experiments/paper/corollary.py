@@ -21,8 +21,8 @@ FLAT = 0.1
 """The largest slope that counts as none."""
 AXES = ("T", "H", "M")
 LOOKS = {
-    "T": figures.Look("rounds", "#E69F00", "o"),
-    "H": figures.Look("local steps", "#56B4E9", "s"),
+    "T": figures.Look("rounds", "#B87F00", "o"),
+    "H": figures.Look("local steps", "#7B5FC4", "s"),
     "M": figures.Look("agents", "#009E73", "^"),
     "outside": figures.Look("outside the condition", "#CC79A7", "D"),
 }
@@ -162,7 +162,7 @@ class Corollary(AbstractStudy):
             for ratio, low, high in [over_plateau(outcome, k)]
         )
         return [
-            "Inside the condition, error times MHT / log(MHT) is flat (left): its slopes on logarithmic axes are "
+            "Inside the condition, error times $MHT / log(MHT)$ is flat (left): its slopes on logarithmic axes are "
             f"{said} (99.9 % intervals).",
             f"Every one of these runs has the rounds that the corollary asks for, with its constant C' taken as 1: the "
             f"tightest has {1 / asked(outcome):.2f} times as many.",
@@ -181,7 +181,7 @@ class Corollary(AbstractStudy):
         checks.at_most("condition outside", statement, float(few), 1.0)
         for axis in AXES:
             found = slope(outcome, axis)
-            of = f"Slope of log(error MHT / log(MHT)) against log {axis} ({LOOKS[axis].name})"
+            of = f"Slope of the logarithm of the error times $MHT / log(MHT)$ against $log {axis}$ ({LOOKS[axis].name})"
             name = f"slope in {axis}"
             checks.inside(name, f"{of}: flat", found, -FLAT, FLAT)
             at, doubts = scaled(outcome, axis)[0], outcome.arrays["inside/doubt"][outcome.facts["sweeps"][axis]]
@@ -190,7 +190,7 @@ class Corollary(AbstractStudy):
             checks.equals(f"{name}, predicted", statement, found, expected, **options)
         last = points(outcome, "outside")[-1]
         where = f"Outside the condition, M = {last.M}, H = {last.H}, T = {last.T}"
-        statement = f"{where}: error times MHT / log(MHT), over that of the plateau"
+        statement = f"{where}: error times $MHT / log(MHT)$, over that of the plateau"
         checks.inside("outside", statement, over_plateau(outcome, -1), 2.0, math.inf)
         measured = statistics.mean(outcome.arrays["outside/error"][-1])
         expected = float(outcome.arrays["outside/predicted"][-1])

@@ -145,9 +145,10 @@ class Drift(AbstractStudy):
             "The largest squared drift of any agent within a round of FedHSA grows with the square of the step and of "
             f"the local steps: over all families and {len(self.distances)} starts the slopes on logarithmic axes "
             f"lie between {ranges['step']} in the step, and between {ranges['local_steps']} in the local steps.",
-            f"It stays below C (eta L H)^2 (|e|^2 + sigma^2) with C = {self.constant:g} in every round run, on "
-            f"every problem up to eta L H = {max(self.reaches):g}; the most that any round needed is "
-            f"{needed[worst]:.2f} ({figures.LOOKS[worst].name}). The paper's own proof gives C = 45 e^2 = {DRIFT:.0f}.",
+            f"It stays below $C (eta L H)^2 (|e|^2 + sigma^2)$ with $C = {self.constant:g}$ in every round run, on "
+            f"every problem up to $eta L H = {max(self.reaches):g}$; the most that any round needed is "
+            f"{needed[worst]:.2f} ({figures.LOOKS[worst].name}). "
+            f"The paper's own proof gives $C = 45 e^2 = {DRIFT:.0f}$.",
         ]
 
     def check(self, outcome: Outcome, checks: Checks) -> None:
@@ -163,7 +164,8 @@ class Drift(AbstractStudy):
                 checks.inside(name, statement, slopes[worst], *SLOPES)
             needed = float(outcome.arrays[f"{family}/needed"].max())
             statement = (
-                f"Least C with drift <= C (eta L H)^2 (|e|^2 + sigma^2), {figures.LOOKS[family].name}: largest over "
+                f"Least $C$ with a squared drift of at most $C (eta L H)^2 (|e|^2 + sigma^2)$, "
+                f"{figures.LOOKS[family].name}: largest over "
                 f"{self.seeds} random rounds from each of {len(self.distances)} starts at {len(self.reaches)} steps"
             )
             checks.at_most(f"{family}, bound", statement, needed, self.constant)
@@ -183,7 +185,7 @@ class Drift(AbstractStudy):
             "Drift is taken after every local step, the last included, over one round from stationary observations; "
             "starts lie at distances "
             f"{', '.join(f'{d:g}' for d in self.distances)} from the root, so that both |e|^2 and sigma^2 count.",
-            f"Slopes in the step are taken up to eta L H = {SMALL:g}; those in the local steps at the smallest step.",
+            f"Slopes in the step are taken up to $eta L H = {SMALL:g}$; those in the local steps at the smallest step.",
             "Gaussian noise has no bound, so for the two quadratic families sigma is that of the round itself: the "
             "largest operator at 0 that any agent has seen in it, over L. For the others it is the constant of "
             "Assumption 1.",

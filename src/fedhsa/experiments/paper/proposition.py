@@ -113,7 +113,7 @@ class Proposition(AbstractStudy):
         chosen = sorted(rows_of(outcome, family="quadratic", local_steps=2), key=lambda row: row["step_size"])
         _plot_biases(right, chosen, "step_size", figures.LOOKS["quadratic"])
         at = np.array([row["step_size"] for row in chosen])
-        right.plot(at, chosen[0]["predicted"] / at[0] * at, color="0.6", linewidth=0.8, zorder=1)
+        right.plot(at, chosen[0]["predicted"] / at[0] * at, color="0.55", linewidth=0.8, zorder=1)
         left.set(xscale="log", yscale="log", xlabel="local steps $H$")
         left.set_ylabel(r"bias $\|\lim_t \bar\theta^{(t)} - \theta^{{\star}}\|$")
         right.set(xscale="log", yscale="log", xlabel=r"step size $\eta$, at $H = 2$", ylabel="bias, quadratic")
@@ -143,7 +143,7 @@ class Proposition(AbstractStudy):
             two, every = rows_of(outcome, family=family, local_steps=2), rows_of(outcome, family=family)
             steps = ", ".join(f"{row['step_size']:g}" for row in sorted(two, key=lambda row: row["step_size"]))
             where = f"Local SA without noise on the {figures.LOOKS[family].name} problem"
-            statement = f"{where}, H = 2, eta = {steps}: relative difference of its limit from theta* + eta v"
+            statement = f"{where}, H = 2, eta = {steps}: relative difference of its limit from $theta* + eta v$"
             worst = max(row["off_paper"] for row in two)
             checks.at_most(f"{family}, H = 2", statement, worst, TOLERANCE)
             numbers = ", ".join(str(H) for H in sorted({row["local_steps"] for row in every}))

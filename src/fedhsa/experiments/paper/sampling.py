@@ -22,7 +22,7 @@ FAMILIES = ("finite-sum", "td")
 FIRST_ORDER_WITHIN = 0.1
 """How far first-order theory may be off at the steps used, as a part."""
 PRECISION = 0.15
-FIRST_ORDER: dict[str, Any] = {"color": "#E69F00", "linewidth": 1.0}
+FIRST_ORDER: dict[str, Any] = {"color": "#B87F00", "linewidth": 1.0}
 THEOREM: dict[str, Any] = {"color": "0.4", "linestyle": figures.DOTS, "linewidth": 1.0}
 
 

@@ -19,8 +19,8 @@ from ..study.instance import Instance, repeated
 
 LOOKS = {
     "markov": figures.Look("TD, Markov sampling", "#0072B2", "o"),
-    "independent": figures.Look("TD, independent sampling", "#56B4E9", "s"),
-    "additive": figures.Look("quadratic, additive noise", "#E69F00", "^"),
+    "independent": figures.Look("TD, independent sampling", "#7B5FC4", "s"),
+    "additive": figures.Look("quadratic, additive noise", "#B87F00", "^"),
 }
 """How each kind of noise is called and drawn."""
 SETTLED = 1e-3
@@ -134,7 +134,7 @@ class Saturation(AbstractStudy):
         middle.axvspan(min(mixing), max(mixing), color="0.9", linewidth=0, zorder=0)
         text: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "va": "top"}
         middle.annotate("mixing times", (max(mixing), middle.get_ylim()[1]), xytext=(3, 0), **text)
-        right.plot(steps, guide, color="0.6", linewidth=0.8, zorder=1)
+        right.plot(steps, guide, color="0.55", linewidth=0.8, zorder=1)
         right.annotate("slope 2", (steps[-1], guide[-1]), xytext=(-8, 0), ha="right", **text)
         entries = {look.name: look.style for look in LOOKS.values()} | {"predicted": figures.dashed()}
         figures.legend(figure, entries, 4, title=f"FedHSA, 95 % intervals, {self.seeds} seeds")

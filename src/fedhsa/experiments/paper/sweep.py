@@ -14,7 +14,7 @@ from ..study.checks import Checks
 from ..study.foresight import slope_doubt
 from ..study.instance import Instance, draw_stable
 
-SHADES = ("#7CC4EE", "#2E93D1", "#0072B2", "#003E63", "#001C2E")
+SHADES = ("#4A9AD4", "#2082C2", "#0066A0", "#003E63", "#001C2E")
 """FedHSA's blue from light to dark, for more and more agents."""
 
 
@@ -62,7 +62,7 @@ class AgentSweep(AbstractStudy):
         theory = traces.predicted(outcome)
         plots.curves(traces.curves(outcome), theory=theory, palette=palette, legend="above", ax=left)
         predicted = np.array([curve["predicted_floor"] for curve in curves.values()])
-        first: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "linestyle": figures.DOTS}
+        first: dict[str, Any] = {"color": "0.55", "linewidth": 0.8, "linestyle": figures.DOTS}
         right.plot(M, predicted[0] / M, label="$1/M$ from one agent", **first)
         right.plot(M, predicted, color=SHADES[3], linestyle=figures.DASHES, linewidth=1.0, label="theory")
         for label, m in zip(curves, M, strict=True):

@@ -187,7 +187,7 @@ class A3C(AbstractStudy):
             samples = outcome.arrays[f"{shown}/{n}/samples"][1:]
             for ax, name in ((left, "part"), (right, "gap")):
                 figures.band(ax, samples, outcome.arrays[f"{shown}/{n}/{name}"][:, 1:], colour, label=f"$N$ = {n}")
-        left.axhline(self.level, color="0.6", linewidth=0.8, linestyle=":")
+        left.axhline(self.level, color="0.55", linewidth=0.8, linestyle=":")
         left.set(xscale="log", xlabel="samples of each worker", title=f"way to the best return, {shown}")
         right.set(xscale="log", yscale="log", xlabel="samples of each worker", title=f"critic's gap, {shown}")
         left.legend(frameon=False, fontsize=6)
@@ -197,7 +197,7 @@ class A3C(AbstractStudy):
                 look = figures.dots(colour, marker) | {"linestyle": "-", "linewidth": 0.8}
                 figures.points(middle, self.agents, found, label=variant, **look)
         first = self.needed(outcome, shown)[0].mean()
-        middle.plot(self.agents, first / np.array(self.agents), "--", color="0.6", label="1 / N")
+        middle.plot(self.agents, first / np.array(self.agents), "--", color="0.55", label="1 / N")
         middle.set(xscale="log", yscale="log", xlabel="workers", title="samples of each to the target")
         figures.ticks(middle, self.agents)
         figures.plain_numbers(middle)

@@ -272,7 +272,7 @@ class FastFedPG(AbstractStudy):
         look: dict[str, Any] = {"color": figures.COLOURS["FedHSA"], "marker": "o", "linestyle": "-"}
         figures.points(middle, self.agents, found, **look)
         first = found[0].value * self.agents[0]
-        middle.plot(self.agents, first / np.array(self.agents), "--", color="0.6", label="1 / N")
+        middle.plot(self.agents, first / np.array(self.agents), "--", color="0.55", label="1 / N")
         middle.set(xscale="log", yscale="log", xlabel="agents", title="floor, equal agents")
         figures.ticks(middle, self.agents)
         middle.legend(frameon=False, fontsize=7)

@@ -246,7 +246,7 @@ class DoublyReduced(AbstractStudy):
         step = self.best_step(outcome)
         other, (local, rounds) = outcome.arrays[f"synq {step:g}"], self.synq(step)
         figures.band(left, local.local_steps * np.arange(rounds + 1), other, SYNQ, label=f"Fed-SynQ, step {step:g}")
-        left.axhline(self.target, color="0.7", linewidth=0.8, zorder=0)
+        left.axhline(self.target, color="0.55", linewidth=0.8, zorder=0)
         left.set(yscale="log", xlabel="samples of each agent", title=f"$M$ = {self.num_agents}")
         left.set_ylabel(r"$\|Q - Q^{\star}\|_\infty$")
         left.legend(frameon=False, fontsize=7)

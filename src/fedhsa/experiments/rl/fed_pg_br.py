@@ -201,7 +201,7 @@ class RobustGradients(AbstractStudy):
                 self._curve(ax, outcome, method, attack, max(self.agents), colours[attack])
             ax.set_title(f"{method}, {self.hostile} of {max(self.agents)} hostile", fontsize=8)
         for ax in (agents, robust, plain):
-            ax.axhline(self.target, color="0.6", linewidth=0.8)
+            ax.axhline(self.target, color="0.55", linewidth=0.8)
             ax.set(xlabel="trajectories per agent", ylim=(0, BEST * 1.02))
         agents.set(ylabel="return", xscale="log")
         entries = {f"K = {K}": {"color": palette[K]} for K in self.agents}

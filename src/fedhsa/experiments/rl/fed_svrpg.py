@@ -224,7 +224,7 @@ class FedSVRPG(AbstractStudy):
         colour = "#009E73"
         figures.points(left, self.agents, found, color=colour, marker="o", linestyle="-")
         left.plot(
-            self.agents, found[0].value * self.agents[0] / np.array(self.agents), "--", color="0.6", label="1 / N"
+            self.agents, found[0].value * self.agents[0] / np.array(self.agents), "--", color="0.55", label="1 / N"
         )
         left.set(xscale="log", yscale="log", xlabel="agents", ylabel=r"$|\nabla J|^2$", title="floor, equal agents")
         figures.ticks(left, self.agents)

@@ -192,7 +192,7 @@ class Importance(AbstractStudy):
             step, errors = self.step_size if name == "importance" else self.equal_step, outcome.arrays[name]
             at = outcome.facts["every"] * self.local_steps * np.arange(errors.shape[1])
             figures.band(left, at, errors, looks[name], label=f"{words}, step {step:g}")
-        left.axvline(SOURCE, color="0.7", linewidth=0.8, zorder=0)
+        left.axvline(SOURCE, color="0.55", linewidth=0.8, zorder=0)
         left.set(yscale="log", xlabel="observations of each agent", title=f"{self.num_agents} agents")
         left.set_ylabel(r"$(1 - \gamma)\,\|Q - Q^{\star}\|_\infty$")
         for step, colour in zip(self.sweep_steps, ("#009E73", "#000000", "#CC79A7"), strict=False):

@@ -179,12 +179,12 @@ class OneShot(AbstractStudy):
             figures.points(right, self.agents, found, label=f"TD({trace:g})", **figures.dots(colour), capsize=0)
             law = [self.law(outcome, trace, n) for n in self.agents]
             right.plot(self.agents, law, color=colour, linestyle=figures.DASHES)
-            right.plot(self.agents, law[0] / np.array(self.agents), color="0.7", linewidth=0.8, zorder=0)
+            right.plot(self.agents, law[0] / np.array(self.agents), color="0.55", linewidth=0.8, zorder=0)
         right.set(xscale="log", yscale="log", xlabel="agents", title=f"floors, step {self.large_step:g}")
         right.set_ylabel("mean squared error")
         figures.ticks(right, self.agents)
         right.plot([], [], color="0.3", linestyle=figures.DASHES, label="predicted")
-        right.plot([], [], color="0.7", linewidth=0.8, label="1 / n")
+        right.plot([], [], color="0.55", linewidth=0.8, label="1 / n")
         right.legend(frameon=False, fontsize=7)
 
 

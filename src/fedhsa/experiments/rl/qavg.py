@@ -202,7 +202,7 @@ class QAvg(AbstractStudy):
                 curve = outcome.arrays[f"{name}, E = {E}"].mean(0)
                 ax.plot(at, figures.drawable(curve), color=colour, linestyle=style)
             ax.set(yscale="log", xlabel="iteration", ylabel=r"$\|Q - Q^{\star}\|_\infty$")
-        left.plot(at[1:], self.bound(max(self.local_steps), at[1:]), color="0.6", linestyle=":")
+        left.plot(at[1:], self.bound(max(self.local_steps), at[1:]), color="0.55", linestyle=":")
         left.set(title="decaying steps", xscale="log")
         middle.set_title(f"step {self.step_size:g}")
         for name, (words, _) in RETURNS.items():
@@ -214,7 +214,7 @@ class QAvg(AbstractStudy):
         right.legend(frameon=False, fontsize=7)
         entries: dict[str, dict[str, Any]] = {f"$E$ = {E}": {"color": colour} for E, colour in looks.items()}
         entries |= {"QAvg (Local SA)": {"color": "0.3"}, "FedHSA": {"color": "0.3", "linestyle": "--"}}
-        figures.legend(figure, entries | {f"bound, $E$ = {max(looks)}": {"color": "0.6", "linestyle": ":"}}, 6)
+        figures.legend(figure, entries | {f"bound, $E$ = {max(looks)}": {"color": "0.55", "linestyle": ":"}}, 6)
 
 
 def times(above: np.ndarray, below: np.ndarray) -> Estimate:

@@ -236,7 +236,7 @@ class FedSARSA(AbstractStudy):
             found = figures.means(floor(outcome, row["label"], "LocalSA", reference) for row in like)
             figures.points(middle, self.agents, found, color=colour, label=words, **style)
             if reference == "common":
-                middle.plot(self.agents, found[0].value / np.array(self.agents), "--", color="0.6", label="1 / N")
+                middle.plot(self.agents, found[0].value / np.array(self.agents), "--", color="0.55", label="1 / N")
         middle.set(xscale="log", yscale="log", xlabel="agents", title=rf"floors, $\epsilon$ = {self.like:g}")
         figures.ticks(middle, self.agents)
         middle.legend(frameon=False, fontsize=7, title="root", title_fontsize=7)

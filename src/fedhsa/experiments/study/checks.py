@@ -26,8 +26,8 @@ class Check(NamedTuple):
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return self._asdict()
+        """As plain values; formulas without their marks."""
+        return self._asdict() | {"statement": self.statement.replace("$", ""), "rule": self.rule.replace("$", "")}
 
 
 class Checks:

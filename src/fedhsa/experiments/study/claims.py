@@ -1,6 +1,7 @@
 """The claims that are checked by number, the paper's and those of the field, and the verdict on each."""
 
-from collections.abc import Iterable
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .checks import FAIL, PASS, UNDECIDED, Check
@@ -48,12 +49,12 @@ CLAIMS: dict[int, tuple[str, str]] = {
     ),
     6: (
         "Corollary 1",
-        "With its step, error times MHT / log(MHT) does not change as rounds, local steps and agents grow.",
+        "With its step, error times $MHT / log(MHT)$ does not change as rounds, local steps and agents grow.",
     ),
     7: (
         "Drift lemma",
-        "Within a round the squared drift of an agent is at most a constant times (eta H L)^2 (|e|^2 + sigma^2), with "
-        "the error e at its start.",
+        "Within a round the squared drift of an agent is at most a constant times $(eta H L)^2 (|e|^2 + sigma^2)$, "
+        "with the error $e$ at its start.",
     ),
     8: (
         "Where the speed-up ends",
@@ -151,7 +152,7 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     41: (
         "FedNPG-ADMM",
         "Natural policy gradients whose direction is found by ADMM learn as fast per iteration as with the Fisher "
-        "matrices of all agents, for d numbers instead of d (d + 1).",
+        "matrices of all agents, for $d$ numbers instead of $d (d + 1)$.",
     ),
     42: (
         "FedKL",
@@ -181,8 +182,8 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     ),
     52: (
         "Experience replay",
-        "On autoregressive inputs that forget after 1/epsilon^2 steps, the observations that least squares takes grow "
-        "as 1/epsilon^2 with SGD, of all data or of few, and as 1/epsilon with experience replay.",
+        "On autoregressive inputs that forget after $1/epsilon^2$ steps, the observations that least squares takes "
+        "grow as $1/epsilon^2$ with SGD, of all data or of few, and as $1/epsilon$ with experience replay.",
     ),
     60: (
         "A3C",
@@ -206,6 +207,55 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     ),
 }
 """Those of other papers, and questions that the paper leaves open."""
+
+
+class Finding(NamedTuple):
+    """What a claim comes to, in one number: which of its checks says it, and how."""
+
+    check: str
+    """The end of the names of the checks, as `fnmatch` has it."""
+    words: str
+    """With `{}` for the number that was measured."""
+    pick: Callable[[Sequence[Check]], Check] = lambda found: max(found, key=lambda check: abs(check.measured))
+    """Which of several checks: by default the one with the largest number, where that is the worst."""
+
+
+FINDINGS: dict[int, Finding] = {
+    1: Finding("H = 2", "limit within {} of the formula"),
+    2: Finding(": root", "squared error of FedHSA down to {}"),
+    3: Finding(": order", "{} times lower floor", lambda found: found[0]),
+    4: Finding("slope", "floor falls as the number of agents to the power {}", lambda found: found[0]),
+    5: Finding("prediction", "up to {} times the floor of independent samples"),
+    6: Finding("slope in ?", "flat, up to a slope of {}"),
+    7: Finding("bound", "a constant of {} suffices"),
+    8: Finding("over 1/M", "{} times the floor that one over M would give"),
+    9: Finding(": assumptions", "{} parts that come out otherwise"),
+    10: Finding("price at *", "at most {} times the bytes, for errors that both reach"),
+}
+"""Those of the paper's claims; of another it is the first check."""
+
+
+def finding(claim: Claim, say: Callable[[float], str]) -> str:
+    """What a claim comes to, in one number, which `say` puts into words; nothing where nothing was checked.
+
+    !!! example
+        >>> ratio = Check(3, "quadratic/markov: order", "Above 1.", 1340.2, "> 1", (1300.0, 1400.0), "above", "pass")
+        >>> finding(Claim(3, "Lower floor", "", (ratio,)), "{:.3g}".format)
+        '1.34e+03 times lower floor (quadratic/markov)'
+    """
+    how = FINDINGS.get(claim.number)
+    found = [check for check in claim.checks if how and fnmatch.fnmatch(check.name, f"*{how.check}")]
+    if how is None or not found:
+        first = next(iter(claim.checks), None)
+        if first is None:
+            return ""
+        expected = first.expected if isinstance(first.expected, str) else say(first.expected)
+        return f"{say(first.measured)}, expected {expected} ({first.name.partition(':')[0]})"
+    chosen = how.pick(found)
+    measured, words = chosen.measured, how.words
+    if claim.number == 3 and 0 < measured < 1:  # where theory says so, the floor is the higher one
+        measured, words = 1 / measured, "{} times higher floor"
+    return f"{words.format(say(measured))} ({chosen.name.partition(':')[0]})"
 
 
 def judge(checks: Iterable[Check]) -> list[Claim]:

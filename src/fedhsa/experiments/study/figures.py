@@ -41,9 +41,9 @@ class Look(NamedTuple):
 
 
 LOOKS = {
-    "quadratic": Look("quadratic", "#E69F00", "o"),
+    "quadratic": Look("quadratic", "#B87F00", "o"),
     "nonconvex": Look("nonconvex", "#CC79A7", "s"),
-    "td": Look("TD", "#56B4E9", "^"),
+    "td": Look("TD", "#7B5FC4", "^"),
     "finite-sum": Look("finite sum", "#000000", "D"),
 }
 """The families of problems, in colours that FedHSA and Local SA do not have and the colour-blind can tell apart."""

@@ -216,7 +216,7 @@ class Adversaries(AbstractStudy):
         figures.ticks(costs, self.heterogeneities)
         for at, rule in enumerate(outcome.facts["factors"]):
             self._plot_noise(noise, outcome, rule, at)
-        noise.axhline(1.0, color="0.6", linewidth=0.8)
+        noise.axhline(1.0, color="0.55", linewidth=0.8)
         noise.set(ylabel="floor of equal agents / the mean's", xlabel="exchange with the rule")
         places = [at + away for at in range(len(outcome.facts["factors"])) for away in (-ASIDE, ASIDE)]
         noise.set_xticks(places, ["1st", "2nd"] * len(outcome.facts["factors"]))
@@ -233,9 +233,9 @@ class Adversaries(AbstractStudy):
                 rows = _rows(outcome.facts["rows"], rule=rule, attack="sign flip", place=place)
                 x, y = zip(*((row["size"], _shown(row["error"])) for row in rows), strict=True)
                 ax.plot(x, y, linestyle=LINES[place], linewidth=0.9, **_look(rule))
-        ax.axhline(HIGHEST, color="0.6", linewidth=0.8)
+        ax.axhline(HIGHEST, color="0.55", linewidth=0.8)
         ax.annotate("diverges", (self.strengths[0], HIGHEST), xytext=(0, 2), textcoords="offset points", fontsize=7)
-        ax.axhline(LOWEST, color="0.6", linewidth=0.8)
+        ax.axhline(LOWEST, color="0.55", linewidth=0.8)
         ax.annotate("zero", (self.strengths[0], LOWEST), xytext=(0, 2), textcoords="offset points", fontsize=7)
         ax.set(xlabel="strength of the flipped sign", ylabel="squared error without noise", xscale="log", yscale="log")
         figures.ticks(ax, self.strengths)

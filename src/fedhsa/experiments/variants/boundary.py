@@ -215,7 +215,7 @@ class Boundary(AbstractStudy):
 
     def notes(self) -> list[str]:
         return [
-            "Zhu, Heath and Mitra (2025, arXiv:2504.11645) ask for a step of at most mu / (C L^2 H) and do not say "
+            "Zhu, Heath and Mitra (2025, arXiv:2504.11645) ask for a step of at most $mu / (C L^2 H)$ and do not say "
             "what happens beyond. For ever more local steps at a fixed step FedHSA's round map tends to "
             "I - mean(A_i^-1) A; for numbers its factor is AM/HM - 1 of the slopes, above 1 when AM/HM is above 2.",
             "Factors per round are fitted to the second half of a run from a random start, above "
@@ -260,7 +260,7 @@ class Boundary(AbstractStudy):
             at = [row["radius"] for row in near], [row["growth"] for row in near]
             ax.plot(*at, **figures.LOOKS[look].style, label=NAMES[name])
         ax.plot(ends, ends, color="0.4", linewidth=0.8, zorder=0)
-        ax.axhline(1, color="0.8", linewidth=0.8, zorder=0)
+        ax.axhline(1, color="0.55", linewidth=0.8, zorder=0)
         ax.set(xlim=ends, ylim=ends, xlabel="spectral radius", ylabel="factor per round, measured")
         ax.set_title("FedHSA next to its boundary")
         ax.legend(frameon=False, loc="upper left")

@@ -26,7 +26,7 @@ LOOKS = {
     ("FedHSA", PLAIN): figures.Look("FedHSA", figures.COLOURS["FedHSA"], "o"),
     ("FedHSA", EXTRAPOLATED): figures.Look("FedHSA, extrapolated", "#009E73", "s"),
     ("LocalSA", PLAIN): figures.Look("Local SA", figures.COLOURS["LocalSA"], "v"),
-    ("LocalSA", EXTRAPOLATED): figures.Look("Local SA, extrapolated", "#E69F00", "D"),
+    ("LocalSA", EXTRAPOLATED): figures.Look("Local SA, extrapolated", "#B87F00", "D"),
 }
 SETTLED = 1e-3
 """What the mean may keep of its way from the start before anything is measured."""

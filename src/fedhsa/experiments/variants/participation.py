@@ -222,7 +222,7 @@ class Participation(AbstractStudy):
         scales.set_yticks(first, [f"{floor:.2g}" for floor in first])
         scales.minorticks_off()
         even = outcome.facts["break-even"]
-        noise.axvline(even, color="0.6", linewidth=0.8)
+        noise.axvline(even, color="0.55", linewidth=0.8)
         text: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "rotation": 90}
         noise.annotate("break-even", (even, 0.02), xytext=(2, 0), fontsize=7, color="0.4", **text)
         at = [sigma**2 / outcome.facts["heterogeneous"] for sigma in self.noise]

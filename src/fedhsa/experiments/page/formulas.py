@@ -1,0 +1,127 @@
+"""Formulas as MathML, from the way one types them: `(eta H L)^2 (|e|^2 + sigma^2)`."""
+
+import re
+from html import escape
+
+GREEK = {
+    "alpha": "\u03b1",
+    "beta": "\u03b2",
+    "gamma": "\u03b3",
+    "delta": "\u03b4",
+    "epsilon": "\u03b5",
+    "eta": "\u03b7",
+    "theta": "\u03b8",
+    "kappa": "\u03ba",
+    "lambda": "\u03bb",
+    "mu": "\u03bc",
+    "xi": "\u03be",
+    "pi": "\u03c0",
+    "rho": "\u03c1",
+    "sigma": "\u03c3",
+    "tau": "\u03c4",
+}
+FUNCTIONS = ("log", "exp", "min", "max", "tr")
+SIGNS = {
+    "<=": "≤",
+    ">=": "≥",
+    "!=": "≠",
+    "->": "→",
+    "-": "\u2212",
+    "'": "\u2032",
+    "...": "…",
+}
+TOKENS = re.compile(r"\d+(?:\.\d+)?|[A-Za-z\u0370-\u03ff]+|<=|>=|!=|->|\.\.\.|\S")
+
+
+def mathml(text: str) -> str:
+    """A formula as a `math` element; what follows `^` and `_` is one sign, or what stands in brackets.
+
+    Letters are variables, also where several stand together (`MHT`); the names of Greek letters stand for these,
+    `_bar` puts a bar on what is before it, and `sqrt(...)` is a root.
+
+    !!! example
+        >>> mathml("L_i^2")
+        '<math><msubsup><mi>L</mi><mi>i</mi><mn>2</mn></msubsup></math>'
+        >>> mathml("eta <= 1/L")
+        '<math><mi>η</mi><mo>≤</mo><mn>1</mn><mo>/</mo><mi>L</mi></math>'
+    """
+    parts, rest = _row(TOKENS.findall(text), None)
+    while rest:  # a bracket that closes nothing is a sign like any other
+        more, rest = _row(rest[1:], None)
+        parts += [_sign(")"), *more]
+    return f"<math>{''.join(parts)}</math>"
+
+
+def _row(tokens: list[str], end: str | None) -> tuple[list[str], list[str]]:
+    """The parts up to the closing sign, which is left in front of what remains."""
+    parts: list[str] = []
+    while tokens and tokens[0] != end and tokens[0] != ")":
+        base, tokens = _scripted(tokens)
+        parts += base
+    return parts, tokens
+
+
+def _scripted(tokens: list[str]) -> tuple[list[str], list[str]]:
+    """What stands at the front, with the indices and powers that follow it."""
+    *before, base, tokens = _atoms(tokens)
+    below = above = None
+    while tokens[:1] and tokens[0] in ("_", "^", "*") and (tokens[0] == "*" or len(tokens) > 1):
+        sign, tokens = tokens[0], tokens[1:]
+        if sign == "*":
+            above = "<mo>⋆</mo>"
+        elif sign == "_" and tokens[0] == "bar":
+            base, tokens = f'<mover accent="true">{base}<mo>¯</mo></mover>', tokens[1:]
+        elif sign == "_":
+            below, tokens = _script(tokens)
+        else:
+            above, tokens = _script(tokens)
+    if below and above:
+        base = f"<msubsup>{base}{below}{above}</msubsup>"
+    elif below or above:
+        name = "msub" if below else "msup"
+        base = f"<{name}>{base}{below or above}</{name}>"
+    return [*before, base], tokens
+
+
+def _script(tokens: list[str]) -> tuple[str, list[str]]:
+    """An index or a power: one sign, a number with its sign, or all that stands in brackets, which fall away."""
+    if tokens[0] == "(":
+        inner, rest = _row(tokens[1:], ")")
+        return _together(inner), rest[1:]
+    if tokens[0] == "-" and len(tokens) > 1:
+        inner, rest = _script(tokens[1:])
+        return f"<mrow>{_sign('-')}{inner}</mrow>", rest
+    *before, base, rest = _atoms(tokens)
+    return _together([*before, base]), rest
+
+
+def _atoms(tokens: list[str]) -> tuple:
+    """The elements at the front, of which only the last takes scripts, and the tokens behind them."""
+    token, rest = tokens[0], tokens[1:]
+    if token == "sqrt" and rest[:1] == ["("]:
+        inner, rest = _row(rest[1:], ")")
+        return f"<msqrt>{''.join(inner)}</msqrt>", rest[1:]
+    if token == "(":
+        inner, rest = _row(rest, ")")
+        return f"<mrow>{_sign('(')}{''.join(inner)}{_sign(')')}</mrow>", rest[1:]
+    if token == "|" and "|" in rest:
+        inner, rest = _row(rest, "|")
+        return f"<mrow>{_sign('|')}{''.join(inner)}{_sign('|')}</mrow>", rest[1:]
+    if token in GREEK:
+        return f"<mi>{GREEK[token]}</mi>", rest
+    if token in FUNCTIONS:
+        return f"<mi>{token}</mi>", rest
+    if token[0].isdigit():
+        return f"<mn>{token}</mn>", rest
+    if token[0].isalpha():
+        return *(f"<mi>{letter}</mi>" for letter in token), rest
+    return _sign(token), rest
+
+
+def _together(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"<mrow>{''.join(parts)}</mrow>"
+
+
+def _sign(token: str) -> str:
+    still = ' stretchy="false"' if token in "()|" else ""
+    return f"<mo{still}>{escape(SIGNS.get(token, token), quote=False)}</mo>"
