@@ -53,7 +53,8 @@ class PlainTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         columns = max([len(self.heads), *map(len, self.rows)])
         heads = [*self.heads, *[""] * (columns - len(self.heads))]
-        yield Text(Table(heads, self.rows, right=self.right).text(options.max_width))
+        rows = [(*row, *[""] * (columns - len(row))) for row in self.rows]
+        yield Text(Table(heads, rows, right=self.right).text(options.max_width))
 
 
 def plain_table(*columns: str, show_header: bool = True) -> PlainTable:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from .. import _files, statistics
+from .._table import FIXED, Table
 from ..algorithms import Cost
 from ..statistics import Estimate
 
@@ -219,14 +220,14 @@ class Result:
         return "   ".join([f"{self.algorithm:9s} {value}", *self._summary()])
 
     def _repr_html_(self) -> str:
-        """What notebooks show: a line with the result, and the curve on a logarithmic axis."""
+        """What notebooks show: a line with the result, and the curve, of an error on a logarithmic axis."""
         if self.quantity not in self.records:
             return f"<pre>{html.escape(repr(self))}</pre>"
         mean, (low, high) = self.mean(), self.interval()
         spread = f" [{low[-1]:.2g}, {high[-1]:.2g}]" if np.isfinite(low[-1]) else ""
-        cells = [self.algorithm, f"{self.quantity.replace('_', ' ')} {mean[-1]:.2g}{spread}", *self._summary()]
-        row = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        return f"<table><tr>{row}</tr></table>{_svg(self.rounds, mean)}"
+        heads = ["algorithm", f"final {self.quantity.replace('_', ' ')} [95{FIXED}% interval]", "run"]
+        cells = [self.algorithm, f"{mean[-1]:.2g}{spread}", "; ".join(self._summary())]
+        return Table(heads, [cells]).html() + _svg(self.rounds, mean, logarithmic=self.quantity not in SIGNED)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the result to one `.npz` file, whole or not at all; `fedhsa.load` reads it."""
@@ -320,16 +321,18 @@ def optional_package(name: str) -> Any:
         raise ModuleNotFoundError(f"This needs {name}, which is not installed: pip install 'fedhsa[data]'.") from error
 
 
-def _svg(rounds: np.ndarray, curve: np.ndarray, width: int = 320, height: int = 100) -> str:
-    """The positive part of a curve on a logarithmic axis, with its largest and smallest value; nothing for no curve."""
-    drawn = np.flatnonzero(np.isfinite(curve) & (curve > 0))
+def _svg(rounds: np.ndarray, curve: np.ndarray, width: int = 320, height: int = 100, *, logarithmic: bool) -> str:
+    """A curve with its largest and smallest value, on a logarithmic axis its positive part; nothing for no curve."""
+    drawn = np.flatnonzero(np.isfinite(curve) & ((curve > 0) | (not logarithmic)))
     if len(drawn) < 2:
         return ""
     drawn = drawn[np.linspace(0, len(drawn) - 1, min(len(drawn), width)).astype(int)]
-    x, y = rounds[drawn] / rounds[-1], np.log10(curve[drawn])
+    x, y = rounds[drawn] / rounds[-1], np.log10(curve[drawn]) if logarithmic else curve[drawn]
     y = (y.max() - y) / max(np.ptp(y), 1e-12)
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(60 + x * (width - 60), 6 + y * (height - 12), strict=True))
     ends = ((curve[drawn].max(), 12), (curve[drawn].min(), height - 2))
-    labels = "".join(f'<text x="0" y="{at}" font-size="11" fill="gray">{value:.1e}</text>' for value, at in ends)
+    labels = "".join(
+        f'<text x="0" y="{at}" font-size="11" fill="currentColor">{value:.2g}</text>' for value, at in ends
+    )
     line = f'<polyline points="{points}" fill="none" stroke="#0072B2" stroke-width="1.5"/>'
     return f'<svg width="{width}" height="{height}" xmlns="http://www.w3.org/2000/svg">{labels}{line}</svg>'

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -11,6 +12,7 @@ import numpy as np
 
 from .. import _check, statistics
 from .._json import plain
+from .._table import FIXED, Table, in_bytes
 from .._types import SeedLike
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, AbstractSchedule, Cost, Stages, cost
 from ..problems import Problem
@@ -62,6 +64,11 @@ class Candidate(NamedTuple):
     """The mean-square error it ends at."""
 
 
+def _brief(algorithm: AbstractAlgorithm) -> str:
+    """The algorithm in the words that make it, with three digits of each number that was searched for."""
+    return re.sub(r"\d+\.\d{4,}(e[-+]?\d+)?", lambda number: f"{float(number[0]):.3g}", repr(algorithm))
+
+
 class Unknown(NamedTuple):
     """A method that was not compared with the others, because too little is known of it."""
 
@@ -95,6 +102,29 @@ class Choice(NamedTuple):
     def reach(self) -> Reach:
         """What it takes."""
         return self.best.reach
+
+    def _table(self) -> Table:
+        rows = []
+        for candidate in self.frontier:
+            reach = candidate.reach
+            spent = f"{reach.rounds:,.0f}", f"{reach.samples:,.0f}", in_bytes(reach.bytes).replace(" ", FIXED)
+            mark = "best" if candidate is self.best else ""
+            rows.append((mark, _brief(candidate.algorithm), *spent, f"{candidate.error:.2e}"))
+        if not any(row[0] for row in rows):
+            rows.insert(0, self._replace(frontier=(self.best,))._table().rows[0])
+        sentences = ["None of these is beaten by another in rounds, samples and traffic alike."]
+        sentences += [f"Not compared: {unknown.algorithm}. {unknown.reason}" for unknown in self.unknown]
+        if self.verified is not None:
+            value, low, high = self.verified
+            sentences.append(f"Simulated, the best ends at {value:.2e} [{low:.2e},{FIXED}{high:.2e}].")
+        heads = ("", "algorithm", "rounds", "samples, all agents", "traffic, all agents", "error at the end")
+        return Table(heads, rows, right=(2, 3, 4, 5), caption=" ".join(sentences), apart=1)
+
+    def __repr__(self):
+        return self._table().text()
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
 
     def to_dict(self) -> dict[str, Any]:
         """The choice as JSON values."""

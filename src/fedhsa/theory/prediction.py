@@ -11,6 +11,7 @@ import numpy as np
 from .. import _check
 from .._json import plain
 from .._linear import spectral_radius
+from .._table import FIXED, Table
 from ..algorithms import AbstractAlgorithm, Cost, cost
 from ..problems import Problem
 from .laws.moments import AbstractLaw, Radius
@@ -34,7 +35,7 @@ class Reach(NamedTuple):
     """Sent up and down, of all agents together, at 8 bytes a number."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Prediction:
     r"""What an algorithm does on a problem, without running it.
 
@@ -191,6 +192,38 @@ class Prediction:
                 return rounds + math.ceil(left)
             rounds = min(LONGEST, rounds + max(math.ceil(1.2 * left), FIRST_LOOK))
 
+    def _table(self) -> Table:
+        """What it comes to, in words; nothing that would have to be computed first."""
+        problem, known = self.problem, "exact law" if self.basis == "exact" else self.basis
+        rows = [
+            ("algorithm", repr(self.algorithm)),
+            ("problem", f"{problem.num_agents:,} agents, {problem.dim:,} parameters"),
+            ("stable", f"{'yes' if self.stable else 'no: the error grows'} ({self.stability})"),
+        ]
+        if self.stable:
+            rows += [
+                ("r.m.s. error", f"times {self.rate:.4g} per round, far above the floor"),
+                ("floor", self._floor_in_words()),
+                ("agents that help", _agents_in_words(self.saturation_agents)),
+            ]
+        doubt = f", may be off by {100 * self.left_out:.2g}{FIXED}%" if self.left_out > 0 else ""
+        return Table(("", ""), [*rows, ("known by", f"{known}{doubt}")])
+
+    def _floor_in_words(self) -> str:
+        if math.isnan(self.floor):
+            return "not known: only the mean is"
+        if self.floor == 0:
+            return "none: the error goes to 0"
+        bias = 100 * float(self.bias @ self.bias) / self.floor
+        parts = f"{bias:.3g}{FIXED}% squared bias, {100 - bias:.3g}{FIXED}% noise"
+        return f"mean-square error {self.floor:.3g}: {parts}"
+
+    def __repr__(self):
+        return self._table().text()
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
     def to_dict(self) -> dict[str, Any]:
         """The numbers as JSON values; what is infinite becomes the word "infinity"."""
         names = ("basis", "stable", "spectral_radius", "mean_square_radius", "stability", "max_step_size")
@@ -203,3 +236,14 @@ def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:
     """What so many rounds take, of all agents together."""
     floats = cost.floats_up + cost.floats_down
     return Reach(rounds, rounds * num_agents * cost.samples, rounds * num_agents * FLOAT_BYTES * floats)
+
+
+def _agents_in_words(agents: float) -> str:
+    if math.isnan(agents):
+        return "not known"
+    if math.isinf(agents):
+        return "any number: the floor goes like 1/M"
+    if agents < 1:
+        return "none: there is little noise or none"
+    rough = float(f"{agents:.1e}")
+    return f"up to about {rough:,.0f}; beyond that, bias is what is left"
