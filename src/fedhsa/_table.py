@@ -134,9 +134,15 @@ class Table(NamedTuple):
                 words = " ".join(row[i].split("\n"))
                 margin = f"  {head:<{column}} "
                 if max(map(len, words.split(" "))) + len(margin) > width:  # below its head, where there is more room
-                    yield f"  {head}"
+                    yield from _indented(head, width, "  ")
                     margin = "    "
-                yield from textwrap.wrap(words, width, initial_indent=margin, subsequent_indent=" " * len(margin))
+                yield from _indented(words, width, margin)
+
+
+def _indented(words: str, width: int, margin: str) -> list[str]:
+    return textwrap.wrap(
+        words, width, initial_indent=margin, subsequent_indent=" " * len(margin), break_on_hyphens=False
+    )
 
 
 def _wrap(line: str, width: int) -> list[str]:

@@ -24,7 +24,7 @@ def test_a_sweep_is_its_single_runs_and_compiles_one_program_for_each_static_val
     assert found.to_pandas()["local_steps"].tolist() == [2, 3] * 3
     assert repr(found).splitlines()[0].split() == ["step_size", "local_steps", "error", "low", "high", "diverged"]
     ax = found.plot().axes[0]
-    assert ax.get_xlabel() == "step size"
+    assert ax.get_xlabel() == r"step size $\eta$"
     assert ax.get_legend_handles_labels()[1] == ["local steps 2", "local steps 3"]
 
 

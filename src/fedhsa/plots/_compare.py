@@ -15,6 +15,7 @@ from ._style import (
     arrange,
     band,
     drawable,
+    few_ticks,
     graded_widths,
     house_style,
     ink,
@@ -110,6 +111,7 @@ def compare(
                 _draw(one, at[kept], curves, looks[name], len(trace.error))
             if spent != "samples":
                 one.set_xscale("log")
+                few_ticks(one)
             one.set_xlabel(PANELS[spent])
             if linear:
                 fit_linear(one, [mean for mean, _, _ in statistics.values()])
@@ -177,7 +179,7 @@ def tuning(
         plain_ticks(ax)
         pale_grid(ax, own)
         ax.set_xlabel(r"step size $\eta$")
-        ax.set_ylabel(f"{_measure(quantity)} at the end")
+        ax.set_ylabel(f"{words(quantity.replace('_', ' '))} at the end")
         diverged = not all(np.isfinite(error).all() for _, error in sorted_trials.values())
         grey: dict[str, Any] = {"color": ink(0.8), "linestyle": "none", "markerfacecolor": "none"}
         notes = [(Line2D([], [], marker="o", markersize=7, **grey), "chosen")]
@@ -239,7 +241,7 @@ def _finish(
     elif legend:
         legend_inside(ax, handles, names, title)
     elif title:
-        ax.set_title(title)
+        ax.set_title(words(title))
     if own is None:
         arrange(ax)
 

@@ -142,7 +142,7 @@ def curves(
             else:
                 legend_inside(ax, handles, names, title, above=legend == "above")
         elif title:
-            ax.set_title(title)
+            ax.set_title(words(title))
         if own is None:
             arrange(ax)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]

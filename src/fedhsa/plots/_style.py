@@ -5,6 +5,7 @@ The style here is a default. What a session has changed in Matplotlib's `rcParam
 
 import contextlib
 import io
+import math
 import os
 import pathlib
 import re
@@ -403,6 +404,7 @@ def legend_above(
     """
     from matplotlib.lines import Line2D
 
+    title = None if title is None else _in_lines(figure, words(title))
     style: dict[str, Any] = {"title": title, "frameon": False, "columnspacing": 1.2, "handlelength": 1.8}
     blank = Line2D([], [], linestyle="none")
     for count in range(min(columns, len(labels)), 0, -1):
@@ -411,6 +413,7 @@ def legend_above(
         legend = figure.legend(
             *shown, loc="outside upper center", ncols=count, borderpad=0.1, borderaxespad=0.1, **style
         )
+        legend.get_title().set_multialignment("center")
         extent = legend.get_window_extent()
         if extent.width <= 0.97 * figure.bbox.width or count == 1:
             break
@@ -418,6 +421,20 @@ def legend_above(
     if grow:
         width, height = figure.get_size_inches()
         figure.set_size_inches(width, height + extent.height / figure.dpi)
+
+
+def _in_lines(figure: "Figure", title: str) -> str:
+    """The title, broken after commas and colons where it is wider than the figure."""
+    import matplotlib
+
+    text = figure.text(0, 0, "", fontsize=matplotlib.rcParams["legend.title_fontsize"])
+    lines = [""]
+    for part in re.split(r"(?<=[,:;]) ", title):
+        text.set_text(longer := f"{lines[-1]} {part}".strip())
+        fits = text.get_window_extent().width <= 0.95 * figure.bbox.width
+        lines = [*lines[:-1], longer] if fits or not lines[-1] else [*lines, part]
+    text.remove()
+    return "\n".join(lines)
 
 
 def legend_inside(
@@ -430,6 +447,7 @@ def legend_inside(
     import matplotlib
     from matplotlib.font_manager import FontProperties
 
+    title = None if title is None else words(title)
     if above:
         style: dict[str, Any] = {"ncols": 2, "frameon": False, "columnspacing": 1.2, "borderaxespad": 0.3}
         ax.legend(handles, labels, title=title, loc="lower center", bbox_to_anchor=(0.5, 1.0), **style)
@@ -473,6 +491,17 @@ def _room(ax: "Axes", legend: Any) -> float:
             top = max(top, *(under[:, 1] - frame.y0), 0.0) if len(under) else top
     bottom = max(legend.y0 - frame.y0 - 0.03 * frame.height, 1e-3 * frame.height)
     return min(min(top, frame.height) / bottom, HIGHEST)
+
+
+def few_ticks(ax: "Axes") -> None:
+    """Powers of ten on a logarithmic axis, and three times these where there are fewer than two."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    low, high = ax.get_xlim()
+    powers = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if powers > 1 else (1.0, 3.0)))
+    ax.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def plain_ticks(ax: "Axes") -> None:

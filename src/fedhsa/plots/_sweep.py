@@ -121,7 +121,7 @@ def sweep(
             else:
                 legend_above(own, handles, names, title, grow=grow, columns=3)
         elif title:
-            ax.set_title(title)
+            ax.set_title(words(title))
         if own is None:
             arrange(ax)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
