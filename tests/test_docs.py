@@ -30,11 +30,12 @@ LONG = (
         "docs/deploy.md",
         "docs/methods.md",
         "docs/one-exchange.md",
+        "docs/three-sites.md",
         "examples/private_series/README.md",
     ),
 )
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
-NOT_RUN = {"docs/clusters.md": 2, "docs/deploy.md": 2, "docs/live.md": 1}
+NOT_RUN = {"docs/clusters.md": 2, "docs/deploy.md": 2, "docs/three-sites.md": 2, "docs/live.md": 1}
 """How many blocks of which pages are not run: those of a Flower network. The pages say why."""
 LANGUAGES = ("python", "text", "toml", "console", "sh", "bash", "diff")
 

@@ -111,7 +111,7 @@ def _demo(args: list[str], console: Console) -> int:
         how = "in plain text (insecure)" if settings.insecure else "encrypted, with a key for each node"
         _print(console, f"Starting a SuperLink and {plan.num_agents} SuperNodes on this machine, {how} ...")
         with Network(plan.num_agents, insecure=settings.insecure, logs=folder / "logs") as network:
-            console.print("All are online. Flower starts a process for every message: a round takes a while.")
+            _print(console, "All are online. Flower starts a process for every message: a round takes a while.")
             with _watching(settings, console) as watch:
                 code = network.run(app, on_line=_line_printer(console, watch, settings.verbose))
     console.print("The SuperLink and the SuperNodes are stopped.")
