@@ -79,7 +79,9 @@ def test_what_new_writes_passes_its_tests_and_every_command_takes_it(here, capsy
     assert "half_hsa.py" not in shown
     manifest = json.loads((here / "runs" / "waiting-build" / "manifest.json").read_text())
     assert set(manifest["files"]) == {"waiting.py", "half_hsa.py"}
-    assert main(["analyze", "waiting.py:build", *few, "--algorithm", "half_hsa.py:HalfHSA", "--no-plot"]) == 0
+    target = ["--target", "0.1", "--no-plot"]
+    assert main(["analyze", "waiting.py:build", *few, "--algorithm", "half_hsa.py:HalfHSA", *target]) == 0
+    assert "--algorithm half_hsa.py:HalfHSA" in capsys.readouterr().out.replace("\n", " ")
     short = ["--samples", "100", "--seeds", "2", "--grid", "2", "--tuning-seeds", "1"]
     assert main(["compare", "waiting.py:build", *few, "--algorithm", "half_hsa.py:HalfHSA", "FedHSA", *short]) == 0
     steps = ["--over", "step_size=[0.01,0.02]", "--rounds", "5", "--seeds", "2"]

@@ -37,8 +37,8 @@ def _check_fields(layer: AbstractAlgorithm) -> None:
         if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
             field = jax.tree_util.keystr(path).lstrip(".")
             raise TypeError(
-                f"`{field}` of {_own.named(type(layer))} is {leaf!r}, which is no number. Declare it as one of the "
-                f"settings that shape the program: `{field}: {type(leaf).__name__} = eqx.field(static=True)`."
+                f"`{field}` of {_own.named(type(layer))} is {leaf!r}, which is no number. Give it one, or declare "
+                f"it as a setting that shapes the program: `{field}: {type(leaf).__name__} = eqx.field(static=True)`."
             )
 
 

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -56,6 +56,17 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
             raise ValueError(f"`algorithm` must name an algorithm, but {text} {what}.")
         raise ValueError(f"`algorithm` must name an algorithm, got {text!r}. `fedhsa list` shows them.")
     return found
+
+
+def algorithm_class(name: str) -> Callable[..., AbstractAlgorithm]:
+    """The class of a name alone: of this package, of `mine.py:HalfHSA`, or of an entry point; or a function like it.
+
+    !!! example
+        >>> algorithm_class("FedHSA")
+        <class 'fedhsa.algorithms.fed_hsa.FedHSA'>
+    """
+    found = _own.reference(name)
+    return _Reading(name, {} if found is None else {name: found}, {}).find(name)[0]
 
 
 def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import theory
+from .. import _own, theory
 from .._json import plain
 from ..algorithms import AbstractAlgorithm, AbstractSchedule, Stages
 from ..problems import Problem
@@ -148,6 +148,7 @@ def run_command(analysis: Analysis, choice: Choice) -> list[str]:
         words += ["--option", *(f"{name}={json.dumps(value)}" for name, value in settings.option.items())]
     words += [f"--{name}" for name in ("noiseless", "iid") if getattr(settings, name)]
     name, step = type(choice.algorithm).__name__, chosen["step_size"]
+    name = next((str(own) for own in _own.references(*settings.algorithm) if own.name == name), name)
     if isinstance(step, Stages):
         steps = ", ".join(f"{one:.4g}" for one in step.step_sizes)
         begins = "".join(f"{begin}, " for begin in step.begins).rstrip()
@@ -196,4 +197,4 @@ def _choose(settings: AnalyzeSettings, problem: Problem, algorithms: Mapping[str
             f"The search for settings would take about {wait / 60:.0f} minutes on this problem and was left out. "
             "Use fewer agents, or `fedhsa.theory.choose` with a few `local_steps`."
         )
-    return theory.choose(problem, target=settings.target, objective=settings.objective, algorithms=tuple(algorithms))
+    return theory.choose(problem, target=settings.target, objective=settings.objective, algorithms=settings.algorithm)

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .. import _check, statistics
+from .. import _check, _own, statistics
 from .._json import plain
 from .._table import FIXED, Table, in_bytes
 from .._types import SeedLike
 from ..algorithms import ALGORITHMS, AbstractAlgorithm, AbstractSchedule, Cost, Stages, cost
+from ..algorithms.parse import algorithm_class
 from ..problems import Problem
 from ..statistics import Estimate
 from .entry import PredictionWarning, predict
@@ -164,7 +165,7 @@ def choose(
     - `target`: the mean-square error to reach.
     - `budget`: how much of the objective may be spent. Without a `target`, the least error it buys.
     - `objective`: what counts, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
-    - `algorithms`, `local_steps`: what to choose from.
+    - `algorithms`, `local_steps`: what to choose from; a method of one's own is named by its file, `mine.py:HalfHSA`.
     - `server_steps`: the first is used unless another is better.
     - `schedules`: whether the step of the best candidate may change once, from a larger to a smaller one (`Stages`).
     - `theta`: where the run starts. Default: zeros.
@@ -216,7 +217,7 @@ class _Method(NamedTuple):
 
     def make(self, step: float) -> AbstractAlgorithm:
         """The algorithm with a step; the TypeError of a method that needs more says what."""
-        method, given = cast(Callable[..., AbstractAlgorithm], ALGORITHMS[self.name]), self.settings
+        method, given = _class(self.name), self.settings
         needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty]
         missing = [name for name in needed if name not in (*given, "step_size")]
         if missing:
@@ -238,14 +239,19 @@ class _Method(NamedTuple):
         return self._replace(settings=self.settings | {"server_step": server_step})
 
 
+def _class(name: str) -> Callable[..., AbstractAlgorithm]:
+    return cast(Callable[..., AbstractAlgorithm], ALGORITHMS[name]) if name in ALGORITHMS else algorithm_class(name)
+
+
 def _parameters(name: str) -> Mapping[str, Any]:
-    return inspect.signature(ALGORITHMS[name]).parameters
+    return inspect.signature(_class(name)).parameters
 
 
 def _methods(algorithms: Sequence[str], local_steps: Sequence[int], server_step: float) -> Iterator[_Method]:
     """Every method with every number of local steps, or a coin that has as many on average, waiting for a step."""
     for name in algorithms:
-        _check.choice("algorithms", name, tuple(ALGORITHMS))
+        if _own.reference(name) is None and name not in _own.entry_points("algorithm"):
+            _check.choice("algorithms", name, tuple(ALGORITHMS))
         known = _parameters(name)
         for H in local_steps if "local_steps" in known or "probability" in known else (1,):
             settings = {"local_steps": _check.count("local_steps", H), "probability": 1 / H, "server_step": server_step}
