@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -109,13 +109,15 @@ decide, or had too few seeds for, is called not decided.
         folders = [self.preset] if self.preset != "paper" else []
         return self.out.joinpath(*folders, *(["quick"] if self.quick else []))
 
-    def arguments(self) -> list[str]:
-        """The flags that determine the numbers, as typed."""
+    def arguments(self, taken: Collection[str]) -> list[str]:
+        """The flags that determine the numbers of an experiment which takes these settings, as typed."""
         words = [] if self.preset == "paper" else ["--preset", self.preset]
         words += ["--quick"] if self.quick else []
         for name in ("seeds", "rounds", "device"):
-            words += [] if getattr(self, name) is None else [f"--{name}", str(getattr(self, name))]
-        words += ["--option", *(f"{n}={in_toml(v)}" for n, v in self.option.items())] if self.option else []
+            if getattr(self, name) is not None and name in (*taken, "device"):
+                words += [f"--{name}", str(getattr(self, name))]
+        options = [f"{name}={in_toml(value)}" for name, value in self.option.items() if name in taken]
+        words += ["--option", *options] if options else []
         return words + ([] if self.out == pathlib.Path("results") else ["--out", str(self.out)])
 
 

@@ -112,7 +112,8 @@ def _run(
     number, total = 0, len(chosen)
 
     def manifest(experiment: AbstractStudy) -> dict[str, Any]:
-        command = shlex.join(["fedhsa", "reproduce", experiment.name, *settings.arguments()])
+        arguments = settings.arguments(presets.names(experiment))
+        command = shlex.join(["fedhsa", "reproduce", experiment.name, *arguments])
         folder = settings.folder.relative_to(settings.out).joinpath(experiment.name).as_posix()
         about = {"command": command, "preset": settings.preset, "quick": settings.quick, "folder": folder}
         return about | {"versions": versions(), "machine": machine()}
@@ -200,7 +201,8 @@ def _show(console: Console, report: Report, settings: ReproduceSettings) -> None
     for verdict, word in ((FAIL, "Failed"), (UNDECIDED, "Not decided")):
         for check in (check for claim in report.claims for check in claim.checks if check.verdict == verdict):
             why = f" ({check.rule.rpartition('; ')[2]})" if verdict == UNDECIDED else ""
-            numbers = f"measured {check.measured:.6g}, expected {check.expected}{why}"
+            expected = check.expected if isinstance(check.expected, str) else f"{check.expected:.6g}"
+            numbers = f"measured {check.measured:.6g}, expected {expected}{why}"
             console.print(f"{word}: {check.name}: {numbers}.", soft_wrap=True)
     console.print(f"Page: {settings.out / 'report.html'}", soft_wrap=True)
 

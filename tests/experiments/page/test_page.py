@@ -287,6 +287,7 @@ def test_formulas_are_mathml_that_a_parser_accepts(text):
         ("M^-1", "<msup><mi>M</mi><mrow><mo>\u2212</mo><mn>1</mn></mrow></msup>"),
         ("a < b & c", "<mi>a</mi><mo>&lt;</mo><mi>b</mi><mo>&amp;</mo><mi>c</mi>"),
         ("log T", "<mi>log</mi><mi>T</mi>"),
+        ("mean F_i", "<mi>mean</mi><msub><mi>F</mi><mi>i</mi></msub>"),
     ],
 )
 def test_a_formula_as_one_types_it_becomes_mathml(typed, expected):

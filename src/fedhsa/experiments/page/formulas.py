@@ -20,7 +20,6 @@ GREEK = {
     "sigma": "\u03c3",
     "tau": "\u03c4",
 }
-FUNCTIONS = ("log", "exp", "min", "max", "tr")
 SIGNS = {
     "<=": "≤",
     ">=": "≥",
@@ -36,8 +35,8 @@ TOKENS = re.compile(r"\d+(?:\.\d+)?|[A-Za-z\u0370-\u03ff]+|<=|>=|!=|->|\.\.\.|\S
 def mathml(text: str) -> str:
     """A formula as a `math` element; what follows `^` and `_` is one sign, or what stands in brackets.
 
-    Letters are variables, also where several stand together (`MHT`); the names of Greek letters stand for these,
-    `_bar` puts a bar on what is before it, and `sqrt(...)` is a root.
+    Letters are variables, also where several capitals stand together (`MHT`); other words are functions, like `log`.
+    The names of Greek letters stand for these, `_bar` puts a bar on what is before it, and `sqrt(...)` is a root.
 
     !!! example
         >>> mathml("L_i^2")
@@ -109,12 +108,10 @@ def _atoms(tokens: list[str]) -> tuple:
         return f"<mrow>{_sign('|')}{''.join(inner)}{_sign('|')}</mrow>", rest[1:]
     if token in GREEK:
         return f"<mi>{GREEK[token]}</mi>", rest
-    if token in FUNCTIONS:
-        return f"<mi>{token}</mi>", rest
     if token[0].isdigit():
         return f"<mn>{token}</mn>", rest
     if token[0].isalpha():
-        return *(f"<mi>{letter}</mi>" for letter in token), rest
+        return *(f"<mi>{letter}</mi>" for letter in (token if token.isupper() else [token])), rest
     return _sign(token), rest
 
 

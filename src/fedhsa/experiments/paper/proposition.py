@@ -156,8 +156,9 @@ class Proposition(AbstractStudy):
             "The paper gives no example of Proposition 1: problems, sizes and steps are ours, all four families with "
             f"{self.num_agents} heterogeneous agents.",
             f"Rounds: until what is left of the way is {CONVERGED:g} of the bias, by the spectral radius of a round.",
-            "For H above 2 the limit is the fixed point of the averaged local steps, (I - mean F_i^H)^-1 eta mean(S_i "
-            "G_i(theta*)) with F_i = I + eta A_i and S_i = I + F_i + ... + F_i^(H-1), the proof's own recursion.",
+            "For $H$ above 2 the limit is the fixed point of the averaged local steps, at the distance "
+            "$(I - mean F_i^H)^(-1) eta mean(S_i G_i(theta*))$ from the root, with $F_i = I + eta A_i$ and "
+            "$S_i = I + F_i + ... + F_i^(H-1)$: the proof's own recursion.",
         ]
 
 

@@ -108,7 +108,7 @@ class Checks:
         widest = _amount(precision, relative)
         rule = f"interval contains the expected number{about}{needed}, half-width at most {widest}"
         if meets and not sharp:
-            rule += "; it is longer than that, and more seeds or rounds would decide"
+            rule += "; the interval is wider, and more seeds or rounds would decide"
         verdict = (PASS if sharp else UNDECIDED) if meets else FAIL
         self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
 
@@ -130,7 +130,7 @@ class Checks:
             expected, rule = f"{low:g} to {high:g}", "the whole interval is inside"
         verdict = PASS if low < measured.low and measured.high < high else FAIL
         if verdict == FAIL and measured.low < high and measured.high > low and math.isfinite(measured.high):
-            verdict, rule = UNDECIDED, f"{rule}; a part of it is, and more seeds or rounds would decide"
+            verdict, rule = UNDECIDED, f"{rule}; only a part of it is, and more seeds or rounds would decide"
         self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
 
     def above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> None:
