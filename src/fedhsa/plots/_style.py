@@ -358,8 +358,8 @@ def seeds_entry(seeds: Iterable[int]) -> tuple[Any, str]:
 
     counts = sorted(set(seeds))
     if counts[-1] < FEWEST:
-        many = "1 seed" if counts[-1] == 1 else f"mean of {'/'.join(map(str, counts))} seeds"
-        return Line2D([], [], linestyle="none"), words(f"{many}: too few for an interval")
+        many = f"mean of {'/'.join(map(str, counts))} seeds: too few for an interval"
+        return Line2D([], [], linestyle="none"), words("1 seed: no interval" if counts[-1] == 1 else many)
     enough = [count for count in counts if count >= FEWEST]
     fewer = "" if len(enough) == len(counts) else f", none below {FEWEST}"
     shade = Patch(color=ink(0.5), alpha=0.3, linewidth=0)
