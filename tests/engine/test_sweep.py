@@ -28,6 +28,25 @@ def test_a_sweep_is_its_single_runs_and_compiles_one_program_for_each_static_val
     assert ax.get_legend_handles_labels()[1] == ["local steps 2", "local steps 3"]
 
 
+def test_a_sweep_over_arguments_of_the_problem_makes_one_for_each_and_keeps_what_is_done():
+    made, kept = [], []
+
+    def build(num_agents: int = 9, dim: int = 2) -> fh.Problem:
+        made.append(num_agents)
+        return fh.problems.quadratic.random(num_agents, dim)
+
+    over = {"num_agents": [1, 2], "step_size": [0.01, 0.02]}
+    found = fh.sweep(build, fh.FedHSA(0.5, 3), over, so_far=lambda sweep: kept.append(len(sweep.results)), **OPTIONS)
+    assert made == [1, 2]
+    assert kept == [1, 2, 3]
+    alone = fh.simulate(fh.problems.quadratic.random(1, 2), fh.FedHSA(0.02, 3), **OPTIONS)
+    np.testing.assert_array_equal(found.results[1].error, alone.error)
+    with pytest.raises(
+        ValueError, match=r"no setting 'agents'.* It has step_size, .*, and the problem num_agents, dim"
+    ):
+        fh.sweep(build, fh.FedHSA(0.5, 3), {"agents": [1]}, **OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("over", "message"),
     [

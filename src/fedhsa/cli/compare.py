@@ -16,7 +16,7 @@ from ..algorithms import AbstractAlgorithm
 from ..comparison import contest
 from ..outputs import manifest_head
 from ..problems import Problem
-from . import memory, ranking
+from . import memory, pace, ranking
 from .build import make_algorithm, make_algorithms, make_problem, title
 from .cluster import executor
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
@@ -30,17 +30,22 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
     one_each = [method if isinstance(method, AbstractAlgorithm) else method(0.1) for method in methods.values()]
     memory.check_runs(problem, one_each, max(settings.seeds, settings.tuning_seeds), contest.POINTS)
     started = datetime.datetime.now(datetime.UTC)
+    command = shlex.join(["fedhsa", "compare", *args])
+
+    def write(found: contest.Contest) -> None:
+        manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
+        ranking.write(settings, found, manifest, title(settings, problem))
+
     with writable(settings.folder):
         with (
             fits_in_memory("The comparison"),
             executor(settings, console) as pool,
             _progress(settings.progress) as progress,
         ):
-            found = contest.compare(problem, methods, _terms(settings), progress, executor=pool)
+            kept = pace.Kept(write)
+            found = contest.compare(problem, methods, _terms(settings), progress, executor=pool, so_far=kept)
         if found.entries:
-            command = shlex.join(["fedhsa", "compare", *args])
-            manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
-            ranking.write(settings, found, manifest, title(settings, problem))
+            write(found)
     if found.entries:
         ranking.show(console, settings, found)
     if found.failures:
@@ -78,9 +83,9 @@ def _terms(settings: CompareSettings) -> contest.Terms:
 
 @contextlib.contextmanager
 def _progress(shown: bool) -> Iterator[contest.Progress]:
-    """One bar for the whole comparison, on a terminal."""
+    """One bar for the whole comparison on a terminal, a line now and then elsewhere."""
     if not (shown and sys.stderr.isatty()):
-        yield lambda what, part: None
+        yield pace.lines(shown) or (lambda what, part: None)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -5,13 +5,14 @@ import contextlib
 import math
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from .._linear import spectral_radius
 from ..algorithms import AbstractAlgorithm
-from ..engine import Result
+from ..engine import Result, Sweep
+from ..engine.sweep import pairs
 from ..problems import Problem
 from ..theory import Prediction, PredictionWarning, predict
 from ..theory.laws.first_order import noise_is_known
@@ -80,6 +81,21 @@ def _predict(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction | Non
             return predict(problem, algorithm)
     except (TypeError, ValueError):  # theory has nothing to say: the run goes on without it
         return None
+
+
+def of_sweep(
+    found: Sweep, problems: Callable[..., Problem], method: Callable[[Problem], AbstractAlgorithm]
+) -> tuple[float, ...] | None:
+    """What theory says of the last error of each combination, not a number where it is silent; None if it always is."""
+    predicted, spent = [], 0.0
+    for problem, algorithm in pairs(problems, method, found.settings):
+        spent += effort.seconds(problem, algorithm) if problem.theta_star is not None else 0.0
+        known = problem.theta_star is not None and noise_is_known(problem) and spent <= PATIENCE
+        prediction = _predict(problem, algorithm) if known else None
+        usable = prediction is not None and prediction.stable and prediction.basis != "mean"
+        rounds = int(found.results[0].rounds[-1])
+        predicted.append(prediction.error_after(rounds) if prediction is not None and usable else math.nan)
+    return tuple(predicted) if any(map(math.isfinite, predicted)) else None
 
 
 def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[str]:

@@ -13,9 +13,10 @@ from .._describe import IndescribableError
 from ..algorithms import AbstractAlgorithm, cost
 from ..engine import Result, simulate
 from ..engine.peers import Peers
+from ..engine.progress import ShowProgress
 from ..outputs import FILES, manifest_head, read_manifest, write
 from ..problems import Problem
-from . import forecast, hosts, memory, parameters
+from . import forecast, hosts, memory, pace, parameters
 from .build import make_algorithms, make_problem, title
 from .checkpoints import Checkpoints
 from .errors import FailedRunError
@@ -109,14 +110,21 @@ def _simulate(
 ) -> dict[str, Result]:
     """Runs one algorithm after the other; Ctrl-C ends the list early."""
     results: dict[str, Result] = {}
+    told = pace.lines(settings.progress)
     prices = {name: functools.partial(cost, problem, algorithm) for name, algorithm in algorithms.items()}
     found = {name: checkpoints.finished(name, prices[name]) if settings.resume else None for name in algorithms}
     peers.from_first(lambda: ([name for name, result in found.items() if result is None], []))
     try:
-        for name, algorithm in algorithms.items():
+        for number, (name, algorithm) in enumerate(algorithms.items()):
+
+            def say(done: int, name: str = name, number: int = number) -> None:
+                if told is not None:
+                    told(name, (number + done / settings.rounds) / len(algorithms))
+
+            progress = say if told is not None else None if settings.progress else False
             result = found[name]
             if result is None:
-                result = _simulate_one(problem, algorithm, settings, checkpoints, name)
+                result = _simulate_one(problem, algorithm, settings, checkpoints, name, progress)
             if result.complete or result.rounds[-1] > 0:
                 results[name] = result
             if not result.complete:
@@ -127,7 +135,12 @@ def _simulate(
 
 
 def _simulate_one(
-    problem: Problem, algorithm: AbstractAlgorithm, settings: RunSettings, checkpoints: Checkpoints, name: str
+    problem: Problem,
+    algorithm: AbstractAlgorithm,
+    settings: RunSettings,
+    checkpoints: Checkpoints,
+    name: str,
+    progress: ShowProgress = False,
 ) -> Result:
     state = checkpoints.state(name)
     resuming = state is not None and state.exists()
@@ -140,7 +153,7 @@ def _simulate_one(
         key=settings.key,
         every=settings.every,
         dtype=settings.dtype,
-        progress=None if settings.progress else False,
+        progress=progress,
     )
     # Unless it was asked for, a state is saved at the end only. Where there is none to resume from, it begins.
     often = None if checkpoints.asked else settings.rounds

@@ -1,20 +1,26 @@
 """`fedhsa sweep`: one algorithm at many settings, and the table, figure and files that come out."""
 
+import dataclasses
 import datetime
+import functools
 import math
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from .. import _files, _own
+from ..algorithms import AbstractAlgorithm
 from ..engine import Sweep, sweep
+from ..engine.progress import ShowProgress
 from ..outputs import manifest_head, save_figure, write_manifest
-from . import memory
-from .build import make_algorithms, make_problem
+from ..problems import Problem
+from ..problems.make import makers
+from . import forecast, memory, pace
+from .build import FLAGS, make_algorithms, make_problem
 from .cluster import executor
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
 from .settings import SweepSettings
@@ -22,32 +28,40 @@ from .settings import SweepSettings
 
 def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
     """Runs the command with these settings, which the arguments say; gives the exit code."""
-    problem = make_problem(settings)
-    (algorithm,) = make_algorithms(settings, problem).values()
     combinations = math.prod(map(len, settings.over.values()))
-    records = combinations * (settings.rounds // settings.every)  # all of them are kept until the end
-    memory.check_runs(problem, [algorithm], settings.seeds, records)
+    problems = _maker(settings)
     started = datetime.datetime.now(datetime.UTC)
+    command = shlex.join(["fedhsa", "sweep", *args])
+
+    def method(problem: Problem) -> AbstractAlgorithm:
+        (algorithm,) = make_algorithms(settings, problem).values()
+        records = combinations * (settings.rounds // settings.every)  # all of them are kept until the end
+        memory.check_runs(problem, [algorithm], settings.seeds, records)
+        return algorithm
+
+    def write(found: Sweep) -> None:
+        manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
+        _write(settings, found, manifest, _title(settings, found))
+
     with writable(settings.folder):
         with fits_in_memory("The sweep"), executor(settings, console) as pool, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Interrupted after")
             found = sweep(
-                problem,
-                algorithm,
+                problems,
+                method,
                 settings.over,
                 rounds=settings.rounds,
                 seeds=settings.seeds,
                 key=settings.key,
                 every=settings.every,
                 dtype=settings.dtype,
-                progress=None if settings.progress else False,
+                progress=_progress(settings, combinations),
                 executor=pool,
+                so_far=pace.Kept(write),
             )
         if found.results:
-            command = shlex.join(["fedhsa", "sweep", *args])
-            manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
-            sizes = f"$M = {problem.num_agents}$, $d = {problem.dim}$"
-            _write(settings, found, manifest, f"{_name(settings)} on {_own.title(settings.problem)}: {sizes}")
+            found = dataclasses.replace(found, theory=forecast.of_sweep(found, problems, method))
+            write(found)
     if found.results:
         console.print(repr(found), soft_wrap=True)
         console.print(f"{_best(found)} Figure: {settings.folder / settings.figures('sweep')[0]}", soft_wrap=True)
@@ -58,6 +72,37 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
         console.print(f"Interrupted: {done if found.results else 'nothing was written'}.")
         return INTERRUPTED
     return 0
+
+
+def _maker(settings: SweepSettings) -> Callable[..., Problem]:
+    """A function of the problem's arguments that makes it with these, and with the settings for the rest."""
+    made: dict[str, Problem] = {}
+
+    @functools.wraps(makers(settings.problem)[settings.problem])
+    def make(**changed: Any) -> Problem:
+        flags = {FLAGS[name]: value for name, value in changed.items() if name in FLAGS}
+        options = {name: value for name, value in changed.items() if name not in FLAGS}
+        if repr(changed) not in made:
+            others = dataclasses.replace(settings, **flags, option={**settings.option, **options})
+            made[repr(changed)] = make_problem(others)
+        return made[repr(changed)]
+
+    return make
+
+
+def _progress(settings: SweepSettings, combinations: int) -> ShowProgress:
+    told = pace.lines(settings.progress)
+    if told is None:
+        return None if settings.progress else False
+    return lambda done: told("", done / (settings.rounds * combinations))
+
+
+def _title(settings: SweepSettings, found: Sweep) -> str:
+    """What was swept, on what, and the sizes that were not varied."""
+    problem = found.results[0].settings["problem"]
+    sizes = {"M": "num_agents", "d": "dim"}
+    shown = ", ".join(f"${symbol} = {problem[n]}$" for symbol, n in sizes.items() if n not in settings.over)
+    return f"{_name(settings)} on {_own.title(settings.problem)}{': ' if shown else ''}{shown}"
 
 
 def _name(settings: SweepSettings) -> str:

@@ -43,6 +43,8 @@ Method: TypeAlias = AbstractAlgorithm | Callable[[float], AbstractAlgorithm]
 """An algorithm as it is, or one for each step size, to be tuned."""
 Progress: TypeAlias = Callable[[str, float], None]
 """Called with what is being done and how much is done."""
+Done: TypeAlias = Callable[[Mapping[str, "Entry"], Mapping[str, str]], None]
+"""Called with the methods that are done, and those that failed, when one more is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +188,7 @@ def compare(
     progress: Progress = lambda what, part: None,
     *,
     executor: Executor | None = None,
+    so_far: Callable[["Contest"], None] = lambda contest: None,
     **changes: Any,
 ) -> Contest:
     """Tunes each method, runs it on fresh seeds, and ranks them all; Ctrl-C leaves the methods that are done.
@@ -203,6 +206,7 @@ def compare(
     - `executor`: who computes, a method each, like `concurrent.futures.ThreadPoolExecutor()`, or a cluster's
       `fedhsa.deploy.ray_executor()`. The numbers are the same; a method that fails is told by a warning, and the others
       are finished.
+    - `so_far`: called with what there is whenever a method is done, for those who want to keep it.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -226,12 +230,17 @@ def compare(
     if terms.target is not None and terms.target >= start:
         raise ValueError(f"`target` must be below the error at the start, {start:.3g}, got {terms.target:g}.")
     take = _one_by_one if executor is None else functools.partial(_share_out, executor)
-    entries, failures = take(problem, methods, terms, centre, progress)
+    signed = terms.target is None and judged_by in SIGNED
+
+    def contest(entries: Mapping[str, Entry], failures: Mapping[str, str]) -> Contest:
+        ordered = {name: entries[name] for name in methods if name in entries}
+        ranking = rank({name: entry.score for name, entry in ordered.items()}, signed=signed)
+        return Contest(ordered, ranking, len(entries) == len(methods), failures, terms)
+
+    entries, failures = take(problem, methods, terms, centre, progress, lambda *done: so_far(contest(*done)))
     for name, reason in failures.items():
         warnings.warn(f"{name}: {reason}", stacklevel=2)
-    signed = terms.target is None and judged_by in SIGNED
-    ranking = rank({name: entry.score for name, entry in entries.items()}, signed=signed)
-    return Contest(entries, ranking, len(entries) == len(methods), failures, terms)
+    return contest(entries, failures)
 
 
 def _judged_by(problem: Problem, terms: Terms) -> str:
@@ -262,7 +271,7 @@ def rootless_step(problem: Problem, terms: Terms) -> float:
 
 
 def _one_by_one(
-    problem: Problem, methods: Mapping[str, Method], terms: Terms, centre: float, progress: Progress
+    problem: Problem, methods: Mapping[str, Method], terms: Terms, centre: float, progress: Progress, done: Done
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """All methods in their order, until Ctrl-C."""
     total, behind = sum(_work(method, terms) for method in methods.values()), 0
@@ -270,11 +279,13 @@ def _one_by_one(
     try:
         for name, method in methods.items():
 
-            def of_all(what: str, done: float, name=name, behind=behind) -> None:
-                progress(f"{name}: {what}", (behind + done) / total)
+            def of_all(what: str, part: float, name=name, behind=behind) -> None:
+                progress(f"{name}: {what}", (behind + part) / total)
 
             entries[name] = enter(problem, method, terms, centre, of_all)
             behind += _work(method, terms)
+            if len(entries) < len(methods):
+                done(entries, {})
     except KeyboardInterrupt:
         pass
     return entries, {}
@@ -287,6 +298,7 @@ def _share_out(
     terms: Terms,
     centre: float,
     progress: Progress,
+    done: Done,
 ) -> tuple[dict[str, Entry], dict[str, str]]:
     """The same by an executor: what is done until Ctrl-C, and what failed."""
     work = {name: _work(method, terms) for name, method in methods.items()}
@@ -294,8 +306,8 @@ def _share_out(
     failures: dict[str, str] = {}
 
     def show(running: list[str]) -> None:
-        done = sum(work[name] for name in (*entries, *failures))
-        progress(", ".join(running), done / sum(work.values()))
+        behind = sum(work[name] for name in (*entries, *failures))
+        progress(", ".join(running), behind / sum(work.values()))
 
     calls = {name: functools.partial(enter, problem, method, terms, centre) for name, method in methods.items()}
     try:
@@ -303,13 +315,15 @@ def _share_out(
             error = future.exception()
             if error is None:
                 entries[name] = future.result()
+                if len(entries) < len(methods):
+                    done(entries, failures)
             elif isinstance(error, Exception):
                 failures[name] = sentence(error)
             else:
                 raise error
     except KeyboardInterrupt:
         pass
-    return {name: entries[name] for name in methods if name in entries}, failures
+    return entries, failures
 
 
 def _tuned(algorithms: Sequence[AbstractAlgorithm]) -> dict[str, Method]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import warnings
@@ -40,15 +41,18 @@ class Sweep:
     """False when combinations are missing: it was interrupted, or some failed."""
     failures: tuple[tuple[dict[str, Any], str], ...] = ()
     """With an executor: the combinations that failed, and why."""
+    theory: tuple[float, ...] | None = None
+    """What theory says of the last record of each combination, where it was asked; not a number where it is silent."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Per combination its settings, the mean over seeds of the last record with its 95 % interval, and how many
-        seeds diverged."""
+        seeds diverged; and what theory says of that mean, where it was asked."""
         found = []
-        for settings, result in zip(self.settings, self.results, strict=True):
+        for number, (settings, result) in enumerate(zip(self.settings, self.results, strict=True)):
+            predicted = {} if self.theory is None else {"theory": self.theory[number]}
             low, high = result.interval()
             last = {result.quantity: float(result.mean()[-1]), "low": float(low[-1]), "high": float(high[-1])}
-            found.append({**settings, **last, "diverged": int((result.failed_round >= 0).sum())})
+            found.append({**settings, **last, **predicted, "diverged": int((result.failed_round >= 0).sum())})
         return found
 
     @property
@@ -84,29 +88,35 @@ class Sweep:
 
 
 def sweep(
-    problem: Problem,
-    algorithm: AbstractAlgorithm,
+    problem: Problem | Callable[..., Problem],
+    algorithm: AbstractAlgorithm | Callable[[Problem], AbstractAlgorithm],
     over: Mapping[str, Sequence[Any]],
     *,
     rounds: int,
     seeds: int = 1,
     progress: ShowProgress = None,
     executor: Executor | None = None,
+    so_far: Callable[[Sweep], None] = lambda sweep: None,
     **options: Any,
 ) -> Sweep:
     """Simulates an algorithm at every combination of some of its settings, on the same observations.
+
+    Given a function that makes a problem instead of a problem, it also varies the arguments of that function.
 
     Settings that are numbers of the program, such as step sizes, compile nothing after the first; settings that change
     the program itself, such as `local_steps`, compile one program for each value. Ctrl-C keeps what is done.
 
     **Arguments:**
 
-    - `problem`, `rounds`, `seeds`, `progress`: as for `simulate`, which also takes the other `options`.
-    - `algorithm`: the method, with values for the settings that stay.
-    - `over`: for each setting the values to try. In a wrapped method the outermost layer that has the setting gets it.
+    - `problem`: the problem, or a function that makes it, like `problems.quadratic.random`.
+    - `rounds`, `seeds`, `progress`: as for `simulate`, which also takes the other `options`.
+    - `algorithm`: the method, with values for the settings that stay; or a function from the problem to it.
+    - `over`: for each setting the values to try. In a wrapped method the outermost layer that has the setting gets it;
+      what no layer has is an argument of the function that makes the problem.
     - `executor`: who computes, like `concurrent.futures.ThreadPoolExecutor()`, or a cluster's
       `fedhsa.deploy.ray_executor()`. Combinations that share a program stay together, as far as there are workers for
       the rest. The numbers are the same; a combination that fails is told by a warning, and the others are finished.
+    - `so_far`: called with what there is whenever combinations are done, for those who want to keep it.
 
     Raises `ValueError` if the algorithm has no such setting.
 
@@ -116,6 +126,10 @@ def sweep(
         ...                      over={"step_size": [0.01, 0.02], "local_steps": [1, 5]})
         >>> [row["step_size"] for row in found.rows()], found.best
         ([0.01, 0.01, 0.02, 0.02], {'step_size': 0.02, 'local_steps': 5})
+        >>> found = fedhsa.sweep(fedhsa.problems.quadratic.random, fedhsa.FedHSA(0.01, local_steps=5), rounds=20,
+        ...                      over={"num_agents": [1, 4], "dim": [3]})
+        >>> [row["num_agents"] for row in found.rows()]
+        [1, 4]
     """
     lists = isinstance(over, Mapping) and all(np.ndim(v) > 0 or isinstance(v, list | tuple) for v in over.values())
     if not (lists and over and all(len(values) for values in over.values())):
@@ -124,39 +138,76 @@ def sweep(
         raise ValueError("`checkpoint`: a sweep has many runs and keeps none. Simulate them one by one.")
     values = {name: [_plain(value) for value in values] for name, values in over.items()}
     combinations = [dict(zip(over, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-    algorithms = [with_settings(algorithm, settings) for settings in combinations]  # before anything runs
+    both = pairs(problem, algorithm, combinations)  # before anything runs
     if executor is not None:
         simulation = {"rounds": rounds, "seeds": seeds, **options}
-        return _share_out(executor, problem, algorithms, combinations, simulation, progress)
+        return _share_out(executor, both, combinations, simulation, progress, so_far)
     results: list[Result] = []
     with progress_bar("sweep", rounds * len(combinations), progress) as update:
-        for number, one in enumerate(algorithms):
+        for number, (one, method) in enumerate(both):
 
-            def so_far(done: int, before: int = number * rounds) -> None:
+            def show(done: int, before: int = number * rounds) -> None:
                 update(before + done)
 
-            result = simulate(problem, one, rounds=rounds, seeds=seeds, progress=so_far, **options)
+            result = simulate(one, method, rounds=rounds, seeds=seeds, progress=show, **options)
             if not result.complete:
                 break
             results.append(result)
+            if len(results) < len(combinations):
+                so_far(Sweep(tuple(combinations[: len(results)]), tuple(results), complete=False))
     return Sweep(tuple(combinations[: len(results)]), tuple(results), len(results) == len(combinations))
+
+
+def pairs(
+    problem: Problem | Callable[..., Problem],
+    algorithm: AbstractAlgorithm | Callable[[Problem], AbstractAlgorithm],
+    combinations: Sequence[Mapping[str, Any]],
+) -> list[tuple[Problem, AbstractAlgorithm]]:
+    """The problem and the algorithm of each combination; those that differ in the algorithm only share the problem."""
+
+    def method(problem: Problem) -> AbstractAlgorithm:
+        return algorithm if isinstance(algorithm, AbstractAlgorithm) else algorithm(problem)
+
+    if isinstance(problem, Problem):
+        return [(problem, with_settings(method(problem), settings)) for settings in combinations]
+    arguments = inspect.signature(problem).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in arguments.values())
+    made: dict[str, Problem] = {}
+    found = []
+    known = settings_of(algorithm if isinstance(algorithm, AbstractAlgorithm) else algorithm(problem()))
+    for settings in combinations:
+        of_problem = {n: v for n, v in settings.items() if n not in known and (n in arguments or takes_any)}
+        if repr(of_problem) not in made:
+            made[repr(of_problem)] = problem(**of_problem)
+        one = made[repr(of_problem)]
+        rest = {name: value for name, value in settings.items() if name not in of_problem}
+        found.append((one, with_settings(method(one), rest, (*arguments,))))
+    return found
 
 
 def _share_out(
     executor: Executor,
-    problem: Problem,
-    algorithms: Sequence[AbstractAlgorithm],
+    both: Sequence[tuple[Problem, AbstractAlgorithm]],
     combinations: Sequence[dict[str, Any]],
     simulation: dict[str, Any],
     progress: ShowProgress,
+    so_far: Callable[[Sweep], None],
 ) -> Sweep:
     """The sweep by an executor."""
     calls: dict[tuple[int, ...], Callable[[], Any]] = {
-        tuple(part): functools.partial(simulate_each, problem, [algorithms[i] for i in part], simulation)
-        for part in parts(_programs(algorithms), workers(executor), LARGEST)
+        tuple(part): functools.partial(simulate_each, both[part[0]][0], [both[i][1] for i in part], simulation)
+        for part in parts(_programs(both), workers(executor), LARGEST)
     }
     found: dict[int, Result | str] = {}
     rounds = simulation["rounds"]
+
+    def gathered() -> Sweep:
+        ordered = [(combinations[i], found[i]) for i in sorted(found)]
+        done = [(settings, result) for settings, result in ordered if isinstance(result, Result)]
+        failures = tuple((settings, reason) for settings, reason in ordered if isinstance(reason, str))
+        results = tuple(result for _, result in done)
+        return Sweep(tuple(s for s, _ in done), results, len(done) == len(combinations), failures)
+
     with progress_bar("sweep", rounds * len(combinations), progress) as update:
 
         def show(running: Any) -> None:
@@ -169,15 +220,14 @@ def _share_out(
                     raise error
                 came = future.result() if error is None else [sentence(error)] * len(part)
                 found.update(zip(part, came, strict=True))
+                if len(found) < len(combinations):
+                    so_far(gathered())
         except KeyboardInterrupt:
             warnings.warn(f"Interrupted after {len(found)} of {len(combinations)} combinations.", stacklevel=3)
-    ordered = [(combinations[i], found[i]) for i in sorted(found)]
-    failures = tuple((settings, reason) for settings, reason in ordered if isinstance(reason, str))
-    for settings, reason in failures:
+    outcome = gathered()
+    for settings, reason in outcome.failures:
         warnings.warn(f"{', '.join(f'{name} {value}' for name, value in settings.items())}: {reason}", stacklevel=3)
-    done = [(settings, result) for settings, result in ordered if isinstance(result, Result)]
-    settings, results = tuple(s for s, _ in done), tuple(result for _, result in done)
-    return Sweep(settings, results, len(done) == len(combinations), failures)
+    return outcome
 
 
 def simulate_each(
@@ -193,13 +243,13 @@ def simulate_each(
     return found
 
 
-def _programs(algorithms: Sequence[AbstractAlgorithm]) -> list[list[int]]:
-    """Which of the algorithms share one compiled program: those that differ in numbers only."""
+def _programs(both: Sequence[tuple[Problem, AbstractAlgorithm]]) -> list[list[int]]:
+    """Which of them share one compiled program: algorithms that differ in numbers only, on the same problem."""
     kinds: list[Any] = []
     groups: list[list[int]] = []
-    for i, algorithm in enumerate(algorithms):
+    for i, (problem, algorithm) in enumerate(both):
         leaves, structure = jax.tree.flatten(algorithm)
-        kind = structure, [(np.shape(leaf), np.result_type(leaf)) for leaf in leaves]
+        kind = id(problem), structure, [(np.shape(leaf), np.result_type(leaf)) for leaf in leaves]
         if kind not in kinds:
             kinds.append(kind)
             groups.append([])
@@ -213,22 +263,36 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def with_settings(algorithm: AbstractAlgorithm, settings: Mapping[str, Any]) -> AbstractAlgorithm:
-    """The algorithm with some settings replaced, each in the outermost layer that has it."""
+def with_settings(
+    algorithm: AbstractAlgorithm, settings: Mapping[str, Any], others: Sequence[str] = ()
+) -> AbstractAlgorithm:
+    """The algorithm with some settings replaced, each in the outermost layer that has it.
+
+    `others` are names that would have been known elsewhere, for the error.
+    """
     for name, value in settings.items():
-        algorithm = _with_setting(algorithm, name, value, algorithm)
+        algorithm = _with_setting(algorithm, name, value, algorithm, others)
     return algorithm
 
 
-def _with_setting(algorithm: AbstractAlgorithm, name: str, value: Any, whole: AbstractAlgorithm) -> AbstractAlgorithm:
+def settings_of(algorithm: AbstractAlgorithm) -> list[str]:
+    """The names of the settings of all layers."""
+    names = [field.name for layer in algorithm.layers for field in dataclasses.fields(layer) if field.init]
+    return list(dict.fromkeys(names))
+
+
+def _with_setting(
+    algorithm: AbstractAlgorithm, name: str, value: Any, whole: AbstractAlgorithm, others: Sequence[str]
+) -> AbstractAlgorithm:
     names = [field.name for field in dataclasses.fields(algorithm) if field.init]
     if name in names:
         return dataclasses.replace(algorithm, **{name: value})
     if "algorithm" not in names:
-        known = [field.name for layer in whole.layers for field in dataclasses.fields(layer)]
+        known = settings_of(whole)
+        problems = f", and the problem {', '.join(others)}" if others else ""
         raise ValueError(
-            f"`over`: {type(whole).__name__} has no setting {name!r}.{nearest(name, known)} "
-            f"It has {', '.join(dict.fromkeys(known))}."
+            f"`over`: {type(whole).__name__} has no setting {name!r}.{nearest(name, [*known, *others])} "
+            f"It has {', '.join(known)}{problems}."
         )
     inner: Any = algorithm
-    return dataclasses.replace(inner, algorithm=_with_setting(inner.algorithm, name, value, whole))
+    return dataclasses.replace(inner, algorithm=_with_setting(inner.algorithm, name, value, whole, others))

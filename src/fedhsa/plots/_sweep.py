@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._style import (
+    DASHES,
     FEWEST,
     arrange,
+    darker,
     house_style,
     ink,
     legend_above,
@@ -49,7 +51,8 @@ def sweep(
 
     **Arguments:**
 
-    - `rows`: per combination its settings, and `low`, `high`, `diverged` beside the mean of the quantity.
+    - `rows`: per combination its settings, and `low`, `high`, `diverged` beside the mean of the quantity; `theory`,
+      where rows have it, is drawn dashed.
     - `settings`: the names of the settings.
     - `quantity`: what the rows have the mean of.
     - `title`: of the figure.
@@ -98,6 +101,9 @@ def sweep(
             look: dict[str, Any] = {"color": palette[label], "marker": "o", "markersize": 3}
             ax.errorbar(at[drawn], mean[drawn], yerr=errors, capsize=0 if few else 2, **look)
             entries.append((Line2D([], [], **look), shown[label]))
+            predicted = np.array([row.get("theory", np.nan) for row in group], dtype=float)
+            if np.isfinite(predicted).any():
+                ax.plot(at, predicted, color=darker(palette[label]), linestyle=DASHES, zorder=3)
             lost = np.array([row["diverged"] > 0 for row in group])
             if lost.any():  # a line without points and clipping would confuse layouts
                 edge = ax.get_xaxis_transform()
@@ -109,6 +115,8 @@ def sweep(
         ax.set_ylabel("mean-square error" if quantity == "error" else words(quantity.replace("_", " ")))
         pale_grid(ax, own)
         entries = entries if len(groups) > 1 or labels else []
+        if any(np.isfinite(row.get("theory", np.nan)) for row in rows):
+            entries.append((Line2D([], [], color=ink(0.6), linestyle=DASHES), "theory"))
         if diverged:
             entries.append((Line2D([], [], color=ink(0.6), marker="x", linestyle="none"), "seeds diverged"))
         if seeds is not None:
