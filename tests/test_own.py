@@ -162,6 +162,7 @@ def test_files_of_the_same_name_are_kept_apart_and_may_import_their_neighbours(t
             "mine.py:Half(steps=3)",
             "mine.py:Half got an unexpected keyword argument 'steps'. Its arguments",
         ),
+        ("mine.py:Half(1, 2, 3)", "mine.py:Half got too many positional arguments. Its arguments are step_size, local"),
         ("mine.py:Half(-1.0, 3)", "`step_size` must be greater than 0"),
         ("mine.py:Unfinished", "is not complete: the class has no `block_length`, `exchanges`"),
         ("mine.py:fails(local_steps=3)", "mine.py, line 59, in `fails`: IndexError: list index out of range."),
@@ -244,6 +245,7 @@ def test_what_is_wrong_with_an_own_problem_is_told_in_a_sentence(mine, name, arg
         ("def build(:", "mine.py, line 1: SyntaxError: invalid syntax"),
         ("import nowhere_to_be_found", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("\nx = y", "mine.py, line 2: NameError: name 'y' is not defined"),
+        ("import sys\nsys.exit()", "mine.py, line 2: SystemExit: without a message."),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_told_with_the_line(mine, content, words):

@@ -265,13 +265,13 @@ def told(sentence: str, *, checked: bool = False) -> Iterator[None]:
         yield
     except OwnCodeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file may be a script that ends with `sys.exit`
         if checked and traceback.extract_tb(error.__traceback__)[-1].filename == _check.__file__:
             raise
         raise OwnCodeError(f"{sentence}: {where(error)}") from error
 
 
-def where(error: Exception) -> str:
+def where(error: BaseException) -> str:
     """What was raised and in which line of the user's code, if it was there, as the end of a sentence."""
     text = str(error)
     if type(error).__module__.startswith("jax"):  # what follows is advice on JAX, and where to read more

@@ -50,7 +50,7 @@ class _Rehearsal:
         with self.told(f"{self.class_name}.block_length"):
             length = algorithm.block_length
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise TypeError(
+            raise ValueError(
                 f"`block_length` of {_own.named(self.kind)} must be a whole number of at least 1, the observations of "
                 f"each agent that a round uses, got {length!r}."
             )

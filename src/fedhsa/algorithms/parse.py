@@ -120,7 +120,8 @@ class _Reading(NamedTuple):
         try:
             given = inspect.signature(make).bind_partial(*(positional or ()), **named).arguments
         except TypeError as error:
-            raise ValueError(f"`algorithm`: {name} {error}. Its arguments are {', '.join(parameters)}.") from None
+            said = str(error) if str(error).startswith("got ") else f"got {error}"
+            raise ValueError(f"`algorithm`: {name} {said}. Its arguments are {', '.join(parameters)}.") from None
         defaults = self.defaults
         if _makes_algorithms(make) and "local_steps" in defaults:
             defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # as often, on average
