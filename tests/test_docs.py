@@ -21,7 +21,14 @@ NAMES = [pages.name(page) for page in PAGES]
 README = ROOT / "README.md"
 LONG = (
     *("README.md", "docs/command-line.md", "docs/compressed.md", "docs/engine.md", "docs/extrapolation.md"),
-    *("docs/games.md", "docs/live.md", "docs/mixing.md", "docs/participation.md", "docs/problems.md"),
+    *(
+        "docs/drawing.md",
+        "docs/games.md",
+        "docs/live.md",
+        "docs/mixing.md",
+        "docs/participation.md",
+        "docs/problems.md",
+    ),
     *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
     *("docs/adversaries.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
     "examples/pedestrians/README.md",

@@ -55,13 +55,6 @@ def lab(light: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def inverted(colour) -> np.ndarray:
-    """What CSS's `invert(1) hue-rotate(180deg)` and the blend mode `screen` make of a colour on the dark page."""
-    weights = np.array([0.213, 0.715, 0.072])
-    turned = np.clip((2 * weights - np.eye(3)) @ (1 - np.array(to_rgb(colour))), 0, 1)
-    return 1 - (1 - turned) * (1 - np.array(to_rgb(DARK)))
-
-
 def curve(seeds=8, records=40, key=0, floor=0.02, every=1) -> plots.Curve:
     noise = np.random.default_rng(key).normal(size=(seeds, records))
     error = (np.exp(-np.arange(records) / 4) + floor) * np.exp(0.2 * noise)
@@ -88,9 +81,7 @@ def labels(figure: Figure) -> list[str]:
 def test_every_line_stands_out_from_white_paper_and_from_the_dark_page(colour):
     assert contrast(colour, WHITE) >= 3
     assert contrast(colour, DARK) >= 3
-    assert contrast(inverted(colour), DARK) >= 3
-    assert contrast(_style.darker(colour), WHITE) >= 3
-    assert contrast(inverted(_style.darker(colour)), DARK) >= 3
+    assert contrast(_style.darker(colour), WHITE) >= 3  # theory; the page puts its figures on white
 
 
 def test_the_dark_page_is_as_dark_as_these_tests_assume():

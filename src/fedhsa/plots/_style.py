@@ -5,6 +5,7 @@ The style here is a default. What a session has changed in Matplotlib's `rcParam
 
 import contextlib
 import io
+import itertools
 import math
 import os
 import pathlib
@@ -31,9 +32,9 @@ COLOURS: dict[str, str] = {
     "SCAFFLSA": "#8424FC",
     "SCAFFOLD": "#606C3C",
     "OneShotAveraging": "#F00C54",
-    "FedLin": "#9078FC",
-    "Scaffnew": "#546C78",
+    "FedLin": "#546C78",
     "OneExchangeFedHSA": "#E400C0",
+    "Scaffnew": "#9078FC",
     "DisSACC": "#549C24",
     "LocalSVRG": "#E46C78",
 }
@@ -259,14 +260,23 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 def session_colours(names: Iterable[str]) -> dict[str, str]:
     """The same, in the colours of the session's `axes.prop_cycle` where that was changed."""
+    theirs = dict(zip(PALETTE, _cycle(), strict=False))
+    return {name: theirs.get(colour, colour) for name, colour in colours(names).items()}
+
+
+def colours_in_order(names: Iterable[str]) -> dict[str, str]:
+    """Colours for what is no method, such as values of a setting: the first ones are furthest apart."""
+    return dict(zip(names, itertools.cycle(_cycle() or FALLBACK), strict=False))
+
+
+def _cycle() -> list[str]:
+    """The colours of the session, where it has chosen any."""
     import matplotlib
 
-    found = colours(names)
     if not changed("axes.prop_cycle"):
-        return found
-    cycle = dict.fromkeys(matplotlib.rcParams["axes.prop_cycle"].by_key().get("color", ()))
-    theirs = dict(zip(PALETTE, cycle, strict=False)) if len(cycle) > 1 else {}
-    return {name: theirs.get(colour, colour) for name, colour in found.items()}
+        return []
+    found = list(dict.fromkeys(matplotlib.rcParams["axes.prop_cycle"].by_key().get("color", ())))
+    return found if len(found) > 1 else []
 
 
 def _plain(name: str) -> str:

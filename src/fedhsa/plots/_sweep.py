@@ -9,6 +9,7 @@ from ._style import (
     DASHES,
     FEWEST,
     arrange,
+    colours_in_order,
     darker,
     house_style,
     ink,
@@ -82,7 +83,7 @@ def sweep(
     ticks = sorted({row[across] for row in rows}) if numbers else list(dict.fromkeys(row[across] for row in rows))
     diverged = any(row["diverged"] for row in rows)
     with house_style(ax):
-        palette = session_colours(groups)
+        palette = session_colours(groups) if len(groups) == 1 else colours_in_order(groups)
         own, grow = (None, False) if ax is not None else new_figure((4.6, 3.0), figsize, width)
         if ax is None:
             assert own is not None
