@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..engine.result import SIGNED
 from ._style import (
     DASHES,
     FEWEST,
@@ -81,7 +82,7 @@ def sweep(
     shown, few = relabelled(groups, labels), seeds is not None and seeds < FEWEST
     numbers = all(isinstance(row[across], int | float) for row in rows)
     ticks = sorted({row[across] for row in rows}) if numbers else list(dict.fromkeys(row[across] for row in rows))
-    diverged = any(row["diverged"] for row in rows)
+    diverged, linear = any(row["diverged"] for row in rows), quantity in SIGNED
     with house_style(ax):
         palette = session_colours(groups) if len(groups) == 1 else colours_in_order(groups)
         own, grow = (None, False) if ax is not None else new_figure((4.6, 3.0), figsize, width)
@@ -95,7 +96,7 @@ def sweep(
             mean, low, high = (
                 np.array([row[part] for row in group], dtype=float) for part in (quantity, "low", "high")
             )
-            drawn = np.isfinite(mean) & (mean > 0)
+            drawn = np.isfinite(mean) & ((mean > 0) | linear)
             # One seed has no interval, and few have none worth the name.
             ends = [np.where(np.isfinite(end) & ~np.array(few), end, mean)[drawn] for end in (low, high)]
             errors = [mean[drawn] - ends[0], ends[1] - mean[drawn]]
@@ -110,14 +111,17 @@ def sweep(
                 edge = ax.get_xaxis_transform()
                 ax.plot(at[lost], np.full(lost.sum(), 0.98), "x", color=palette[label], transform=edge, clip_on=False)
         _scale_x(ax, ticks, numbers)
-        if any(np.isfinite(row[quantity]) and row[quantity] > 0 for row in rows):
+        if not linear and any(np.isfinite(row[quantity]) and row[quantity] > 0 for row in rows):
             ax.set_yscale("log")
         ax.set_xlabel(LABELS.get(across, words(across.replace("_", " "))))
         ax.set_ylabel("mean-square error" if quantity == "error" else words(quantity.replace("_", " ")))
         pale_grid(ax, own)
         entries = entries if len(groups) > 1 or labels else []
         if any(np.isfinite(row.get("theory", np.nan)) for row in rows):
-            entries.append((Line2D([], [], color=ink(0.6), linestyle=DASHES), "theory"))
+            only = next(iter(groups)) if len(groups) == 1 else None
+            colour = ink(0.8) if only is None else darker(palette[only])
+            whose = "each, in a darker shade" if only is None else shown[only]
+            entries.append((Line2D([], [], color=colour, linestyle=DASHES), f"theory of {whose}"))
         if diverged:
             entries.append((Line2D([], [], color=ink(0.6), marker="x", linestyle="none"), "seeds diverged"))
         if seeds is not None:
