@@ -32,15 +32,12 @@ class Predictor(fh.AbstractAgent):
 
 def build(context: AgentContext) -> fh.AbstractAgent:
     """The agent of this node; raises a `ValueError` that says what is wrong with its file."""
-    name = context.config.get("data")
-    if not name:
-        raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
-    return Predictor(fh.sources.Replay(days(read(pathlib.Path(name).expanduser())), wrap=True))
+    return Predictor(fh.sources.Replay(days_of(context), wrap=True))
 
 
 def build_and_measure(context: AgentContext) -> Measured:
     """The same agent, which learns from the first four fifths of its days and is measured on the others."""
-    inputs, target = build(context).source.observations
+    inputs, target = days_of(context)
     count = len(target) - len(target) // 5
     test, truth = inputs[count:].reshape(-1, 1 + LAGS), target[count:].ravel()
 
@@ -51,6 +48,14 @@ def build_and_measure(context: AgentContext) -> Measured:
 
     agent = Predictor(fh.sources.Replay((inputs[:count], target[:count]), wrap=True))
     return Measured(agent, error, weight=len(truth))
+
+
+def days_of(context: AgentContext) -> tuple[np.ndarray, np.ndarray]:
+    """The days of this node's file."""
+    name = context.config.get("data")
+    if not name:
+        raise ValueError("`data` must name this node's file: `--data PATH`, or data='PATH' in `--node-config`.")
+    return days(read(pathlib.Path(name).expanduser()))
 
 
 def days(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

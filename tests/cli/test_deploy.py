@@ -2,18 +2,21 @@
 
 import csv
 import importlib.util
+import io
 import json
 import pathlib
 import stat
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedhsa
 from fedhsa.cli import main
 from fedhsa.cli.deploy_settings import FlowerSettings, MemorySettings
 from fedhsa.cli.parsing import parse
 from fedhsa.cli.screen import chart
+from fedhsa.cli.watching import watching
 from fedhsa.deploy import Plan
 from fedhsa.outputs import FILES
 
@@ -169,6 +172,27 @@ def test_what_sites_measure_is_shown_logged_tabulated_exported_and_told_by_statu
     assert json.loads(capsys.readouterr().out)["measured"]["metrics"]["mae"]["mean"] == pytest.approx(1.0, abs=1e-4)
     assert main(["deploy", "status", str(out)]) == 0
     assert "Measured by the sites after round 20" in capsys.readouterr().out
+
+
+def test_on_a_terminal_a_table_shows_who_is_missing_what_was_measured_and_when_a_site_was_last_seen():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    measured = {"round": 0, "weights": [1.0] * 30, "metrics": {"mae": {"mean": 0.5, "agents": [0.25, *[0.75] * 29]}}}
+    times = {"seconds": 1.0, "bytes_down": 1, "bytes_up": 1, "attempts": 1, "error": None}
+    with watching(console) as watch:
+        watch({"event": "started", "run": "a1", "round": 0, "rounds": 9, "agents": 30, "error": None})
+        watch({"event": "missing", "round": 1, "agents": [29], "why": {"29": "the node is not connected"}})
+        watch({"event": "rejected", "code": "stale", "why": "late"})
+        watch({"event": "round", "round": 1, "rounds": 9, "agents": 29, "absent": [29], "measured": measured, **times})
+        watch({"event": "finished", "round": 1})
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert "Rejected a message (stale): late" in " ".join(lines)
+    shown = lines[max(i for i, line in enumerate(lines) if "last seen" in line) :]
+    assert shown[0].split() == ["agent", "state", "mae", "last", "seen"]
+    assert shown[1].split() == ["0", "answers", "0.25", "round", "1"]
+    assert shown[20].split() == ["29", "missing:", "the", "node", "is", "not", "connected", "0.75", "never"]
+    assert shown[21].split() == ["average", "0.5"]
+    assert shown[22].split() == ["...", "10", "more"]
 
 
 def test_a_wrong_number_of_parameters_ends_every_kind_of_run_at_once_with_one_sentence(tmp_path, capsys):

@@ -305,3 +305,26 @@ def test_coefficients_of_another_shape_and_missing_tests_are_refused():
         make(table()).test_error(np.zeros(3))
     with pytest.raises(ValueError, match="test_share=0"):
         make(table(), test_share=0).test_error(np.zeros(4))
+
+
+def test_what_a_site_holds_out_is_compared_with_the_best_simple_forecast_and_the_sites_own_fit():
+    rng = np.random.default_rng(3)
+    week = np.tile([5.0, 9.0, 20.0], 40) + rng.normal(size=120)  # a season of three: repeating it beats the last value
+    made = from_dataframe(pd.DataFrame({"y": week}), agent=None, target="y", lags=(1, 3))
+    measure = made.held_out()
+    pairs = np.array([[1.0, week[t - 1], week[t - 3], week[t]] for t in range(3, 120)])
+    train, test = pairs[:93], pairs[93:]  # 117 pairs, a fifth of which is 24
+    assert measure.weight == len(test) == 24
+    own = np.linalg.lstsq(train[:, :3], train[:, 3], rcond=None)[0]
+    found = measure(made.problem.theta_star)
+    assert found["rmse_naive"] == pytest.approx(np.sqrt(np.mean((test[:, 3] - test[:, 2]) ** 2)))
+    assert found["rmse_alone"] == pytest.approx(np.sqrt(np.mean((test[:, 3] - test[:, :3] @ own) ** 2)))
+    assert found["rmse"] == pytest.approx(found["rmse_alone"])
+    assert measure(np.zeros(3))["rmse"] > 3 * found["rmse"]
+    table = pd.DataFrame({"y": np.tile([1, 0, 0, 1, 0], 20), "x": rng.normal(size=100)})
+    two = from_dataframe(table, agent=None, target="y", lags=0, inputs=["x"], kind="logistic").held_out()
+    chance = (1 + 32) / (2 + 80)
+    assert two(np.zeros(2))["log_loss"] == pytest.approx(np.log(2))
+    assert two(np.zeros(2))["log_loss_naive"] == pytest.approx(-(0.4 * np.log(chance) + 0.6 * np.log(1 - chance)))
+    with pytest.raises(ValueError, match="no test pairs"):
+        from_dataframe(table, agent=None, target="x", lags=1, test_share=0).held_out()

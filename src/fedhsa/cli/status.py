@@ -5,13 +5,12 @@ import pathlib
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ..deploy import Store
 from ..deploy.events import number
 from ..deploy.journal import FILE, read
 from .errors import FailedRunError
-from .screen import plain_table
+from .screen import PlainTable, plain_table
 
 RUNS = pathlib.Path("runs", "deploy")
 
@@ -33,7 +32,7 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
     return 0
 
 
-def _measured(measured: dict[str, Any]) -> Table:
+def _measured(measured: dict[str, Any]) -> PlainTable:
     metrics = measured["metrics"]
     table = plain_table("agent", "weight", *metrics)
     for agent, weight in enumerate(measured["weights"]):

@@ -125,7 +125,7 @@ class Board:
         if metrics:
             table.add_row("average", "", *(number(found["mean"]) for found in metrics.values()), "")
         if len(order) > ROWS:
-            table.add_row("...", f"{len(order) - ROWS} more")
+            table.add_row("...", f"{len(order) - ROWS} more", *(len(metrics) + 1) * [""])
         return Group(self._head, table) if self._state else Group(self._head)
 
     def _last_seen(self, agent: int) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engine import Result
-from ._style import PALETTE, STYLE, thinned
+from ._style import PALETTE, STYLE, thinned, whole_numbers
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def sites(result: Result, metric: str | None = None, *, title: str | None = None
             ax.plot([], [], color="0.4", linestyle=dashes, linewidth=0.8, label=other.removeprefix(f"{name}_"))
         fair_axis(ax, each)
         ax.set_xlim(0, max(1, int(result.rounds[-1])))
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        whole_numbers(ax)
         ax.set_xlabel(r"round $t$")
         ax.set_ylabel(name.replace("_", " "))
         ax.grid(axis="y", color="0.9", linewidth=0.5)
