@@ -100,5 +100,6 @@ def test_a_file_of_settings_names_own_files_too_and_a_changed_file_is_another_ru
     assert "complete already" in capsys.readouterr().out
     path = here / "half_hsa.py"
     path.write_text(path.read_text() + "\n# changed\n")
-    assert main([*run, "--resume", "--force"]) == 0
-    assert "complete already" not in capsys.readouterr().out
+    assert main([*run, "--resume"]) == 2
+    assert "half_hsa.py has changed since the checkpoints" in capsys.readouterr().err
+    assert main(run) == 0

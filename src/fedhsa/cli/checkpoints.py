@@ -103,6 +103,14 @@ class Checkpoints:
             before = found.get(name)
             if name == "rounds" and isinstance(before, int) and before <= value:  # more of the same
                 continue
+            if name == "files" and before != value:
+                changed = ", ".join(
+                    file for file, digest in (value or {}).items() if (before or {}).get(file) != digest
+                )
+                raise UsageError(
+                    f"`resume`: {changed} has changed since the checkpoints in {str(self.folder)!r} were written. "
+                    "Leave out `--resume` to start over."
+                )
             if before != value:
                 raise UsageError(
                     f"`resume`: the checkpoints in {str(self.folder)!r} belong to another run, with `{name}` "
