@@ -13,7 +13,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -86,11 +86,12 @@ def changed(name: str) -> bool:
     """Whether the session, a style sheet or the user's `matplotlibrc` has another value than Matplotlib itself."""
     import matplotlib
 
-    return matplotlib.rcParams[name] != matplotlib.rcParamsDefault[name]
+    now, own = cast(Any, matplotlib.rcParams), cast(Any, matplotlib.rcParamsDefault)
+    return now[name] != own[name]
 
 
 @contextlib.contextmanager
-def house_style(ax: "Axes | None" = None, **more: Any) -> Iterator[None]:
+def house_style(ax: "Axes | None" = None, more: Mapping[Any, Any] | None = None) -> Iterator[None]:
     """The style of the house within the block, where the session has not chosen otherwise; none in given axes.
 
     Matplotlib's own sizes are parts of `font.size`: who changes that one gets all the others in proportion.
@@ -99,7 +100,7 @@ def house_style(ax: "Axes | None" = None, **more: Any) -> Iterator[None]:
 
     own = STYLE if not changed("font.size") else {name: value for name, value in STYLE.items() if name not in SIZES}
     kept = {} if ax is not None else {name: value for name, value in own.items() if not changed(name)}
-    with matplotlib.rc_context(kept | more):
+    with matplotlib.rc_context({**kept, **(more or {})}):
         yield
 
 
@@ -126,7 +127,7 @@ def new_figure(
         size, is_open = matplotlib.rcParams["figure.figsize"], False
     else:
         size, is_open = default, True
-    return Figure(figsize=tuple(size), layout="constrained"), is_open
+    return Figure(figsize=(size[0], size[1]), layout="constrained"), is_open
 
 
 def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -> list[pathlib.Path]:
@@ -155,7 +156,7 @@ def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str]
     paths = _paths(os.fspath(path), suffixes)
     # Without dates and with fixed identifiers, the same figure gives the same bytes.
     metadata: dict[str, Any] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-    with house_style(**{"svg.hashsalt": "fedhsa"}):
+    with house_style(more={"svg.hashsalt": "fedhsa"}):
         dpi = matplotlib.rcParams["savefig.dpi"] if changed("savefig.dpi") else DPI
         engine = figure.get_layout_engine()
         figure.draw_without_rendering()
@@ -195,8 +196,8 @@ def _eps(figure: "Figure", dpi: Any) -> bytes:
 
     restore = []
     paper = figure.get_facecolor()
-    for artist in figure.findobj(lambda artist: isinstance(artist, Collection | Patch) and bool(artist.get_alpha())):
-        assert isinstance(artist, Collection | Patch)
+    artists: list[Any] = [one for one in figure.findobj() if isinstance(one, Collection | Patch) and one.get_alpha()]
+    for artist in artists:
         alpha, faces = artist.get_alpha(), artist.get_facecolor()
         edges = artist.get_edgecolor()
         restore.append((artist, alpha, faces, edges))
@@ -300,26 +301,26 @@ def words(text: str) -> str:
     return escape_latex(text) if matplotlib.rcParams["text.usetex"] else text
 
 
-def ink(share: float) -> tuple[float, ...]:
+def ink(share: float) -> tuple[float, float, float]:
     """A colour between paper, 0, and that of the session's text, 1."""
     import matplotlib
 
     return mixed(matplotlib.rcParams["axes.facecolor"], matplotlib.rcParams["text.color"], share)
 
 
-def darker(colour: Any) -> tuple[float, ...]:
+def darker(colour: Any) -> tuple[float, float, float]:
     """The same colour closer to that of the session's text, which is black unless it was changed."""
     import matplotlib
 
     return mixed(colour, matplotlib.rcParams["text.color"], 0.45)
 
 
-def mixed(first: Any, second: Any, share: float) -> tuple[float, ...]:
+def mixed(first: Any, second: Any, share: float) -> tuple[float, float, float]:
     """A colour between two, by the share of the second."""
     from matplotlib.colors import to_rgb
 
-    pairs = zip(to_rgb(first), to_rgb(second), strict=True)
-    return tuple((1 - share) * a + share * b for a, b in pairs)
+    red, green, blue = ((1 - share) * a + share * b for a, b in zip(to_rgb(first), to_rgb(second), strict=True))
+    return red, green, blue
 
 
 def drawable(curve: np.ndarray) -> np.ndarray:
@@ -416,7 +417,7 @@ def legend_above(
 
     title = None if title is None else _in_lines(figure, words(title))
     style: dict[str, Any] = {"title": title, "frameon": False, "columnspacing": 1.2, "handlelength": 1.8}
-    blank = Line2D([], [], linestyle="none")
+    blank, extent = Line2D([], [], linestyle="none"), figure.bbox
     for count in range(min(columns, len(labels)), 0, -1):
         more = max(first, -(-(len(labels) - first) // max(count - 1, 1))) - first if first and count > 1 else 0
         shown = [*handles[:first], *[blank] * more, *handles[first:]], [*labels[:first], *[""] * more, *labels[first:]]
@@ -487,7 +488,7 @@ def _room(ax: "Axes", legend: Any) -> float:
     from matplotlib.collections import PolyCollection
 
     frame, top = ax.get_window_extent(), 0.0
-    shapes = [(line.get_path(), line.get_transform()) for line in ax.lines]
+    shapes: list[tuple[Any, Any]] = [(line.get_path(), line.get_transform()) for line in ax.lines]
     shapes += [
         (path, band.get_transform())
         for band in ax.collections
@@ -539,7 +540,8 @@ def arrange(ax: "Axes") -> None:
     names = ("left", "right", "bottom", "top", "wspace", "hspace")
     now = [getattr(figure.subplotpars, name) for name in names]
     ours = _ARRANGED.get(figure) == now
-    untouched = now == [matplotlib.rcParams[f"figure.subplot.{name}"] for name in names]
+    usual = cast(Any, matplotlib.rcParams)
+    untouched = now == [usual[f"figure.subplot.{name}"] for name in names]
     regular = not figure.subfigs and all(one.get_subplotspec() is not None for one in figure.axes)
     if regular and (ours or untouched):
         figure.tight_layout()
