@@ -109,8 +109,9 @@ def test_only_its_owner_can_read_what_a_site_saves(tmp_path):
 
 
 def test_a_node_that_does_not_fit_is_given_up_at_once_and_one_that_fails_alike_after_two_attempts(tmp_path, capsys):
+    from fedhsa.deploy.fit import MismatchError
     from fedhsa.deploy.flower.transport import FlowerTransport
-    from fedhsa.deploy.site import MismatchError, failure_reply
+    from fedhsa.deploy.site import failure_reply
 
     transport = FlowerTransport(None, lambda: b"", {0: 0, 1: 1})  # pyright: ignore[reportArgumentType]
     transport._introduce(7, failure_reply(b"", 0, MismatchError("`dim` is 5, use 4.")))
