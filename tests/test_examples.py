@@ -300,7 +300,12 @@ def test_a_counter_has_as_its_root_what_numpy_fits_to_its_file(counters, monkeyp
     own = np.linalg.lstsq(inputs, np.array([at[when] for when in whole]), rcond=None)[0]
     agent = load_agent(f"{COUNTERS / 'site.py'}:build")(AgentContext(0, 4, {"data": str(path)}))
     with precision("float64"):
-        assert np.abs(agent.mean_operator(own)).max() < 1e-12
+        assert np.abs(agent.agent.mean_operator(own)).max() < 1e-12
+    theta = np.array([0.1, 0.7, 0.0, 0.1, 0.2])
+    held_out = [when for when in at if all(when - k in at for k in before)][-int(agent.counts) :]
+    forecast = np.array([[1.0, *(at[when - k] for k in before)] for when in held_out]) @ theta
+    miss = 900 * (forecast - np.array([at[when] for when in held_out]))
+    assert agent.measure(theta)["rmse"] == pytest.approx(np.sqrt(np.mean(miss**2)))
 
 
 def test_a_counter_without_a_file_says_so(counters):

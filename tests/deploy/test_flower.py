@@ -125,7 +125,7 @@ def test_the_demo_ends_with_its_processes_gone_also_after_ctrl_c(tmp_path):
     program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     program += "from fedhsa.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "deploy", "demo"]
-    command += ["--dim", "2", "--rounds", "50", "--out", str(tmp_path / "out")]
+    command += ["--dim", "2", "--rounds", "9", "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:

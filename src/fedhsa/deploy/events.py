@@ -1,5 +1,6 @@
 """Events of a run in words, one line each, for the terminal and for logs that somebody reads."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,12 @@ PREFIX = "fedhsa: "
 """How each line begins that a server on Flower prints for the user; all other lines are Flower's own."""
 
 
+SILENCE = 60.0
+"""Seconds after which a round is told of although it is no tenth of the run."""
+
+
 class Teller:
-    """Tells what happens in lines: a run's progress ten times, and everything out of the ordinary once.
+    """Tells what happens in lines: progress ten times, or once a minute, and everything out of the ordinary once.
 
     **Arguments:**
 
@@ -16,12 +21,13 @@ class Teller:
     """
 
     def __init__(self, say: Callable[[str], object]):
-        self._say, self._said = say, set[str]()
+        self._say, self._said, self._last = say, set[str](), time.monotonic()
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Takes an event of the journal."""
         kind = event["event"]
-        if kind == "round" and not is_tenth(event["round"], event["rounds"]):
+        silent = time.monotonic() - self._last > SILENCE
+        if kind == "round" and not silent and not is_tenth(event["round"], event["rounds"]):
             return
         words = sentence(event)
         if words is None or words in self._said:
@@ -29,6 +35,7 @@ class Teller:
         if kind in ("rejected", "missing"):
             self._said.add(words)
         self._say(words)
+        self._last = time.monotonic()
 
 
 def is_tenth(round: int, rounds: int) -> bool:
