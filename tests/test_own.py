@@ -291,7 +291,7 @@ def test_a_plan_takes_own_algorithms_and_problems_and_knows_their_number_of_agen
     plan = Plan(problem="mine.py:build", num_agents=2, algorithm="mine.py:Half", step_size=0.1, local_steps=3)
     assert Plan.from_json(plan.to_json()).task.digest == plan.task.digest
     assert plan.title.startswith("mine-build: $M = 2$")
-    whole = plan.with_files(lambda found: f"{found.path}:{found.name}")
+    whole = plan.with_whole_paths()
     assert (whole.problem, whole.task.digest) == (f"{mine}:build", plan.task.digest)
     with pytest.raises(ValueError, match=r"`num_agents` must be 2, as many as mine.py:problem makes, got 5"):
         _ = Plan(problem="mine.py:problem", num_agents=5).built_problem

@@ -203,9 +203,9 @@ def test_sockets_have_short_paths_and_files_whole_ones(monkeypatch, tmp_path):
     assert ray_cluster.short("/" + 60 * "x") == "/tmp"
     assert ray_cluster.short("/tmp/x") == "/tmp/x"
     monkeypatch.chdir(tmp_path)
-    plan = Plan(agent="site.py:build", dim=1)
-    assert on_ray._with_whole_path(plan).agent == f"{tmp_path}/site.py:build"
-    assert on_ray._with_whole_path(PLAN) is PLAN
+    plan = Plan(agent="site.py:build", dim=1).with_whole_paths()
+    assert plan.agent == f"{tmp_path}/site.py:build"
+    assert PLAN.with_whole_paths() == PLAN
 
 
 # With Ray.

@@ -112,13 +112,17 @@ class Plan:
         return dataclasses.replace(self, **changes)
 
     def with_files(self, new: Callable[[_own.Reference], str]) -> "Plan":
-        """The plan with `new(reference)` in the place of every `FILE.py:NAME`, for processes that work elsewhere."""
+        """The plan with `new(reference)` in the place of every `FILE.py:NAME`."""
 
         def moved(text: str) -> str:
             return _own.replace(text, lambda found: new(found) if found.is_file else str(found))
 
         agent = None if self.agent is None else moved(self.agent)
         return self.replace(problem=moved(self.problem), algorithm=moved(self.algorithm), agent=agent)
+
+    def with_whole_paths(self) -> "Plan":
+        """The plan for processes of this machine, or of a shared file system, that work in another folder."""
+        return self.with_files(lambda found: f"{found.path}:{found.name}")
 
     @functools.cached_property
     def built_problem(self) -> Problem:

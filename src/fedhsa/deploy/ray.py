@@ -289,7 +289,7 @@ def start_actor(
 ) -> Any:
     """Starts an actor for consecutive agents of a plan, with its state in a file and more folders to import from."""
     given = {
-        "plan": plan.with_files(lambda found: f"{found.path}:{found.name}").to_json(),
+        "plan": plan.with_whole_paths().to_json(),
         "first": numbers[0],
         "count": len(numbers),
         "state": str(state),
