@@ -319,10 +319,10 @@ def test_a_flower_app_carries_the_files_of_a_plan(mine, monkeypatch):
 
     plan = Plan(problem="mine.py:build", num_agents=2, algorithm="Averaged(mine.py:Half)", step_size=0.1, local_steps=3)
     app = write_app(mine.parent / "app", plan, rounds=3)
-    assert (app / "federation" / "own_0_mine.py").read_text() == MINE
+    assert (app / "federation" / "own" / "mine.py").read_text() == MINE
     sent = json.loads(tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["plan"])
-    assert sent["problem"] == "federation.own_0_mine:build"
-    assert sent["algorithm"] == "Averaged(federation.own_0_mine:Half)"
+    assert sent["problem"] == "federation.own.mine:build"
+    assert sent["algorithm"] == "Averaged(federation.own.mine:Half)"
     monkeypatch.syspath_prepend(app)
     assert Plan(**sent).task.digest == plan.task.digest
     for name in [name for name in sys.modules if name.partition(".")[0] == "federation"]:

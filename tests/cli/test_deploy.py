@@ -227,8 +227,8 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
     assert "flwr run" in capsys.readouterr().out
     text = (app / "pyproject.toml").read_text()
     assert '"rounds" = 7' in text
-    assert "federation.own_0_site:build" in text
-    assert (app / "federation" / "own_0_site.py").read_text() == source.read_text()
+    assert "federation.own.site:build" in text
+    assert (app / "federation" / "own" / "site.py").read_text() == source.read_text()
     assert main(command) == 0  # an app written before is replaced
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _files, outputs, plots
+from .. import _files, _own, outputs, plots
 from .._version import versions
 from ..algorithms import Cost
 from ..engine import Result
@@ -55,7 +55,7 @@ def _write(
         _files.write_csv(folder / METRICS, ("round", "agent", "weight", *names), _rows(found, names, weights))
         plots.save(plots.sites(found, title=plan.title), folder / "metrics")
         manifest["metrics"] = _final(found, names, weights)
-    outputs.write(folder, {plan.algorithm: found}, manifest, title=plan.title)
+    outputs.write(folder, {_own.labels([plan.algorithm])[0]: found}, manifest, title=plan.title)
 
 
 def _rows(found: Result, names: list[str], weights: np.ndarray) -> Iterator[tuple]:

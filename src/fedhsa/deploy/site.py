@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .. import tree
+from .._own import OwnCodeError
 from .._random import host_generator
 from .._types import precision
 from ..algorithms import AbstractAlgorithm, Round
@@ -365,7 +366,8 @@ def public_reason(error: Exception) -> str:
     else:
         log.error("could not answer", exc_info=error)
     _told[:] = [told]
-    return f"{type(error).__name__}; see the log of the site"
+    raised = error.__cause__ if isinstance(error, OwnCodeError) else error
+    return f"{type(raised).__name__}; see the log of the site"
 
 
 def in_words(error: Exception) -> str:

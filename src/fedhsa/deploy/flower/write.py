@@ -14,7 +14,7 @@ from .processes import Value, toml
 
 PACKAGE = "federation"
 OWN = "own"
-"""What the modules begin with that hold the user's files."""
+"""The folder for the user's files."""
 
 _SERVER = '''\
 """The server's side: the plan is in pyproject.toml, the algorithm in fedhsa."""
@@ -102,8 +102,10 @@ def write_app(
                 f"{found.place} imports {', '.join(beside)} from its folder, which a Flower app does not carry. "
                 "Put all of it into one file, or into a package that is installed on every node."
             )
-        module = shipped.setdefault(found.path, f"{OWN}_{len(shipped)}_{_identifier(found.path.stem)}")
-        return f"{PACKAGE}.{module}:{found.name}"
+        if found.path not in shipped:
+            name = re.sub(r"\W|^(?=\d)", "_", found.path.stem)
+            shipped[found.path] = f"{name}_{len(shipped)}" if name in shipped.values() else name
+        return f"{PACKAGE}.{OWN}.{shipped[found.path]}:{found.name}"
 
     plan = plan.with_files(ship)
     settings: dict[str, Value] = {
@@ -121,17 +123,14 @@ def write_app(
         "events": events,
     }
     package.mkdir(parents=True, exist_ok=True)
-    for before in package.glob(f"{OWN}_*.py"):
+    for before in (package / OWN).glob("*.py"):
         before.unlink()
     for path, module in shipped.items():
-        _files.write_text(package / f"{module}.py", path.read_text(encoding="utf-8"))
+        _files.write_text(package / OWN / f"{module}.py", path.read_text(encoding="utf-8"))
+    if shipped:
+        _files.write_text(package / OWN / "__init__.py", '"""The files that the plan names."""\n')
     _files.write_text(package / "__init__.py", '"""A run of fedhsa on Flower."""\n')
     _files.write_text(package / "server.py", _SERVER)
     _files.write_text(package / "client.py", pathlib.Path(__file__).with_name("client.py").read_text(encoding="utf-8"))
     _files.write_text(folder / "pyproject.toml", _PROJECT + toml(settings))
     return folder
-
-
-def _identifier(name: str) -> str:
-    """The name with what a module's name cannot have replaced."""
-    return re.sub(r"\W", "_", name)
