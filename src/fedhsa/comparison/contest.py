@@ -146,8 +146,8 @@ class Contest(NamedTuple):
             >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
             >>> methods = [fedhsa.FedHSA(0.1, local_steps=5), fedhsa.LocalSA(0.1, local_steps=5)]
             >>> found = fedhsa.compare(problem, methods, samples=500, seeds=4, grid=4, tuning_seeds=2)
-            >>> print(found.table("latex", labels={"FedHSA": "FedHSA_2"}).splitlines()[5].partition(",")[0])
-            1 & FedHSA\_2
+            >>> r"FedHSA\_2" in found.table("latex", labels={"FedHSA": "FedHSA_2"})
+            True
         """
         from .table import of_contest
 
