@@ -176,7 +176,7 @@ def test_what_is_wrong_with_an_own_algorithm_is_told_in_a_sentence(mine, text, w
 
 
 VIOLATIONS = {
-    "def init(self, theta): return (theta,), ()": "server state of Bad (bad.py) must have the parameter, of shape (2,)",
+    "def init(self, theta): return (theta,), ()": "`init` of Bad (bad.py) returns must have the parameter, of",
     "def init(self, theta): return Server(theta)": "`Bad.init` (bad.py, line 4) must return two things, the server's",
     "def init(self, theta): return Server(theta), 0": "`Bad.init` (bad.py, line 4) must return arrays, got 0 at `[1]`",
     "block_length = 0": "`block_length` of Bad (bad.py) must be a whole number of at least 1",

@@ -159,7 +159,8 @@ def load(what: str, found: Reference) -> Any:
 
 
 def _module(what: str, found: Reference) -> types.ModuleType:
-    if not found.is_file and _file_of_module(found.place) is None and found.place not in sys.modules:
+    top = found.place.partition(".")[0]
+    if not found.is_file and top not in sys.modules and importlib.util.find_spec(top) is None:
         file = f"{found.place.replace('.', '/')}.py"
         hint = f" For the file, write `{file}:{found.name}`." if pathlib.Path(file).is_file() else ""
         raise ValueError(f"`{what}`: there is no module {found.place!r} that Python can import.{hint}")
@@ -183,7 +184,7 @@ def load_file(path: pathlib.Path) -> types.ModuleType:
         name = module.__name__
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
@@ -191,7 +192,9 @@ def load_file(path: pathlib.Path) -> types.ModuleType:
         # Compiled here: a cache by the time of the last change would miss changes within a second.
         exec(compile(content, str(path), "exec"), vars(module))
     except BaseException:
-        del sys.modules[name]
+        sys.modules.pop(name)
+        if before is not None:
+            sys.modules[name] = before
         raise
     _LOADED[path] = now, module
     return module
@@ -204,8 +207,15 @@ def neighbours(path: pathlib.Path) -> list[str]:
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     tops = {name.partition(".")[0] for name in names} - {""}
-    beside = (name for name in tops if (path.parent / f"{name}.py").is_file() or (path.parent / name).is_dir())
-    return sorted(beside)
+    return sorted(name for name in tops if _is_beside(path, name))
+
+
+def _is_beside(path: pathlib.Path, module: str) -> bool:
+    """Whether a file finds this module in its own folder, which is looked into last."""
+    if not ((path.parent / f"{module}.py").is_file() or (path.parent / module / "__init__.py").is_file()):
+        return False
+    spec = importlib.util.find_spec(module)
+    return spec is None or spec.origin is None or pathlib.Path(spec.origin).is_relative_to(path.parent)
 
 
 def file_of(module: str) -> tuple[pathlib.Path, str] | None:
@@ -231,7 +241,7 @@ def digests(*texts: Any) -> dict[str, str]:
 
 
 def _file_of_module(name: str) -> pathlib.Path | None:
-    with contextlib.suppress(ImportError, ValueError):
+    with contextlib.suppress(Exception):  # a package that contains it is loaded, and may fail
         spec = importlib.util.find_spec(name)
         return None if spec is None or spec.origin is None else pathlib.Path(spec.origin)
     return None
@@ -308,7 +318,7 @@ def function(value: Any) -> types.FunctionType | None:
 def place(value: Any) -> str:
     """Where a class or a function of the user's is written, in brackets; nothing where that is not known."""
     try:
-        if (code := getattr(function(value), "__code__", None)) is not None:
+        if not isinstance(value, type) and (code := getattr(function(value), "__code__", None)) is not None:
             return f" ({shown(code.co_filename)}, line {code.co_firstlineno})"
         file = inspect.getsourcefile(value)
     except (OSError, TypeError):

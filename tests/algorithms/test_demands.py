@@ -140,6 +140,6 @@ def test_a_server_state_without_a_theta_raises_in_a_sentence():
     for algorithm in hidden, fh.ServerMomentum(hidden, 0.5), fh.RichardsonRomberg(fh.Averaged(hidden)):
         with pytest.raises(
             TypeError,
-            match=r"server state of Hidden .* must have the parameter, .* got nothing in dict",
+            match=r"`init` of Hidden .* returns must have the parameter, .* got nothing in dict",
         ):
             fh.simulate(quadratic().problem, algorithm, rounds=1)

@@ -221,8 +221,9 @@ def checked_init(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[Any, Any]:
     if found != theta.shape:
         what = "nothing" if found is None else f"an array of shape {found}"
         raise TypeError(
-            f"The server state of {_own.named(type(algorithm))} must have the parameter, of shape {theta.shape}, as "
-            f"`theta`, got {what} in {type(server).__name__}. Return a named tuple or an `eqx.Module` with it."
+            f"The server state that `init` of {_own.named(type(algorithm))} returns must have the parameter, of shape "
+            f"{theta.shape}, as `theta`, got {what} in {type(server).__name__}. Return a named tuple or an "
+            "`eqx.Module` with it."
         )
     return server, memory
 

@@ -47,9 +47,9 @@ class _Rehearsal:
 
     def __init__(self, algorithm: AbstractAlgorithm, own: AbstractAlgorithm, problem: Problem):
         self.class_name, self.num_agents, self.kind = type(own).__name__, problem.num_agents, type(own)
-        with self.told(f"{self.class_name}.block_length"):
+        with self.told("block_length"):
             length = algorithm.block_length
-        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
             raise ValueError(
                 f"`block_length` of {_own.named(self.kind)} must be a whole number of at least 1, the observations of "
                 f"each agent that a round uses, got {length!r}."
@@ -64,14 +64,14 @@ class _Rehearsal:
         self.agent, self.theta = agent, jnp.zeros(problem.dim)
         self.round = Round(jnp.zeros((), int), key, key, jnp.zeros((), int))
 
-    def told(self, what: str, function: Any = None):
-        """Tells what the user's code raises."""
-        return _own.told(f"`{what}`{_own.place(self.kind if function is None else function)} raised an error")
+    def told(self, what: str):
+        """Tells what this property of the user's class raises."""
+        return _own.told(f"`{what}` of {_own.named(self.kind)} raised an error")
 
     def play(self) -> None:
         """Goes through the round."""
         server, memory = self.start()
-        with self.told(f"{self.class_name}.exchanges"):
+        with self.told("exchanges"):
             exchanges = self.settings.exchanges
         if not (isinstance(exchanges, tuple) and exchanges and all(isinstance(e, Exchange) for e in exchanges)):
             raise TypeError(
@@ -101,19 +101,21 @@ class _Rehearsal:
     def start(self) -> tuple[PyTree, PyTree]:
         """The shapes of the server's state and of an agent's memory before the first round."""
 
+        method = f"`{self.class_name}.init`{_own.place(self.kind.init)}"
+
         def init(settings, theta):
-            with self.told(f"{self.class_name}.init", type(settings).init):
+            with _own.told(f"{method} raised an error"):
                 made = settings.init(theta)
             if not (isinstance(made, tuple) and len(made) == 2):
                 raise TypeError(
-                    f"`{self.class_name}.init`{_own.place(type(settings).init)} must return two things, the server's "
-                    f"state and what an agent remembers, got {_words(made)}. Return `server, ()` if that is nothing."
+                    f"{method} must return two things, the server's state and what an agent remembers, got "
+                    f"{_words(made)}. Return `server, ()` if that is nothing."
                 )
             for path, leaf in jax.tree_util.tree_leaves_with_path(made):
                 if not hasattr(leaf, "shape"):
                     raise TypeError(
-                        f"`{self.class_name}.init`{_own.place(type(settings).init)} must return arrays, got {leaf!r} "
-                        f"at `{jax.tree_util.keystr(path)}`. Write `jnp.asarray(...)` around it."
+                        f"{method} must return arrays, got {leaf!r} at `{jax.tree_util.keystr(path)}`. Write "
+                        "`jnp.asarray(...)` around it."
                     )
             return checked_init(settings, theta)
 
