@@ -134,7 +134,8 @@ def test_the_first_seed_is_a_federation_by_messages(make):
     together = fh.simulate(problem, METHOD, rounds=3, seeds=2, key=2)
     np.testing.assert_allclose(together.theta[0], by_messages.theta[0], rtol=1e-9, atol=1e-14)
     assert np.abs(together.theta[0] - together.theta[1]).max() > 1e-3
-    assert together.quantity == "mean_return"
+    assert together.quantity == by_messages.quantity == "mean_return"
+    np.testing.assert_allclose(by_messages.records["mean_return"][0], together.records["mean_return"][0], rtol=1e-9)
 
 
 def test_returns_are_those_of_the_policy_that_was_learned():

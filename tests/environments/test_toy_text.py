@@ -199,5 +199,5 @@ def test_lakes_that_cannot_be_are_refused(arguments, message):
 def test_without_gymnasium_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium.envs", None)
     for world in (toy_text.frozen_lake, toy_text.cliff_walking, toy_text.taxi):
-        with pytest.raises(ImportError, match=r'pip install "fedhsa\[gym\]"'):
+        with pytest.raises(ImportError, match=r"pip install 'fedhsa\[gym\]'"):
             world()

@@ -20,6 +20,8 @@ _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
 curves.csv, curves.npz, manifest.json), log.jsonl (what happened, one JSON
 object per line) and server.state (the checkpoint; --resume continues from it).
+Where sites measure something on data of their own (see docs/three-sites.md), it
+also gets metrics.csv, metrics.png and metrics.pdf.
 `fedhsa deploy status` shows how far a run is, also while it runs.
 """
 

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from .. import _check
+from .._random import host_generator
+from .._types import SeedLike
+from ..sources import AbstractStream
 from .progress import Record
 from .wire import RejectedError
 
@@ -65,6 +68,37 @@ def split_measured(agents: Iterable[Any]) -> tuple[list[Any], list[Measured | No
     return [agent.agent if isinstance(agent, Measured) else agent for agent in made], measured
 
 
+class Returns:
+    """What a stream that is judged by returns measures by itself: those of episodes played for that alone.
+
+    With the generators that `simulate` uses, so that a run by messages records what it records.
+    """
+
+    named: ClassVar[tuple[str, ...]] = ("mean_return",)
+
+    def __init__(self, stream: AbstractStream, key: SeedLike, number: int):
+        self._stream, self._key, self._number = stream, key, number
+
+    def __call__(self, theta: np.ndarray, round: int = 0) -> dict[str, float]:
+        generator = host_generator(self._key, "returns", self._number, round)
+        found = type(self._stream).returns_together([self._stream], [generator], [theta])
+        return {"mean_return": float(found[0])}
+
+
+def with_returns(
+    measured: Sequence[Measured | None] | None,
+    streams: Sequence[AbstractStream] | None,
+    key: SeedLike,
+    numbers: Sequence[int],
+) -> list[Measured | None]:
+    """What agents measure: what they were built with, or else the returns of their streams, where these know any."""
+    found = list(measured) if measured is not None else [None] * len(numbers)
+    for i, stream in enumerate(streams or []):
+        if found[i] is None and stream.judged_by is not None:
+            found[i] = Measured(None, Returns(stream, key, int(numbers[i])))
+    return found
+
+
 class Meter:
     """The measuring side: all agents of one site, whose numbers have the same names.
 
@@ -76,17 +110,23 @@ class Meter:
 
     def __init__(self, measured: Sequence[Measured | None], theta: np.ndarray):
         self._measured = measured
-        found = [names(one.measure(theta.copy())) for one in measured if one is not None]
+        # Playing episodes takes long, and their name is known.
+        found = [
+            list(one.measure.named) if isinstance(one.measure, Returns) else names(one.measure(theta.copy()))
+            for one in measured
+            if one is not None
+        ]
         self.names = max(found, key=len, default=[])
         self._weights = [0.0 if one is None else one.counts for one in measured]
 
-    def __call__(self, theta: np.ndarray) -> np.ndarray:
+    def __call__(self, theta: np.ndarray, round: int = 0) -> np.ndarray:
         """Per agent the numbers by `names`, and last the weight; NaN for what an agent does not give."""
         values = np.full((len(self._measured), len(self.names) + 1), np.nan)
         values[:, -1] = self._weights
         for row, one in zip(values, self._measured, strict=True):
             if one is not None:
-                given = one.measure(theta.copy())
+                own = one.measure
+                given = own(theta.copy(), round) if isinstance(own, Returns) else own(theta.copy())
                 row[:-1] = [float(given.get(name, np.nan)) for name in self.names]
         return values
 

@@ -242,6 +242,8 @@ class Server:
     def _measure_last(self) -> None:
         """Lets the sites measure the last parameter, which no further round begins with; who is away is left out."""
         t, left = self.progress.round, {site for site, measures in self._measures.items() if measures}
+        if left and self.missing.action == "skip":
+            left &= self.transport.present()
         deadline = time.monotonic() + min(self.missing.seconds, _LAST)
         self._tokens, self.attempt = {}, self.attempt + 1
         while left and (seconds := deadline - time.monotonic()) > 0:

@@ -29,7 +29,7 @@ from ..sources import Silent
 from ..sources.stream import AbstractStream, check_block
 from .compiled import Compiled
 from .fit import MismatchError
-from .measure import THETA, VALUES, Measured, Meter
+from .measure import THETA, VALUES, Measured, Meter, with_returns
 from .privacy import Account
 from .schema import Schema
 from .store import Store, check_run_name
@@ -102,8 +102,9 @@ class Site:
             for _, _, reply_schema in self.schemas:
                 account.privacy.check(task.algorithm, reply_schema)
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)  # and one to measure
-        self.withhold = withhold and any(measured or [])
-        self._meter = None if withhold or not any(measured or []) else Meter(measured or [], task.theta)
+        measured = with_returns(measured, streams, task.key, [int(number) for number in self.numbers])
+        self.withhold = withhold and any(measured)
+        self._meter = None if withhold or not any(measured) else Meter(measured, task.theta)
         self.phase: Callable[[str], None] = lambda name: None
         """Called at each stage of an answer: received, computed, saved."""
         self._length = None if streams else tree.take(agents, 0).source.length
@@ -151,7 +152,8 @@ class Site:
             return pack(self._header("present", header, round=self._restore().round), {})
         at = self._read_theta(packet)
         if header.get("kind") == MEASURE:
-            extra, arrays = self._measure(at)
+            (t,) = _whole_numbers(header, "round")
+            extra, arrays = self._measure(at, t)
             return pack(self._header("measured", header, **extra), arrays)
         t, attempt, number, counted, first, agents = _whole_numbers(
             header, "round", "attempt", "exchange", "counted", "first", "agents"
@@ -217,7 +219,7 @@ class Site:
                 "diverged", f"the reply cannot be sent: {rejected.reason}. Is the step too large?"
             ) from None
         self.phase("computed")
-        extra, measured = self._measure(at)
+        extra, measured = self._measure(at, state.round)
         reply = pack(self._header("reply", header, **extra), {**arrays, **measured})
         state = state._replace(
             memory=memory, replies=[*state.replies, reply], request_digests=[*state.request_digests, digest]
@@ -233,14 +235,14 @@ class Site:
             raise RejectedError("malformed", f"the parameter to measure has shape {theta.shape}")
         return theta
 
-    def _measure(self, theta: np.ndarray | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def _measure(self, theta: np.ndarray | None, t: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """What a reply says of a parameter besides: names in its header, and one array; nothing where nobody asks."""
         if theta is None:
             return {}, {}
         if self._meter is None:
             return {"withheld": True} if self.withhold else {}, {}
         try:
-            values = self._meter(theta)
+            values = self._meter(theta, t)
         except Exception as error:  # the run can do without
             public_reason(error)
             return {}, {}

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from .. import _files, statistics
+from .._extras import install
 from .._table import FIXED, Table
 from ..algorithms import Cost
 from ..statistics import Estimate
@@ -318,7 +319,7 @@ def optional_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"This needs {name}, which is not installed: pip install 'fedhsa[data]'.") from error
+        raise ModuleNotFoundError(f"This needs {name}, which is not installed: {install('data')}.") from error
 
 
 def _svg(rounds: np.ndarray, curve: np.ndarray, width: int = 320, height: int = 100, *, logarithmic: bool) -> str:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from .. import _check, tree
+from .._extras import install
 from .._random import host_generator
 from .._types import SeedLike, precision
 from ..sources.stream import AbstractStream
@@ -442,7 +443,7 @@ def _make(environment: Any, num_envs: int, options: Mapping[str, Any], mode: str
     try:
         import gymnasium  # here, since it is optional
     except ImportError as error:
-        raise ImportError('`GymStream` needs Gymnasium: pip install "fedhsa[gym]"') from error
+        raise ImportError(f"`GymStream` needs Gymnasium: {install('gym')}.") from error
     same_step = gymnasium.vector.AutoresetMode.SAME_STEP
     if mode != "sync":
         if not isinstance(environment, str):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _check
+from .._extras import install
 from .._generate import per_agent
 from .._random import Stream, host_generator
 from .._types import SeedLike
@@ -238,5 +239,5 @@ def _toy_text() -> Any:
     try:
         from gymnasium.envs import toy_text
     except ImportError as error:
-        raise ImportError('This environment comes from Gymnasium: pip install "fedhsa[gym]".') from error
+        raise ImportError(f"This environment comes from Gymnasium: {install('gym')}.") from error
     return toy_text

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check, tree
+from .._extras import install
 from .._random import as_key, host_generator
 from .._types import SeedLike
 from ..environments import Model, perturbed
@@ -514,7 +515,7 @@ def random(
     try:
         import gymnax  # here, since it is optional
     except ImportError as error:
-        raise ImportError(f'`environment={environment!r}` needs gymnax: pip install "fedhsa[gymnax]"') from error
+        raise ImportError(f"`environment={environment!r}` needs gymnax: {install('gymnax')}.") from error
     name, spreads = PHYSICS[environment]
     made, constants = gymnax.make(name)
     params = []

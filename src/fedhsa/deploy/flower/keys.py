@@ -92,7 +92,8 @@ def commands(nodes: int, host: str, port: int = 8000) -> str:
 Copy the folder `server` to the server, and each folder `node-...` to its node, over a channel you trust. Nobody else
 may have `server.key` or a `key`. The folder `authority` is copied nowhere.
 
-Every machine needs the same packages: pip install "fedhsa[flower]"
+Every machine needs the same packages: pip install '.[flower]' in a clone of fedhsa, elsewhere
+pip install 'fedhsa[flower]'.
 
 Let only the nodes' machines reach port {port} of the server (firewall or VPN): Flower lets whoever reaches it register
 a node and start an app, which then runs on all nodes.""",
