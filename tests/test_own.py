@@ -331,3 +331,28 @@ def test_a_flower_app_carries_the_files_of_a_plan(mine, monkeypatch):
     mine.write_text("import helper\n" + MINE)
     with pytest.raises(ValueError, match=r"mine.py imports helper from its folder, which a Flower app does not carry"):
         write_app(mine.parent / "app", plan, rounds=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mine.py:nothing"], "mine.py:nothing must return a `Problem`, got None"),
+        (["mine.py:divides"], "mine.py, line 71, in `divides`: ZeroDivisionError"),
+        (
+            ["mine.py:build", "--problem-key", "3"],
+            "`--problem-key` cannot be used with mine.py:build, which",
+        ),
+        (["mine.py:build", "--algorithm", "bad.py:Bad"], "`Bad.move` (bad.py, line 4) must return the server's state"),
+        (["mine.py:build", "--algorithm", "mine.py"], "must say what to take from the file, like `mine.py:NAME`"),
+        (["elsewhere.py:build"], "there is no file 'elsewhere.py'"),
+        (["--algorithm", "FedHSA('0.1', 5)"], "`step_size` must be a number, got '0.1'"),
+    ],
+)
+def test_the_command_line_ends_with_one_sentence_and_code_two(mine, capsys, arguments, words):
+    line = "def move(self, server, replies, round): return Server(replies.values)"
+    mine.with_name("bad.py").write_text(f"from mine import *\n\nclass Bad(Half):\n    {line}\n")
+    assert main(["run", *arguments, "--rounds", "2", "--no-cache"]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (mine.parent / "runs").exists()
