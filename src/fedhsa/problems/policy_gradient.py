@@ -430,9 +430,9 @@ def from_gymnasium(
         spaces = GymEpisodes(environments[0], SoftmaxTable(1, 1), horizon=1, batch=1).copies.envs
         policy = _fitting_policy(spaces.single_observation_space, spaces.single_action_space, width, key)
     _check_policy(policy, AbstractParametricPolicy)
-    shared = {"horizon": horizon, "batch": batch, "evaluation_episodes": evaluation_episodes}
+    shared: dict[str, Any] = {"horizon": horizon, "batch": batch, "evaluation_episodes": evaluation_episodes}
     streams = [GymEpisodes(made, policy, physics=p, **shared) for made, p in zip(environments, own, strict=True)]
-    how = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
+    how: dict[str, Any] = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
     agent = _live_agent(policy, horizon=horizon, batch=batch, max_weight=max_weight, **how)
     return Problem([Live(agent, stream) for stream in streams], like=policy.start, start=policy.start)
 
