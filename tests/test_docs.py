@@ -30,7 +30,7 @@ LONG = (
         "docs/problems.md",
     ),
     *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
-    *("docs/adversaries.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
+    *("docs/adversaries.md", "docs/own-algorithm.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
     "examples/pedestrians/README.md",
     *(
         "CONTRIBUTING.md",

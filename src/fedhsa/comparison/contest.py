@@ -221,7 +221,8 @@ def compare(
         raise ValueError("`methods` is empty. Name at least one, like `[FedHSA(0.1, local_steps=10)]`.")
     judged_by = _judged_by(problem, terms)
     rooted = judged_by == "error"
-    centre = starting_step(problem, terms.samples) if rooted else rootless_step(problem, terms)
+    tuned = not all(isinstance(method, AbstractAlgorithm) for method in methods.values())
+    centre = starting_step(problem, terms.samples) if rooted else rootless_step(problem, terms) if tuned else NUDGE
     for name, method in methods.items():
         algorithm = method if isinstance(method, AbstractAlgorithm) else method(centre)
         if (length := algorithm.block_length) > terms.samples:
