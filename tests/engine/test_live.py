@@ -12,7 +12,7 @@ from fedhsa.environments import EpsilonGreedy, Experience, SoftmaxTable
 from fedhsa.environments.gym import GymEpisodes, GymStream
 from fedhsa.problems import Live
 from fedhsa.problems.experience import QAgent, TDAgent
-from fedhsa.problems.policy_gradient import live_agent
+from fedhsa.problems.policy_gradient import from_gymnasium, live_agent
 from naive import fed_hsa
 
 
@@ -226,3 +226,34 @@ def test_methods_are_compared_by_the_returns_that_they_reach():
     np.testing.assert_array_equal(reached.reached["samples"], 2 * (returns >= 0.7).argmax(1))
     with pytest.raises(ValueError, match="Nothing is known by which methods could be compared"):
         fh.compare(rings(), methods, samples=12, seeds=2)
+
+
+class Board(Ring):
+    """Shows a picture."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (5, 5), np.float64)
+
+
+class Wheel(Door):
+    """Steered by a real number."""
+
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+
+
+def test_a_policy_that_fits_the_environment_is_found_or_asked_for():
+    small = {"horizon": 2, "batch": 2, "width": 3}
+    assert from_gymnasium([Door] * 2, **small).dim == 4  # a table
+    assert from_gymnasium([Ring], **small).dim == 5 * 3 + 3 + 3 * 3 + 3 + 3 * 2 + 2  # a network
+    swing_up = from_gymnasium(["Pendulum-v1"], **small)
+    assert type(swing_up.agents.policy).__name__ == "Gaussian"
+    for arguments, says in (
+        (("CartPole-v1",), "`environments` must list that of each agent"),
+        (([],), "`environments` must list that of each agent"),
+        (([Board],), "`policy` must be given where what is seen is no vector"),
+        (([Wheel],), "`policy` must be given where a number is seen"),
+        (([Door], np.zeros(2)), "`policy` must be one of"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=says):
+            from_gymnasium(*arguments, **small)
+    with pytest.raises(ValueError, match="`physics` must have an entry for each of 1"):
+        from_gymnasium(["CartPole-v1"], physics=[{}, {}])
