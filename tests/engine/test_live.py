@@ -146,12 +146,10 @@ def test_returns_are_those_of_the_policy_that_was_learned():
     np.testing.assert_allclose(learned.records["returns"].mean(-1), returns, atol=1e-15)
     assert (abs(returns[:, 0] - 0.5) < 0.2).all()
     assert (returns[:, -1] > 0.7).all()
-    sure = fh.simulate(problem, fh.LocalSA(1e-9, 1), rounds=1, theta=np.array([50.0, 0.0, 0.0, 50.0]))
+    sure = fh.simulate(problem, fh.LocalSA(1e-9, 2), rounds=1, seeds=3, theta=np.array([50.0, 0.0, 0.0, 50.0]))
     np.testing.assert_array_equal(sure.records["mean_return"], 1.0)
     low, high = learned.interval()
     assert ((low < returns.mean(0)) & (returns.mean(0) < high)).all()
-    again = fh.simulate(problem, fh.LocalSA(0.5, 2), rounds=12, seeds=1, every=4)  # a seed does not depend on others
-    np.testing.assert_array_equal(again.records["mean_return"], returns[:1])
 
 
 @pytest.mark.parametrize("make", [doors, rings, cart_poles], ids=["episodes", "own state", "cart poles"])
@@ -174,7 +172,7 @@ def test_a_live_run_continues_from_its_checkpoint_bit_for_bit(make, tmp_path):
 
 def test_a_seed_that_diverges_ends_alone():
     with np.errstate(over="ignore"):
-        lost = fh.simulate(cart_poles(EpsilonGreedy(np.asarray, 2)), fh.LocalSA(1e9, 3), rounds=4, seeds=2)
+        lost = fh.simulate(cart_poles(EpsilonGreedy(np.asarray, 2)), fh.FedHSA(1e9, 3), rounds=4, seeds=2)
     assert lost.status.tolist() == ["diverged"] * 2
     assert np.isinf(lost.records["mean_return"][:, -1]).all()
 
@@ -214,7 +212,7 @@ def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
 
 def test_methods_are_compared_by_the_returns_that_they_reach():
     methods = {"half": fh.LocalSA(0.2, 2), "full": fh.LocalSA(1.0, 2), "tuned": lambda step: fh.LocalSA(step, 2)}
-    found = fh.compare(doors(), methods, samples=12, seeds=3, grid=3, tuning_seeds=2)
+    found = fh.compare(doors(), methods, samples=12, seeds=3, grid=3, tuning_seeds=3)
     assert [place.name for place in found.ranking.places][-1] == "half"
     alone = fh.simulate(doors(), fh.LocalSA(0.2, 2), rounds=6, seeds=3)
     np.testing.assert_array_equal(found.entries["half"].score, alone.records["mean_return"][:, -1])
