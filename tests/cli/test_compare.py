@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedhsa
-from fedhsa import statistics
+from fedhsa import plots, statistics
 from fedhsa.cli import main
 from fedhsa.cli.parsing import parse
 from fedhsa.cli.settings import CompareSettings
@@ -207,7 +207,7 @@ def test_help_teaches(capsys):
     assert main(["compare", "--help"]) == 0
     out = capsys.readouterr().out
     for field in dataclasses.fields(CompareSettings):
-        assert "--" + field.name.replace("_", "-") in out
+        assert "--" + field.name.rstrip("_").replace("_", "-") in out
     assert "fedhsa compare td" in out
     assert "Holm" in out
     assert main([]) == 0
@@ -220,3 +220,43 @@ def test_a_file_for_run_serves_too_and_the_default_folder_is_not_that_of_run(tmp
     settings = parse(CompareSettings, ["--config", str(config)])
     assert (settings.problem, settings.seeds) == ("td", 5)
     assert settings.folder == pathlib.Path("runs", "td", "compare")
+
+
+def test_labels_widths_and_formats_reach_figures_tables_and_latex(tmp_path, capsys, monkeypatch):
+    widths, write = [], plots.save  # here one that renders nothing
+
+    def save(figure, *where):
+        widths.append(figure.get_figwidth())
+        write(figure, *where)
+
+    monkeypatch.setattr(plots, "save", save)
+    text = "FedHSA(local_steps=2)"
+    arguments = ["--algorithm", text, "LocalSA", "--step-size", "0.01", "--width", "3.25", "--format", "svg"]
+    (tmp_path / "compare.png").write_text("of an earlier comparison")
+    code = main(
+        ["compare", *SMALL, *arguments, "--label", f"{text}=ours_2", "--latex", "--force", "--out", str(tmp_path)]
+    )
+    captured = capsys.readouterr()
+    assert code == 0
+    assert captured.out.splitlines()[-1] == r"\end{tabular}"  # nothing else on standard output
+    assert r"ours\_2, step as given & $" in captured.out
+    assert captured.out == (tmp_path / "compare.tex").read_text()
+    assert "compare.svg" in captured.err
+    drawn = {path.name for path in tmp_path.glob("compare.*")}
+    assert drawn == {"compare.svg", "compare.csv", "compare.npz", "compare.tex"}
+    assert widths == [3.25]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--label", "FedHSB=x"], "`label` must be one of FedHSA, LocalSA, SynchronisedSA, got 'FedHSB'."),
+        (["--label", "FedHSA"], "`label` must be NAME=TEXT, like `FedHSA=ours`, got 'FedHSA'."),
+        (["--label", "FedHSA=LocalSA"], "`label` leaves two algorithms with the name 'LocalSA'."),
+        (["--width", "0.1"], "`width` must be between 1 and 40 inches, got 0.1."),
+        (["--format", "bmp"], "`format` must be one of png, pdf, svg, eps, got 'bmp'."),
+    ],
+)
+def test_figures_that_cannot_be_are_refused_at_once(flags, message, capsys):
+    assert main(["compare", *flags]) == 2
+    assert message in capsys.readouterr().err

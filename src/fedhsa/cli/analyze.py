@@ -1,6 +1,7 @@
 """`fedhsa analyze`: what algorithms will do on a problem, as a page or as JSON, and as a figure."""
 
 import contextlib
+import dataclasses
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -46,12 +47,20 @@ def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> in
         words = {"sentences": sentences(analysis), "figure": None if figure is None else str(figure)}
         print(json.dumps(analysis.to_dict() | words, indent=2, allow_nan=False))
         return 0
-    page.show(console, analysis)
+    page.show(console, _renamed(analysis))
     if absent:
         console.print(absent)
     if figure is not None:
         console.print(f"Figure: {figure}", soft_wrap=True)
     return 0
+
+
+def _renamed(analysis: Analysis) -> Analysis:
+    """The analysis with the names that the user has for the algorithms."""
+    names = analysis.settings.renamed
+    predictions = {names.get(name, name): prediction for name, prediction in analysis.predictions.items()}
+    conditions = {names.get(name, name): lines for name, lines in analysis.conditions.items()}
+    return dataclasses.replace(analysis, predictions=predictions, conditions=conditions)
 
 
 def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:

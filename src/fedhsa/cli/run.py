@@ -191,5 +191,6 @@ def _report(console: Console, settings: RunSettings, results: Mapping[str, Resul
                 "large for this problem. Try a smaller `--step-size` or fewer `--local-steps`.",
                 soft_wrap=True,
             )
-    parameters.show(console, results, settings.folder)
+    named = {settings.renamed.get(name, name): result for name, result in results.items()}
+    parameters.show(console, named, settings.folder)
     console.print(f"Figure: {settings.folder / settings.figures('curves')[0]}", soft_wrap=True)

@@ -176,6 +176,10 @@ class AbstractSettings(AbstractFlags):
         """Raises if the command cannot run; called only once flags, file and defaults have been put together."""
         for name in self.label:
             check_name("label", name, dict.fromkeys((*self.labels, *self.algorithm)))
+        names = [self.renamed.get(name, name) for name in self.labels]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"`label` leaves two algorithms with the name {name!r}. Give each its own.")
 
     @property
     def drawing(self) -> dict[str, Any]:
