@@ -102,4 +102,6 @@ def test_a_file_of_settings_names_own_files_too_and_a_changed_file_is_another_ru
     path.write_text(path.read_text() + "\n# changed\n")
     assert main([*run, "--resume"]) == 2
     assert "half_hsa.py has changed since the checkpoints" in capsys.readouterr().err
+    assert main(["run", "--from", "runs/quadratic", "--out", "again"]) == 0
+    assert "was made with another half_hsa.py: the numbers may differ" in capsys.readouterr().err
     assert main(run) == 0

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from .. import _own
 from .._check import nearest
 from .errors import UsageError
 from .settings import COMMANDS, AbstractFlags, AbstractSettings, ResultSettings
@@ -80,6 +81,8 @@ def read_manifest(kind: type[S], path: pathlib.Path) -> S:
         for name, then in dict(manifest.get("versions") or {}).items()
         if (now := _version(name)) not in (then, None)
     ]
+    then, now = dict(manifest.get("files") or {}), _own.digests(settings.problem, *settings.algorithm)
+    changed += [f"another {file}" for file in now if then.get(file) != now[file]]
     if changed:
         warnings.warn(f"{str(path)!r} was made with {', '.join(changed)}: the numbers may differ.", stacklevel=2)
     return settings
