@@ -4,8 +4,9 @@
   const places = [...document.querySelectorAll(":is(h2, h3)[id]")].filter(heading => links.has(heading.id));
   let marked = null;
   const mark = () => {
-    const above = places.filter(heading => heading.getBoundingClientRect().top < innerHeight / 3);
-    const here = above.length ? links.get(above.at(-1).id) : null;
+    const above = places.map(heading => [heading.getBoundingClientRect().top, heading.id]).filter(([top]) => top < 100);
+    const [last] = above.at(-1) ?? [];
+    const here = links.get(above.find(([top]) => last - top < 5)?.[1]); // of two that stand side by side, the first
     if (here === marked) return;
     marked?.removeAttribute("aria-current");
     here?.setAttribute("aria-current", "location");
@@ -16,12 +17,13 @@
     }
     marked = here;
   };
-  const watch = new IntersectionObserver(mark, {rootMargin: "0px 0px -66% 0px"});
+  const watch = new IntersectionObserver(mark, {rootMargin: "-100px 0px 0px 0px"});
   places.forEach(heading => watch.observe(heading));
   const open = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     for (let box = target?.closest("details"); box; box = box.parentElement.closest("details")) box.open = true;
     target?.scrollIntoView();
+    mark();
   };
   addEventListener("hashchange", open);
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(box => { box.open = true; }));

@@ -10,6 +10,7 @@ from ..run.store import FIGURES, StoredStudy
 from ..study.checks import FAIL, PASS, UNDECIDED, Check
 from ..study.claims import Claim
 from .elements import (
+    attribute,
     chip,
     day,
     duration,
@@ -86,7 +87,10 @@ def is_broad(section: Section) -> bool:
 def family(name: str, group: list[Section], row_ids: dict[str, list[str]]) -> str:
     """The experiments of one family."""
     inner = "".join(_experiment(section, row_ids.get(section.name, [])) for section in group)
-    return f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{name}</h2>\n{inner}</section>\n'
+    return (
+        f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{name}</h2>\n'
+        f'<div class="studies">\n{inner}</div>\n</section>\n'
+    )
 
 
 def _experiment(section: Section, row_ids: list[str]) -> str:
@@ -100,7 +104,8 @@ def _experiment(section: Section, row_ids: list[str]) -> str:
     first, *others = [f"<p>{words(sentence)}</p>\n" for sentence in section.sentences] or [""]
     again = f'<p class="run"><span class="label">{_runtime(manifest)}</span> <code>{escape(command)}</code></p>\n'
     return (
-        f'<article aria-labelledby="{escape(section.id)}">\n<h3 id="{escape(section.id)}">{words(experiment.title)} '
+        f'<article{attribute("class", "wide" * is_broad(section))} aria-labelledby="{escape(section.id)}">\n'
+        f'<h3 id="{escape(section.id)}">{words(experiment.title)} '
         f'<span class="source">{words(experiment.source)}</span></h3>\n'
         f"{figure_of(section, first)}"
         + _details("More about it", "".join(others))
