@@ -7,6 +7,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from .. import _files
 from ..algorithms import Cost
@@ -100,7 +101,7 @@ class Checkpoints:
         except (ValueError, TypeError) as error:
             raise FailedRunError(f"{str(label)!r} is damaged. Leave out `--resume` to start over.") from error
         for name, value in self.settings.items():
-            before = found.get(name)
+            before: Any = found.get(name)
             if name == "rounds" and isinstance(before, int) and before <= value:  # more of the same
                 continue
             if name == "files" and before != value:
