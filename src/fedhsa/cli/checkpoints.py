@@ -102,8 +102,6 @@ class Checkpoints:
             raise FailedRunError(f"{str(label)!r} is damaged. Leave out `--resume` to start over.") from error
         for name, value in self.settings.items():
             before: Any = found.get(name)
-            if name == "rounds" and isinstance(before, int) and before <= value:  # more of the same
-                continue
             if name == "files" and before != value:
                 changed = ", ".join(
                     file for file, digest in (value or {}).items() if (before or {}).get(file) != digest
@@ -112,6 +110,8 @@ class Checkpoints:
                     f"`resume`: {changed} has changed since the checkpoints in {str(self.folder)!r} were written. "
                     "Leave out `--resume` to start over."
                 )
+            if name == "rounds" and isinstance(before, int) and before <= value:  # more of the same
+                continue
             if before != value:
                 raise UsageError(
                     f"`resume`: the checkpoints in {str(self.folder)!r} belong to another run, with `{name}` "
