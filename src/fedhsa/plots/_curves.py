@@ -138,7 +138,8 @@ def curves(
             entries.append(seeds_entry(len(result.error) for result in results.values()))
             handles, names = zip(*entries, strict=True)
             if own is not None:
-                legend_above(own, handles, names, title, grow=grow)
+                first = len(results) if len(results) <= len(entries) - len(results) + 1 else 0
+                legend_above(own, handles, names, title, grow=grow, first=first if theory else 0)
             else:
                 legend_inside(ax, handles, names, title, above=legend == "above")
         elif title:

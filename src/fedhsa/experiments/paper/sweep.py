@@ -70,7 +70,7 @@ class AgentSweep(AbstractStudy):
         right.plot([], [], label=f"measured, slope {self.slope(outcome).value:.2f}", **figures.dots(SHADES[2]))
         right.set(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="floor")
         figures.ticks(right, M)
-        figures.grid(right)
+        figures.grid(left, right)
         figures.legend_above(right, ncols=2)
 
     def slope(self, outcome: Outcome) -> statistics.Estimate:
