@@ -13,7 +13,7 @@ from fedhsa.deploy.measure import MOST, Measurements, Meter, Report
 from fedhsa.deploy.site import failure_reply
 from fedhsa.deploy.wire import RejectedError, unpack
 
-METHODS = [fh.LocalSA(0.05, 3), fh.Averaged(fh.FedHSA(0.05, 3), burn_in=2)]
+METHODS = [fh.LocalSA(0.05, 3), fh.Averaged(fh.FedHSA(0.05, 3), burn_in=1)]
 """One whose first message is the server's parameter, and one whose result is another than what it sends."""
 
 

@@ -293,7 +293,7 @@ def test_a_live_run_is_the_same_wherever_its_processes_end(kind, tmp_path):
     assert abs(expected).max() > 0.01
     faults = ["kill received", "kill computed", "kill saved", "lose reply", "late repeat", "repeat request"]
     for place in range(2 * ROUNDS):
-        for fault in faults:
+        for fault in faults[place % 2 :: 2]:
             sensors = world()
             found = live(tmp_path / f"{place} {fault}", Faults(schedule=[None] * place + [fault]), [place], sensors)
             assert found.tobytes() == expected.tobytes()

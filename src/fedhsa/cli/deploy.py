@@ -14,6 +14,7 @@ from rich.console import Console
 from .. import deploy
 from .._extras import need
 from ..deploy.events import PREFIX
+from ..deploy.journal import read
 from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
 from ..deploy.site import in_words, log_to
@@ -284,6 +285,10 @@ def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
 def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:
     _print_curve(console, folder)
     if code or not read_manifest(folder).get("complete"):
+        with contextlib.suppress(OSError):
+            for event in read(folder):
+                if event["event"] == "failed":
+                    raise FailedRunError(event.get("why"))
         raise FailedRunError(
             f"The run did not complete. What happened is in {folder / 'log.jsonl'}, what Flower says in "
             f"{folder / 'logs'}; continue it with `--resume`."
