@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
     """What three commands wrote; of a run also what it would be in Python."""
     out = tmp_path_factory.mktemp("written")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fh.plots, "save", lambda figure, path, **options: None)
+        patch.setattr(fh.plots, "save", lambda *_: None)
         assert main([*RUN, "--out", str(out / "run")]) == 0
         again = ["--samples", "80", "--grid", "3", "--tuning-seeds", "3", "--algorithm", "FedHSA", "FedHSA(0.02)"]
         assert main(["compare", *SMALL, *again, "--out", str(out / "compare")]) == 0
@@ -119,7 +119,7 @@ def test_anything_else_is_told_what_it_is_and_what_could_be_opened(folder, tmp_p
 
 
 def test_a_finished_run_is_extended_to_the_same_bytes_as_one_long_run(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(fh.plots, "save", lambda figure, path, **options: path.with_suffix(".png").touch())
+    monkeypatch.setattr(fh.plots, "save", lambda *_: None)
     longer = ["--rounds", "40", "--out", str(tmp_path / "whole")]
     assert main([*RUN, *longer]) == 0
     short = [*RUN, "--out", str(tmp_path / "short")]
@@ -134,7 +134,7 @@ def test_a_finished_run_is_extended_to_the_same_bytes_as_one_long_run(folder, tm
 
 
 def test_a_run_is_made_again_from_its_manifest_with_what_flags_replace(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(fh.plots, "save", lambda figure, path, **options: None)
+    monkeypatch.setattr(fh.plots, "save", lambda *_: None)
     manifest = folder / "run" / "manifest.json"
     assert main(["run", "--from", str(manifest), "--out", str(tmp_path / "same")]) == 0
     assert (tmp_path / "same" / "curves.npz").read_bytes() == (folder / "run" / "curves.npz").read_bytes()
@@ -154,7 +154,7 @@ def test_a_run_is_made_again_from_its_manifest_with_what_flags_replace(folder, t
 
 
 def test_a_state_that_is_large_is_kept_only_where_it_was_asked_for(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(fh.plots, "save", lambda figure, path, **options: path.with_suffix(".png").touch())
+    monkeypatch.setattr(fh.plots, "save", lambda *_: None)
     monkeypatch.setattr("fedhsa.cli.checkpoints.SMALL", 100)
     run = [*RUN, "--out", str(tmp_path)]
     assert main(run) == 0
@@ -177,5 +177,6 @@ def test_parameters_have_the_names_of_the_columns_in_results_files_and_after_loa
     assert [end.value for end in found.values()] == pytest.approx(result.theta.mean(0))
     result.save(tmp_path / "result.npz")
     assert fh.load(tmp_path / "result.npz").parameters() == found
+    assert list(fh.deploy.federate(streams.problem, fh.FedHSA(0.05, 5), rounds=1).parameters()) == named
     with pytest.raises(ValueError, match=r"`names` must be 3 different names"):
         fh.Problem(streams.problem.agents, like=np.zeros(3), names=["a", "b", "b"])

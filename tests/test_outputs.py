@@ -65,7 +65,7 @@ def entries(folder) -> dict:
 def drawn(monkeypatch):
     """The figures, kept instead of written, which takes long."""
     kept = []
-    monkeypatch.setattr(outputs.plots, "save", lambda figure, path: kept.append(figure))
+    monkeypatch.setattr(outputs.plots, "save", lambda figure, *_: kept.append(figure))
     return kept
 
 

@@ -127,7 +127,7 @@ def federate(
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
     start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     example = tree.take(problem.flat_agents, 0)
-    task = Task(adapted, problem.num_agents, start, key, dtype, example, digest(problem, "problem"))
+    task = Task(adapted, problem.num_agents, start, key, dtype, example, digest(problem, "problem"), problem.names)
     if measures is not None and len(measures) != problem.num_agents:
         raise ValueError(f"`measures` must have one entry for each of the {problem.num_agents} agents.")
     measured = None if measures is None else [None if one is None else Measured(None, one) for one in measures]

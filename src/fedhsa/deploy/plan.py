@@ -171,7 +171,16 @@ class Plan:
         """What server and sites must agree on."""
         example = None if self.agent is not None else tree.take(self.built_problem.flat_agents, 0)
         adapted, theta = adapt(self.method, self.built_problem), self.built_problem.start
-        return Task(adapted, self.num_agents, theta, self.key, self.dtype, example, self._agents_as_text())
+        return Task(
+            adapted,
+            self.num_agents,
+            theta,
+            self.key,
+            self.dtype,
+            example,
+            self._agents_as_text(),
+            self.built_problem.names,
+        )
 
     def _agents_as_text(self) -> str:
         """Which agents these are, as text. A user's function goes by its name, since its path differs between nodes."""

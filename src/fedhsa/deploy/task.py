@@ -37,6 +37,7 @@ class Task:
     - `dtype`: `"float64"` or `"float32"`.
     - `example`: any of the agents, for methods that use more of an agent than its operators.
     - `problem`: a text that names the problem; sites and checkpoints with another are rejected.
+    - `names`: what the numbers of the parameter are called, where they have names.
 
     !!! example
         >>> task = Task(fedhsa.FedHSA(0.1, local_steps=5), num_agents=3, theta=np.zeros(2))
@@ -51,6 +52,7 @@ class Task:
     dtype: str = "float64"
     example: AbstractAgent | None = None
     problem: str = ""
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
@@ -117,7 +119,8 @@ class Task:
         """The settings as JSON values."""
         return {
             "algorithm": plain_settings(as_written(self.algorithm)),
-            "problem": {"num_agents": self.num_agents, "dim": len(self.theta)},
+            "problem": {"num_agents": self.num_agents, "dim": len(self.theta)}
+            | ({} if self.names is None else {"names": list(self.names)}),
             "key": key_words(self.key),
             "dtype": self.dtype,
         }
