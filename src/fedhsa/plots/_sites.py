@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engine import Result
-from ._style import PALETTE, STYLE, thinned, whole_numbers
+from ._style import PALETTE, house_style, ink, new_figure, pale_grid, thinned, whole_numbers, words
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
     from matplotlib.axes import Axes
@@ -18,13 +18,21 @@ MOST = 12
 _REFERENCES = ((0, (4, 2)), (0, (1, 1.5)), (0, (4, 1, 1, 1)))
 
 
-def sites(result: Result, metric: str | None = None, *, title: str | None = None) -> "Figure":
-    """What each site measured against rounds, the average in black, and the references of each, dashed.
+def sites(
+    result: Result,
+    metric: str | None = None,
+    *,
+    title: str | None = None,
+    figsize: tuple[float, float] | None = None,
+    width: float | None = None,
+) -> "Figure":
+    """What each site measured against rounds, the average in the colour of text, and the references of each, dashed.
 
     **Arguments:**
 
     - `result`: of a run by messages whose sites measure something.
     - `metric`: which of the numbers. Default: the first, by which the run is judged.
+    - `title`, `figsize`, `width`: as for `curves`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
@@ -33,9 +41,6 @@ def sites(result: Result, metric: str | None = None, *, title: str | None = None
         >>> len(sites(result).axes[0].lines)
         3
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     measured = list(result.settings.get("measured", ()))
     if not measured:
         raise ValueError("`result` has nothing that sites measured: build their agents with `deploy.Measured`.")
@@ -45,30 +50,32 @@ def sites(result: Result, metric: str | None = None, *, title: str | None = None
     each, mean = result.records[f"{name}_by_agent"][0], result.records[name][0]
     beside = [other for other in measured if other.startswith(f"{name}_")] if each.shape[1] <= MOST else []
     kept = thinned(len(result.rounds))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.0, 2.9), layout="constrained")
+    with house_style():
+        figure, _ = new_figure((5.0, 2.9), figsize, width)
         ax = figure.add_subplot()
         labels = [f"agent {number}" for number in range(each.shape[1])]
         for number, label in enumerate(labels):
-            colour = PALETTE[number % len(PALETTE)]  # black is the average's
+            colour = PALETTE[number % len(PALETTE)]  # that of text is the average's
             shown = label if len(labels) <= MOST else None
             line = {"color": colour, "linewidth": 1.0 if shown else 0.6, "alpha": 1.0 if shown else 0.5}
             ax.plot(result.rounds[kept], each[kept, number], label=shown, **line)
             for dashes, other in zip(_REFERENCES, beside, strict=False):
                 level = _last(result.records[f"{other}_by_agent"][0][:, number])
                 ax.axhline(level, color=colour, linestyle=dashes, linewidth=0.8)
-        ax.plot(result.rounds[kept], mean[kept], color="black", linewidth=1.8, label="average, weighted")
+        ax.plot(result.rounds[kept], mean[kept], color=ink(1.0), linewidth=1.8, label="average, weighted")
         for dashes, other in zip(_REFERENCES, beside, strict=False):
-            ax.plot([], [], color="0.4", linestyle=dashes, linewidth=0.8, label=other.removeprefix(f"{name}_"))
+            ax.plot(
+                [], [], color=ink(0.6), linestyle=dashes, linewidth=0.8, label=words(other.removeprefix(f"{name}_"))
+            )
         fair_axis(ax, each)
         ax.set_xlim(0, max(1, int(result.rounds[-1])))
         whole_numbers(ax)
         ax.set_xlabel(r"round $t$")
-        ax.set_ylabel(name.replace("_", " "))
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
+        ax.set_ylabel(words(name.replace("_", " ")))
+        pale_grid(ax, figure)
         figure.legend(loc="outside right upper", frameon=False, title=None)
         if title:
-            ax.set_title(title, fontsize=9)
+            ax.set_title(words(title))
     return figure
 
 

@@ -192,26 +192,25 @@ def _paths(path: str, suffixes: Sequence[str] | None) -> dict[str, str]:
 def _eps(figure: "Figure", dpi: Any) -> bytes:
     """The figure as EPS, without the date, with pale colours where it is transparent."""
     from matplotlib.collections import Collection
+    from matplotlib.colors import to_rgba
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    restore = []
-    paper = figure.get_facecolor()
-    artists: list[Any] = [one for one in figure.findobj() if isinstance(one, Collection | Patch) and one.get_alpha()]
+    paper, restore = figure.get_facecolor(), []
+    artists: list[Any] = [one for one in figure.findobj() if isinstance(one, Collection | Patch | Line2D)]
     for artist in artists:
-        alpha, faces = artist.get_alpha(), artist.get_facecolor()
-        edges = artist.get_edgecolor()
-        restore.append((artist, alpha, faces, edges))
-        artist.set_alpha(None)
-        artist.set_facecolor(_on_paper(faces, paper))
-        artist.set_edgecolor(_on_paper(edges, paper))
+        if (alpha := artist.get_alpha()) not in (None, 1.0):
+            parts = ("color",) if isinstance(artist, Line2D) else ("facecolor", "edgecolor")
+            before = {part: getattr(artist, f"get_{part}")() for part in parts}
+            restore.append((artist, {**before, "alpha": alpha}))
+            seen = {part: _on_paper(to_rgba(c, alpha) if part == "color" else c, paper) for part, c in before.items()}
+            artist.set(alpha=None, **seen)
     written = io.BytesIO()
     try:
         figure.savefig(written, format="eps", dpi=dpi)
     finally:
-        for artist, alpha, faces, edges in restore:
-            artist.set_facecolor(faces)
-            artist.set_edgecolor(edges)
-            artist.set_alpha(alpha)
+        for artist, before in restore:
+            artist.set(**before)
     return re.sub(rb"%%CreationDate:[^\n]*\n", b"", written.getvalue(), count=1)
 
 
