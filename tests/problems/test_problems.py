@@ -199,7 +199,8 @@ def test_a_user_problem_takes_ten_lines():
             lambda: fh.problems.logistic.from_arrays(np.ones((1, 2, 1)), [[0, 1]], np.full((1, 2, 2), 0.5)),
             r"`labels` must be -1 or 1, got \[0. 1.\]",
         ),
-        (lambda: fh.Problem([], like=None), r"Give `like`, an example of the parameter"),
+        (lambda: fh.Problem([]), r"`agents` must list at least one agent, got none"),
+        (lambda: fh.Problem(quadratic.random(2, 2).agents), r"Give `like`, an example of the parameter"),
     ],
 )
 def test_bad_problems_are_raise_with_a_remedy(make, message):
