@@ -69,5 +69,6 @@ def build(num_agents: int = 4, batch: int = 8, evaluation_episodes: int = 16) ->
     ]
     linear = eqx.nn.Linear(3, 3, key=jax.random.key(0))
     policy = Categorical(jax.tree.map(np.zeros_like, linear))  # at first all actions are alike
-    settings = {"horizon": round(HOURS / STEP), "batch": batch, "evaluation_episodes": evaluation_episodes}
-    return policy_gradient.from_gymnasium(makers, policy, **settings)
+    return policy_gradient.from_gymnasium(
+        makers, policy, horizon=round(HOURS / STEP), batch=batch, evaluation_episodes=evaluation_episodes
+    )

@@ -1,7 +1,7 @@
 """Which of several methods is better, from scores on the same seeds: intervals, paired tests, and ties."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,9 @@ LEVEL = 0.95
 """Of the intervals, and one minus the level of the tests."""
 ROUNDING = 1e-9
 """The least relative standard error of a ratio: methods that differ by rounding alone are equal."""
+
+
+_UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 class Pair(NamedTuple):
@@ -114,24 +117,25 @@ def _mean(row: np.ndarray, signed: bool) -> Estimate:
 
 def _pairs(rows: Mapping[str, np.ndarray], signed: bool) -> tuple[Pair, ...]:
     """Every two, the better one first."""
-    test: Callable[..., tuple[Estimate, float, Estimate | None]] = _test_difference if signed else _test_ratio
-    found = [(a, b, *test(rows[a], rows[b])) for a, b in itertools.combinations(rows, 2)]
-    adjusted = holm([p for _, _, _, p, _ in found])
-    return tuple(Pair(a, b, ratio, p, q, apart) for (a, b, ratio, p, apart), q in zip(found, adjusted, strict=True))
+    test = _test_difference if signed else _test_ratio
+    found = [test(rows[a], rows[b], Pair(a, b, _UNKNOWN, 1.0, 1.0)) for a, b in itertools.combinations(rows, 2)]
+    adjusted = holm([pair.p for pair in found])
+    return tuple(pair._replace(adjusted=q) for pair, q in zip(found, adjusted, strict=True))
 
 
-def _test_ratio(better: np.ndarray, worse: np.ndarray) -> tuple[Estimate, float, None]:
+def _test_ratio(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
     """The ratio of the means, the worse by the better, and the p-value of their equality."""
     ratio = statistics.ratio(worse, better, LEVEL)
-    return ratio, _p_value(np.log(ratio.value), np.log(ratio.high / ratio.value), ROUNDING, len(better)), None
+    return pair._replace(
+        ratio=ratio, p=_p_value(np.log(ratio.value), np.log(ratio.high / ratio.value), ROUNDING, len(better))
+    )
 
 
-def _test_difference(better: np.ndarray, worse: np.ndarray) -> tuple[Estimate, float, Estimate]:
+def _test_difference(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
     """No ratio, but how far the means are apart, and the p-value of their equality."""
     apart = _mean(better - worse, signed=True)
     least = ROUNDING * max(abs(better).max(), abs(worse).max(), 1e-300)
-    p = _p_value(apart.value, apart.high - apart.value, least, len(better))
-    return Estimate(np.nan, np.nan, np.nan), p, apart
+    return pair._replace(difference=apart, p=_p_value(apart.value, apart.high - apart.value, least, len(better)))
 
 
 def _p_value(away: float, half_width: float, least: float, seeds: int) -> float:
