@@ -331,13 +331,14 @@ def test_live_episodes_are_played_to_their_end_under_the_parameter_of_the_round(
     with precision():
         o = jax.tree.map(lambda part: jax.numpy.asarray(part[0]), block)
         here, there = jax.numpy.asarray(theta), jax.numpy.asarray(theta + 0.2)
-        one = jax.numpy.ones(2)
-        np.testing.assert_allclose(agent.operator(here, o), agent.weighted_operator(here, o, one), atol=1e-12)
-        moved = np.minimum(np.exp(agent.log_ratio(there, here, o)), 1.5)
-        expected = agent.weighted_operator(there, o, jax.numpy.asarray(moved))
-        np.testing.assert_allclose(agent.operator(there, o), expected, atol=1e-12)
+        operator, weighted, log_ratio = map(jax.jit, (agent.operator, agent.weighted_operator, agent.log_ratio))
+        np.testing.assert_allclose(operator(here, o), weighted(here, o, jax.numpy.ones(2)), atol=1e-12)
+        moved = np.minimum(np.exp(log_ratio(there, here, o)), 1.5)
+        expected = weighted(there, o, jax.numpy.asarray(moved))
+        np.testing.assert_allclose(operator(there, o), expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_agents_learn_a_policy_by_messages(tmp_path):
     agent = pathlib.Path(__file__).parents[2] / "examples" / "learn_cart_pole.py"
     plan = Plan(num_agents=2, dim=10, agent=f"{agent}:build", algorithm="FedHSA", step_size=0.02, local_steps=1)

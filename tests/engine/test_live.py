@@ -127,7 +127,11 @@ def test_every_seed_is_a_naive_loop_over_what_its_own_copies_of_the_environments
         np.testing.assert_allclose(found[seed], expected, rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.parametrize("make", [doors, lambda: cart_poles(EpsilonGreedy(np.asarray, 2, 0.2))], ids=["policy", "q"])
+def improving():
+    return cart_poles(EpsilonGreedy(np.asarray, 2, 0.2))
+
+
+@pytest.mark.parametrize("make", [doors, pytest.param(improving, marks=pytest.mark.slow)])
 def test_the_first_seed_is_a_federation_by_messages(make):
     problem = make()
     by_messages = deploy.federate(problem, METHOD, rounds=3, key=2)
@@ -210,6 +214,7 @@ def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
             call()
 
 
+@pytest.mark.slow
 def test_methods_are_compared_by_the_returns_that_they_reach():
     methods = {"half": fh.LocalSA(0.2, 2), "full": fh.LocalSA(1.0, 2), "tuned": lambda step: fh.LocalSA(step, 2)}
     found = fh.compare(doors(), methods, samples=12, seeds=3, grid=3, tuning_seeds=3)
@@ -238,6 +243,7 @@ class Wheel(Door):
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
 
 
+@pytest.mark.slow
 def test_a_policy_that_fits_the_environment_is_found_or_asked_for():
     small = {"horizon": 2, "batch": 2, "width": 3}
     assert from_gymnasium([Door] * 2, **small).dim == 4  # a table
