@@ -331,7 +331,7 @@ def test_live_episodes_are_played_to_their_end_under_the_parameter_of_the_round(
     with precision():
         o = jax.tree.map(lambda part: jax.numpy.asarray(part[0]), block)
         here, there = jax.numpy.asarray(theta), jax.numpy.asarray(theta + 0.2)
-        operator, weighted, log_ratio = map(jax.jit, (agent.operator, agent.weighted_operator, agent.log_ratio))
+        operator, weighted, log_ratio = map(eqx.filter_jit, (agent.operator, agent.weighted_operator, agent.log_ratio))
         np.testing.assert_allclose(operator(here, o), weighted(here, o, jax.numpy.ones(2)), atol=1e-12)
         moved = np.minimum(np.exp(log_ratio(there, here, o)), 1.5)
         expected = weighted(there, o, jax.numpy.asarray(moved))
