@@ -233,6 +233,8 @@ def test_given_axes_keep_the_style_of_the_session_and_a_legend_can_be_left_out()
     plots.curves({"FedHSA": curve()}, ax=ax, legend=False)
     assert ax.xaxis.label.get_size() == 10
     assert ax.get_legend() is None
+    plots.compare({"FedHSA": trace()}, against="samples", labels={"FedHSA": "ours"}, ax=ax, legend=False)
+    assert ax.get_legend_handles_labels()[1] == ["FedHSA", "ours"]  # for a legend of one's own
     with pytest.raises(ValueError, match="`ax` holds one panel: say which with `against`"):
         plots.compare({"FedHSA": trace()}, ax=ax)
 

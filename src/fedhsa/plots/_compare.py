@@ -108,7 +108,7 @@ def compare(
                 # A logarithmic axis has no place for the start.
                 kept = np.ones(len(at), dtype=bool) if spent == "samples" else at > 0
                 curves = [(finite if linear else drawable)(curve[kept]) for curve in statistics[name]]
-                _draw(one, at[kept], curves, looks[name], len(trace.error))
+                _draw(one, at[kept], curves, {**looks[name], "label": shown[name]}, len(trace.error))
             if spent != "samples":
                 one.set_xscale("log")
                 few_ticks(one)
@@ -165,7 +165,7 @@ def tuning(
         own, grow, (ax,) = _panels(1, figsize, width) if ax is None else (None, False, [ax])
         for name, (at, error) in sorted_trials.items():
             look = looks[name]
-            ax.plot(at, drawn(error), marker=".", **look)
+            ax.plot(at, drawn(error), marker=".", label=shown[name], **look)
             best = at == chosen[name]
             ring: dict[str, Any] = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linestyle": "none"}
             ax.plot(at[best], drawn(error[best]), color=look["color"], **ring)

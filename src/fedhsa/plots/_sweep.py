@@ -101,7 +101,7 @@ def sweep(
             ends = [np.where(np.isfinite(end) & ~np.array(few), end, mean)[drawn] for end in (low, high)]
             errors = [mean[drawn] - ends[0], ends[1] - mean[drawn]]
             look: dict[str, Any] = {"color": palette[label], "marker": "o", "markersize": 3}
-            ax.errorbar(at[drawn], mean[drawn], yerr=errors, capsize=0 if few else 2, **look)
+            ax.errorbar(at[drawn], mean[drawn], yerr=errors, capsize=0 if few else 2, label=shown[label], **look)
             entries.append((Line2D([], [], **look), shown[label]))
             predicted = np.array([row.get("theory", np.nan) for row in group], dtype=float)
             if np.isfinite(predicted).any():
