@@ -31,7 +31,7 @@ LONG = (
     ),
     *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
     *("docs/adversaries.md", "docs/own-algorithm.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
-    "examples/pedestrians/README.md",
+    *("docs/for-a-class.md", "examples/pedestrians/README.md"),
     *(
         "CONTRIBUTING.md",
         "docs/deploy.md",

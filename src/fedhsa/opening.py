@@ -139,11 +139,12 @@ def _open_contest(arrays: dict[str, np.ndarray], header: Any, manifest: dict[str
 
 def _open_sweep(arrays: dict[str, np.ndarray], header: Any, manifest: dict[str, Any]) -> Sweep:
     rounds, quantity = arrays["rounds"], next(name for name, a in arrays.items() if a.ndim == 3)
-    names = [name for name in arrays if name not in ("rounds", quantity)]
+    names = [name for name in arrays if name not in ("rounds", "theory", quantity)]
     settings = tuple({name: arrays[name][i].item() for name in names} for i in range(len(arrays[quantity])))
     about = {"settings": {"algorithm": {"name": _first(manifest, "algorithm", "algorithm")}}}
     results = tuple(_result({quantity: values}, rounds, None, about) for values in arrays[quantity])
-    return Sweep(settings, results, bool(manifest.get("complete", True)))
+    theory = tuple(arrays["theory"].tolist()) if "theory" in arrays else None
+    return Sweep(settings, results, bool(manifest.get("complete", True)), theory=theory)
 
 
 _KINDS: Mapping[str, Callable[..., Any]] = {

@@ -23,9 +23,9 @@ def test_a_sweep_is_its_single_runs_and_compiles_one_program_for_each_static_val
     assert found.best == {name: least[name] for name in over}
     assert found.to_pandas()["local_steps"].tolist() == [2, 3] * 3
     assert repr(found).splitlines()[0].split() == ["step_size", "local_steps", "error", "low", "high", "diverged"]
-    ax = found.plot().axes[0]
-    assert ax.get_xlabel() == r"step size $\eta$"
-    assert ax.get_legend_handles_labels()[1] == ["local steps 2", "local steps 3"]
+    figure = found.plot()
+    assert figure.axes[0].get_xlabel() == r"step size $\eta$"
+    assert [text.get_text() for text in figure.legends[0].get_texts()[:2]] == ["local steps 2", "local steps 3"]
 
 
 def test_a_sweep_over_arguments_of_the_problem_makes_one_for_each_and_keeps_what_is_done():

@@ -22,6 +22,7 @@ from ..problems.make import makers
 from . import forecast, memory, pace
 from .build import FLAGS, make_algorithms, make_problem
 from .cluster import executor
+from .errors import UsageError
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
 from .settings import SweepSettings
 
@@ -78,7 +79,12 @@ def _maker(settings: SweepSettings) -> Callable[..., Problem]:
     """A function of the problem's arguments that makes it with these, and with the settings for the rest."""
     made: dict[str, Problem] = {}
 
-    @functools.wraps(makers(settings.problem)[settings.problem])
+    try:
+        function = makers(settings.problem)[settings.problem]
+    except TypeError as error:  # a user's object that is no function
+        raise UsageError(str(error)) from error
+
+    @functools.wraps(function)
     def make(**changed: Any) -> Problem:
         flags = {FLAGS[name]: value for name, value in changed.items() if name in FLAGS}
         options = {name: value for name, value in changed.items() if name not in FLAGS}
@@ -122,6 +128,8 @@ def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], t
     quantity = found.results[0].quantity
     arrays = {name: np.array([_scalar(row[name]) for row in rows]) for name in found.settings[0]}
     arrays["rounds"] = found.results[0].rounds
+    if found.theory is not None:
+        arrays["theory"] = np.array(found.theory)
     arrays[quantity] = np.stack([result.records[quantity] for result in found.results])
     _files.write_npz(folder / "sweep.npz", arrays)
     save_figure(found.plot(title=title, width=settings.width), folder / "sweep", settings.format)

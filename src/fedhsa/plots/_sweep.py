@@ -28,7 +28,10 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS = {"step_size": r"step size $\eta$", "local_steps": "local steps $H$", "server_step": "server step"}
+LABELS = {
+    **{"step_size": r"step size $\eta$", "local_steps": "local steps $H$", "server_step": "server step"},
+    **{"num_agents": "number of agents $M$", "dim": "number of parameters $d$"},
+}
 MOST_TICKS = 8
 """Of a setting with at most so many values, each value has a tick."""
 
