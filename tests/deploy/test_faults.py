@@ -102,10 +102,10 @@ OPTIONS = {
 }
 
 
-@settings(max_examples=60, **OPTIONS)
+@settings(max_examples=40, **OPTIONS)
 @given(schedules(40))
 def test_schedules_of_faults_change_nothing(drawn):
-    """60 schedules of up to 40 faults and 4 ends of the server."""
+    """40 schedules of up to 40 faults and 4 ends of the server."""
     check_schedule(drawn)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
-from fedhsa.deploy import Faults, Measured, Missing, Plan, Privacy, Server, federate, in_memory
+from fedhsa.deploy import Faults, Measured, Missing, Plan, Server, federate, in_memory
 from fedhsa.deploy.fit import MismatchError
 from fedhsa.deploy.measure import MOST, Measurements, Meter, Report
 from fedhsa.deploy.site import failure_reply
@@ -217,12 +217,3 @@ def test_a_site_that_keeps_failing_is_asked_ever_less_often(tmp_path):
     server, events = failing(tmp_path, "skip")
     server.run(20)
     assert sum(event["event"] == "rejected" for event in events) == 4  # in rounds 1, 2, 6 and 14
-
-
-def test_noise_is_calibrated_so_that_all_replies_cost_what_may_be_spent():
-    for epsilon, replies in ((0.5, 1), (3.0, 40), (8.0, 1000)):
-        privacy = Privacy.calibrated(epsilon, replies, clip=2.0, delta=1e-6)
-        assert privacy.spent(replies) == pytest.approx(epsilon, rel=1e-6)
-        assert privacy.spent(replies) <= epsilon < privacy.spent(replies + 1)
-    with pytest.raises(ValueError, match="protects nothing"):
-        Privacy.calibrated(1e9, 1)

@@ -1,5 +1,7 @@
 """Noise on what leaves a node: how it is made, and what it is worth."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -102,17 +104,32 @@ def test_a_run_stops_when_an_agent_has_spent_its_privacy_and_the_rounds_before_a
     assert server.progress.round == 3
 
 
-def test_the_command_says_what_noise_was_worth_and_the_run_is_another(tmp_path, capsys):
+def test_epsilon_alone_takes_the_noise_that_all_rounds_need_and_the_command_says_what_was_spent(
+    tmp_path, capsys, unrendered
+):
     small = ["--num-agents", "2", "--dim", "2", "--local-steps", "3", "--rounds", "3", "--step-size", "0.05"]
-    assert main(["deploy", "memory", *small, "--out", str(tmp_path / "plain")]) == 0
-    noise = ["--clip", "1", "--noise", "3"]
-    assert main(["deploy", "memory", *small, "--out", str(tmp_path / "noisy"), *noise]) == 0
-    assert f"6 replies in all runs here, epsilon {closed_form({3.0: 6}, 1e-5):.3g} at" in capsys.readouterr().out
-    found = [np.load(tmp_path / name / "curves.npz")["FedHSA/theta"] for name in ("plain", "noisy")]
-    assert np.abs(found[0] - found[1]).min() > 0
+    assert main(["deploy", "memory", *small, "--out", str(tmp_path), "--epsilon", "4"]) == 0
+    said = capsys.readouterr().out
+    noise = float(re.findall(r"epsilon 4 takes noise (\S+) at clip 1:", said)[0])
+    # Three rounds of two exchanges and a tenth more, rounded up: seven replies may be sent, and six were.
+    assert closed_form({noise: 7}, 1e-5) == pytest.approx(4, rel=0.01)
+    spent = float(re.findall(r"6 replies in all runs here, epsilon (\S+) at", said)[0])
+    assert spent == pytest.approx(closed_form({noise: 6}, 1e-5), rel=0.01)
+    plan = Plan(num_agents=2, dim=2, local_steps=3, step_size=0.05)
+    plain = fedhsa.simulate(plan.built_problem, plan.method, rounds=3).theta
+    assert np.abs(np.load(tmp_path / "curves.npz")["FedHSA/theta"] - plain).min() > 0
 
 
 @pytest.mark.parametrize("given", [["--clip", "1"], ["--noise", "1"], ["--clip", "1", "--noise", "-1"]])
 def test_noise_without_a_clip_and_what_is_not_positive_is_rejected(given, capsys):
     assert main(["deploy", "memory", *given]) == 2
     assert "noise" in capsys.readouterr().err
+
+
+def test_noise_is_calibrated_so_that_all_replies_cost_what_may_be_spent():
+    for limit, replies in ((0.5, 1), (3.0, 40), (8.0, 1000)):
+        privacy = Privacy.calibrated(limit, replies, clip=2.0, delta=1e-6)
+        assert closed_form({privacy.noise: replies}, 1e-6) == pytest.approx(limit, rel=1e-5)
+        assert privacy.spent(replies) <= limit < privacy.spent(replies + 1)
+    with pytest.raises(ValueError, match="protects nothing"):
+        Privacy.calibrated(1e9, 1)

@@ -92,7 +92,7 @@ def with_returns(
     numbers: Sequence[int],
 ) -> list[Measured | None]:
     """What agents measure: what they were built with, or else the returns of their streams, where these know any."""
-    found = list(measured) if measured is not None else [None] * len(numbers)
+    found: list[Measured | None] = [None] * len(numbers) if measured is None else list(measured)
     for i, stream in enumerate(streams or []):
         if found[i] is None and stream.judged_by is not None:
             found[i] = Measured(None, Returns(stream, key, int(numbers[i])))
