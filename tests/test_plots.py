@@ -134,7 +134,7 @@ def test_an_error_of_exactly_zero_is_named():
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
 def test_a_figure_without_a_positive_finite_error_is_still_a_figure(tmp_path, value):
     result = make(np.full((2, 3), value), [0, 0] if np.isinf(value) else None)
-    plots.save(plots.curves({"FedHSA": result}), tmp_path / "nothing")
+    plots.save(plots.curves({"FedHSA": result}), tmp_path / "nothing.png")
     assert (tmp_path / "nothing.png").stat().st_size > 0
 
 

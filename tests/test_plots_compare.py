@@ -51,13 +51,13 @@ def test_a_curve_that_diverges_neither_hides_the_others_nor_breaks_the_figure(tm
     lost = np.full_like(error, np.inf)
     lost[:, 0] = 1.0
     figure = plots.compare({"FedHSA": trace(), "wild": trace(error=error), "lost": trace(error=lost)})
-    plots.save(figure, tmp_path / "compare")
+    plots.save(figure, tmp_path / "compare.png")
     assert figure.axes[0].get_ylim()[1] <= 1e3
 
 
 def test_tuning_marks_the_step_chosen_and_those_that_diverged(tmp_path):
     figure = plots.tuning({"FedHSA": ([0.1, 10.0, 0.01], [0.2, np.inf, 0.5])}, {"FedHSA": 0.1})
-    plots.save(figure, tmp_path / "tuning")
+    plots.save(figure, tmp_path / "tuning.png")
     curve, ring, cross = figure.axes[0].lines
     np.testing.assert_array_equal(curve.get_xdata(), [0.01, 0.1, 10.0])
     np.testing.assert_array_equal(ring.get_xydata(), [[0.1, 0.2]])

@@ -177,7 +177,10 @@ def test_a_figure_leaves_the_session_as_it_was():
         lambda **o: plots.curves(
             {"FedHSA": curve(), "Local SA with a name": curve(key=1)}, theory={"FedHSA": 0.1}, **o
         ),
-        lambda **o: plots.compare({"FedHSA": trace(), "LocalSA": trace(key=1)}, target=0.1, **o),
+        pytest.param(
+            lambda **o: plots.compare({"FedHSA": trace(), "LocalSA": trace(key=1)}, target=0.1, **o),
+            marks=pytest.mark.slow,
+        ),
         lambda **o: plots.sweep(SWEEP, ["step_size", "local_steps"], seeds=8, **o),
     ],
     ids=["curves", "compare", "sweep"],
@@ -200,7 +203,7 @@ def _overlap(one, other) -> bool:
     return min(one.x1, other.x1) - max(one.x0, other.x0) > 2 and min(one.y1, other.y1) - max(one.y0, other.y0) > 2
 
 
-@pytest.mark.parametrize("layout", [None, "constrained", pytest.param("tight", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", [None, *(pytest.param(x, marks=pytest.mark.slow) for x in ("tight", "constrained"))])
 def test_in_ordinary_subplots_no_label_is_cut_or_covered(layout):
     figure, axes = plt.subplots(2, 2, layout=layout)
     named = {"FedHSA": curve(), "LocalSA": curve(key=1, floor=0.05)}
