@@ -15,7 +15,8 @@ from jaxtyping import PyTree
 from .. import kernels, tree
 from .._arrays import is_shared, share
 from .._types import Block, Observation, State, precision
-from ..sources import IID, AbstractControlled, AbstractSource, AbstractStream, LiveSource, Replay, Silent, Transition
+from ..sources import IID, AbstractControlled, AbstractSource, AbstractStream, Replay, Silent, Transition
+from ..sources.stream import LiveSource
 from . import _agents, _regions, _roots
 from ._live import Live, observing
 

@@ -13,7 +13,6 @@ from .finite import Transition as Transition
 from .finite import Transitions as Transitions
 from .linear import LinearGaussian as LinearGaussian
 from .stream import AbstractStream as AbstractStream
-from .stream import LiveSource as LiveSource
 from .var import VAR1 as VAR1
 from .windows import Traced as Traced
 from .windows import Traces as Traces
