@@ -343,7 +343,7 @@ def shown(path: str | os.PathLike) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith(("<frozen", *_libraries()))
+    return not file.startswith(("<frozen", "<string>", *_libraries()))  # dataclasses write code as strings
 
 
 @functools.cache

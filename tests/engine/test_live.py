@@ -187,6 +187,21 @@ class Fog(Ring):
     state_names = ()
 
 
+class Broken(Ring):
+    """A world that ends with an error."""
+
+    def step(self, action):
+        raise KeyError("no such place")
+
+
+def test_an_environment_that_fails_is_told_with_its_line():
+    agents = [Live(TDAgent(), GymStream(Broken, features=np.asarray))]
+    with pytest.raises(
+        ValueError, match=r"Round 1: an environment could not be stepped: .*test_live.py, line \d+, in `st"
+    ):
+        fh.simulate(fh.Problem(agents, like=np.zeros(5)), METHOD, rounds=1)
+
+
 def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
     fog = fh.Problem([Live(TDAgent(), GymStream(Fog, features=np.asarray))], like=np.zeros(5), theta_star=np.zeros(5))
     problem = doors()

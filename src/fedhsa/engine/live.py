@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import tree
+from .. import _own, tree
 from .._random import host_generator
 from .._types import precision
 from ..problems import Problem
@@ -119,16 +119,17 @@ class LiveRun(Run):
 
     def _draw(self, t: int, carry: batch.Carry) -> list[PyTree]:
         kind = type(self.streams[0])
-        with precision():
+        with _own.told(f"Round {t + 1}: an environment could not be stepped"), precision():
             blocks = kind.draw_together(self.streams, self._generators("stream", t), self.length, self._thetas(carry))
-        return [check_block(block, self.like, self.length) for block in blocks]
+            return [check_block(block, self.like, self.length) for block in blocks]
 
     def _measure(self, t: int, carry: batch.Carry) -> dict[str, np.ndarray]:
         """Returns under the parameters of the moment, `(seeds, 1)` or `(seeds, 1, agents)`; infinite once diverged."""
         if not self.measured:
             return {}
         kind = type(self.streams[0])
-        found = kind.returns_together(self.streams, self._generators("returns", t), self._thetas(carry))
+        with _own.told(f"After round {t}: returns could not be measured"):
+            found = kind.returns_together(self.streams, self._generators("returns", t), self._thetas(carry))
         each = np.asarray(found, dtype=np.float64).reshape(self.num_agents, self.seeds).T
         each = np.where(np.asarray(carry.failed)[:, None] >= 0, np.inf, each)[:, None]
         return {name: each.mean(-1) if average else each for name, average in self.measured.items()}

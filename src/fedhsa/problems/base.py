@@ -393,8 +393,8 @@ class Problem(eqx.Module):
         """`theta_star`; raises if the problem has none."""
         if self.theta_star is None and self.streams is not None:
             raise ValueError(
-                "The agents of this problem observe running environments, whose law is not known, so there is no root and "
-                "nothing to predict. `simulate`, `compare` and `sweep` judge methods by their returns; or pass "
+                "The agents of this problem observe running environments, whose law is not known, so there is no root "
+                "and nothing to predict. `simulate`, `compare` and `sweep` judge methods by their returns; or pass "
                 "`theta_star` to `Problem` where you know it."
             )
         if self.theta_star is None:
