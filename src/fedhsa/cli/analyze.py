@@ -10,17 +10,16 @@ from rich.console import Console
 
 from .. import plots
 from ..outputs import save_figure
-from . import effort, page
+from . import effort, pace, page
 from .analysis import Analysis, analyse
 from .build import make_algorithms, make_problem, title
 from .output import writable
 from .panels import sweeps
-from .screen import status_line
 from .settings import AnalyzeSettings
 from .words import sentences
 
 FIGURE = "analyze"
-LONG = 90.0
+LONG = pace.LONG
 """Seconds; the user is warned if an analysis is estimated to take longer."""
 
 
@@ -31,14 +30,14 @@ def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> in
     wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)
     if wait > LONG:
         warnings.warn(
-            f"This problem is large: its analysis takes about {wait / 60:.0f} minutes. It is faster with fewer agents, "
+            f"This problem is large: its analysis takes about {pace.duration(wait)}. It is faster with fewer agents, "
             "`--num-agents`, or parameters, `--dim`.",
             stacklevel=2,
         )
     with contextlib.ExitStack() as stack:
         if settings.plot:
             stack.enter_context(writable(settings.folder))
-        progress = stack.enter_context(status_line(settings.progress))
+        progress = stack.enter_context(pace.steps(settings.progress))
         analysis = analyse(settings, problem, algorithms, progress)
         drawn = bool(analysis.available) and settings.plot
         absent = _draw(analysis, progress) if drawn else None

@@ -464,12 +464,14 @@ Runs one algorithm at many settings, on the same observations.
 Examples:
   fedhsa sweep --over 'step_size=[0.005,0.01,0.02]'
   fedhsa sweep td --over 'step_size=[0.01,0.1]' 'local_steps=[1,10]'
+  fedhsa sweep --over 'num_agents=[1,10,100]' 'heterogeneity=[0.0,1.0]'
   fedhsa sweep --algorithm 'Averaged(FedHSA)' --over 'burn_in=[0,100,500]'
   fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
   fedhsa sweep --ray-address head:6379 --over 'step_size=[0.01,0.02,0.05,0.1]'
 
-Every combination of the values is run. The table on the screen has the mean
-over seeds of the last error with its 95 % interval. The output folder gets
+Every combination of the values is run. Arguments of the problem can be varied
+too. The table on the screen has the mean over seeds of the last error with its
+95 % interval and, where that is quick, what theory predicts. The output folder gets
 sweep.png and .pdf (that error against the setting with the most values),
 sweep.csv (the table), sweep.npz (every seed and round) and manifest.json. In
 a TOML file the values stand in a table: [over], step_size = [0.01, 0.1].
@@ -481,7 +483,7 @@ Ctrl-C keeps the combinations that are done.
     over: Annotated[dict[str, Any], named_values("over", "step_size=[0.01,0.1]")] = dataclasses.field(
         default_factory=lambda: {"step_size": [0.0025, 0.005, 0.01, 0.02, 0.04]}
     )
-    """The settings to vary and their values, like step_size=[0.01,0.1] local_steps=[1,10]. In TOML: a table [over]."""
+    """What to vary, of algorithm or problem: step_size=[0.01,0.1] num_agents=[1,10]. In TOML: a table [over]."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/sweep")] = None
     """The folder for the results."""
 
