@@ -175,9 +175,10 @@ def _already_done(settings: RunSettings) -> bool:
     manifest = read_manifest(settings.folder)
     found = {**manifest.get("settings", {}), "files": manifest.get("files")}
     same = all(found.get(name) == value for name, value in settings.numbers().items())
+    drawn = found.get("label", {}) == settings.label and found.get("width") == settings.width
     files = [name for name in FILES if not name.endswith((".png", ".pdf"))]
     there = all((settings.folder / name).exists() for name in (*files, *settings.figures("curves")))
-    return manifest.get("complete") is True and same and there
+    return manifest.get("complete") is True and same and drawn and there
 
 
 def _report(console: Console, settings: RunSettings, results: Mapping[str, Result]) -> None:
