@@ -459,6 +459,10 @@ def test_finished_algorithms_are_not_run_again(folder, tmp_path, capsys, monkeyp
     assert main([*arguments, "--resume"]) == 0
     assert ran == ["LocalSA"]
     assert "complete already" in capsys.readouterr().out
+    assert main([*arguments, "--resume", "--label", "FedHSA=ours", "--format", "svg"]) == 0
+    assert ran == ["LocalSA"]  # drawn again, from what is there
+    assert "ours" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.glob("curves.??g")] == ["curves.svg"]
 
 
 def test_without_a_checkpoint_resume_starts_at_the_beginning_and_says_so(tmp_path, capsys):
