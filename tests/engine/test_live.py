@@ -1,13 +1,15 @@
 """Simulations on live environments: the numbers of a naive loop, of a federation, and of the same world in JAX."""
 
+import equinox as eqx
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedhsa as fh
-from fedhsa import deploy, theory
+from fedhsa import deploy, theory, tree
 from fedhsa._random import host_generator
+from fedhsa._types import precision
 from fedhsa.environments import EpsilonGreedy, Experience, SoftmaxTable
 from fedhsa.environments.gym import GymEpisodes, GymStream
 from fedhsa.problems import Live
@@ -117,7 +119,7 @@ def test_every_seed_is_a_naive_loop_over_what_its_own_copies_of_the_environments
 
     for seed in range(2):
         observations = []
-        for i, stream in enumerate(problem.streams):
+        for i, stream in enumerate(problem.streams or []):
             own, seen = stream.fresh(), []
             for t in range(rounds):
                 b = own.draw(host_generator(5, "stream", i, t, *[1] * seed), H)
@@ -125,6 +127,22 @@ def test_every_seed_is_a_naive_loop_over_what_its_own_copies_of_the_environments
             observations.append(seen)
         expected = fed_hsa(G, observations, np.zeros(4), step_size=0.1, local_steps=H, server_step=1.0, rounds=rounds)
         np.testing.assert_allclose(found[seed], expected, rtol=1e-9, atol=1e-14)
+
+
+def test_every_seed_acts_on_its_own_parameter():
+    problem, agent = doors(), live_agent(TABLE, horizon=2, batch=4)
+    found = fh.simulate(problem, fh.LocalSA(0.5, 1), rounds=3, seeds=2, record=["theta"]).records["theta"]
+    operator = eqx.filter_jit(agent.operator)
+    for seed in range(2):
+        theta, streams = np.zeros(4), [stream.fresh() for stream in problem.streams or []]
+        for t in range(3):
+            with precision():
+                blocks = [
+                    s.draw(host_generator(0, "stream", i, t, *[1] * seed), 1, theta) for i, s in enumerate(streams)
+                ]
+                moves = [operator(jnp.asarray(theta), tree.to_device(tree.take(b, 0), "float64")) for b in blocks]
+            theta = theta + 0.5 * np.mean(moves, axis=0)
+            np.testing.assert_allclose(found[seed, t + 1], theta, rtol=1e-9, atol=1e-14)
 
 
 def improving():
