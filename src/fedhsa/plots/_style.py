@@ -332,7 +332,7 @@ def thinned(length: int) -> np.ndarray:
     return np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
 
 
-OVER, LONG, GROWTH, WIDEST = 0.015, 0.2, 0.8, 3
+OVER, LONG, GROWTH, WIDEST = 0.015, 0.5, 0.8, 3
 """Curves lie over one another where they differ by less than this part of the axis, for this part of the way; each one
 that covers a curve widens it by this part of a line, at most so often."""
 
@@ -383,9 +383,11 @@ def band(ax: "Axes", x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: A
 
 
 def pale_grid(ax: "Axes", own: "Figure | None") -> None:
-    """Pale lines that lead from the values to the curves; axes of the user's have the lines that they came with."""
-    if own is not None:
-        ax.grid(axis="y")
+    """Pale lines that lead from the values to the curves; the user's axes and sessions have their own or none."""
+    import matplotlib
+
+    if own is not None and not matplotlib.rcParams["axes.grid"]:
+        ax.grid(axis="y", color=ink(0.1))
 
 
 def whole_numbers(ax: "Axes") -> None:
