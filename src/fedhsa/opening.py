@@ -13,7 +13,7 @@ from .comparison.contest import Contest, Entry
 from .comparison.ranking import rank
 from .comparison.tuning import Trial, Tuning
 from .engine import Result, Sweep
-from .engine.result import unknown_cost, unpack
+from .engine.result import SIGNED, unknown_cost, unpack
 from .outputs import read_manifest
 
 MADE = ("curves.npz", "compare.npz", "sweep.npz", "data.npz")
@@ -113,28 +113,28 @@ def _open_outcome(arrays: dict[str, np.ndarray], header: dict[str, Any], manifes
 def _open_curves(arrays: dict[str, np.ndarray], header: Any, manifest: dict[str, Any]) -> dict[str, Result]:
     found = {}
     for name in _names(arrays, "/rounds"):
-        columns = _columns(arrays, name)
+        columns, theta = _without_theta(_columns(arrays, name))
         rounds = columns.pop("rounds")
-        thetas = {column.removeprefix("theta"): a for column, a in columns.items() if column.startswith("theta")}
-        records = {column: a for column, a in columns.items() if not column.startswith("theta")}
-        found[name] = _result(records, rounds, thetas.get("", thetas), _about(manifest, name))
+        found[name] = _result(columns, rounds, theta, _about(manifest, name))
     return found
 
 
 def _open_contest(arrays: dict[str, np.ndarray], header: Any, manifest: dict[str, Any]) -> Contest:
     entries = {}
     for name in _names(arrays, "/score"):
-        columns, about = _columns(arrays, name), _about(manifest, name)
-        spent = {column: columns[column] for column in ("exchanges", "samples", "bytes")}
+        (records, theta), about = _without_theta(_columns(arrays, name)), _about(manifest, name)
+        score = records.pop("score")
+        spent = {column: records.pop(column) for column in ("exchanges", "samples", "bytes")}
         settings = about.get("settings") or {}
-        rounds = np.linspace(0, settings.get("rounds") or 1, columns["error"].shape[1]).round().astype(int)
-        result = _result({"error": columns["error"]}, rounds, columns["theta"], about)
+        rounds = np.linspace(0, settings.get("rounds") or 1, len(spent["samples"])).round().astype(int)
+        result = _result(records, rounds, theta, about)
         tuning = about.get("tuning")
         tried = tuning and Tuning(tuple(Trial(*(_number(x) for x in t.values())) for t in tuning["trials"]))
         reached = {column: np.array([_number(x) for x in of]) for column, of in (about.get("reached") or {}).items()}
-        entries[name] = Entry(None, tried, result, **spent, reached=reached, score=columns["score"])
+        entries[name] = Entry(None, tried, result, **spent, reached=reached, score=score)
     scores = {name: entry.score for name, entry in entries.items()}
-    return Contest(entries, rank(scores), bool(manifest.get("complete", True)))
+    signed = all(entry.quantity in SIGNED and not entry.reached for entry in entries.values())
+    return Contest(entries, rank(scores, signed=signed), bool(manifest.get("complete", True)))
 
 
 def _open_sweep(arrays: dict[str, np.ndarray], header: Any, manifest: dict[str, Any]) -> Sweep:
@@ -170,6 +170,12 @@ def _names(arrays: Mapping[str, np.ndarray], ending: str) -> list[str]:
 
 def _columns(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
     return {key.removeprefix(f"{name}/"): a for key, a in arrays.items() if key.startswith(f"{name}/")}
+
+
+def _without_theta(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Any]:
+    """The columns of curves, and the parameter: one vector, or its arrays by their paths."""
+    thetas = {column.removeprefix("theta"): a for column, a in columns.items() if column.startswith("theta")}
+    return {column: a for column, a in columns.items() if not column.startswith("theta")}, thetas.get("", thetas)
 
 
 def _about(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:

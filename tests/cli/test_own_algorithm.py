@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+import fedhsa as fh
 import pages
 from fedhsa.cli import main
 
@@ -32,3 +33,6 @@ def test_a_method_and_an_environment_from_files_are_judged_by_returns(tmp_path, 
         returns = kept["DampedHSA(trust=0.25)/mean_return"]
         assert returns.shape == (2, 3)
         assert (returns < 48).all()
+    opened = fh.load(tmp_path)
+    assert opened.quantity == "mean_return"
+    np.testing.assert_array_equal(opened.entries["DampedHSA(trust=0.25)"].values, returns)
