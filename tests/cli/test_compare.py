@@ -178,6 +178,25 @@ def test_bad_input_is_rejected_in_one_sentence_and_leaves_nothing_behind(tmp_pat
     assert not out.exists()
 
 
+def test_methods_that_are_done_are_written_before_the_next_so_that_a_kill_leaves_them(tmp_path, monkeypatch):
+    simulate, calls = fedhsa.simulate, []
+
+    def killed(*args, **kwargs):
+        calls.append(args)
+        if len(calls) > 1:
+            raise SystemExit(137)  # as little happens then as after a kill
+        return simulate(*args, **kwargs)
+
+    monkeypatch.setattr(contest, "simulate", killed)
+    monkeypatch.setattr(pace, "LONG", 0.0)
+    arguments = ["--algorithm", "LocalSA", "FedHSA", "--step-size", "0.01", "--out", str(tmp_path)]
+    assert main(["compare", *SMALL, *arguments]) == 137
+    found = json.loads((tmp_path / "manifest.json").read_text())
+    assert (found["complete"], list(found["algorithms"])) == (False, ["LocalSA"])
+    with np.load(tmp_path / "compare.npz") as arrays:
+        assert "LocalSA/error" in arrays
+
+
 @pytest.mark.parametrize("done", [0, 1])
 def test_ctrl_c_keeps_the_methods_that_are_done(tmp_path, capsys, monkeypatch, done):
     simulate, calls = fedhsa.simulate, []

@@ -31,20 +31,15 @@ def test_a_sweep_from_a_file_writes_table_figure_arrays_and_manifest(tmp_path, c
 
 
 def test_a_sweep_varies_the_problem_too_and_says_what_theory_expects(tmp_path, capsys):
-    over = ["--over", "num_agents=[1,3]", "noise_std=[0.0,0.1]"]
+    over = ["--over", "num_agents=[3]", "noise_std=[0.0,0.1]"]
     command = ["sweep", "--dim", "2", "--rounds", "6", "--seeds", "2", "--local-steps", "2", "--out", str(tmp_path)]
     assert main([*command, *over]) == 0
     with open(tmp_path / "sweep.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["num_agents"], row["noise_std"]) for row in rows] == [
-        ("1", "0.0"),
-        ("1", "0.1"),
-        ("3", "0.0"),
-        ("3", "0.1"),
-    ]
+    assert [(row["num_agents"], row["noise_std"]) for row in rows] == [("3", "0.0"), ("3", "0.1")]
     problem, algorithm = fh.problems.quadratic.random(3, 2), fh.FedHSA(0.01, 2)
-    assert float(rows[3]["theory"]) == fh.theory.predict(problem, algorithm).error_after(6)
-    assert float(rows[3]["error"]) == fh.simulate(problem, algorithm, rounds=6, seeds=2).error[:, -1].mean()
+    assert float(rows[1]["theory"]) == fh.theory.predict(problem, algorithm).error_after(6)
+    assert float(rows[1]["error"]) == fh.simulate(problem, algorithm, rounds=6, seeds=2).error[:, -1].mean()
     assert capsys.readouterr().out.splitlines()[0].split()[:2] == ["num_agents", "noise_std"]
 
 
