@@ -79,13 +79,16 @@ def count(name: str, value: Any, *, least: int = 1, most: int | None = None, rem
     if value < least:
         raise ValueError(f"`{name}` must be at least {least}, got {value}. {remedy}".rstrip())
     if value > (most or LARGEST_COUNT):
-        raise ValueError(f"`{name}` must be at most {most or LARGEST_COUNT}, got {value}. {remedy}".rstrip())
+        raise ValueError(f"`{name}` must be at most {most or LARGEST_COUNT}, got {value}.")
     return int(value)
 
 
 def grid(value: Any) -> None:
     """Raises if a method cannot try so many step sizes, of which half are a factor of 4 apart."""
-    count("grid", value, most=LARGEST_GRID, remedy="Half of the steps are a factor of 4 apart.")
+    if count("grid", value) > LARGEST_GRID:
+        raise ValueError(
+            f"`grid` must be at most {LARGEST_GRID}, got {value}. Half of the steps are a factor of 4 apart."
+        )
 
 
 def counts(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import fedhsa
 from fedhsa import plots, statistics
-from fedhsa.cli import main
+from fedhsa.cli import main, pace
 from fedhsa.cli.parsing import parse
 from fedhsa.cli.settings import CompareSettings
 from fedhsa.comparison import contest
@@ -164,6 +164,7 @@ def test_with_a_target_methods_are_ranked_by_what_it_takes(tmp_path, capsys, mon
         (["--objective", "bytes"], "`objective` bytes needs `target`, an error to reach. Add `--target`."),
         (["--grid", "1000000000"], "`grid` must be at most 100, got 1000000000. Half of the steps are a factor of 4"),
         (["--tuning-seeds", "1000000000"], "The runs are too large: 1000000000 seeds of 2 agents"),
+        (["--samples", "1000000000000"], "`samples` must be below 4294967296, where random numbers begin again"),
         (["--target", "1e6"], "`target` must be below the error at the start"),
         (["--step-size", "0.1", "0.2"], "`step_size` must be one number, or one for each of the 3"),
         (["--rounds", "5"], "does not know the argument '--rounds'"),

@@ -337,6 +337,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["--rounds", "1000000000000"], "The runs are too large: 3 seeds of 2 agents, with 200000000000 records"),
         (["--key", "1" + "0" * 24], "`key` must be at most 18446744073709551615, got 1000"),
         (["--problem-key", "1" + "0" * 24], "`problem_key` must be at most 18446744073709551615, got 1000"),
+        (["--hosts", "1000000000"], "`hosts` must be at most 1024 processes on this machine, got 1000000000"),
         (["--noiseless", "--iid"], "`noiseless` and `iid` do not go together"),
         (["--option", "b_level=inf"], "`b_level` must be finite, got inf"),
         (["--option", "b_level=1e300"], "`b_level` must be at most 1e+100 in size, got 1e+300"),

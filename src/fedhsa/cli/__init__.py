@@ -107,6 +107,8 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
         return _say(f"fedhsa: {error}", 2)
     except (FailedRunError, ImportError) as error:  # a package that only some commands need
         return _say(f"fedhsa: {error}", 1)
+    except MemoryError as error:
+        return _say(f"fedhsa: This does not fit in memory: {error}. Use fewer agents, seeds or parameters.", 1)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

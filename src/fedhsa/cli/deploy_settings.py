@@ -130,7 +130,11 @@ class AbstractDeploySettings(AbstractSettings):
     def plan(self) -> "Plan":
         """What every site must know."""
         from ..deploy import Plan
+        from . import memory
 
+        if self.agent is None:
+            sizes = {name: getattr(self, name) for name in ("num_agents", "dim") if getattr(self, name) is not None}
+            memory.check_problem(self.problem, sizes | self.option)
         names = {field.name for field in dataclasses.fields(Plan)} - {"algorithm", "step_size"}
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
         plan = Plan(**given, algorithm=self.algorithm[0], step_size=self.step_size[0])

@@ -91,7 +91,7 @@ decide, or had too few seeds for, is called not decided.
         try:
             check_name("preset", self.preset, PRESETS)
             if self.seeds is not None:
-                _check.count("seeds", self.seeds, least=2, remedy="Intervals need two.")
+                _check.count("seeds", self.seeds, least=2, most=1_000_000, remedy="Intervals need two.")
             if self.rounds is not None:
                 _check.count("rounds", self.rounds, least=4)
             if self.workers is not None:

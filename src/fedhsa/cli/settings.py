@@ -22,6 +22,8 @@ EXPENSES = ("exchanges", "samples", "bytes")
 FIGURE_FORMATS = ("png", "pdf", "svg", "eps")
 WIDTHS = 1.0, 40.0
 """Inches: the narrowest and the widest figure."""
+MOST_HOSTS = 1024
+"""So many processes one machine may start, by mistake or not."""
 _PROBLEMS_OWN = "(default: the problem's own)"
 
 
@@ -323,6 +325,8 @@ The first one writes the files. With --checkpoint, any number can --resume.
         hosts = self.hosts
         if hosts is not None and (not isinstance(hosts, str) or not all(hosts.split(",")) or hosts.strip("0") == ""):
             raise UsageError(f"`hosts` must be a text like '2', 'node0,node1' or 'auto', got {hosts!r}.")
+        if hosts is not None and hosts.isdecimal() and int(hosts) > MOST_HOSTS:
+            raise UsageError(f"`hosts` must be at most {MOST_HOSTS} processes on this machine, got {hosts}.")
         if self.host_index is not None:
             _check.count("host_index", self.host_index, least=0)
             if hosts is None or hosts == "auto" or hosts.isdecimal():

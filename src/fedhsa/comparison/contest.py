@@ -18,6 +18,7 @@ from ..algorithms import AbstractAlgorithm, Cost, LocalSA, RichardsonRomberg
 from ..engine import Result, simulate
 from ..engine.placement import parallel_chunks
 from ..engine.result import SIGNED, optional_package
+from ..engine.simulate import POSITIONS
 from ..engine.sweep import with_settings
 from ..engine.tasks import outcomes, sentence
 from ..problems import Problem
@@ -219,6 +220,8 @@ def compare(
     methods = methods if isinstance(methods, Mapping) else _tuned(methods)
     if not methods:
         raise ValueError("`methods` is empty. Name at least one, like `[FedHSA(0.1, local_steps=10)]`.")
+    if terms.samples >= POSITIONS:
+        raise ValueError(f"`samples` must be below {POSITIONS}, where random numbers begin again, got {terms.samples}.")
     judged_by = _judged_by(problem, terms)
     rooted = judged_by == "error"
     tuned = not all(isinstance(method, AbstractAlgorithm) for method in methods.values())
