@@ -322,7 +322,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["--config", "nowhere.toml"], "`config`: cannot read 'nowhere.toml': No such file"),
         (["--roundz", "3"], "does not know the argument '--roundz'. Did you mean '--rounds'?"),
         (["spare"], "`problem` must be one of quadratic, .*got 'spare'"),
-        (["--problem", "td", "--problem", "garnet"], "fedhsa run takes one problem, got td and garnet. Keep one."),
+        (["--problem", "td", "--problem", "garnet"], "fedhsa run takes one problem, got 'td' and 'garnet'. Keep one."),
         (["--problem"], "`--problem` needs a name, like `--problem td`"),
         (["--algorithm", "FedHSA", "td"], "`algorithm`: td is a problem. It comes first: `fedhsa run td ...`"),
         (["--algorithm", "FedHSA", "--algorithm", "LocalSA"], "`--algorithm` was given twice"),

@@ -13,7 +13,7 @@ import tomllib
 import warnings
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -146,8 +146,12 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     """Raises if a flag is unknown, before tyro sees it: its message would be about the problem instead."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
+    alone = [name for name, hint in get_type_hints(kind, include_extras=True).items() if _is_positional(hint)]
     for word in args:
         flag = word.partition("=")[0]
+        if flag.removeprefix("--") in alone and flag.startswith("--"):
+            name = flag.removeprefix("--")
+            raise UsageError(f"fedhsa {kind.command} takes the {name} without a flag: leave `{flag}` out.")
         if flag.startswith("--") and flag.replace("-", "_").replace("__", "--", 1) not in known:
             raise _unknown(kind, word)
     lists = {f"--{field.name}" for field in dataclasses.fields(kind) if isinstance(field.default, tuple)}
@@ -157,6 +161,11 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
             shown = flag.replace("_", "-")
             words = "FIRST=... SECOND=..." if flag in ("--option", "--over", "--label") else "FIRST SECOND"
             raise UsageError(f"`{shown}` was given twice. Put everything after one: `{shown} {words}`.")
+
+
+def _is_positional(hint: Any) -> bool:
+    (marker,) = get_args(tyro.conf.Positional[int])[1:]
+    return marker in get_args(hint)[1:]
 
 
 def _problem_first(kind: type[AbstractSettings], args: Sequence[str]) -> list[str]:
@@ -173,7 +182,8 @@ def _problem_first(kind: type[AbstractSettings], args: Sequence[str]) -> list[st
             raise UsageError("`--problem` needs a name, like `--problem td`; `fedhsa list problems` shows them.")
     alone = [words[0]] if words and not words[0].startswith("-") else []
     if len({*named, *alone}) > 1:
-        raise UsageError(f"fedhsa {kind.command} takes one problem, got {' and '.join([*alone, *named])}. Keep one.")
+        got = " and ".join(map(repr, [*alone, *named]))
+        raise UsageError(f"fedhsa {kind.command} takes one problem, got {got}. Keep one.")
     return words if alone else [*named[:1], *words]
 
 
