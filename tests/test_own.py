@@ -1,5 +1,6 @@
 """What users bring themselves: algorithms and problems from files, modules and entry points."""
 
+import contextlib
 import json
 import pathlib
 import sys
@@ -313,6 +314,18 @@ def test_methods_and_problems_from_files_travel_to_other_processes_by_their_file
         unpack(parcel)
 
 
+@contextlib.contextmanager
+def imported_afresh(package):
+    """Imports a package afresh and forgets it again: the tests have a module of the same name."""
+    known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+    for name in known:
+        del sys.modules[name]
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+    sys.modules.update(known)
+
+
 def test_a_flower_app_carries_the_files_of_a_plan(mine, monkeypatch):
     pytest.importorskip("flwr")
     from fedhsa.deploy.flower.write import write_app
@@ -324,9 +337,8 @@ def test_a_flower_app_carries_the_files_of_a_plan(mine, monkeypatch):
     assert sent["problem"] == "federation.own.mine:build"
     assert sent["algorithm"] == "Averaged(federation.own.mine:Half)"
     monkeypatch.syspath_prepend(app)
-    assert Plan(**sent).task.digest == plan.task.digest
-    for name in [name for name in sys.modules if name.partition(".")[0] == "federation"]:
-        monkeypatch.delitem(sys.modules, name)
+    with imported_afresh("federation"):
+        assert Plan(**sent).task.digest == plan.task.digest
     mine.with_name("helper.py").write_text("")
     mine.write_text("import helper\n" + MINE)
     with pytest.raises(ValueError, match=r"mine.py imports helper from its folder, which a Flower app does not carry"):

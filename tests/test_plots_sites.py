@@ -49,5 +49,5 @@ def test_flat_noise_is_drawn_on_a_linear_axis_from_zero_and_what_spans_a_large_f
 def test_a_result_without_measurements_or_the_wrong_name_is_told(measured):
     with pytest.raises(ValueError, match="`metric` must be one of mae, mae_naive, got 'rmse'"):
         plots.sites(measured, "rmse")
-    with pytest.raises(ValueError, match=r"`deploy.Measured`"):
+    with pytest.raises(ValueError, match=r"`deploy.MeasuredAgent`"):
         plots.sites(dataclasses.replace(measured, settings={**measured.settings, "measured": []}))

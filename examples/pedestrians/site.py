@@ -7,7 +7,7 @@ import pathlib
 
 import pandas as pd
 
-from fedhsa.deploy import AgentContext, Measured
+from fedhsa.deploy import AgentContext, MeasuredAgent
 from fedhsa.problems import streams
 
 WEEK = 168
@@ -25,7 +25,7 @@ def read(name: str | None) -> streams.Streams:
     return streams.from_dataframe(pd.read_csv(path), agent=None, target="Count", time="Date_Time", **AGREED)
 
 
-def build(context: AgentContext) -> Measured:
+def build(context: AgentContext) -> MeasuredAgent:
     """The agent of this node, and how it measures a forecast: on the last fifth of its file, never learnt."""
     made = read(context.config.get("data"))
-    return Measured(made.agent(), made.held_out())
+    return MeasuredAgent(made.agent(), made.held_out())

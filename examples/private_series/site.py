@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 import fedhsa as fh
-from fedhsa.deploy import AgentContext, Measured
+from fedhsa.deploy import AgentContext, MeasuredAgent
 
 LAGS, DAY = 3, 24
 CENTRE, SCALE = 20.0, 5.0
@@ -35,7 +35,7 @@ def build(context: AgentContext) -> fh.AbstractAgent:
     return Predictor(fh.sources.Replay(days_of(context), wrap=True))
 
 
-def build_and_measure(context: AgentContext) -> Measured:
+def build_and_measure(context: AgentContext) -> MeasuredAgent:
     """The same agent, which learns from the first four fifths of its days and is measured on the others."""
     inputs, target = days_of(context)
     count = len(target) - len(target) // 5
@@ -47,7 +47,7 @@ def build_and_measure(context: AgentContext) -> Measured:
         return {name: float(SCALE * np.sqrt(np.mean(miss**2))) for name, miss in misses.items()}
 
     agent = Predictor(fh.sources.Replay((inputs[:count], target[:count]), wrap=True))
-    return Measured(agent, error, weight=len(truth))
+    return MeasuredAgent(agent, error, weight=len(truth))
 
 
 def days_of(context: AgentContext) -> tuple[np.ndarray, np.ndarray]:

@@ -127,7 +127,7 @@ def test_a_command_without_what_it_needs_says_which_extra_to_install(command, pa
 
 SITE = """
 import numpy as np, fedhsa as fh
-from fedhsa.deploy import Measured
+from fedhsa.deploy import MeasuredAgent
 
 class Mean(fh.AbstractAgent):
     source: fh.AbstractSource
@@ -140,7 +140,7 @@ def build(context):
     test = values[-2:]
     def measure(theta):
         return {"mae": float(np.abs(test - theta).mean()), "mae_naive": float(np.abs(test - values[0]).mean())}
-    return Measured(Mean(fh.sources.Replay(values[:-2], wrap=True)), measure, weight=2 + context.number)
+    return MeasuredAgent(Mean(fh.sources.Replay(values[:-2], wrap=True)), measure, weight=2 + context.number)
 """
 
 

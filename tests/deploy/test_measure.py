@@ -7,9 +7,9 @@ import pytest
 
 import fedhsa as fh
 from cases import CASES
-from fedhsa.deploy import Faults, Measured, Missing, Plan, Server, federate, in_memory
+from fedhsa.deploy import Faults, MeasuredAgent, Missing, Plan, Server, federate, in_memory
 from fedhsa.deploy.fit import MismatchError
-from fedhsa.deploy.measure import MOST, Measurements, Meter, Report
+from fedhsa.deploy.measure import MOST, Measurements, Meter, SiteReport
 from fedhsa.deploy.site import failure_reply
 from fedhsa.deploy.wire import RejectedError, unpack
 
@@ -61,7 +61,7 @@ def test_a_run_is_the_same_whether_or_not_its_sites_measure_and_goes_on_with_wha
 
 AGENT = """
 import numpy as np, fedhsa as fh
-from fedhsa.deploy import Measured
+from fedhsa.deploy import MeasuredAgent
 
 class Line(fh.AbstractAgent):
     source: fh.AbstractSource
@@ -72,7 +72,7 @@ class Line(fh.AbstractAgent):
 
 def build(context):
     agent = Line(fh.sources.Replay(np.ones((5, 2)), wrap=True), np.array([1.0, 2.0]))
-    return Measured(agent, lambda theta: {"loss": float(theta @ theta)}, weight=3)
+    return MeasuredAgent(agent, lambda theta: {"loss": float(theta @ theta)}, weight=3)
 """
 
 
@@ -129,7 +129,7 @@ def test_a_measure_that_fails_later_costs_its_number_and_not_the_run():
 )
 def test_what_is_no_measure_is_told_before_the_first_round(given, words):
     with pytest.raises(ValueError, match=words):
-        Meter([Measured(None, lambda theta: given)], np.zeros(2))
+        Meter([MeasuredAgent(None, lambda theta: given)], np.zeros(2))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_report_that_makes_no_sense_is_rejected(names, values):
 
 def test_averages_leave_out_what_is_not_finite_and_who_has_no_weight():
     kept = Measurements(4)
-    kept.put(0, [0, 1, 2, 3], Report(["x"], np.array([[1.0, 1.0], [4.0, 2.0], [np.nan, 5.0], [9.0, 0.0]])))
+    kept.put(0, [0, 1, 2, 3], SiteReport(["x"], np.array([[1.0, 1.0], [4.0, 2.0], [np.nan, 5.0], [9.0, 0.0]])))
     assert kept.mean(kept.at(0)["x"]) == pytest.approx(3.0)
     again = Measurements.read(4, kept.arrays()).facts(0) or {}
     assert again["metrics"]["x"]["mean"] == pytest.approx(3.0)

@@ -10,7 +10,7 @@ from ..problems import Live as Live
 from ..sources import AbstractStream as AbstractStream
 from .federate import federate as federate
 from .federate import in_memory as in_memory
-from .measure import Measured as Measured
+from .measure import MeasuredAgent as MeasuredAgent
 from .memory import FAULTS as FAULTS
 from .memory import Faults as Faults
 from .memory import Killed as Killed

@@ -15,7 +15,7 @@ from ..algorithms import AbstractAlgorithm, adapt, cost
 from ..engine import Result
 from ..engine.simulate import check_length
 from ..problems import Problem
-from .measure import Measure, Measured
+from .measure import Measure, MeasuredAgent
 from .memory import Faults, MemoryTransport
 from .missing import Missing
 from .outcome import conduct
@@ -109,8 +109,8 @@ def federate(
     - `resume`: continue the run in `folder`; it may ask for more rounds.
     - `faults`: what goes wrong with messages and sites. Default: nothing.
     - `watch`: called with every event.
-    - `measures`: for each agent how its site measures a parameter on data of its own, as in `Measured`; the averages
-      are in the result's records by their names, and each agent's own numbers under `..._by_agent`.
+    - `measures`: for each agent how its site measures a parameter on data of its own, as in `MeasuredAgent`; the
+      averages are in the result's records by their names, and each agent's own numbers under `..._by_agent`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -130,7 +130,7 @@ def federate(
     task = Task(adapted, problem.num_agents, start, key, dtype, example, digest(problem, "problem"), problem.names)
     if measures is not None and len(measures) != problem.num_agents:
         raise ValueError(f"`measures` must have one entry for each of the {problem.num_agents} agents.")
-    measured = None if measures is None else [None if one is None else Measured(None, one) for one in measures]
+    measured = None if measures is None else [None if one is None else MeasuredAgent(None, one) for one in measures]
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as home:
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:

@@ -23,7 +23,7 @@ THETA, VALUES = "measure/theta", "measure/values"
 _TAKEN = {*Record._fields, "round", "seed", "theta", "agent", "weight"}
 
 
-class Measured(NamedTuple):
+class MeasuredAgent(NamedTuple):
     """An agent, and how its site measures what a parameter is worth on data of its own, best on data held out.
 
     Sites measure the server's parameter at the beginning of every round, and the last one at the end. Only the numbers
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
     !!! example
         >>> agent = fedhsa.tree.take(fedhsa.problems.quadratic.random(num_agents=2, dim=2).agents, 0)
-        >>> Measured(agent, lambda theta: {"loss": float(theta @ theta)}, weight=20).counts
+        >>> MeasuredAgent(agent, lambda theta: {"loss": float(theta @ theta)}, weight=20).counts
         20.0
     """
 
@@ -61,11 +61,11 @@ def weight_of(measure: Any, weight: float | None = None) -> float:
     return float(found)
 
 
-def split_measured(agents: Iterable[Any]) -> tuple[list[Any], list[Measured | None]]:
+def split_measured(agents: Iterable[Any]) -> tuple[list[Any], list[MeasuredAgent | None]]:
     """The agents themselves, and what is measured of each."""
     made = list(agents)
-    measured = [agent if isinstance(agent, Measured) else None for agent in made]
-    return [agent.agent if isinstance(agent, Measured) else agent for agent in made], measured
+    measured = [agent if isinstance(agent, MeasuredAgent) else None for agent in made]
+    return [agent.agent if isinstance(agent, MeasuredAgent) else agent for agent in made], measured
 
 
 class Returns:
@@ -86,16 +86,16 @@ class Returns:
 
 
 def with_returns(
-    measured: Sequence[Measured | None] | None,
+    measured: Sequence[MeasuredAgent | None] | None,
     streams: Sequence[AbstractStream] | None,
     key: SeedLike,
     numbers: Sequence[int],
-) -> list[Measured | None]:
+) -> list[MeasuredAgent | None]:
     """What agents measure: what they were built with, or else the returns of their streams, where these know any."""
-    found: list[Measured | None] = [None] * len(numbers) if measured is None else list(measured)
+    found: list[MeasuredAgent | None] = [None] * len(numbers) if measured is None else list(measured)
     for i, stream in enumerate(streams or []):
         if found[i] is None and stream.judged_by is not None:
-            found[i] = Measured(None, Returns(stream, key, int(numbers[i])))
+            found[i] = MeasuredAgent(None, Returns(stream, key, int(numbers[i])))
     return found
 
 
@@ -108,7 +108,7 @@ class Meter:
     - `theta`: a parameter to try it with, so that a mistake shows before the first round.
     """
 
-    def __init__(self, measured: Sequence[Measured | None], theta: np.ndarray):
+    def __init__(self, measured: Sequence[MeasuredAgent | None], theta: np.ndarray):
         self._measured = measured
         # Playing episodes takes long, and their name is known.
         found = [
@@ -155,14 +155,14 @@ def _is_name(name: Any) -> bool:
     )
 
 
-class Report(NamedTuple):
+class SiteReport(NamedTuple):
     """What one site has measured: the names, and per agent the numbers and last the weight."""
 
     names: list[str]
     values: np.ndarray
 
     @classmethod
-    def read(cls, named: Any, values: np.ndarray | None, agents: int) -> "Report | None":
+    def read(cls, named: Any, values: np.ndarray | None, agents: int) -> "SiteReport | None":
         """What a reply says; None where it says nothing, and an error where it makes no sense."""
         if values is None:
             return None
@@ -179,8 +179,8 @@ class Measurements:
 
     !!! example
         >>> kept = Measurements(2)
-        >>> kept.put(0, [0], Report(["rmse"], np.array([[3.0, 1.0]])))
-        >>> kept.put(0, [1], Report(["rmse"], np.array([[5.0, 3.0]])))
+        >>> kept.put(0, [0], SiteReport(["rmse"], np.array([[3.0, 1.0]])))
+        >>> kept.put(0, [1], SiteReport(["rmse"], np.array([[5.0, 3.0]])))
         >>> kept.mean(kept.at(0)["rmse"])
         4.5
     """
@@ -190,7 +190,7 @@ class Measurements:
         self.names: list[str] = []
         self._rows: dict[int, dict[str, np.ndarray]] = {}
 
-    def put(self, round: int, numbers: Any, report: Report) -> None:
+    def put(self, round: int, numbers: Any, report: SiteReport) -> None:
         """Keeps what the agents `numbers` have measured of the parameter after `round` rounds."""
         row = self._rows.setdefault(round, {})
         self.names += [name for name in report.names if name not in self.names]

@@ -17,7 +17,7 @@ from ..problems._live import split_live
 from ..problems.make import makers
 from ..sources import AbstractControlled, AbstractStream, Silent
 from .fit import check_fits
-from .measure import Measured, split_measured
+from .measure import MeasuredAgent, split_measured
 from .privacy import Account, Privacy, released
 from .site import Site, agents_of
 from .store import Store
@@ -59,7 +59,7 @@ class Plan:
     - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem, or
       one of your own, like `"mine.py:build"`.
     - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes an `AgentContext` and returns an
-      agent (or a `Live` or `Measured` one). Then `num_agents` and `dim` are needed.
+      agent (or a `Live` or `MeasuredAgent` one). Then `num_agents` and `dim` are needed.
     - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
     - `step_size`, `local_steps`, `server_step`: used where the text does not give them.
     - `key`, `dtype`: as for `simulate`.
@@ -207,7 +207,7 @@ class Plan:
 
     def _agents(
         self, numbers: Sequence[int], config: Mapping[str, Any]
-    ) -> tuple[AbstractAgent, list[AbstractStream] | None, list[Measured | None] | None]:
+    ) -> tuple[AbstractAgent, list[AbstractStream] | None, list[MeasuredAgent | None] | None]:
         if self.agent is None:
             return *agents_of(self.built_problem, numbers), None
         build = load_agent(self.agent)
@@ -218,7 +218,7 @@ class Plan:
         for agent in made:
             if not isinstance(agent, AbstractAgent | Live):
                 raise TypeError(
-                    f"`agent`: {self.agent} must return an `AbstractAgent`, a `Live` or a `Measured`, got "
+                    f"`agent`: {self.agent} must return an `AbstractAgent`, a `Live` or a `MeasuredAgent`, got "
                     f"{_own.in_words(agent)}."
                 )
             if isinstance(agent, AbstractAgent) and isinstance(agent.source, AbstractControlled):

@@ -23,7 +23,7 @@ from ..engine import batch
 from ..engine.run import DIVERGED
 from .compiled import Compiled
 from .journal import FILE, Journal
-from .measure import MOST, THETA, VALUES, Measurements, Report
+from .measure import MOST, THETA, VALUES, Measurements, SiteReport
 from .missing import Missing
 from .progress import Progress, Record, RecordTable
 from .schema import Schema, for_agents, is_finite
@@ -112,7 +112,7 @@ class Server:
         room = 8 * (MOST + 1) * max(map(len, self.sites))  # for what sites measure
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
         self.measurements = Measurements(task.num_agents)
-        self._reports: dict[int, Report] = {}  # of the round that is under way
+        self._reports: dict[int, SiteReport] = {}  # of the round that is under way
         self._measures: dict[int, bool] = {}  # whether a site measures anything, once it has been asked
         self.run_id = check_run_name(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
@@ -417,7 +417,7 @@ class Server:
             return self._rejected(site, packet, number)
         if header.get("kind") != kind:
             raise RejectedError("malformed", f"the message of site {site} is neither a reply nor a rejection")
-        report = Report.read(header.get("measures"), packet.arrays.pop(VALUES, None), agents)
+        report = SiteReport.read(header.get("measures"), packet.arrays.pop(VALUES, None), agents)
         if kind == MEASURED:
             return site, report
         if not number:
@@ -425,7 +425,7 @@ class Server:
         finite = not self._bears_any[number]
         return site, self.schemas[site][number][2].join(packet.arrays, finite)
 
-    def _hear(self, site: int, report: Report | None, withheld: bool) -> None:
+    def _hear(self, site: int, report: SiteReport | None, withheld: bool) -> None:
         """Takes note of what a site has measured, or that it does not, or does not say."""
         if site not in self._measures and withheld:
             self.journal("withheld", agents=self._numbers({site}))

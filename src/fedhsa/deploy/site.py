@@ -29,7 +29,7 @@ from ..sources import Silent
 from ..sources.stream import AbstractStream, check_block
 from .compiled import Compiled
 from .fit import MismatchError
-from .measure import THETA, VALUES, Measured, Meter, with_returns
+from .measure import THETA, VALUES, MeasuredAgent, Meter, with_returns
 from .privacy import Account
 from .schema import Schema
 from .store import Store, check_run_name
@@ -86,7 +86,7 @@ class Site:
         run: str,
         streams: Sequence[AbstractStream] | None = None,
         account: Account | None = None,
-        measured: Sequence[Measured | None] | None = None,
+        measured: Sequence[MeasuredAgent | None] | None = None,
         withhold: bool = False,
     ):
         self.task, self.store, self.run, self.streams = task, store, check_run_name(run), streams

@@ -43,7 +43,7 @@ def sites(
     """
     measured = list(result.settings.get("measured", ()))
     if not measured:
-        raise ValueError("`result` has nothing that sites measured: build their agents with `deploy.Measured`.")
+        raise ValueError("`result` has nothing that sites measured: build their agents with `deploy.MeasuredAgent`.")
     name = measured[0] if metric is None else metric
     if name not in measured:
         raise ValueError(f"`metric` must be one of {', '.join(measured)}, got {name!r}.")
