@@ -146,7 +146,7 @@ def test_what_is_no_measure_is_told_before_the_first_round(given, words):
 )
 def test_a_report_that_makes_no_sense_is_rejected(names, values):
     with pytest.raises(RejectedError):
-        Report.read(names, values, 1)
+        SiteReport.read(names, values, 1)
 
 
 def test_averages_leave_out_what_is_not_finite_and_who_has_no_weight():
