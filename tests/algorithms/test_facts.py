@@ -49,6 +49,7 @@ def test_without_noise_fed_hsa_stays_at_the_root_and_local_sa_does_not(case):
     assert local.error[0, -1] > 1e-10
 
 
+@pytest.mark.slow
 def test_equal_matrices_and_additive_noise_give_equal_paths():
     A = np.repeat(np.array([[[2.0, 0.5], [0.5, 1.0]]]), 3, axis=0)
     b = np.random.default_rng(0).normal(size=(3, 2))

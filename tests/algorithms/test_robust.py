@@ -85,6 +85,7 @@ def test_a_filter_without_a_majority_gives_zero():
     assert not apply(fh.rules.ConcentrationFilter(0.1), 10 * np.eye(5)).any()
 
 
+@pytest.mark.slow
 def test_replies_without_numbers_count_as_absent():
     problem, key = quadratic().problem, 3
     how = {"rounds": 5, "seeds": 2, "key": key, "record": ("theta",)}

@@ -30,6 +30,7 @@ def theory_column(folder, name: str) -> list[str]:
         return [line["theory"] for line in csv.DictReader(file) if line["algorithm"] == name]
 
 
+@pytest.mark.slow
 def test_the_exact_law_stands_in_the_table_beside_the_simulation(tmp_path, nothing_drawn):
     assert main(["run", *SMALL, "--out", str(tmp_path)]) == 0
     problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)

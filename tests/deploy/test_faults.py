@@ -102,7 +102,7 @@ OPTIONS = {
 }
 
 
-@settings(max_examples=40, **OPTIONS)
+@settings(max_examples=20, **OPTIONS)
 @given(schedules(40))
 def test_schedules_of_faults_change_nothing(drawn):
     """40 schedules of up to 40 faults and 4 ends of the server."""

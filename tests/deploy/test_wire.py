@@ -23,7 +23,7 @@ VALID = [
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.dictionaries(
         st.text(max_size=3), st.sampled_from(DTYPES).flatmap(lambda d: arrays.arrays(d, SHAPES)), max_size=3
@@ -148,7 +148,7 @@ def test_the_decoder_takes_no_more_memory_than_messages_are_long():
         tracemalloc.stop()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda b: seal(b, b""))))
 def test_noise_is_rejected(data):
     try:

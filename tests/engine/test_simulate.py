@@ -243,6 +243,7 @@ def test_any_pytree_of_parameters_will_do():
     np.testing.assert_allclose(result.theta["slope"], problem.unravel(problem.theta_star)["slope"])
 
 
+@pytest.mark.slow
 def test_debug_names_agent_exchange_and_round():
     class Broken(fh.AbstractAgent):
         source: fh.AbstractSource

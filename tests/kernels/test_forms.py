@@ -28,7 +28,10 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+FAST = ("td", "quadratic")
+
+
+@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in PROBLEMS])
 def test_the_form_of_a_block_gives_the_operator_of_each_observation(name):
     problem = PROBLEMS[name]()
     with precision():

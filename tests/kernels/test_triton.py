@@ -77,6 +77,7 @@ def test_chains_walk_through_the_same_states(monkeypatch, most_steps):
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.slow
 def test_small_matrices_multiply_as_in_the_plain_steps(dtype):
     with precision(dtype):
         draw = functools.partial(normal, dtype=dtype)

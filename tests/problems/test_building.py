@@ -176,6 +176,7 @@ def test_a_root_of_another_shape_than_the_parameter_raises():
             fh.Problem(agents, like=like, theta_star=root)
 
 
+@pytest.mark.slow
 def test_noiseless_problems_keep_the_parameters_structure_and_what_can_be_recorded():
     problem = fh.Problem(Line(FiniteChain(np.full((2, 2, 2), 0.5)), np.ones(2)), like={"b": 0.0, "w": np.zeros(2)})
     quiet = problem.noiseless()

@@ -294,6 +294,7 @@ def test_controlled_runs_continue_from_a_checkpoint(tmp_path):
     np.testing.assert_array_equal(resumed.theta, fh.simulate(problem, fh.LocalSA(0.1, 3), rounds=8, seeds=2).theta)
 
 
+@pytest.mark.slow
 def test_an_observation_of_a_controlled_chain_may_be_evaluated_twice():
     """Momentum, again by a loop: each step is taken under the agent's parameter and weighed at the one before."""
     problem, eta, H, beta, rounds, key = sarsa.from_model(make_model(), FEATURES), 0.1, 3, 0.4, 3, 5

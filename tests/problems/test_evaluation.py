@@ -165,7 +165,7 @@ def test_td_lambdas_trace_is_the_loop_of_the_textbook_and_its_mean_the_sum_over_
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["n-step", "lambda"])
+@pytest.mark.parametrize("kind", ["n-step", pytest.param("lambda", marks=pytest.mark.slow)])
 def test_a_run_is_the_textbooks_loop_over_one_trajectory(kind):
     """Local SA in NumPy, from the states that the engine's keys lead to; windows overlap, traces fade."""
     (P, R, features, discount), steps, H, rounds, eta, key = _arrays(), 3, 4, 3, 0.1, 2

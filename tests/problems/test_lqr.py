@@ -122,6 +122,7 @@ def test_the_source_moves_and_spreads_as_it_says():
         assert (abs(seen.mean(0) - expected) < 4 * seen.std(0) / 200).all()
 
 
+@pytest.mark.slow
 def test_a_block_of_the_source_is_its_steps_and_one_path():
     source = LinearGaussian([[0.5, 0.3], [-0.2, 0.7]], np.eye(2))
     with jax.enable_x64(True):

@@ -118,6 +118,7 @@ def test_weights_and_baselines_are_those_of_a_loop_over_the_episodes(baseline):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_exact_gradients_are_those_of_the_policy_gradient_theorem():
     pi = scipy.special.softmax(THETA, axis=1)
     Q, V, going = MODEL.action_values(pi)[1], MODEL.values(pi)[1], np.where(MODEL.ends[1], 0.0, MODEL.transitions[1])
@@ -268,6 +269,7 @@ def test_engine_and_network_play_the_same_episodes():
     assert engine.cost.samples == 2
 
 
+@pytest.mark.slow
 def test_episodes_of_a_jax_environment_are_its_own_steps_until_its_end():
     gymnax = pytest.importorskip("gymnax")
     problem = pg.random(2, environment="cart-pole", horizon=40, batch=3, dim=4)

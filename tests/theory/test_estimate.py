@@ -157,7 +157,7 @@ def parts(estimates):
     return estimates.jacobians, estimates.residuals, estimates.long_run, estimates.lagged
 
 
-@pytest.mark.parametrize("name", ["td", "finite-sum"])
+@pytest.mark.parametrize("name", ["td", pytest.param("finite-sum", marks=pytest.mark.slow)])
 def test_estimates_equal_sums_over_the_kernels(name):
     """32 replications of 2500: every entry within 5 standard errors, and small beside the largest."""
     truth = known(name)[1]

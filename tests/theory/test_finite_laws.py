@@ -212,6 +212,7 @@ def test_additive_noise_drawn_independently_has_a_law_too():
     assert exact.floor(problem, fh.SynchronisedSA(0.1)) == pytest.approx(0.1 * variance / 1.9, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_laws_that_would_not_fit_say_what_to_use_instead():
     problem = finite_sum.random(40, 3, 40, heterogeneity=0.0).iid()
     with pytest.raises(TypeError, match=r"exact law of 40 agents with 3 outcomes in 40 dimensions.*theory.predict"):

@@ -315,6 +315,7 @@ def test_what_rounds_conserve_is_left_out_however_small_the_step(step):
     assert 1 - radius == pytest.approx(5 * step * slowest, rel=0.01)
 
 
+@pytest.mark.slow
 def test_methods_that_ask_for_mean_operators_are_predicted_without_noise_in_them():
     problem = CASES["finite-sum"]().problem
     prediction = predict(problem, fh.LocalSVRG(STEP, H, probability=1.0))

@@ -44,6 +44,7 @@ def test_curvature_noise_and_third_derivative_are_those_of_the_agents():
     np.testing.assert_allclose(law.noise, x**2 * p * (1 - p))  # of x times a coin
 
 
+@pytest.mark.slow
 def test_linearised_agents_share_minimum_slopes_and_observations():
     cohort = STUDY.cohort()
     linear = STUDY.linearised(cohort)

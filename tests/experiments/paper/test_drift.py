@@ -53,6 +53,7 @@ def test_the_path_is_that_of_fedhsa_on_the_other_families(family):
     compare_with_fedhsa(family)
 
 
+@pytest.mark.slow
 def test_a_longer_round_begins_like_a_shorter_one():
     problem = STUDY.instance("td").build()
     long, short = (local_paths(problem, problem.theta_star, np.array([0.1]), H, seeds=3)[0] for H in (6, 4))

@@ -89,7 +89,7 @@ def public_loop(model, logits, E, iterations, rate, decay):
     return logits, rates, objectives
 
 
-@pytest.mark.parametrize("E", [1, pytest.param(4, marks=pytest.mark.slow), 16])
+@pytest.mark.parametrize("E", [1, *(pytest.param(E, marks=pytest.mark.slow) for E in (4, 16))])
 def test_soft_pavg_is_the_loop_of_the_public_code_with_its_falling_rate(E):
     model = STUDY.model("cliffs", 0.8, cohort=0)
     start = STUDY.start("SoftPAvg", model, cohort=0)

@@ -78,6 +78,7 @@ def test_figure_sentences_and_table_are_made_from_what_was_kept():
     assert {len(column) for column in STUDY.table(outcome).values()} == {len(METHODS) * len(STUDY.parts)}
 
 
+@pytest.mark.slow
 def test_the_closed_form_has_the_radius_of_the_exchanges():
     problem = STUDY.problem()
     for step in (0.05, 0.3):
@@ -95,6 +96,7 @@ def test_for_one_parameter_small_steps_contract_faster_than_fedhsa_with_the_oper
         assert abs(np.linalg.eigvals([[F, B], [1.0, 0.0]])).max() < F + B
 
 
+@pytest.mark.slow
 def test_the_late_bias_is_the_plain_one_without_what_the_correction_takes_off():
     problem = fh.problems.td.random(num_agents=3, num_states=4, dim=2, laziness=0.5)
     late = first_order_bias(problem, 0.1, 40, agents=3, late=True)  # forty steps are many mixing times

@@ -63,7 +63,7 @@ def test_what_the_laws_say_passes():
 @pytest.mark.parametrize(
     ("off", "expected"),
     [
-        ("availability", {"availability"}),
+        pytest.param("availability", {"availability"}, marks=pytest.mark.slow),
         ("Local SA/m 2", {"Local SA/m 2"}),
         ("FedHSA/step 0.04", {"FedHSA/step 0.04", "slope, step"}),
         ("Horvitz-Thompson/step 0.005", {"Horvitz-Thompson/step 0.005", "products"}),
