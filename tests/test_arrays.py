@@ -103,7 +103,9 @@ def test_equal_agents_store_their_tables_once(name):
     assert all(map(_arrays.is_shared, large))
 
 
-@pytest.mark.parametrize(("name", "seeds"), [("quadratic", 1), ("td", 9)])  # at once, and in groups of agents
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("quadratic", 1), pytest.param("td", 9, marks=pytest.mark.slow)]
+)  # at once, and in groups of agents
 def test_agents_that_share_tables_are_simulated_from_one_copy_with_the_same_numbers(monkeypatch, name, seeds):
     problem = BUILDERS[name](600, heterogeneity=0.0)
 

@@ -52,6 +52,7 @@ LONG = (
     "fedhsa.problems.actor_critic",
     "fedhsa.problems.base",
     "fedhsa.problems.experience",
+    "fedhsa.problems.off_policy_td",
     "fedhsa.problems.policy_gradient",
     "fedhsa.problems.sarsa",
     "fedhsa.statistics.confidence",

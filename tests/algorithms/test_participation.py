@@ -78,6 +78,7 @@ def test_fed_hsa_among_those_present_keeps_a_floor_of_first_order_in_the_step():
     assert 1.6 < floor(0.02, False) / floor(0.01, False) < 2.5
 
 
+@pytest.mark.slow
 def test_fed_hsa_arrives_if_all_agents_give_their_operators():
     assert floor(0.02, True) < 1e-20
 

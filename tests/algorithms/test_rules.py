@@ -153,6 +153,7 @@ def test_variance_reduced_steps_do_not_feel_additive_noise():
     np.testing.assert_allclose(paths[1], paths[0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_decentralised_scaffnew_with_everyone_for_neighbours_is_scaffnew():
     problem = CASES["quadratic"]().problem
     graph = fh.graphs.Complete(problem.num_agents)

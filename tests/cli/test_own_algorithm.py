@@ -4,6 +4,7 @@ import json
 import pathlib
 
 import numpy as np
+import pytest
 
 import fedhsa as fh
 import pages
@@ -20,6 +21,7 @@ def test_the_page_shows_the_files_that_its_commands_name():
         assert any(text[text.index(first) :].strip() in block for block in shown), file
 
 
+@pytest.mark.slow
 def test_a_method_and_an_environment_from_files_are_judged_by_returns(tmp_path, capsys, unrendered):
     flags = (
         "--option batch=2 evaluation_episodes=1 --num-agents 1 --local-steps 1 --samples 2 --seeds 2 --step-size 0.1"

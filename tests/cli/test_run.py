@@ -240,6 +240,7 @@ def test_a_method_that_a_controlled_chain_rejects_is_told_in_one_sentence(tmp_pa
         assert "must be taken once, under the parameter that it belongs to" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_independent_observations_are_those_of_the_library(tmp_path):
     arguments = ["--problem", "td", "--problem-key", "3", "--key", "4", "--algorithm", "LocalSA", "--iid"]
     options = ["--option", "num_states=4", "laziness=0.9"]

@@ -353,6 +353,7 @@ class Two(fh.AbstractAgent):
         return jax.tree.map(lambda x: -self.rate * x, theta)
 
 
+@pytest.mark.slow
 def test_a_problem_without_a_root_records_the_norm_of_the_operator_and_pytrees_come_out_as_they_went_in(tmp_path):
     agents = [Two(fh.sources.Silent(), np.full((), rate)) for rate in (0.5, 1.5)]
     problem = fh.Problem(agents, like={"a": np.zeros(2), "b": np.zeros(1)}, theta_star=None)

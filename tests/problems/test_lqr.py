@@ -74,6 +74,7 @@ def test_mean_operators_are_gauss_hermite_sums(dim):
         np.testing.assert_allclose(mean, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_mean_operators_are_what_the_source_gives_on_average():
     """100,000 independent pairs from the package's own source, within 4 standard errors in every entry."""
     problem = lqr.random(2, 2)

@@ -174,6 +174,7 @@ def test_episodes_are_played_with_the_chances_that_the_model_and_the_policy_give
     assert statistic < scipy.stats.chi2.isf(1e-4, len(likely))
 
 
+@pytest.mark.slow
 def test_fisher_products_divergences_and_surrogates_are_means_over_the_actions_taken():
     problem = pg.from_model(MODEL, horizon=T, batch=4)
     agent = agent_of(problem)

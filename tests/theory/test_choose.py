@@ -154,6 +154,7 @@ def test_a_problem_known_only_by_samples_is_sampled_once_and_its_choice_reaches_
     assert found.reach.rounds < 1.3 * expected.reach.rounds
 
 
+@pytest.mark.slow
 def test_a_choice_that_misses_its_target_in_simulation_is_told():
     """Planned for an error twice the target: a margin of minus one half, which users cannot ask for."""
     problem = quadratic.random(4, 2, key=1)

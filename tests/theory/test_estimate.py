@@ -167,7 +167,7 @@ def test_estimates_equal_sums_over_the_kernels(name):
         np.testing.assert_allclose(found.mean(0), expected, atol=0.08 * abs(expected).max())
 
 
-@pytest.mark.parametrize("name", ["td", "finite-sum"])
+@pytest.mark.parametrize("name", ["td", pytest.param("finite-sum", marks=pytest.mark.slow)])
 def test_what_enters_floor_and_bias_lies_in_its_interval(name):
     """99.9 % intervals of tr(Abar^-1 mean Gamma), of all later lags together and of the mean residual."""
     truth, found = known(name)[1], estimated(name)
@@ -193,6 +193,7 @@ def test_lags_end_where_the_correlation_has_died():
         assert abs(truth[3][i][min(k, 40)]).max() < 0.01 * abs(truth[3][i][0]).max()
 
 
+@pytest.mark.slow
 def test_a_record_gives_the_plain_sums_over_its_pieces():
     """Against loops over time: 2 pieces of 1100 steps, over two stretches. A record that wraps is no longer."""
     problem, G, record = CASES["finite-sum"]()

@@ -165,7 +165,7 @@ def test_the_mean_square_radius_is_the_rate_of_the_mean_square_error():
 
 
 @pytest.mark.parametrize("gap", [1e-4, 1e-6])
-@pytest.mark.parametrize("d", [2, 7], ids=["from the matrix", "by GMRES"])
+@pytest.mark.parametrize("d", [2, pytest.param(7, marks=pytest.mark.slow)], ids=["from the matrix", "by GMRES"])
 def test_the_stationary_law_is_solved_however_close_to_instability(gap, d):
     """One agent, one step: E = sum_o w (F E F^T + ...) as a Kronecker system, at the step whose radius is 1 - gap.
 

@@ -96,6 +96,7 @@ def enumerated(problem, loop, length, independent=False):
     return expected
 
 
+@pytest.mark.slow
 def test_scafflsa_under_additive_chain_noise_is_the_sum_over_all_trajectories():
     problem, rounds, eta, H = two_chains(), 3, 0.3, 2
     expected = enumerated(problem, lambda seen: scafflsa(problem, seen, rounds, eta, H), rounds * H)

@@ -102,6 +102,7 @@ def test_too_few_rounds_are_called_too_few(noisy):
     assert found["order"] == found["floor of FedHSA"] == found["floor of LocalSA"] == "not decided"
 
 
+@pytest.mark.slow
 def test_an_unstable_instance_is_passed_over_and_a_hopeless_one_refused():
     instance, method = Instance("quadratic", 3, {"dim": 2}), fh.FedHSA(1.0, local_steps=10)
     problem, key = draw_stable(Instance("quadratic", 3, {"dim": 2, "min_eigenvalue": 1.0}), [fh.FedHSA(0.3, 10)])
