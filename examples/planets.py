@@ -26,7 +26,7 @@ def make_problem() -> fh.Problem:
     """One agent on each planet, with 64 copies of its pole; the root is that of least-squares TD."""
     cart_pole, constants = gymnax.make("CartPole-v1")
     planets = [perturbed(constants, gravity=gravity, length=length) for gravity, length in PLANETS]
-    options = {"features": FEATURES, "discount": 0.9, "num_envs": 64, "reference_steps": 200_000}
+    options = {"features": FEATURES, "discount": 0.9, "num_envs": 64, "reference_steps": 400_000}
     return experience.from_environment(cart_pole, planets, **options)
 
 
