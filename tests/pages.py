@@ -210,7 +210,9 @@ def _shortened(shown: str, printed: str) -> list[str]:
     """What was printed, cut as the page had it: each line shown becomes the next printed one that is like it."""
     left, found = printed.splitlines(), []
     for line in shown.splitlines() if "..." in shown else ():
-        near = [] if "..." in line else difflib.get_close_matches(line, left, 1)
+        near = difflib.get_close_matches(line, left, 1)
+        if "..." in line and not (near and "..." in near[0]):  # dots that leave something out
+            near = []
         found += near or [line]
         left = left[left.index(near[0]) + 1 :] if near else left
     return found or left
