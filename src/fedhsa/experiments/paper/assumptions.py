@@ -65,7 +65,7 @@ def check_assumptions(checks: Checks, facts: dict[str, Any]) -> None:
         if facts["seen"][name] is not None:
             checks.at_most(name, statement, facts["seen"][name], 1.0)
     said = "but for growth and finite chains, since the noise is Gaussian" if excused else "all of them"
-    statement = f"Assumptions 1 to 4 hold, {said}: how many of their parts come out otherwise."
+    statement = f"Assumptions 1 to 4 hold, {said}: how many of their parts differ from what is expected."
     checks.near("assumptions", statement, len(others), 0, tolerance=0, relative=False)
 
 

@@ -229,7 +229,7 @@ FINDINGS: dict[int, Finding] = {
     6: Finding("slope in ?", "flat, up to a slope of {}"),
     7: Finding("bound", "a constant of {} suffices"),
     8: Finding("over 1/M", "{} times the floor that one over M would give"),
-    9: Finding(": assumptions", "{} of their parts come out otherwise"),
+    9: Finding(": assumptions", "{} of their parts differ from what is expected"),
     10: Finding("price at *", "at most {} times the bytes, for errors that both reach"),
 }
 """Those of the paper's claims; of another it is the first check."""
