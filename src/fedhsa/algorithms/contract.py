@@ -21,7 +21,7 @@ from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, spl
 def check_contract(
     algorithm: AbstractAlgorithm, problem: Problem, adapted: Callable[[AbstractAlgorithm], AbstractAlgorithm]
 ) -> None:
-    """Raises if a round cannot be played with a method of one's own; `adapted` makes of it what drivers run."""
+    """Raises if a round cannot be played with a method that a user wrote; `adapted` makes of it what drivers run."""
     own = [layer for layer in algorithm.layers if _own.is_own(type(layer))]
     with precision():
         for layer in reversed(own):  # the innermost is to blame

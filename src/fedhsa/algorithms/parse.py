@@ -20,7 +20,7 @@ from .base import AbstractAlgorithm
 def parse(text: str, problem: Problem | None = None, **defaults: Any) -> AbstractAlgorithm:
     """The algorithm that `text` describes, in the words one would use in Python.
 
-    Wherever a name may stand, so may one's own class, or a function that returns an algorithm, by the file or module it
+    Wherever a name may stand, so may your own class, or a function that returns an algorithm, by the file or module it
     is in: `mine.py:HalfHSA(local_steps=5)`, `Averaged(package.module:HalfHSA)`. An installed package can offer names of
     its own as entry points of the group `fedhsa.algorithms`.
 

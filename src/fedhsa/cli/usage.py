@@ -2,7 +2,7 @@
 
 import contextlib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tyro.constructors import PrimitiveConstructorSpec
@@ -58,13 +58,7 @@ def named_values(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, 
                 raise UsageError(f"`{flag}` has two values for {name}. Keep one of them.")
         return dict(pairs)
 
-    return PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="NAME=VALUE ...",
-        instance_from_str=parse,
-        is_instance=lambda value: isinstance(value, dict),
-        str_from_instance=lambda value: [f"{name}={v}" for name, v in value.items()],
-    )
+    return _pairs("NAME=VALUE ...", parse)
 
 
 def named_texts(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, str]]:
@@ -83,9 +77,14 @@ def named_texts(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, s
             found[name] = words
         return found
 
+    return _pairs("NAME=TEXT ...", parse)
+
+
+def _pairs(metavar: str, parse: Callable[[list[str]], dict[str, Any]]) -> PrimitiveConstructorSpec[dict[str, Any]]:
+    """A flag that is followed by any number of pairs, which `parse` makes one dictionary of."""
     return PrimitiveConstructorSpec(
         nargs="*",
-        metavar="NAME=TEXT ...",
+        metavar=metavar,
         instance_from_str=parse,
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [f"{name}={text}" for name, text in value.items()],

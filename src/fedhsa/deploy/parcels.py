@@ -2,7 +2,7 @@
 
 The other side imports the classes and functions that are named and puts the numbers into them; no code travels. That
 takes the same package on both sides, and the same files where a user's classes are in files, and trust: this is for
-one's own cluster, `wire` is for messages of strangers.
+your own cluster, `wire` is for messages of strangers.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 ShowProgress: TypeAlias = bool | Callable[[int], None] | None
-"""A bar or none, a function of one's own, or by default a bar on a terminal."""
+"""A bar or none, a function of yours, or by default a bar on a terminal."""
 
 PATIENCE = 2.0
 """Seconds before the bar appears."""

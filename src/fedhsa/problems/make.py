@@ -55,7 +55,7 @@ COMMON = ("num_agents", "dim", "heterogeneity", "key")
 def make(name: str, arguments: Mapping[str, Any], *, noiseless: bool = False, iid: bool = False) -> Problem:
     """The random problem of a family, with its noise, with independent observations, or without noise.
 
-    Instead of a family it may be a function of one's own that returns a problem, or a problem: `mine.py:build`,
+    Instead of a family it may be a function of yours that returns a problem, or a problem: `mine.py:build`,
     `package.module:build`, or what an installed package offers as an entry point of the group `fedhsa.problems`.
 
     !!! example

@@ -165,7 +165,7 @@ def choose(
     - `target`: the mean-square error to reach.
     - `budget`: how much of the objective may be spent. Without a `target`, the least error it buys.
     - `objective`: what counts, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
-    - `algorithms`, `local_steps`: what to choose from; a method of one's own is named by its file, `mine.py:HalfHSA`.
+    - `algorithms`, `local_steps`: what to choose from; your own method is named by its file, `mine.py:HalfHSA`.
     - `server_steps`: the first is used unless another is better.
     - `schedules`: whether the step of the best candidate may change once, from a larger to a smaller one (`Stages`).
     - `theta`: where the run starts. Default: zeros.

@@ -262,7 +262,7 @@ def test_what_is_read_second_is_folded_unless_it_does_not_pass(text):
 
 
 def test_the_two_run_times_say_what_they_mean(page):
-    assert re.search(r"This command took\s*1 min 40 s, by the clock: what it computed anew", page.text)
+    assert re.search(r"This command took\s*1 min 40 s, by the clock: what it computed, the figures", page.text)
     assert re.search(r"All experiments took\s*1 min 15 s, added up, each when it was computed", page.text)
 
 

@@ -73,7 +73,7 @@ def write_app(
 ) -> pathlib.Path:
     """Writes the app and gives its folder.
 
-    Files with code of one's own (`agent="my_site.py:build"`, `problem="mine.py:build"`, `algorithm="mine.py:HalfHSA"`)
+    Files with your own code (`agent="my_site.py:build"`, `problem="mine.py:build"`, `algorithm="mine.py:HalfHSA"`)
     are copied into the app, so that every node gets them with it; the data they read stay where they are. What such a
     file imports from its own folder does not travel: that is refused.
 

@@ -228,8 +228,8 @@ def _provenance(report: Report) -> str:
         ("Finished", escape(report.finished)),
         (
             "This command took",
-            f"{duration(report.seconds)}, by the clock: what it computed anew, the figures and this page. Results that "
-            "were there already took no time.",
+            f"{duration(report.seconds)}, by the clock: what it computed, the figures and this page. Results that were "
+            "there already took no time.",
         ),
         (
             "All experiments took",
