@@ -11,7 +11,7 @@ import fedhsa as fh
 from cases import CASES
 from fedhsa import tree
 from fedhsa.deploy import Faults, Killed, MemoryTransport, Missing, Server, Site, Store, Task
-from fedhsa.deploy.progress import Progress
+from fedhsa.deploy.outcome import Progress
 from fedhsa.deploy.wire import unpack
 
 PHASES = ("sent", "collected", "aggregated", "checkpointed")

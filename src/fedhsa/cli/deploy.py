@@ -13,8 +13,7 @@ from rich.console import Console
 
 from .. import deploy
 from .._extras import need
-from ..deploy.events import PREFIX
-from ..deploy.journal import read
+from ..deploy.journal import PREFIX, read
 from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
 from ..deploy.site import in_words, log_to

@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from ..deploy import Store
-from ..deploy.events import number
-from ..deploy.journal import FILE, read
+from ..deploy.journal import FILE, number, read
 from .errors import FailedRunError
 from .screen import PlainTable, plain_table
 

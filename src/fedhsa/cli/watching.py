@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from ..deploy import prometheus
-from ..deploy.events import Teller, measured_words, number, sentence
+from ..deploy.journal import Teller, measured_words, number, sentence
 from .screen import plain_table
 
 Watch = Callable[[dict[str, Any]], None]

@@ -1,16 +1,21 @@
-"""The log of a run: events as JSON lines, written as they happen and read afterwards."""
+"""The log of a run: events as JSON lines, written as they happen, read afterwards, and told in words."""
 
 import contextlib
 import datetime
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._json import plain
 
 FILE = "log.jsonl"
+PREFIX = "fedhsa: "
+"""How each line begins that a server on Flower prints for the user; all other lines are Flower's own."""
+SILENCE = 60.0
+"""Seconds after which a round is told of although it is no tenth of the run."""
 
 
 class Journal:
@@ -48,3 +53,128 @@ def read(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
                 event = json.loads(line)
                 if isinstance(event, dict) and isinstance(event.get("event"), str):
                     yield event
+
+
+class Teller:
+    """Tells what happens in lines: progress ten times, or once a minute, and everything out of the ordinary once.
+
+    **Arguments:**
+
+    - `say`: called with each line.
+    """
+
+    def __init__(self, say: Callable[[str], object]):
+        self._say, self._said, self._last = say, set[str](), time.monotonic()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Takes an event of the journal."""
+        kind = event["event"]
+        silent = time.monotonic() - self._last > SILENCE
+        if kind == "round" and not silent and not is_tenth(event["round"], event["rounds"]):
+            return
+        words = sentence(event)
+        if words is None or words in self._said:
+            return
+        if kind in ("rejected", "missing"):
+            self._said.add(words)
+        self._say(words)
+        self._last = time.monotonic()
+
+
+def is_tenth(round: int, rounds: int) -> bool:
+    """Whether a tenth of the run is done with this round."""
+    return 10 * round // rounds > 10 * (round - 1) // rounds
+
+
+def sentence(event: dict[str, Any]) -> str | None:
+    """What happened, in one line; None for events that only the log needs, and for errors, which others report."""
+    match event["event"]:
+        case "started":
+            return _listed(f"Run {event['run']}: {event['agents']} agents, {event['rounds']} rounds", _value(event))
+        case "resumed":
+            return _listed(
+                f"Run {event['run']} continues after round {event['round']} of {event['rounds']}", _value(event)
+            )
+        case "round":
+            return _round(event)
+        case "measured":
+            return f"{_agents_found(event)}."
+        case "withheld":
+            whose, s = _agents(event["agents"]).capitalize(), "s" * (len(event["agents"]) == 1)
+            return (
+                f"{whose} measure{s} what the parameter is worth, and keep{s} it private, since the noise on replies "
+                "would not cover it; `--release-metrics` sends it all the same."
+            )
+        case "rejected":
+            return f"Rejected a message ({event['code']}): {event['why']}"
+        case "missing":
+            why = "; ".join(sorted(set(event["why"].values())))
+            return f"No answer from {_agents(event['agents'])}" + (f": {why}" if why else "")
+        case "diverged":
+            return f"Diverged in round {event['round']}: the step is too large for this problem."
+        case "interrupted":
+            return f"Interrupted after round {event['round']}."
+        case "finished":
+            return f"Finished after {event['round']} rounds."
+    return None
+
+
+def measured_words(measured: dict[str, Any]) -> str:
+    """The average of what is judged by, and its references in brackets: `rmse 1.68 (naive 1.8, alone 1.5)`."""
+    metrics = {name: found["mean"] for name, found in measured["metrics"].items()}
+    first, *others = metrics
+    beside = [f"{name.removeprefix(f'{first}_')} {number(metrics[name])}" for name in others]
+    return f"{first} {number(metrics[first])}" + (f" ({', '.join(beside)})" if beside else "")
+
+
+def number(value: Any) -> str:
+    """A measured number in few digits."""
+    return f"{value:.4g}" if isinstance(value, int | float) else "-" if value is None else str(value)
+
+
+def _round(event: dict[str, Any]) -> str:
+    words = [f"Round {event['round']:>{len(str(event['rounds']))}}/{event['rounds']}"]
+    if value := _value(event):
+        words = [f"{words[0]}: {value}"]
+    words.append(f"{event['agents']} of {event['agents'] + len(event['absent'])} agents")
+    words.append(f"{event['seconds']:.3g} s")
+    words.append(f"{_bytes(event['bytes_down'])} down, {_bytes(event['bytes_up'])} up")
+    if event["attempts"] > 1:
+        words.append(f"{event['attempts']} attempts")
+    return ", ".join(words)
+
+
+def _agents_found(event: dict[str, Any]) -> str:
+    first = next(iter(event["metrics"]))
+    each = event["metrics"][first]["agents"]
+    shown = ", ".join(f"{number(value)} at agent {i}" for i, value in list(enumerate(each))[:10])
+    more = ", ..." if len(each) > 10 else ""
+    return f"Measured after round {event['round']}: {measured_words(event)}; {shown}{more}"
+
+
+def _value(event: dict[str, Any]) -> str:
+    """What the run is judged by: the error where it is known, else what sites measured, else what there is."""
+    if isinstance(event.get("error"), int | float):
+        return f"error {event['error']:.3e}"
+    if measured := event.get("measured"):
+        return f"{measured_words(measured)} after round {measured['round']}"
+    for name, words in (("operator_norm", "operator norm"), ("movement", "the parameter moved by")):
+        if isinstance(event.get(name), int | float):
+            return f"{words} {event[name]:.3e}"
+    return "infinite" if event.get("movement") == "infinity" else ""
+
+
+def _listed(*words: str) -> str:
+    return ", ".join(filter(None, words))
+
+
+def _agents(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+    return f"agent {shown}" if len(numbers) == 1 else f"agents {shown}"
+
+
+def _bytes(count: int) -> str:
+    size, units = float(count), ["B", "kB", "MB", "GB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"

@@ -10,7 +10,7 @@ from .. import _check
 from .._random import host_generator
 from .._types import SeedLike
 from ..sources import AbstractStream
-from .progress import Record
+from .outcome import Record
 from .wire import RejectedError
 
 Measure: TypeAlias = Callable[[np.ndarray], Mapping[str, float]]

@@ -1,4 +1,4 @@
-"""From a run by messages to the result that `simulate` gives."""
+"""How far a run by messages is, what a checkpoint keeps of it, and the result that `simulate` would give."""
 
 import dataclasses
 import datetime
@@ -6,24 +6,80 @@ import pathlib
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import PyTree
 
 from .. import _files, _own, outputs, plots
 from .._version import versions
 from ..algorithms import Cost
 from ..engine import Result
-from .plan import Plan
-from .progress import Record
-from .server import FederationError, Server
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .server import Server
 
 METRICS = "metrics.csv"
 """What sites measured, by round and agent; beside it the figure, metrics.png and metrics.pdf."""
 
 
+class FederationError(RuntimeError):
+    """The run cannot continue; everything up to the last finished round is kept."""
+
+
+class Record(NamedTuple):
+    """The record of one round; entry 0 is before the first."""
+
+    error: float
+    operator_norm: float
+    """The norm of the averaged operators at the parameter with which the round began, one observation of each agent;
+    NaN for methods whose agents do not send them."""
+    agents: int
+    seconds: float
+    bytes_down: int
+    bytes_up: int
+    attempts: int
+    movement: float = float("nan")
+    """How far the parameter moved in the round."""
+
+
+class Progress(NamedTuple):
+    """All that a checkpoint holds, so that a resumed run gives the same numbers."""
+
+    round: int
+    server: PyTree
+    counted: np.ndarray
+    """Per site, the last round that its replies were part of, or -1."""
+    records: list[Record]
+    failed_round: int
+
+
+class RecordTable:
+    """Records as one array, for a checkpoint after every round: only what is new is converted."""
+
+    def __init__(self):
+        self._rows, self._known = np.zeros((0, len(Record._fields))), 0
+
+    def __call__(self, records: list[Record]) -> np.ndarray:
+        """The records of all rounds, which are those of the last call and perhaps more."""
+        if len(records) > len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros((len(records), len(Record._fields)))])
+        for number in range(min(self._known, len(records)), len(records)):
+            self._rows[number] = records[number]
+        self._known = len(records)
+        return self._rows[: len(records)]
+
+    @staticmethod
+    def read(rows: np.ndarray) -> list[Record]:
+        """The records of such an array."""
+        whole = ("agents", "bytes_down", "bytes_up", "attempts")
+        records = [Record(*row) for row in rows.tolist()]  # what an earlier version wrote has no movement
+        return [record._replace(**{name: int(getattr(record, name)) for name in whole}) for record in records]
+
+
 def carry_out(
-    plan: Plan, server: Server, rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
+    plan: "Plan", server: "Server", rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
 ) -> Result:
     """Runs the server, and writes the files of a run to `folder`, also if it stops early."""
     if resume and (server.store is None or server.store.load() is None):
@@ -47,7 +103,7 @@ def carry_out(
 
 
 def _write(
-    plan: Plan, server: Server, folder: pathlib.Path, found: Result, began: datetime.datetime, command: str
+    plan: "Plan", server: "Server", folder: pathlib.Path, found: Result, began: datetime.datetime, command: str
 ) -> None:
     manifest = outputs.manifest_head(command, found.complete, began, plan.key, dataclasses.asdict(plan))
     if names := found.settings["measured"]:
@@ -77,7 +133,7 @@ def _final(found: Result, names: list[str], weights: np.ndarray) -> dict[str, An
     return {"round": int(found.rounds[last]), "metrics": metrics, "weights": weights}
 
 
-def conduct(server: Server, rounds: int, cost: Cost, resume: bool = False) -> Result:
+def conduct(server: "Server", rounds: int, cost: Cost, resume: bool = False) -> Result:
     """Runs the server, from its checkpoint if `resume` says so; Ctrl-C gives the rounds that are done."""
     if resume:
         server.resume()
@@ -90,7 +146,7 @@ def conduct(server: Server, rounds: int, cost: Cost, resume: bool = False) -> Re
     return result(server, cost, time.perf_counter() - began, complete, rounds)
 
 
-def result(server: Server, cost: Cost, seconds: float, complete: bool, rounds: int = 0) -> Result:
+def result(server: "Server", cost: Cost, seconds: float, complete: bool, rounds: int = 0) -> Result:
     """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
     progress, task = server.progress, server.task
     if progress.failed_round >= 0 and progress.round < rounds:

@@ -25,7 +25,8 @@ from .compiled import Compiled
 from .journal import FILE, Journal
 from .measure import MOST, THETA, VALUES, Measurements, SiteReport
 from .missing import Missing
-from .progress import Progress, Record, RecordTable
+from .outcome import FederationError as FederationError
+from .outcome import Progress, Record, RecordTable
 from .schema import Schema, for_agents, is_finite
 from .site import HELLO, MEASURE
 from .store import Store, check_run_name, set_aside
@@ -35,10 +36,6 @@ from .wire import REASON, Packet, RejectedError, pack, unpack
 
 BOOT = 2**36
 """Each start of the server numbers its attempts from the next multiple of this, so that no number occurs twice."""
-
-
-class FederationError(RuntimeError):
-    """The run cannot continue; everything up to the last finished round is kept."""
 
 
 class _AbsentSitesError(Exception):

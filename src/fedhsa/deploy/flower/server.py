@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..events import Teller
+from ..journal import Teller
 from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan

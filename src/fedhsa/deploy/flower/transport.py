@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from ..events import PREFIX
+from ..journal import PREFIX
 from ..transport import AbstractTransport
 from ..wire import RejectedError, unpack
 from .client import unwrap, wrap
