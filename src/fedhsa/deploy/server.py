@@ -105,7 +105,10 @@ class Server:
         fixed, numbers = (task.num_agents, task.settings, self.keys), range(len(self.schemas[0]))
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
-        self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
+        self._exchanges = task.algorithm.exchanges  # made anew each time that they are asked for
+        self._bears_any = [exchange.bears_any_reply for exchange in self._exchanges]
+        # As bytes, since settings may hold long arrays, and headers are short.
+        self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)
         room = 8 * (MOST + 1) * max(map(len, self.sites))  # for what sites measure
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
         self.measurements = Measurements(task.num_agents)
@@ -293,7 +296,7 @@ class Server:
     def _attempt_round(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float]:
         server, norm = self.progress.server, float("nan")
         self._reports = {}
-        for number, exchange in enumerate(self.task.algorithm.exchanges):
+        for number, exchange in enumerate(self._exchanges):
             index = np.asarray(t)
             message = self._sends[number](server, index)
             message = tree.to_host(message)
@@ -514,9 +517,7 @@ class Server:
         }
         arrays = {f"server/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(progress.server))}
         arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
-        # As bytes, since settings may hold long arrays, and headers are short.
-        arrays["settings"] = np.frombuffer(json.dumps(self.task.plain()).encode(), np.uint8)
-        arrays |= self.measurements.arrays()
+        arrays |= {"settings": self._settings, **self.measurements.arrays()}
         self.store.save(header, arrays | {"records": self._table(progress.records)})
 
 

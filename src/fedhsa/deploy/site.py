@@ -97,6 +97,8 @@ class Site:
         self._controlled = any(stream.controlled for stream in streams or [])
         if self._controlled:
             _check_controlled(task)
+        self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
+        self._block_length = task.algorithm.block_length
         self.account = account
         if account is not None:
             for _, _, reply_schema in self.schemas:
@@ -193,7 +195,7 @@ class Site:
             return state._replace(attempt=attempt, memory=state.before, replies=[], request_digests=[])
         memory = state.memory if counted == state.round else state.before  # a round that did not count leaves no trace
         blocks = state.blocks + 1
-        if self._length is not None and blocks * self.task.algorithm.block_length > self._length:
+        if self._length is not None and blocks * self._block_length > self._length:
             raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
         if self.streams:
             # Saved at once: what was observed cannot be observed again.
@@ -213,7 +215,7 @@ class Site:
             self.account.charge()
             arrays = self.account.privacy.apply(arrays)
         try:
-            reply_schema.join(arrays, finite=not self.task.algorithm.exchanges[number].bears_any_reply)
+            reply_schema.join(arrays, finite=not self._bears_any[number])
         except RejectedError as rejected:
             raise RejectedError(
                 "diverged", f"the reply cannot be sent: {rejected.reason}. Is the step too large?"
@@ -256,7 +258,7 @@ class Site:
 
     def _draw_live(self, t: int, message: PyTree) -> PyTree:
         """The streams' block, drawn once per round even if another stream fails or the round cannot be answered."""
-        length = self.task.algorithm.block_length
+        length = self._block_length
         for i, stream in enumerate(self.streams or []):
             if (t, i) not in self._drawn:
                 generator = host_generator(self.task.key, "stream", int(self.numbers[i]), t)
@@ -268,7 +270,7 @@ class Site:
         return tree.to_device(with_seed, self.task.dtype)
 
     def _block_like(self) -> PyTree:
-        shape = (len(self.numbers), self.task.algorithm.block_length, 1)
+        shape = (len(self.numbers), self._block_length, 1)
         likes = [stream.like for stream in self.streams or []]
         return jax.tree.map(lambda x: np.zeros((*shape, *np.shape(x)), np.asarray(x).dtype), likes[0])
 
