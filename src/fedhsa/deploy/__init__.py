@@ -16,6 +16,7 @@ from .memory import Faults as Faults
 from .memory import Killed as Killed
 from .memory import MemoryTransport as MemoryTransport
 from .missing import Missing as Missing
+from .node import Node as Node
 from .plan import AgentContext as AgentContext
 from .plan import Plan as Plan
 from .privacy import Privacy as Privacy

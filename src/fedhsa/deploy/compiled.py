@@ -1,12 +1,36 @@
 """Compiled functions most of whose arguments never change: these are flattened once, not in every call."""
 
 import functools
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
+
+
+def keep(folder: pathlib.Path) -> Callable[[], None]:
+    """Keeps compiled programs on disk for the next process, which would compile the same again.
+
+    Others must not look into the folder: what an agent's code closed over is part of its program, data among it.
+    Gives a function that ends it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    new = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    old = {name: getattr(jax.config, name) for name in new}
+
+    def apply(settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+
+    apply(new)
+    return lambda: apply(old)
 
 
 class Compiled:

@@ -124,6 +124,10 @@ class Plan:
         """The plan for processes of this machine, or of a shared file system, that work in another folder."""
         return self.with_files(lambda found: f"{found.path}:{found.name}")
 
+    def told(self) -> "Plan":
+        """The plan as it is told to nodes: of files the names alone, since paths are nobody else's business."""
+        return self.with_files(lambda found: f"{found.path.name}:{found.name}")
+
     @functools.cached_property
     def built_problem(self) -> Problem:
         """The problem. Of a user's agents, which only their sites know, it has the sizes alone."""

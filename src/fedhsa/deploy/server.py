@@ -27,6 +27,7 @@ from .measure import MOST, THETA, VALUES, Measurements, SiteReport
 from .missing import Missing
 from .outcome import FederationError as FederationError
 from .outcome import Progress, Record, RecordTable
+from .plan import Plan
 from .schema import Schema, for_agents, is_finite
 from .site import HELLO, MEASURE
 from .store import Store, check_run_name, set_aside
@@ -521,9 +522,10 @@ class Server:
         self.store.save(header, arrays | {"records": self._table(progress.records)})
 
 
-def hello(task: Task, run: str) -> bytes:
-    """A message that asks a site who it is."""
-    return pack({"kind": HELLO, "run": run, "task": task.digest}, {})
+def hello(task: Task, run: str, plan: Plan | None = None) -> bytes:
+    """A message that asks a site who it is, and tells a node of which the plan is not known what is run."""
+    told = {} if plan is None else {"plan": plan.told().to_json()}
+    return pack({"kind": HELLO, "run": run, "task": task.digest, **told}, {})
 
 
 def _flat(values: Any) -> np.ndarray:

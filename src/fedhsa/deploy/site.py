@@ -357,6 +357,9 @@ def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
     if isinstance(error, MismatchError):
         log.error("%s", error)
         code, reason = "mismatch", str(error)
+    elif isinstance(error, RejectedError):
+        log.warning("rejected a message (%s): %s", error.code, error.reason)
+        code, reason = error.code, error.reason
     else:
         code, reason = "failed", public_reason(error)
     return pack({"kind": "rejection", **own, **_echo(asked), "code": code, "reason": reason[:REASON]}, {})

@@ -83,6 +83,16 @@ def unpack(data: bytes, limit: int | None = None) -> Packet:
     return Packet(header, _read_arrays(header.pop("arrays"), memoryview(data)[_START + length :], limit))
 
 
+def peek(data: bytes) -> dict[str, Any]:
+    """The header alone, which says whom a message is for; neither its checksum nor its arrays are looked at."""
+    if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
+        raise RejectedError("foreign", f"not a message of this version: it does not begin with {MAGIC.decode()!r}")
+    _, length = _LENGTHS.unpack_from(data, len(MAGIC))
+    if length > HEADER_BYTES:
+        raise RejectedError("malformed", f"a header of {length:,} bytes")
+    return _read_header(data[_START : _START + length])
+
+
 def _read_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text, parse_constant=_no_constant)

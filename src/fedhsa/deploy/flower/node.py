@@ -12,8 +12,7 @@ import threading
 import time
 from typing import Any
 
-import jax
-
+from .. import compiled
 from ..plan import Plan
 from ..site import Site, failure_reply, log_to
 from ..store import BusyError, Store, check_run_name
@@ -41,15 +40,8 @@ def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
     number, nodes = int(config["partition-id"]), int(config["num-partitions"])
     if nodes != plan.num_agents:
         raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {plan.num_agents} agents.")
-    keep_compiled(folder / "compiled")
+    compiled.keep(folder / "compiled")
     return plan.site([number], Store(folder / run / f"{number}.state"), run, config)
-
-
-def keep_compiled(folder: pathlib.Path) -> None:
-    """Keeps compiled programs on disk for the next process, which would compile the same again."""
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def stay(instructions: dict[str, Any]) -> None:

@@ -1,0 +1,207 @@
+"""What a node of ours runs, whatever carries its messages: one agent, of which code and data are this machine's own."""
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from .. import _check, _files, _own
+from . import compiled
+from .fit import MismatchError
+from .plan import Plan, load_agent
+from .site import HELLO, Site, failure_reply, in_words, log_to
+from .store import BusyError, Store, check_run_name
+from .wire import RejectedError, peek, unpack
+
+IN_MEMORY, ON_DISK = 4, 1000
+"""How many runs a node has at hand at a time, and of how many it keeps the state."""
+MOST_AGENTS, MOST_PARAMETERS = 2**20, 2**23
+"""The largest federation, and the longest parameter, that a plan may ask for: more does not fit into a message."""
+
+
+class Node:
+    """One agent of whatever runs the server starts, built here: `answer` takes a message and returns one.
+
+    The server's greeting brings the plan of a run: which algorithm, with which settings, for how many agents. It brings
+    no code. A plan that needs code of the user's is taken part in only if this node was given that code by its own
+    owner, with `agent` or `allow`; files and functions are matched by their names, and those of this machine are used.
+
+    **Arguments:**
+
+    - `folder`: where the node keeps its runs, its log and what it compiled; one process at a time may use it, inside
+      of `with node:`.
+    - `number`: which agent it is, from 0.
+    - `agent`: the function that builds it, `"file.py:function"` or `"module:function"`. Default: agents of the
+      problems that the library has.
+    - `config`: what this function gets, such as `data`, and the settings of `Privacy`; nothing of it leaves the node.
+    - `allow`: further code that a plan may name, such as `"mine.py:HalfHSA"` in its algorithm.
+    - `plan`: the only plan to take part in. Default: any that needs no more than the above.
+    - `say`: called with a sentence for whoever watches the node.
+
+    !!! example
+        >>> import tempfile
+        >>> from fedhsa.deploy.server import hello
+        >>> from fedhsa.deploy.wire import unpack
+        >>> plan = fedhsa.deploy.Plan(num_agents=3, dim=2)
+        >>> with Node(tempfile.mkdtemp(), number=1) as node:
+        ...     said = unpack(node.answer(hello(plan.task, "run1", plan))).header
+        >>> said["kind"], said["first"]
+        ('present', 1)
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        number: int,
+        *,
+        agent: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        allow: Sequence[str] = (),
+        plan: Plan | None = None,
+        say: Callable[[str], None] = lambda sentence: None,
+    ):
+        self.folder, self.number = pathlib.Path(folder).expanduser().absolute(), number
+        self.agent, self.config, self.plan, self.say = agent, dict(config or {}), plan, say
+        _check.number("number", number, least=0)
+        if agent is not None:
+            load_agent(agent)  # raises if it is not there
+        self._own = [_reference(text) for text in allow]
+        self._sites: dict[str, Site] = {}  # by run; the one asked last is the last
+        self._said = ""
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "Node":
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(Store(self.folder / "node").alone(wait=False))
+            except BusyError:
+                raise BusyError(
+                    f"A node is already running in {str(self.folder)!r}. Stop that one first, or give this one a "
+                    "folder of its own."
+                ) from None
+            stack.callback(log_to(self.folder / "site.log"))
+            stack.callback(compiled.keep(self.folder / "compiled"))
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def answer(self, data: bytes) -> bytes:
+        """The reply to a message, or a rejection that says why; never an error. One message at a time."""
+        try:
+            header = peek(data)
+            run = check_run_name(str(header.get("run")))  # it becomes the name of a folder
+            return self._site(run, header, data).answer(data)
+        except Exception as error:
+            self._tell(f"Could not answer: {in_words(error)}")
+            return failure_reply(data, self.number, error)
+
+    def _site(self, run: str, header: dict[str, Any], data: bytes) -> Site:
+        greeted = header.get("kind") == HELLO
+        if greeted:
+            header = unpack(data, 0).header  # now with its checksum
+        site = self._sites.pop(run, None)
+        if site is None:
+            site = self._join(run, header)
+        elif greeted and header.get("task") != site.task.digest:
+            self._sites[run] = site
+            raise RejectedError("foreign", "this run has another plan here: start a new run")
+        while len(self._sites) >= IN_MEMORY:
+            del self._sites[next(iter(self._sites))]
+            jax.clear_caches()  # or the programs of all runs would stay in memory
+        self._sites[run] = site
+        return site
+
+    def _join(self, run: str, header: dict[str, Any]) -> Site:
+        """The site of a run, from the server's plan or, after a restart of this process, from what was kept of it."""
+        home = self.folder / "runs" / run
+        kept = home / "plan.json"
+        if isinstance(header.get("plan"), str):
+            text = header["plan"]
+        elif kept.is_file():
+            text = kept.read_text()
+        else:
+            raise RejectedError("unknown", "this node has not been greeted with the plan of this run")
+        plan = self._accept(_read(text))
+        if plan.task.digest != header.get("task"):
+            raise MismatchError(
+                "what this node makes of the plan differs from the server's: are the versions of fedhsa the same?"
+            )
+        if not kept.is_file() and sum(1 for _ in home.parent.glob("*/plan.json")) >= ON_DISK:
+            raise MismatchError(f"this node keeps {ON_DISK} runs and takes part in no more until old ones are removed")
+        site = plan.site([self.number], Store(home / f"{self.number}.state"), run, self.config)
+        if not kept.is_file():
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _files.atomic(kept, private=True) as file:
+                file.write(text.encode())
+        self._tell(f"Taking part in run {run} as agent {self.number} of {plan.num_agents}: {plan.algorithm}.")
+        return site
+
+    def _accept(self, plan: Plan) -> Plan:
+        """The plan with this machine's code in the place of what it names; raises if the node was not given that."""
+        if self.plan is not None:
+            asked, pinned = json.loads(plan.told().to_json()), json.loads(self.plan.told().to_json())
+            if differ := [name for name in pinned if asked[name] != pinned[name]]:
+                raise MismatchError(f"this node takes part in one plan alone, from which {', '.join(differ)} differ")
+        if not self.number < plan.num_agents <= MOST_AGENTS:
+            raise MismatchError(f"this node is agent {self.number}, the plan is for {plan.num_agents} agents")
+        if (plan.dim or 0) > MOST_PARAMETERS:
+            raise MismatchError(f"{plan.dim} parameters do not fit into a message: at most {MOST_PARAMETERS} do")
+        if plan.agent is not None:
+            plan = plan.replace(agent=self._own_agent(_reference(plan.agent).name))
+        elif self.agent is not None:
+            raise MismatchError(
+                "this node builds an agent of its own, but the run is on a problem of the library: start the server "
+                "with `--agent`, or this node without"
+            )
+        changed = {name: _own.replace(getattr(plan, name), self._own_code) for name in ("problem", "algorithm")}
+        return plan.replace(**changed)
+
+    def _own_agent(self, name: str) -> str:
+        if self.agent is None:
+            raise MismatchError(
+                f"the run's agents are built by `{name}`: start this node with `--agent FILE.py:{name}`"
+            )
+        if (own := _reference(self.agent).name) != name:
+            raise MismatchError(f"the run's agents are built by `{name}`, this node's by `{own}`: use the same name")
+        return self.agent
+
+    def _own_code(self, found: _own.Reference) -> str:
+        """This machine's code of the same name: of a file the path to it is not compared, of a module it is."""
+        for own in self._own:
+            same = own.path.name == found.path.name if own.is_file and found.is_file else own.place == found.place
+            if same and own.name == found.name:
+                return f"{own.path}:{own.name}" if own.is_file else str(own)
+        raise MismatchError(f"the plan names code, {found.title}, that this node was not given with `--allow`")
+
+    def _tell(self, sentence: str) -> None:
+        """Says a sentence once, however often a server asks the same."""
+        if sentence != self._said:
+            self._said = sentence
+            self.say(sentence)
+
+
+def _reference(text: str) -> _own.Reference:
+    found = _own.reference(text)
+    if found is None:
+        raise ValueError(f"`allow` must be FILE.py:NAME or MODULE:NAME, like `mine.py:HalfHSA`, got {text!r}.")
+    return found
+
+
+def _read(text: str) -> Plan:
+    """The plan in a text that anybody may have sent."""
+    try:
+        plan = Plan.from_json(text)
+        plain = json.loads(plan.to_json()) == json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MismatchError(f"the plan cannot be read ({type(error).__name__})") from None
+    kinds: dict[str, Any] = {"problem": str, "algorithm": str, "num_agents": int, "dim": int | None, "option": dict}
+    if not plain or not all(isinstance(getattr(plan, name), kind) for name, kind in kinds.items()):
+        raise MismatchError("the plan cannot be read: its values are not of the types that a plan has")
+    return plan
