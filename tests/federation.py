@@ -155,3 +155,23 @@ def survive(federation: Federation, rounds: int, faults: Faults, kills: Sequence
 
 def theta(progress: Progress) -> np.ndarray:
     return np.asarray(progress.server.theta)[0]
+
+
+def requests(federation: Federation, rounds: int = 1) -> list[bytes]:
+    """All messages to site 0 in so many rounds."""
+    server, sent = federation.server(folder=None), []
+    exchange = server.transport.exchange
+
+    def listen(messages, seconds):
+        sent.append(messages[0])
+        yield from exchange(messages, seconds)
+
+    server.transport.exchange = listen
+    server.run(rounds)
+    return sent
+
+
+def word(reply: bytes) -> str:
+    """What a site says: the kind of its reply, or why it refuses."""
+    header = unpack(reply).header
+    return header["kind"] if header["kind"] != "rejection" else header["code"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedhsa as fh
-from federation import Federation, kill_at, theta
+from federation import Federation, kill_at, requests, theta, word
 from fedhsa.deploy import (
     AbstractStream,
     Faults,
@@ -32,30 +32,11 @@ def _no_log(caplog):
     caplog.set_level("CRITICAL", "fedhsa.site")
 
 
-def requests(federation, rounds=1):
-    """All messages to site 0 in so many rounds."""
-    server, sent = federation.server(folder=None), []
-    exchange = server.transport.exchange
-
-    def listen(messages, seconds):
-        sent.append(messages[0])
-        yield from exchange(messages, seconds)
-
-    server.transport.exchange = listen
-    server.run(rounds)
-    return sent
-
-
 @pytest.fixture
 def asked(tmp_path):
     """A site that has not been asked anything yet, and what it will be asked in two rounds of FedHSA."""
     messages = requests(Federation(tmp_path / "elsewhere"), 2)
     return Federation(tmp_path).site(0, "test"), messages
-
-
-def word(reply):
-    header = unpack(reply).header
-    return header["kind"] if header["kind"] != "rejection" else header["code"]
 
 
 WRONG = {

@@ -10,6 +10,8 @@ from ..problems import Live as Live
 from ..sources import AbstractStream as AbstractStream
 from .federate import federate as federate
 from .federate import in_memory as in_memory
+from .limits import Audit as Audit
+from .limits import Limits as Limits
 from .measure import MeasuredAgent as MeasuredAgent
 from .memory import FAULTS as FAULTS
 from .memory import Faults as Faults

@@ -25,11 +25,19 @@ class Journal:
 
     - `folder`: where `log.jsonl` is, or None to write no log.
     - `watch`: called with every event, a dictionary with `event` and `time`.
+    - `name`: another name for the file.
+    - `private`: whether only its owner may read it.
     """
 
-    def __init__(self, folder: pathlib.Path | None = None, watch: Callable[[dict[str, Any]], None] | None = None):
-        self.path = None if folder is None else folder / FILE
-        self.watch = watch
+    def __init__(
+        self,
+        folder: pathlib.Path | None = None,
+        watch: Callable[[dict[str, Any]], None] | None = None,
+        name: str = FILE,
+        private: bool = False,
+    ):
+        self.path = None if folder is None else folder / name
+        self.watch, self._mode = watch, 0o600 if private else 0o666
 
     def __call__(self, event: str, **facts: Any) -> None:
         """Logs an event."""
@@ -37,7 +45,7 @@ class Journal:
         entry = {"time": now, "event": event, **plain(facts)}
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab+") as file:
+            with open(self.path, "ab+", opener=lambda name, flags: os.open(name, flags, self._mode)) as file:
                 # A process that was killed may have left half a line, which must not swallow this one.
                 start = b"\n" if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n" else b""
                 file.write(start + json.dumps(entry, allow_nan=False).encode() + b"\n")
@@ -45,9 +53,9 @@ class Journal:
             self.watch(entry)
 
 
-def read(folder: pathlib.Path) -> Iterator[dict[str, Any]]:
+def read(folder: pathlib.Path, name: str = FILE) -> Iterator[dict[str, Any]]:
     """The events of a run; lines that are no events, as a killed process leaves them unfinished, are left out."""
-    with open(folder / FILE, "rb") as file:
+    with open(folder / name, "rb") as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)

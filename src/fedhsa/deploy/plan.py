@@ -17,6 +17,7 @@ from ..problems._live import split_live
 from ..problems.make import makers
 from ..sources import AbstractControlled, AbstractStream, Silent
 from .fit import check_fits
+from .limits import Audit, Limits
 from .measure import MeasuredAgent, split_measured
 from .privacy import Account, Privacy, released
 from .site import Site, agents_of
@@ -194,15 +195,23 @@ class Plan:
         family = _own.replace(self.problem, lambda found: found.name)
         return json.dumps({"problem": family} | {name: getattr(self, name) for name in names}, sort_keys=True)
 
-    def site(self, numbers: Sequence[int], store: Store, run: str, config: Mapping[str, Any] | None = None) -> Site:
-        """The site of these agents."""
+    def site(
+        self,
+        numbers: Sequence[int],
+        store: Store,
+        run: str,
+        config: Mapping[str, Any] | None = None,
+        audit: Audit | None = None,
+    ) -> Site:
+        """The site of these agents, with its own settings, among them its limits, and its log of what leaves it."""
         agents, streams, measured = self._agents(numbers, config or {})
         privacy = Privacy.from_config(config or {})
         # Next to the folders of the runs: one account for all of them.
         path = store.path.parent.parent / "privacy.account"
         account = None if privacy is None else Account(Store(path), privacy, numbers)
         withhold = privacy is not None and not released(config or {})
-        return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold)
+        limits = Limits.from_config(config or {})
+        return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold, limits, audit)
 
     def rehearse(self, config: Mapping[str, Any]) -> None:
         """Builds the first agent, where its data are on this machine, so that what is wrong shows before the start."""

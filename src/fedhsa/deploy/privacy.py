@@ -163,6 +163,12 @@ class Account:
         found = {} if packet is None else packet.header["sent"]
         return {agent: {float(noise): count for noise, count in counts.items()} for agent, counts in found.items()}
 
+    @property
+    def spent(self) -> float:
+        """The most that one of the agents has spent."""
+        sent = self.sent
+        return max(epsilon(sent.get(number, {}), self.privacy.delta) for number in self.numbers)
+
     def charge(self) -> None:
         """Counts one more reply of each agent; raises if one of them would cost more than is left."""
         privacy = self.privacy

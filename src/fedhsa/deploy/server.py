@@ -55,7 +55,7 @@ class _DivergedError(Exception):
     """What a site or the server would send is not finite, and asking again would not change that."""
 
 
-_PERMANENT = ("exhausted", "lost", "mismatch")
+_PERMANENT = ("exhausted", "limit", "lost", "mismatch")
 """Codes of rejections that waiting does not change."""
 _LAST = 60.0
 """Seconds that sites have to measure the last parameter."""

@@ -29,6 +29,7 @@ from ..sources import Silent
 from ..sources.stream import AbstractStream, check_block
 from .compiled import Compiled
 from .fit import MismatchError
+from .limits import MEASURING, Audit, Limits
 from .measure import THETA, VALUES, MeasuredAgent, Meter, with_returns
 from .privacy import Account
 from .schema import Schema
@@ -59,6 +60,8 @@ class State(NamedTuple):
     """The digests of the requests they answer."""
     blocks: int = 0
     """How many blocks of observations were drawn so far."""
+    restarts: int = 0
+    """How often the round was begun again after it was answered."""
 
 
 class Site:
@@ -75,6 +78,8 @@ class Site:
     - `account`: adds noise to replies, and counts them. Default: none.
     - `measured`: what each agent measures on data of its own, None for those that do not. Default: nothing.
     - `withhold`: whether to keep that here.
+    - `limits`: the most that the server may ask for.
+    - `audit`: where to write down what leaves. Default: nowhere.
     """
 
     def __init__(
@@ -88,7 +93,10 @@ class Site:
         account: Account | None = None,
         measured: Sequence[MeasuredAgent | None] | None = None,
         withhold: bool = False,
+        limits: Limits | None = None,
+        audit: Audit | None = None,
     ):
+        self.limits, self.audit = limits or Limits(), audit
         self.task, self.store, self.run, self.streams = task, store, check_run_name(run), streams
         self.numbers = np.asarray(numbers, dtype=np.int64)
         _check_numbers(self.numbers, task.num_agents, tree.leading_axis(agents), streams)
@@ -105,6 +113,7 @@ class Site:
                 account.privacy.check(task.algorithm, reply_schema)
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)  # and one to measure
         measured = with_returns(measured, streams, task.key, [int(number) for number in self.numbers])
+        withhold = withhold or not self.limits.measures
         self.withhold = withhold and any(measured)
         self._meter = None if withhold or not any(measured) else Meter(measured, task.theta)
         self.phase: Callable[[str], None] = lambda name: None
@@ -133,14 +142,34 @@ class Site:
         try:
             packet = unpack(data, self.limit)
             with self.store.alone(), precision(self.task.dtype):
-                return self._answer(packet, hashlib.sha256(data).hexdigest())
+                answer = self._answer(packet, hashlib.sha256(data).hexdigest())
+                self._write_down(packet.header, len(answer))
+                return answer
         except RejectedError as rejected:
             code, reason = rejected.code, rejected.reason
             log.warning("rejected a message (%s): %s", code, reason)
         except Exception as error:
             # A sensor or a disk may be back in a minute; the same code fails again with the same data.
             code, reason = "unavailable" if isinstance(error, OSError) else "failed", public_reason(error)
-        return pack(self._header("rejection", packet.header, code=code, reason=reason), {})
+        answer = pack(self._header("rejection", packet.header, code=code, reason=reason), {})
+        if self.audit is not None:
+            self.audit.refused(**self._facts(packet.header, len(answer)), code=code, why=reason)
+        return answer
+
+    def _write_down(self, asked: dict[str, Any], size: int) -> None:
+        """Notes in the audit log what is about to leave; raises if that cannot be written."""
+        if self.audit is not None:
+            kind = {HELLO: "present", MEASURE: "measured"}.get(asked["kind"], "reply")
+            spent = None if self.account is None else self.account.spent
+            facts = self._facts(asked, size)
+            self.audit.sent(kind=kind, **facts, epsilon=spent, block=self._state.blocks)
+
+    def _facts(self, asked: dict[str, Any], size: int) -> dict[str, Any]:
+        """What the audit log says of every answer."""
+        known = _echo(asked)
+        t = known.get("round")
+        about = {"round": None if t is None else t + 1, "exchange": known.get("name")}
+        return {"run": self.run, "agent": int(self.numbers[0]), **about, "bytes": size}
 
     def _answer(self, packet: Packet, digest: str) -> bytes:
         header = packet.header
@@ -154,6 +183,7 @@ class Site:
             return pack(self._header("present", header, round=self._restore().round), {})
         at = self._read_theta(packet)
         if header.get("kind") == MEASURE:
+            self.limits.check_exchange(MEASURING)
             (t,) = _whole_numbers(header, "round")
             extra, arrays = self._measure(at, t)
             return pack(self._header("measured", header, **extra), arrays)
@@ -167,6 +197,7 @@ class Site:
         name, sent, _ = self.schemas[number]
         if header.get("name") != name:
             raise RejectedError("foreign", f"exchange {number} is {name!r} here, the message names another")
+        self.limits.check_exchange(name)
         message = sent.join(packet.arrays)
         self.phase("received")
         state = self._restore()
@@ -192,8 +223,13 @@ class Site:
                 "lost", f"the server counted round {counted}, but what is saved here ends at {state.round}"
             )
         if t == state.round:
-            return state._replace(attempt=attempt, memory=state.before, replies=[], request_digests=[])
+            restarts = state.restarts + bool(state.replies)
+            self.limits.check_restarts(restarts, t)
+            begun = {"attempt": attempt, "memory": state.before, "replies": [], "request_digests": []}
+            return state._replace(**begun, restarts=restarts)
         memory = state.memory if counted == state.round else state.before  # a round that did not count leaves no trace
+        elsewhere = 0 if self.audit is None else self.audit.rounds(int(self.numbers[0]), other_than=self.run)
+        self.limits.check_rounds(elsewhere + state.blocks)
         blocks = state.blocks + 1
         if self._length is not None and blocks * self._block_length > self._length:
             raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
@@ -287,6 +323,7 @@ class Site:
             "attempt": state.attempt,
             "request_digests": state.request_digests,
             "blocks": state.blocks,
+            "restarts": state.restarts,
         }
         arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
         arrays |= {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
@@ -335,6 +372,7 @@ class Site:
             [arrays[f"reply/{i}"].tobytes() for i in range(len(header["request_digests"]))],
             header["request_digests"],
             header["blocks"],
+            header.get("restarts", 0),
         )
 
 

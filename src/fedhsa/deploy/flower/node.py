@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from .. import compiled
+from ..limits import Audit
 from ..plan import Plan
 from ..site import Site, failure_reply, log_to
 from ..store import BusyError, Store, check_run_name
@@ -41,7 +42,7 @@ def _site(run: str, settings: tuple[tuple[str, Any], ...]) -> Site:
     if nodes != plan.num_agents:
         raise ValueError(f"`num-partitions` is {nodes} on this node, but the plan has {plan.num_agents} agents.")
     compiled.keep(folder / "compiled")
-    return plan.site([number], Store(folder / run / f"{number}.state"), run, config)
+    return plan.site([number], Store(folder / run / f"{number}.state"), run, config, Audit(folder))
 
 
 def stay(instructions: dict[str, Any]) -> None:

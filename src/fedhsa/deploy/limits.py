@@ -1,0 +1,146 @@
+"""What a node agrees to, whatever a server asks for; and its own log of what has left it."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import _check
+from .journal import Journal
+from .wire import RejectedError
+
+AUDIT = "audit.jsonl"
+SETTINGS = ("max_rounds", "max_restarts", "exchanges")
+MEASURING = "measure"
+"""Stands among `exchanges` for what a site measures."""
+REFUSALS = 10_000
+"""How many refusals a process writes down: strangers must not fill the disk."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The most that a node gives, by its own settings: a server that asks for more is refused, in one sentence.
+
+    How much privacy may be spent is a limit too; it belongs to the noise, `Privacy`.
+
+    **Arguments:**
+
+    - `rounds`: how many rounds the node takes part in, in all runs together. Default: any number.
+    - `restarts`: how often a round may be begun again, each time with the same observations. A server restarts a round
+      after a crash; a dishonest one could ask for the same observations at ever new parameters.
+    - `exchanges`: the names of the exchanges that are answered, like `operator` and `delta`, and `measure` for what the
+      site measures on its own data. Default: all that the algorithm has.
+
+    !!! example
+        >>> Limits.from_config({"max_rounds": "50", "exchanges": "delta"})
+        Limits(rounds=50, restarts=100, exchanges=('delta',))
+    """
+
+    rounds: int | None = None
+    restarts: int = 100
+    exchanges: tuple[str, ...] | None = None
+
+    def __post_init__(self):
+        if self.rounds is not None:
+            _check.count("max_rounds", self.rounds)
+        _check.count("max_restarts", self.restarts, least=0)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Limits":
+        """What a node's settings `max_rounds`, `max_restarts` and `exchanges` (names, with commas) ask for."""
+        given = {name: config[name] for name in SETTINGS if config.get(name) not in (None, "", ())}
+        limits: dict[str, Any] = {}
+        for name in ("max_rounds", "max_restarts"):
+            if name in given:
+                limits[name.removeprefix("max_")] = _whole(name, given[name])
+        if "exchanges" in given:
+            names = given["exchanges"]
+            names = names.split(",") if isinstance(names, str) else names
+            limits["exchanges"] = tuple(name.strip() for name in names)
+        return cls(**limits)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the site may send what it measures."""
+        return self.exchanges is None or MEASURING in self.exchanges
+
+    def check_exchange(self, name: str) -> None:
+        """Raises if the node does not answer this exchange."""
+        if self.exchanges is not None and name not in self.exchanges:
+            raise RejectedError(
+                "limit", f"this site answers {', '.join(self.exchanges)} (`exchanges`), and was asked for {name}"
+            )
+
+    def check_restarts(self, restarts: int, t: int) -> None:
+        """Raises if round `t` would be begun again too often."""
+        if restarts > self.restarts:
+            raise RejectedError(
+                "limit",
+                f"round {t + 1} was asked for again and again: this site repeats a round at most {self.restarts} times "
+                "(`max_restarts`)",
+            )
+
+    def check_rounds(self, before: int) -> None:
+        """Raises if one more round would be too many."""
+        if self.rounds is not None and before >= self.rounds:
+            raise RejectedError(
+                "limit", f"this site takes part in {self.rounds} rounds in all (`max_rounds`), and has done so"
+            )
+
+
+class Audit:
+    """A node's own log, `audit.jsonl`: a line for everything that left it, and for everything it refused.
+
+    A line is written before the answer leaves; if it cannot be written, nothing leaves. It has the time, the run, the
+    round, the exchange, the kind of the answer, its bytes, and the privacy spent so far where replies have noise.
+
+    **Arguments:**
+
+    - `folder`: the node's folder.
+    - `watch`: called with every entry.
+    """
+
+    def __init__(self, folder: str | os.PathLike, watch: Callable[[dict[str, Any]], None] | None = None):
+        self.path = pathlib.Path(folder) / AUDIT
+        self._journal = Journal(self.path.parent, watch, AUDIT, private=True)
+        self._read, self._blocks, self._refusals = 0, dict[tuple[str, int], int](), 0
+
+    def sent(self, **facts: Any) -> None:
+        """Writes down what leaves now."""
+        self._journal("sent", **facts)
+
+    def refused(self, **facts: Any) -> None:
+        """Writes down what was refused; a refusal leaves also where it cannot be written down."""
+        self._refusals += 1
+        if self._refusals <= REFUSALS:
+            last = {"more": "further refusals are not written down"} if self._refusals == REFUSALS else {}
+            with contextlib.suppress(OSError):
+                self._journal("refused", **facts, **last)
+
+    def rounds(self, agent: int, other_than: str | None = None) -> int:
+        """How many rounds this agent has taken part in, in all runs; without those of one run, if it is named."""
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                self._note(line)
+        return sum(count for (run, one), count in self._blocks.items() if one == agent and run != other_than)
+
+    def _note(self, line: bytes) -> None:
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
+            entry = json.loads(line)
+            if entry["event"] == "sent" and entry["kind"] == "reply":
+                whose = str(entry["run"]), int(entry["agent"])
+                self._blocks[whose] = max(self._blocks.get(whose, 0), int(entry["block"]))
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"`{name}` must be a whole number, got {value!r}.") from None
