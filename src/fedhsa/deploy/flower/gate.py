@@ -1,0 +1,336 @@
+"""The gate before a SuperLink: it lets registered nodes reach what nodes need, and refuses everything else.
+
+A SuperLink answers three interfaces on one port, and protects one of them: whoever reaches the port can start apps, on
+every node. So the SuperLink listens on loopback alone, and the gate is what others reach. It passes a request on only
+if
+
+- its path is one of those that nodes use (`PATHS`), written exactly so;
+- it bears the key of a registered node and a fresh signature by it, which is checked before the body is read;
+- the node keeps to its limits: the size of a body, requests per second, connections.
+
+What is passed on is written anew, from what was understood: a request that means one thing here and another to the
+SuperLink does not exist.
+"""
+
+import asyncio
+import base64
+import binascii
+import collections
+import contextlib
+import dataclasses
+import datetime
+import email.utils
+import logging
+import os
+import pathlib
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import h11
+import httpx
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from .fleet import (
+    AHEAD,
+    BEHIND,
+    KEY_HEADER,
+    PATHS,
+    SIGNATURE_HEADER,
+    TIME_HEADER,
+    public_bytes,
+)
+
+log = logging.getLogger("fedhsa.gate")
+
+_PASSED_ON = {KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER, "content-type", "accept"}
+"""Headers of a request that the SuperLink gets, besides Flower's own that say which version a node has."""
+_GRANULE = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class GateLimits:
+    """What one node, and those who are not known, may ask of the gate."""
+
+    body: int = 64 * 2**20
+    """Bytes of a request."""
+    rate: float = 200.0
+    """Requests of a node per second, on average; twice as many at once."""
+    connections: int = 16
+    """Open connections of a node."""
+    strangers: int = 16
+    """Open connections from one address that have not shown a node's key."""
+    all_strangers: int = 256
+    """The same from all addresses."""
+    introduction: float = 10.0
+    """Seconds to show a node's key after connecting."""
+    patience: float = 60.0
+    """Seconds that a body may take to arrive, the SuperLink to answer, and a node to send its next request."""
+
+
+class _RefusedError(Exception):
+    """The request is not passed on."""
+
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Register:
+    """The public keys of the nodes that may pass, by their names; read again when the folder has changed.
+
+    **Arguments:**
+
+    - `folder`: the server's, with a certificate `nodes/node-0.crt` (or a public key `node-0.pub`) for each node.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = pathlib.Path(folder)
+        self._seen: tuple[Any, ...] | None = None
+        self._looked = float("-inf")
+        self._keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
+
+    def keys(self) -> Mapping[bytes, tuple[str, ec.EllipticCurvePublicKey]]:
+        """The name and key of each node, by the form in which Flower sends it."""
+        if time.monotonic() < self._looked + 1:
+            return self._keys
+        self._looked = time.monotonic()
+        files = self.files()
+        seen = tuple((path, (found := path.stat()).st_mtime_ns, found.st_ino) for path in files)
+        if seen != self._seen:
+            self._keys, self._seen = dict(_entries(files)), seen
+        return self._keys
+
+    def files(self) -> list[pathlib.Path]:
+        """The file of each node."""
+        if (self.folder / "nodes").is_dir():
+            return sorted((self.folder / "nodes").glob("node-*.crt"))
+        return sorted(self.folder.glob("node-*.pub"))
+
+
+def _entries(files: list[pathlib.Path]) -> Iterator[tuple[bytes, tuple[str, ec.EllipticCurvePublicKey]]]:
+    for path in files:
+        try:
+            content = path.read_bytes()
+            if path.suffix == ".crt":
+                key: Any = x509.load_pem_x509_certificate(content).public_key()
+            else:
+                key = serialization.load_ssh_public_key(content)
+            yield public_bytes(key), (path.stem, key)
+        except (OSError, ValueError) as error:
+            log.warning("%s is not a node's certificate or key, and is left out: %s", path, error)
+
+
+class Gate:
+    """Passes on what registered nodes may ask the SuperLink, and refuses the rest.
+
+    **Arguments:**
+
+    - `folder`: the server's, with `server.pem`, `server.key`, `ca.crt` and the register of the nodes.
+    - `superlink`: the port of the SuperLink on loopback.
+    - `limits`: what a node may ask.
+    """
+
+    def __init__(self, folder: str | os.PathLike, superlink: int, limits: GateLimits | None = None):
+        folder = pathlib.Path(folder)
+        self.register, self.limits = Register(folder), limits or GateLimits()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        self._trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        self._superlink = f"https://127.0.0.1:{superlink}"
+        self._strangers: collections.Counter[str] = collections.Counter()
+        self._nodes: collections.Counter[str] = collections.Counter()
+        self._spent: dict[str, tuple[float, float]] = {}  # by node: requests that it has run up, and when
+        self._quiet_until, self._untold = 0.0, 0
+        self.refused = 0
+        """How many requests and connections were refused."""
+
+    async def serve(self, host: str, port: int, ready: Callable[[int], object] = lambda port: None) -> None:
+        """Serves until it is cancelled; calls `ready` with the port once it listens."""
+        most = httpx.Limits(max_connections=200, max_keepalive_connections=50)
+        # A proxy of the environment is not asked: the SuperLink is on this machine.
+        async with httpx.AsyncClient(
+            verify=self._trust, limits=most, timeout=self.limits.patience, trust_env=False
+        ) as ask:
+            server = await asyncio.start_server(lambda r, w: self._meet(r, w, ask), host, port, limit=_GRANULE)
+            async with server:
+                ready(server.sockets[0].getsockname()[1])
+                await server.serve_forever()
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ask: httpx.AsyncClient) -> None:
+        """One connection. Until it has shown a key it counts as a stranger's, of which there is a limited number."""
+        address = (writer.get_extra_info("peername") or ["unknown"])[0]
+        visit = _Visit(self, reader, writer, ask, address)
+        try:
+            most = self.limits
+            if self._strangers[address] >= most.strangers or self._strangers.total() >= most.all_strangers:
+                self.refuse(address, "too many connections that have not shown a node's key")
+                return
+            visit.count(self._strangers, address)
+            async with asyncio.timeout(most.introduction):
+                await writer.start_tls(self._context, ssl_handshake_timeout=most.introduction)
+            await visit.serve()
+        except (OSError, TimeoutError, EOFError, h11.ProtocolError):
+            pass  # who hangs up, dawdles or talks nonsense is let go
+        finally:
+            visit.count(None, "")
+            with contextlib.suppress(OSError):
+                writer.transport.abort() if visit.cut else writer.close()
+
+    def identify(self, headers: Mapping[str, str]) -> str:
+        """The name of the node whose key signed these headers; raises if there is none."""
+        try:
+            shown = base64.b64decode(headers[KEY_HEADER], validate=True)
+            signature = base64.b64decode(headers[SIGNATURE_HEADER], validate=True)
+            said = headers[TIME_HEADER]
+            signed = datetime.datetime.fromisoformat(said)
+            ahead = (signed - datetime.datetime.now(datetime.UTC)).total_seconds()
+        except (KeyError, ValueError, TypeError, binascii.Error):
+            raise _RefusedError(403, "no node's signature") from None
+        name, key = self.register.keys().get(shown, ("", None))
+        if key is None:
+            raise _RefusedError(403, "a key that is not registered")
+        try:
+            key.verify(signature, said.encode(), ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            raise _RefusedError(403, f"a wrong signature for {name}") from None
+        if not -BEHIND < ahead < AHEAD:
+            which = f"{ahead:.0f} s ahead of" if ahead > 0 else f"{-ahead:.0f} s behind"
+            # Only who holds the key learns this, and can mend it.
+            raise _RefusedError(401, f"the clock of {name} is {which} the server's; set both by NTP")
+        return name
+
+    def charge(self, name: str) -> None:
+        """Counts a request of a node; raises if it has asked too often."""
+        now, rate = time.monotonic(), self.limits.rate
+        level, then = self._spent.get(name, (0.0, now))
+        level = max(0.0, level - (now - then) * rate)
+        if level + 1 > 2 * rate:
+            raise _RefusedError(429, f"{name} asks more than {rate:g} times per second")
+        self._spent[name] = level + 1, now
+
+    def refuse(self, who: str, why: str) -> None:
+        """Writes down a refusal; of many in a second, one and how many."""
+        self.refused += 1
+        if (now := time.monotonic()) < self._quiet_until:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more refusals before it)" if self._untold else ""
+        log.warning("refused %s: %s%s", who, why, more)
+        self._quiet_until, self._untold = now + 1, 0
+
+
+class _Visit:
+    """What happens on one connection."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        ask: httpx.AsyncClient,
+        address: str,
+    ):
+        self.gate, self.reader, self.writer, self.ask, self.address = gate, reader, writer, ask, address
+        self.cut = True
+        """Whether to drop the connection rather than to close it."""
+        self._counted: tuple[collections.Counter[str], str] | None = None
+        self._name: str | None = None
+
+    def count(self, among: collections.Counter[str] | None, name: str) -> None:
+        """Counts this connection among others, no longer where it was counted before."""
+        if self._counted is not None:
+            counter, before = self._counted
+            counter[before] -= 1
+            if not counter[before]:
+                del counter[before]
+        self._counted = None if among is None else (among, name)
+        if among is not None:
+            among[name] += 1
+
+    async def serve(self) -> None:
+        """Answers request after request."""
+        most = self.gate.limits
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_GRANULE)
+        while True:
+            first = await self._within(most.introduction if self._name is None else most.patience, self._next(http))
+            if not isinstance(first, h11.Request):
+                return
+            try:
+                response = await self._pass_on(first, http)
+            except _RefusedError as refused:
+                self.gate.refuse(self._name or self.address, f"{refused.reason} ({_shown(first)})")
+                told = refused.reason.encode() if refused.status in (401, 429) else b""
+                await self._say(http, refused.status, [("connection", "close")], told)
+                self.cut = False
+                return
+            await self._say(http, response.status_code, [("content-type", _kind(response))], response.content)
+            if http.our_state is not h11.DONE:
+                self.cut = False
+                return
+            http.start_next_cycle()
+
+    async def _pass_on(self, first: h11.Request, http: h11.Connection) -> httpx.Response:
+        path = first.target.decode("ascii", "replace")
+        if first.method != b"POST" or path not in PATHS:
+            raise _RefusedError(403, "not a path of nodes")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in first.headers}
+        if len(headers) != len(first.headers):
+            raise _RefusedError(403, "a header given twice")
+        name = self.gate.identify(headers)
+        if name != self._name:
+            if self.gate._nodes[name] >= self.gate.limits.connections:
+                raise _RefusedError(429, f"too many connections of {name}")
+            self.count(self.gate._nodes, name)
+            self._name = name
+        self.gate.charge(name)
+        body = await self._within(self.gate.limits.patience, self._body(http))
+        kept = {name: value for name, value in headers.items() if name in _PASSED_ON or name.startswith("flwr-")}
+        try:
+            return await self.ask.post(f"{self.gate._superlink}{path}", content=body, headers=kept)
+        except httpx.HTTPError:
+            raise _RefusedError(503, "the SuperLink does not answer") from None
+
+    async def _body(self, http: h11.Connection) -> bytes:
+        body = bytearray()
+        while True:
+            event = await self._next(http)
+            if isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > self.gate.limits.body:
+                    raise _RefusedError(413, f"more than {self.gate.limits.body:,} bytes")
+            elif isinstance(event, h11.EndOfMessage):
+                return bytes(body)
+            else:
+                raise EOFError
+
+    async def _next(self, http: h11.Connection) -> Any:
+        while (event := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(await self.reader.read(_GRANULE))
+        return event
+
+    async def _say(self, http: h11.Connection, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        date = email.utils.formatdate(usegmt=True)  # whoever wonders about clocks can compare
+        headers = [("date", date), ("content-length", str(len(body))), *headers]
+        for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            if (data := http.send(event)) is not None:
+                self.writer.write(data)
+        await self._within(self.gate.limits.patience, self.writer.drain())
+
+    async def _within(self, seconds: float, what: Awaitable[Any]) -> Any:
+        async with asyncio.timeout(seconds):
+            return await what
+
+
+def _kind(response: httpx.Response) -> str:
+    return response.headers.get("content-type", "application/octet-stream")
+
+
+def _shown(request: h11.Request) -> str:
+    """A request line for the log, without anything that a terminal or a reader of logs would stumble over."""
+    return ascii(f"{request.method.decode('latin-1')} {request.target.decode('latin-1')}"[:100])
