@@ -16,6 +16,9 @@ REASON = 300
 """How many characters of a reason are kept, since part of it may be what a stranger sent."""
 DTYPES = ("bool", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 _NAMES = {np.dtype(name): name for name in DTYPES}
+_LITTLE = {name: np.dtype(name).newbyteorder("<") for name in DTYPES}
+# Made once: `json.dumps` and `json.loads` make one in every call.
+_write = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _LENGTHS = struct.Struct("<II")
 _START = len(MAGIC) + _LENGTHS.size
 
@@ -50,20 +53,21 @@ def pack(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
         >>> unpack(data).header
         {'round': 3}
     """
-    values = {name: np.asarray(array) for name, array in arrays.items()}
-    for name, array in values.items():
-        if dtype_name(array) not in DTYPES:
+    described, values = [], []
+    for name, given in arrays.items():
+        array = np.asarray(given)
+        dtype = dtype_name(array)
+        if dtype not in _LITTLE:
             raise TypeError(f"{name!r} has the type {array.dtype}, which messages do not carry.")
-    described = [[name, dtype_name(array), list(array.shape)] for name, array in values.items()]
-    head = json.dumps({**header, "arrays": described}, allow_nan=False, separators=(",", ":")).encode()
+        described.append([name, dtype, array.shape])
+        values.append(array.astype(_LITTLE[dtype], order="C", copy=False))  # copied only once, below
+    head = _write({**header, "arrays": described}).encode()
     if len(head) > HEADER_BYTES:
         raise ValueError(f"the header has {len(head):,} bytes, at most {HEADER_BYTES:,} can be read again")
-    little = [array.astype(array.dtype.newbyteorder("<"), order="C", copy=False) for array in values.values()]
-    body = [head, *(array.reshape(-1).view(np.uint8) for array in little)]  # copied only once, below
-    checksum = 0
-    for part in body:
-        checksum = zlib.crc32(part, checksum)
-    return b"".join([MAGIC, _LENGTHS.pack(checksum, len(head)), *body])
+    checksum = zlib.crc32(head)
+    for array in values:
+        checksum = zlib.crc32(array, checksum)
+    return b"".join([MAGIC, _LENGTHS.pack(checksum, len(head)), head, *values])
 
 
 def unpack(data: bytes, limit: int | None = None) -> Packet:
@@ -95,7 +99,7 @@ def peek(data: bytes) -> dict[str, Any]:
 
 def _read_header(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(text, parse_constant=_no_constant)
+        header = _read(text.decode())
     except (ValueError, RecursionError) as error:
         raise RejectedError("malformed", f"the header is not JSON ({type(error).__name__})") from None
     if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
@@ -107,17 +111,20 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
+_read = json.JSONDecoder(parse_constant=_no_constant).decode
+
+
 def _read_arrays(described: list, body: memoryview, limit: int | None) -> dict[str, np.ndarray]:
     arrays, offset = {}, 0
     for entry in described:
         name, dtype, shape = _description(entry)
         if name in arrays:
             raise RejectedError("malformed", f"two arrays are called {name!r}")
-        count = math.prod(shape)
-        size = count * np.dtype(dtype).itemsize
+        little = _LITTLE[dtype]
+        size = math.prod(shape) * little.itemsize
         if size > len(body) - offset:
             raise RejectedError("malformed", f"the array {name!r} is cut off")
-        array = np.frombuffer(body[offset : offset + size], np.dtype(dtype).newbyteorder("<"))
+        array = np.frombuffer(body[offset : offset + size], little)
         if dtype == "bool" and (array.view(np.uint8) > 1).any():
             raise RejectedError("malformed", f"the array {name!r} has truth values other than 0 and 1")
         arrays[name] = array.astype(dtype).reshape(shape)  # a copy, in this machine's byte order
