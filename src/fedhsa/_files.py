@@ -35,8 +35,10 @@ def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]
             raise
 
 
-def write_quickly(path: pathlib.Path, data: bytes) -> None:
+def write_quickly(path: pathlib.Path, data: bytes) -> os.stat_result:
     """Writes a file such that `open_quickly` finds it or the one before, complete; for one process at a time.
+
+    Gives the number and the time of the new file.
 
     It is private. It survives the end of this process, however violent, but not a loss of power. Nothing is renamed
     to a name that exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times
@@ -44,27 +46,36 @@ def write_quickly(path: pathlib.Path, data: bytes) -> None:
     """
     new, old = f"{path}.new", f"{path}~"
     try:
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        handle = os.open(new, _WRITE, 0o600)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(handle, "wb", buffering=0) as file:
+        handle = os.open(new, _WRITE, 0o600)
+    try:
         left = memoryview(data)
         while left:
-            left = left[file.write(left) :]
+            left = left[os.write(handle, left) :]
+        written = os.fstat(handle)
+    finally:
+        os.close(handle)
     with contextlib.suppress(FileNotFoundError):
         os.replace(path, old)
     os.replace(new, path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(old)
+    return written
 
 
-def open_quickly(path: pathlib.Path) -> IO[bytes]:
-    """Opens what `write_quickly` has written last, also if it was killed half way."""
+def open_quickly(path: pathlib.Path) -> int:
+    """A handle of what `write_quickly` has written last, also if it was killed half way."""
     for name in (path, f"{path}~"):
         with contextlib.suppress(FileNotFoundError):
-            return open(name, "rb")
-    return open(path, "rb")  # it may have appeared between the two attempts
+            return os.open(name, _READ)
+    return os.open(path, _READ)  # it may have appeared between the two attempts
+
+
+_BINARY = getattr(os, "O_BINARY", 0)  # on Windows; there text has other ends of lines
+_READ = os.O_RDONLY | _BINARY
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
 
 
 def check_writable(name: str, path: str | os.PathLike) -> None:

@@ -29,6 +29,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike, sync: bool = True):
         self.path, self.sync = pathlib.Path(path), sync
+        self._lock = str(self.path.with_suffix(".lock"))
         self._seen: tuple[int, int, bytes] | None = None
         self._placed = False
 
@@ -39,15 +40,16 @@ class Store:
             with _files.atomic(self.path, private=True) as file:
                 file.write(data)
             _sync_folder(self.path.parent)
+            self._seen = self._now()
         else:
-            _files.write_quickly(self.path, data)
-        self._seen = self._now()
+            written = _files.write_quickly(self.path, data)
+            self._seen = written.st_ino, written.st_mtime_ns, data[:16]
 
     def load(self) -> Packet | None:
         """The state saved last, or None."""
         self._seen = self._now()
         try:
-            with _files.open_quickly(self.path) as file:
+            with open(_files.open_quickly(self.path), "rb") as file:
                 return unpack(file.read())
         except FileNotFoundError:
             return None
@@ -64,10 +66,15 @@ class Store:
 
     def _now(self) -> tuple[int, int, bytes] | None:
         # Two files of the same moment can have the same number on the disk, but not the same checksum.
-        with contextlib.suppress(FileNotFoundError), _files.open_quickly(self.path) as file:
-            found = os.fstat(file.fileno())
-            return found.st_ino, found.st_mtime_ns, file.read(16)
-        return None
+        try:
+            handle = _files.open_quickly(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            found = os.fstat(handle)
+            return found.st_ino, found.st_mtime_ns, os.read(handle, 16)
+        finally:
+            os.close(handle)
 
     @contextlib.contextmanager
     def alone(self, wait: bool = True) -> Iterator[None]:
@@ -75,8 +82,13 @@ class Store:
         if not self._placed:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._placed = True
-        with open(self.path.with_suffix(".lock"), "ab", buffering=0) as file, _lock_file(file, wait, self.path):
-            yield
+        # Opened each time, since threads that share an open file do not keep each other out.
+        handle = os.open(self._lock, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            with _lock_file(handle, wait, self.path):
+                yield
+        finally:
+            os.close(handle)
 
     @property
     def busy(self) -> bool:
@@ -123,7 +135,7 @@ class BusyError(Exception):
 
 
 @contextlib.contextmanager
-def _lock_file(file: Any, wait: bool, path: pathlib.Path) -> Iterator[None]:
+def _lock_file(file: int, wait: bool, path: pathlib.Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
