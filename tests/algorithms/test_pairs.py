@@ -43,6 +43,7 @@ WRAPPERS = {
     "Lossy": "Lossy({}, loss=0.2)",
     "Partial": "Partial({}, UniformSampling(2))",
     "Partial, availability": "Partial({}, Availability(0.5, 0.2))",
+    "FixedPoint": "FixedPoint({}, bits=40)",
     "Partial, weighted": "Partial({}, WeightedSampling((0.5, 0.9, 0.9, 0.7)))",
 }
 ALWAYS = ("Thinned", "Replayed", "Averaged", "GeometricAverage", "RichardsonRomberg")

@@ -131,6 +131,25 @@ def plain(world: World, corrected: bool = False) -> np.ndarray:
     return with_server(world, lambda theta, moved: moved, corrected=corrected)
 
 
+def rounded(world: World, weights: np.ndarray, bits: int) -> np.ndarray:
+    """Corrected local steps whose every reply, times its weight, is rounded to so many bits behind the point."""
+    M, path = world.num_agents, [world.theta]
+
+    def mean(replies):
+        return sum(np.rint(M * w * x * 2**bits) for w, x in zip(weights, replies, strict=True)) / 2**bits / M
+
+    for t in range(world.rounds):
+        blocks = [seen[t * H : (t + 1) * H] for seen in world.observations]
+        first, replies = [world.G(i, path[-1], blocks[i][0]) for i in range(M)], []
+        for i in range(M):
+            theta = path[-1]
+            for o in blocks[i]:
+                theta = theta + STEP * (world.G(i, theta, o) + mean(first) - first[i])
+            replies.append(theta - path[-1])
+        path.append(path[-1] + mean(replies))
+    return np.array(path)
+
+
 def one(d: int) -> fh.Cost:
     return fh.Cost(1, d, d, H, H)
 
@@ -148,6 +167,9 @@ METHODS = {
     ),
     "Weighted(FedHSA)": Method(
         fh.Weighted(CORRECTED, WEIGHTS), lambda w: with_server(w, lambda old, new: new, WEIGHTS, True), two, QUADRATIC
+    ),
+    "FixedPoint(Weighted(FedHSA))": Method(
+        fh.FixedPoint(fh.Weighted(CORRECTED, 10 * WEIGHTS), bits=16), lambda w: rounded(w, WEIGHTS, 16), two, TD
     ),
     "Projected(LocalSA), ball": Method(fh.Projected(LOCAL, radius=0.8), lambda w: with_server(w, to_ball), one, BOTH),
     "Projected(FedHSA), box": Method(

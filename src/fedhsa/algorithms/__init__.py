@@ -30,6 +30,7 @@ from .fed_lin import SSLocalSGD as SSLocalSGD
 from .fed_pg_br import FedPGBR as FedPGBR
 from .finite_sums import MCSAG as MCSAG
 from .finite_sums import LocalSVRG as LocalSVRG
+from .fixed_point import FixedPoint as FixedPoint
 from .gapped import GappedSA as GappedSA
 from .gossip import Gossip as Gossip
 from .importance import ImportanceAveraging as ImportanceAveraging
@@ -126,6 +127,7 @@ WRAPPERS: dict[str, type[AbstractWrapper]] = {
         OverTheAir,
         Lossy,
         Partial,
+        FixedPoint,
     )
 }
 """Every wrapper by name: what composes with the algorithms."""

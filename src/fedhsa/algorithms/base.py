@@ -48,6 +48,8 @@ class Replies(NamedTuple):
 
     values: PyTree
     weights: Float[Array, " agents"] | None = None
+    pooled: Any = None
+    """Where only the mean is known, which is then the one entry of `values`: the part of the agents it is over."""
 
     def mean(self) -> PyTree:
         """The average over the agents that answered; zero where none did."""
@@ -64,6 +66,8 @@ class Replies(NamedTuple):
     @property
     def share(self) -> Any:
         """The part of the agents that answered."""
+        if self.pooled is not None:
+            return self.pooled
         return 1.0 if self.weights is None else jnp.mean((self.weights != 0).astype(self.weights.dtype))
 
 
@@ -151,6 +155,12 @@ class Exchange(NamedTuple):
     """Whether a reply is the agent's operator at the parameter, whose average a server may record the norm of."""
     bears_any_reply: bool = False
     """Whether `aggregate` leaves out what is not finite, so that such replies need not end a run."""
+    mean_suffices: bool = False
+    """Whether `aggregate` uses no more of the replies than their mean, and how many agents it is over."""
+    mean_weights: Any = None
+    """The agents' weights in this mean; None where all count equally."""
+    sum_bits: int | None = None
+    """Where replies are whole numbers of which only the sum is used: in units of 2 to the minus this."""
 
 
 class AbstractAlgorithm(eqx.Module):

@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream, fold_in
 from .._types import Key, Theta
-from .base import AbstractAlgorithm, Arrival, Exchange, Replies
+from .base import AbstractAlgorithm, Arrival, Exchange
 from .demands import Effect
 from .trace import exchange_shapes
 from .wrapper import AbstractWrapper
@@ -145,6 +145,6 @@ class OverTheAir(AbstractWrapper):
                 x + self.noise_std / sending * jax.random.normal(fold_in(key, leaf), (1, *x.shape[1:]), x.dtype)
                 for leaf, x in enumerate(leaves)
             ]
-            return exchange.aggregate(server, Replies(structure.unflatten(noisy), replies.weights), round)
+            return exchange.aggregate(server, replies._replace(values=structure.unflatten(noisy)), round)
 
         return aggregate

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from .. import _check
 from .._random import Stream, fold_in
 from .._types import Key
-from .base import AbstractAlgorithm, Coded, Exchange, Replies
+from .base import AbstractAlgorithm, Coded, Exchange
 from .channel import own_key, zero_replies
 from .codecs import AbstractCodec
 from .demands import Effect
@@ -148,6 +148,6 @@ class Compressed(AbstractWrapper):
 
 def _decode(exchange: Exchange):
     def aggregate(server, replies, round):
-        return exchange.aggregate(server, Replies(replies.values.values, replies.weights), round)
+        return exchange.aggregate(server, replies._replace(values=replies.values.values), round)
 
     return aggregate

@@ -83,6 +83,8 @@ class Effect(enum.Flag):
     MIXES_THETAS = enum.auto()
     KEEPS_OWN_REPLIES = enum.auto()
     """An agent's own reply takes the place of the average."""
+    SENDS_WHOLE_NUMBERS = enum.auto()
+    """Replies are whole numbers, which the server adds up."""
     REPORTS_ANOTHER_THETA = enum.auto()
     """`theta` is made from where the method stands, and moving it would move nothing."""
 
@@ -200,6 +202,16 @@ RULES = (
         Effect.KEEPS_REFERENCES,
         Effect.LOSES_REPLIES | Effect.DELAYS_REPLIES,
         "server and agents keep the same references only if every reply arrives. Use `feedback='error'`.",
+    ),
+    Rule(
+        Effect.SENDS_WHOLE_NUMBERS,
+        ON_THE_WAY
+        | Effect.CHANGES_REPLIES
+        | Effect.REPLACES_THE_MEAN
+        | Effect.WEIGHS_AGENTS
+        | Effect.MIXES_THETAS
+        | Effect.SENDS_WHOLE_NUMBERS,
+        "its replies are whole numbers, of which the server knows the sum alone. Put {that} outside, and once.",
     ),
     Rule(Effect.CODES_REPLIES, Effect.ADDS_IN_THE_AIR, "what adds up in the air is numbers, not their codes."),
     Rule(

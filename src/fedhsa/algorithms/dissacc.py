@@ -43,7 +43,11 @@ class DisSACC(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("operator", send_theta, self._mean_operator, self._step, replies_are_operators=True),)
+        return (
+            Exchange(
+                "operator", send_theta, self._mean_operator, self._step, replies_are_operators=True, mean_suffices=True
+            ),
+        )
 
     def _mean_operator(self, theta, memory, agent, block, round):
         def add(total, o):

@@ -51,7 +51,7 @@ class ExtragradientSA(AbstractServerStep):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, self._move),)
+        return (Exchange("delta", send_theta, self._local_steps, self._move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)

@@ -127,7 +127,7 @@ class FedDVRQ(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send_both, self._local, self._learn),)
+        return (Exchange("delta", self._send_both, self._local, self._learn, mean_suffices=True),)
 
     def average_cost(self, cost):
         share = len(self.recentring) * (1 + self.refinements) / self.rounds

@@ -61,8 +61,8 @@ class FedHSA(AbstractServerStep):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True),
-            Exchange("delta", send_operator, self._local_steps, self._move),
+            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True, mean_suffices=True),
+            Exchange("delta", send_operator, self._local_steps, self._move, mean_suffices=True),
         )
 
     def _local_steps(self, g_bar, memory, agent, block, round):

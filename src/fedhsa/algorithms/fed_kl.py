@@ -98,7 +98,7 @@ class FedKL(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local, move),)
+        return (Exchange("delta", send_theta, self._local, move, mean_suffices=True),)
 
     def _local(self, theta_bar, penalties, agent, block, round):
         eta = step_at(self.step_size, round.index)

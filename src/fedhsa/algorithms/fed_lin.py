@@ -74,8 +74,8 @@ class FedLin(AbstractAlgorithm):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True),
-            Exchange("delta", send_operator, self._local_steps, move),
+            Exchange("operator", send_theta, anchor, average_operator, replies_are_operators=True, mean_suffices=True),
+            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
         )
 
     def check(self, problem):
@@ -181,8 +181,15 @@ class SSLocalSGD(AbstractRefreshing):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, self._anchor, self._average_operator, replies_are_operators=True),
-            Exchange("delta", send_operator, self._local_steps, move),
+            Exchange(
+                "operator",
+                send_theta,
+                self._anchor,
+                self._average_operator,
+                replies_are_operators=True,
+                mean_suffices=True,
+            ),
+            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
         )
 
     def _anchor(self, theta_bar, memory, agent, block, round):

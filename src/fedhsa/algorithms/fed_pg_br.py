@@ -94,7 +94,14 @@ class FedPGBR(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        first = Exchange("operator", send_theta, self._mean_operator, average_operator, replies_are_operators=True)
+        first = Exchange(
+            "operator",
+            send_theta,
+            self._mean_operator,
+            average_operator,
+            replies_are_operators=True,
+            mean_suffices=True,
+        )
         return (
             first if self.rule is None else replace_mean(first, self.rule),
             Exchange("delta", send_operator, self._inner_steps, self._follow),

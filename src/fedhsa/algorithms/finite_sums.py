@@ -65,8 +65,8 @@ class LocalSVRG(AbstractRefreshing):
     @property
     def exchanges(self):
         return (
-            Exchange("reference", send_theta, self._mean_operator, self._average_operator),
-            Exchange("delta", send_operator, self._local_steps, move),
+            Exchange("reference", send_theta, self._mean_operator, self._average_operator, mean_suffices=True),
+            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
         )
 
     def _mean_operator(self, theta_bar, memory, agent, block, round):
@@ -146,7 +146,7 @@ class MCSAG(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, move),)
+        return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def check(self, problem):
         source = problem.agents.source

@@ -63,4 +63,4 @@ class GappedSA(AbstractAlgorithm):
             theta = local_steps(agent, theta_bar, part, step_at(self.step_size, round.index), gap)
             return theta - theta_bar, memory
 
-        return Exchange(f"delta {start}", send_theta, local, move)
+        return Exchange(f"delta {start}", send_theta, local, move, mean_suffices=True)

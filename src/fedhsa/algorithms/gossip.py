@@ -117,7 +117,7 @@ class Gossip(AbstractWrapper):
             )
             return GossipServer(jnp.mean(servers.theta, axis=0), servers)
 
-        return exchange._replace(send=send, aggregate=aggregate)
+        return exchange._replace(send=send, aggregate=aggregate, mean_suffices=False)
 
     def check(self, problem):
         self.algorithm.check(problem)

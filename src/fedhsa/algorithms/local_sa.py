@@ -46,7 +46,7 @@ class LocalSA(AbstractServerStep):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, self._move),)
+        return (Exchange("delta", send_theta, self._local_steps, self._move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
@@ -72,7 +72,11 @@ class AbstractOneStep(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("operator", send_theta, self._operator, self._step, replies_are_operators=True),)
+        return (
+            Exchange(
+                "operator", send_theta, self._operator, self._step, replies_are_operators=True, mean_suffices=True
+            ),
+        )
 
     def _operator(self, theta, memory, agent, block, round):
         return agent.operator(theta, agent.observe(theta, tree.take(block, 0))), memory

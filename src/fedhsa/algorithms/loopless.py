@@ -47,7 +47,7 @@ class AbstractLoopless(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("step", send_theta, self._step, move),)
+        return (Exchange("step", send_theta, self._step, move, mean_suffices=True),)
 
     def average_cost(self, cost):
         p = self.probability

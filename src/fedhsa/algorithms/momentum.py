@@ -70,7 +70,7 @@ class MomentumSA(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send_both, self._local_steps, self._move),)
+        return (Exchange("delta", self._send_both, self._local_steps, self._move, mean_suffices=True),)
 
     def _send_both(self, server, round):
         return server.theta, server.u

@@ -83,7 +83,7 @@ class MultilevelSA(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, move),)
+        return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)

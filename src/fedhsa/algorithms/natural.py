@@ -75,7 +75,7 @@ class FedNPG(AbstractAlgorithm):
 
     @property
     def exchanges(self):
-        return (Exchange("gradient and matrix", send_theta, self._measure, self._solve),)
+        return (Exchange("gradient and matrix", send_theta, self._measure, self._solve, mean_suffices=True),)
 
     def _measure(self, theta, memory, agent, block, round):
         o = agent.observe(theta, tree.take(block, 0))
@@ -168,9 +168,11 @@ class FedNPGADMM(AbstractAlgorithm):
     @property
     def exchanges(self):
         last = self.inner - 1
-        first = Exchange("direction 1", self._send_both, self._measure, self._average(last == 0))
+        first = Exchange("direction 1", self._send_both, self._measure, self._average(last == 0), mean_suffices=True)
         return first, *(
-            Exchange(f"direction {k + 1}", self._send_direction, self._iterate, self._average(k == last))
+            Exchange(
+                f"direction {k + 1}", self._send_direction, self._iterate, self._average(k == last), mean_suffices=True
+            )
             for k in range(1, self.inner)
         )
 

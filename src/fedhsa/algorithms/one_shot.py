@@ -36,7 +36,7 @@ class OneShotAveraging(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send_nothing, self._local_steps, move),)
+        return (Exchange("delta", self._send_nothing, self._local_steps, move, mean_suffices=True),)
 
     def average_cost(self, cost):
         return cost._replace(exchanges=0, floats_down=0, floats_up=0)

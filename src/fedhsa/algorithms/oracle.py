@@ -53,7 +53,7 @@ class OracleShift(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, move),)
+        return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def check(self, problem):
         _check.array("theta_star", self.theta_star, (problem.dim,))

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .. import _check
 from .._types import Theta
-from .base import AbstractAlgorithm, Coded, Exchange, PerAgent, Replies, checked_init
+from .base import AbstractAlgorithm, Coded, Exchange, PerAgent, checked_init
 from .demands import Effect
 from .schedules import AbstractSchedule
 from .wrapper import AbstractWrapper, on_inner_server
@@ -219,7 +219,7 @@ class RichardsonRomberg(AbstractWrapper):
 
         def aggregate(server, replies, round):
             inner = jax.vmap(
-                lambda f, s, values: of(f).aggregate(s, Replies(values, replies.weights), round), in_axes=(0, 0, 1)
+                lambda f, s, values: of(f).aggregate(s, replies._replace(values=values), round), in_axes=(0, 0, 1)
             )(self.factors, server.inner, _apart(replies.values, copies))
             return Server(jnp.tensordot(self.coefficients(), inner.theta, axes=1), inner)
 

@@ -98,10 +98,12 @@ class Partial(AbstractWrapper):
 
     @property
     def exchanges(self):
-        return tuple(
-            e._replace(local=self._local(e, first=number == 0), aggregate=self._aggregate(e, first=number == 0))
-            for number, e in enumerate(self.algorithm.exchanges)
-        )
+        return tuple(self._of_some(e, first=number == 0) for number, e in enumerate(self.algorithm.exchanges))
+
+    def _of_some(self, exchange: Exchange, first: bool) -> Exchange:
+        suffices = exchange.mean_suffices and first and self.all_answer_first  # else agents send weights too
+        local, aggregate = self._local(exchange, first), self._aggregate(exchange, first)
+        return exchange._replace(local=local, aggregate=aggregate, mean_suffices=suffices)
 
     def average_cost(self, cost):
         full, share = self.algorithm.average_cost(cost), self.sampling.share

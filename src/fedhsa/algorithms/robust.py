@@ -74,4 +74,6 @@ def replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:
         return exchange.aggregate(server, Replies(values, counts.astype(leaves[0].dtype)), round)
 
     # The norm of the plain average would be anything.
-    return exchange._replace(aggregate=aggregate, replies_are_operators=False, bears_any_reply=True)
+    return exchange._replace(
+        aggregate=aggregate, replies_are_operators=False, bears_any_reply=True, mean_suffices=False
+    )

@@ -56,7 +56,7 @@ class SCAFFLSA(AbstractLocalSteps):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", send_theta, self._local_steps, move),)
+        return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         # Before the first round the agent stands where the server does: no drift.

@@ -67,7 +67,7 @@ class SCAFFOLD(AbstractServerStep):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send, self._local_steps, self._move),)
+        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
 
     def _send(self, server, round):
         return server
@@ -129,7 +129,7 @@ class OneExchangeFedHSA(AbstractServerStep):
 
     @property
     def exchanges(self):
-        return (Exchange("delta", self._send, self._local_steps, self._move),)
+        return (Exchange("delta", self._send, self._local_steps, self._move, mean_suffices=True),)
 
     def _send(self, server, round):
         return server

@@ -56,10 +56,12 @@ class Weighted(AbstractWrapper):
 
     def _weigh(self, exchange: Exchange) -> Exchange:
         def aggregate(server, replies, round):
+            if replies.pooled is not None:  # the mean is known with these weights
+                return exchange.aggregate(server, replies, round)
             weights: Any = self.weights if replies.weights is None else self.weights * replies.weights
             return exchange.aggregate(server, Replies(replies.values, weights), round)
 
-        return exchange._replace(aggregate=aggregate)
+        return exchange._replace(aggregate=aggregate, mean_weights=self.weights)
 
     def check(self, problem):
         self.algorithm.check(problem)

@@ -60,8 +60,10 @@ class VarianceReducedSA(AbstractLocalSteps):
     @property
     def exchanges(self):
         return (
-            Exchange("operator", send_theta, self._batch, average_operator, replies_are_operators=True),
-            Exchange("delta", send_operator, self._local_steps, move),
+            Exchange(
+                "operator", send_theta, self._batch, average_operator, replies_are_operators=True, mean_suffices=True
+            ),
+            Exchange("delta", send_operator, self._local_steps, move, mean_suffices=True),
         )
 
     def _batch(self, theta_bar, memory, agent, block, round):

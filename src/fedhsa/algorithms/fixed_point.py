@@ -1,0 +1,110 @@
+"""Replies as whole numbers, so that their sum is exact, whatever the order, and can be taken without seeing them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .. import _check
+from .base import AbstractAlgorithm, Exchange, Replies
+from .demands import Effect
+from .wrapper import AbstractWrapper
+
+TOO_LARGE = -(2**63)
+"""In the place of a number beyond the range, or one that is not finite: no sum of numbers within it is this one."""
+
+
+class FixedPoint(AbstractWrapper):
+    r"""Every number that agents send is rounded to a multiple of $2^{-b}$, and the server uses only the sums.
+
+    Agent $i$ sends $q_i = \mathrm{round}(2^b x_i)$ as whole numbers of 64 bits, and the server takes
+    $2^{-b} \frac1M \sum_i q_i$ for the mean of the $x_i$: an error of at most $2^{-b-1}$, and none in the sum. This is
+    the arithmetic of secure aggregation (`fedhsa deploy --secure-aggregation`), which runs this very algorithm; here it
+    is simulated.
+
+    Numbers must be at most $2^{62-b} / M$ in size, so that the sum cannot overflow; nothing is clipped. Beyond that
+    range the mean is not a number here, and the run has diverged; a site says so instead of answering. With 48 bits
+    and 50 agents the range is $\pm 327$, with 40 bits $\pm 83886$.
+
+    It goes around methods whose server uses no more than the mean of the replies, with `Weighted` inside:
+    `FixedPoint(Weighted(...))`, where $x_i$ is $M w_i / \sum_j w_j$ times the reply. It needs `dtype="float64"`.
+
+    **Arguments:**
+
+    - `algorithm`: the method.
+    - `bits`: $b$, how many of the 64 bits are behind the point.
+
+    !!! example
+        >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+        >>> method = fedhsa.FedHSA(0.02, local_steps=5)
+        >>> rounded, plain = (fedhsa.simulate(problem, a, rounds=50).theta for a in (FixedPoint(method), method))
+        >>> bool(0 < abs(rounded - plain).max() < 1e-14)
+        True
+
+    !!! cite "Bonawitz et al. (2017), Practical secure aggregation, for sums modulo a number; this package"
+    """
+
+    algorithm: AbstractAlgorithm
+    bits: int = eqx.field(static=True, default=48)
+
+    effects = Effect.SENDS_WHOLE_NUMBERS
+
+    def __check_init__(self):
+        _check.count("bits", self.bits)
+        _check.number(
+            "bits", self.bits, most=60, remedy="The numbers have 64 bits, of which some are before the point."
+        )
+        for exchange in self.algorithm.exchanges:
+            if not exchange.mean_suffices:
+                raise TypeError(
+                    f"FixedPoint cannot wrap {type(self.algorithm).__name__}: in its exchange {exchange.name!r} the "
+                    "server needs the agents' replies one by one, and not only their mean. Use FedHSA, LocalSA, "
+                    "SCAFFOLD or another method that averages."
+                )
+
+    @property
+    def memory_lasts(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.algorithm.memory_lasts
+
+    @property
+    def exchanges(self):
+        return tuple(self._rounded(exchange) for exchange in self.algorithm.exchanges)
+
+    def largest(self, num_agents: int) -> float:
+        """The largest number that each of so many agents may send."""
+        return 2.0 ** (62 - self.bits) / num_agents
+
+    def _rounded(self, exchange: Exchange) -> Exchange:
+        def local(message, memory, agent, block, round):
+            reply, memory = exchange.local(message, memory, agent, block, round)
+            weight = 1.0 if exchange.mean_weights is None else _shares(exchange.mean_weights)[round.agent]
+            return jax.tree.map(lambda x: self._whole(x * weight, round.num_agents), reply), memory
+
+        def aggregate(server, replies, round):
+            there = jnp.ones(round.num_agents) if replies.weights is None else replies.weights
+            counts = there if exchange.mean_weights is None else there * _shares(exchange.mean_weights)
+            total = jnp.sum(counts)
+            total = jnp.where(total == 0, 1.0, total)
+
+            def mean(whole: Int[Array, "agents ..."]) -> Float[Array, "1 ..."]:
+                sums = jnp.sum(whole, axis=0, keepdims=True)
+                refused = jnp.any(whole == TOO_LARGE, axis=0, keepdims=True)
+                return jnp.where(refused, jnp.nan, sums.astype(float) * 2.0**-self.bits / total)
+
+            return exchange.aggregate(server, Replies(jax.tree.map(mean, replies.values), None, replies.share), round)
+
+        return exchange._replace(local=local, aggregate=aggregate, sum_bits=self.bits)
+
+    def _whole(self, x: Float[Array, "..."], num_agents: int) -> Int[Array, "..."]:
+        if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+            raise ValueError(
+                "`dtype` must be 'float64' with FixedPoint, whose whole numbers have 64 bits; got 'float32'."
+            )
+        scaled = jnp.round(x.astype(float) * 2.0**self.bits)
+        fits = jnp.abs(scaled) <= self.largest(num_agents) * 2.0**self.bits
+        return jnp.where(fits, jnp.where(fits, scaled, 0.0).astype(jnp.int64), TOO_LARGE)
+
+
+def _shares(weights: Float[Array, " agents"]) -> Float[Array, " agents"]:
+    """The weights with a mean of one."""
+    return weights / jnp.mean(weights)
