@@ -1,4 +1,4 @@
-"""Keys of a Flower federation, and its processes on this machine: they work, and they are gone afterwards."""
+"""The processes of a Flower federation on this machine: they work, and they are gone afterwards."""
 
 import os
 import pathlib
@@ -6,23 +6,17 @@ import re
 import shutil
 import signal
 import socket
-import ssl
-import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import pytest
 
 pytest.importorskip("flwr")
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-
-from fedhsa.deploy.flower import keys, network
+from fedhsa.deploy import keys
+from fedhsa.deploy.flower import network
 from fedhsa.deploy.flower._keeper import descendants
 from fedhsa.deploy.flower.processes import free_port, toml
 
@@ -83,11 +77,6 @@ def app(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> pathlib.Path:
-    return keys.make_keys(tmp_path_factory.mktemp("keys") / "federation", 2, ["federation.example.org", "192.0.2.7"])
-
-
 def wait_until(condition, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
@@ -116,130 +105,6 @@ def remaining(processes: dict[int, str]) -> list[int]:
         except OSError:
             continue
     return left
-
-
-def test_each_machine_gets_its_own_folder(made):
-    files = {str(path.relative_to(made)) for path in made.rglob("*") if path.is_file()}
-    assert files == {
-        "COMMANDS.txt",
-        "authority/ca.key",
-        "authority/ca.crt",
-        *(f"server/{name}" for name in ["COMMANDS.txt", "ca.crt", "server.pem", "server.key"]),
-        *(f"server/node-{i}.pub" for i in range(2)),
-        *(f"node-{i}/{name}" for i in range(2) for name in ["COMMANDS.txt", "ca.crt", "key", "key.pub"]),
-    }
-
-
-def test_keys_are_readable_by_their_owner_alone(made):
-    for path in [made, *made.rglob("*")]:
-        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_no_key_is_where_it_does_not_belong(made):
-    private = {path.relative_to(made).as_posix() for path in made.rglob("*") if b"PRIVATE KEY" in path_bytes(path)}
-    assert private == {"authority/ca.key", "server/server.key", "node-0/key", "node-1/key"}
-
-
-def path_bytes(path: pathlib.Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
-
-
-def test_node_keys_are_what_flower_reads(made):
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
-
-    publics = set()
-    for i in range(2):
-        private = serialization.load_ssh_private_key((made / f"node-{i}" / "key").read_bytes(), None)
-        assert isinstance(private, ec.EllipticCurvePrivateKey)
-        assert isinstance(private.curve, ec.SECP384R1)
-        assert uses_nist_ec_curve(private.public_key())
-        registered = try_load_public_key(made / "server" / f"node-{i}.pub")
-        assert registered == public_key_to_bytes(private.public_key())
-        assert registered == try_load_public_key(made / f"node-{i}" / "key.pub")
-        publics.add(registered)
-    assert len(publics) == 2
-
-
-def test_the_server_certificate_is_signed_by_the_authority_for_all_hosts(made):
-    root = x509.load_pem_x509_certificate((made / "authority" / "ca.crt").read_bytes())
-    leaf = x509.load_pem_x509_certificate((made / "server" / "server.pem").read_bytes())
-    leaf.verify_directly_issued_by(root)
-    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert set(names.get_values_for_type(x509.DNSName)) == {"federation.example.org", "localhost"}
-    assert {str(ip) for ip in names.get_values_for_type(x509.IPAddress)} == {"192.0.2.7", "127.0.0.1", "::1"}
-    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert 364 <= (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days <= 366
-
-
-@pytest.mark.parametrize(
-    ("host", "authority", "accepted"),
-    [
-        ("federation.example.org", "own", True),
-        ("192.0.2.7", "own", True),
-        ("127.0.0.1", "own", True),
-        ("other.example.org", "own", False),
-        ("federation.example.org", "foreign", False),
-    ],
-)
-def test_tls_accepts_the_server_only_under_its_names_and_its_authority(made, tmp_path, host, authority, accepted):
-    if authority == "foreign":
-        trusted = keys.make_keys(tmp_path / "foreign", 1, ["federation.example.org"]) / "node-0" / "ca.crt"
-    else:
-        trusted = made / "node-0" / "ca.crt"
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(made / "server" / "server.pem", made / "server" / "server.key")
-    near, far = socket.socketpair()
-
-    def serve():
-        try:
-            server.wrap_socket(far, server_side=True).close()
-        except OSError:
-            far.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        client = ssl.create_default_context(cafile=str(trusted))
-        if accepted:
-            client.wrap_socket(near, server_hostname=host).close()
-        else:
-            with pytest.raises(ssl.SSLCertVerificationError):
-                client.wrap_socket(near, server_hostname=host)
-    finally:
-        near.close()
-        thread.join()
-
-
-def test_keys_are_never_overwritten(made):
-    before = {path: path_bytes(path) for path in made.rglob("*")}
-    with pytest.raises(FileExistsError, match="never overwritten"):
-        keys.make_keys(made, 2)
-    assert {path: path_bytes(path) for path in made.rglob("*")} == before
-
-
-def test_a_failure_leaves_no_half_made_keys(tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "_pair", lambda comment: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        keys.make_keys(tmp_path / "federation", 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("host", ["", "https://example.org", "example.org:8000", "a b", "x'; rm"])
-def test_what_is_not_a_host_is_rejected(tmp_path, host):
-    with pytest.raises(ValueError, match="`hosts` must be host names or IP addresses"):
-        keys.make_keys(tmp_path / "federation", 1, [host])
-
-
-def test_the_commands_name_the_host_and_every_node(made):
-    text = (made / "COMMANDS.txt").read_text()
-    for i in range(2):
-        own = (made / f"node-{i}" / "COMMANDS.txt").read_text()
-        assert own in text
-        assert f"partition-id={i} num-partitions=2" in own
-        assert "--superlink federation.example.org:8000" in own
-        assert f"register node-{i}.pub" in text
 
 
 def test_settings_survive_flowers_reading(tmp_path):

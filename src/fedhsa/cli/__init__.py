@@ -114,7 +114,7 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
         return 0
     except OSError as error:
         where = f" ({error.filename!r})" if error.filename else ""
-        return _say(f"fedhsa: {error.strerror or error}{where}.", 1)
+        return _say(f"fedhsa: {str(error.strerror or error).rstrip('.')}{where}.", 1)
 
 
 def _compute(command: str, arguments: list[str], console: Any, options: dict[str, Any]) -> int:

@@ -150,7 +150,8 @@ def _flower(args: list[str], console: Console) -> int:
 
 def _keys(args: list[str], console: Console) -> int:
     settings = parse_flags(KeysSettings, args, KeysSettings())
-    from ..deploy.flower.keys import make_keys
+    need("cryptography, which makes keys,", "cryptography", "flower")
+    from ..deploy.keys import make_keys
 
     folder = make_keys(settings.folder, settings.nodes, settings.host, settings.days, port=settings.port)
     _print(console, f"Keys: {folder}. What to copy where, and what each person types: {folder / 'COMMANDS.txt'}")

@@ -10,7 +10,7 @@ from typing import Self
 
 from fedhsa import _check, _files
 
-from . import keys
+from .. import keys
 from .processes import POLL, Kept, Processes, Value, free_port, toml
 
 

@@ -1,0 +1,255 @@
+"""Who says something: messages signed with the key of a certificate, and opened by those who trust its authority."""
+
+import datetime
+import hashlib
+import os
+import pathlib
+import re
+import struct
+from typing import NamedTuple, Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, utils
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from .wire import RejectedError
+
+MAGIC = b"fedhsa-signed-1\n"
+SERVER = "server"
+"""The name in a server's certificate; that of agent `n` is `node-n`."""
+_LENGTHS = struct.Struct("<HB")
+_START = len(MAGIC) + _LENGTHS.size
+_KNOWN = 1024  # certificates that are remembered: only those of the authority, so strangers do not fill this
+
+
+def node_name(number: int) -> str:
+    """The name in the certificate of the agent with this number."""
+    return f"node-{number}"
+
+
+def node_number(name: str) -> int | None:
+    """The number of the agent with this name, or `None` if it is not that of an agent.
+
+    >>> node_number("node-12"), node_number("node-012"), node_number("server")
+    (12, None, None)
+    """
+    return int(name[5:]) if re.fullmatch(r"node-(0|[1-9][0-9]{0,8})", name) else None
+
+
+class Identity:
+    """The certificate and private key of a server or a node, and what it signs with them.
+
+    ```python
+    node = Identity.load("node-0")
+    envelope = node.sign(b"a reply")
+    assert Trust.load("server").open(envelope, "node-0") == b"a reply"
+    ```
+    """
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, authority: x509.Certificate):
+        self.certificate, self.authority, self._key = certificate, authority, key
+        self.name = common_name(certificate)
+        self._encoded = certificate.public_bytes(serialization.Encoding.DER)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Self:
+        """The identity in the folder of a server (`server.pem`, `server.key`) or a node (`node.crt`, `key`)."""
+        folder = pathlib.Path(folder)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"There is no folder {str(folder)!r} with keys. {_MAKE}")
+        is_server = (folder / "server.key").exists()
+        certificate = read_certificate(folder / ("server.pem" if is_server else "node.crt"))
+        key = read_key(folder / ("server.key" if is_server else "key"))
+        if key.public_key() != certificate.public_key():
+            raise ValueError(
+                f"The certificate and the private key in {str(folder)!r} do not belong together. If a certificate was "
+                "being accepted when the machine stopped, repeat `fedhsa deploy keys accept`."
+            )
+        return cls(certificate, key, read_certificate(folder / "ca.crt"))
+
+    @property
+    def number(self) -> int | None:
+        """The agent's number, or `None` for the server."""
+        return node_number(self.name)
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key as TLS libraries read it."""
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The certificate as TLS libraries read it."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def authority_pem(self) -> bytes:
+        """The authority's certificate as TLS libraries read it."""
+        return self.authority.public_bytes(serialization.Encoding.PEM)
+
+    def sign(self, data: bytes, purpose: str = "message") -> bytes:
+        """An envelope of `data`: what it is, the certificate, the signature, the data.
+
+        What was signed for one purpose is not accepted for another.
+        """
+        signature = self._key.sign(_digest(self._encoded, data, purpose), _ECDSA)
+        return b"".join([MAGIC, _LENGTHS.pack(len(self._encoded), len(signature)), self._encoded, signature, data])
+
+
+class _Known(NamedTuple):
+    name: str
+    key: ec.EllipticCurvePublicKey
+    begin: datetime.datetime
+    end: datetime.datetime
+
+
+class Trust:
+    """Those who have a certificate of the authority and, where there is a register, are in it.
+
+    The register of a server is its folder `nodes`, with the certificate of each node. It is looked up for every
+    message, so that a node whose file is removed or replaced is refused from then on. What counts is the key in it: a
+    node may go on with an older certificate of the same key for as long as that is valid.
+
+    **Arguments:**
+
+    - `authority`: the authority's certificate.
+    - `register`: the folder with the nodes' certificates; without it, all that the authority has signed are trusted.
+    """
+
+    def __init__(self, authority: x509.Certificate, register: str | os.PathLike | None = None):
+        self.authority = authority
+        self.register = None if register is None else pathlib.Path(register)
+        self._known: dict[bytes, _Known] = {}
+        self._registered: dict[str, tuple[tuple[int, ...], object]] = {}
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> Self:
+        """Whom the server or node with this folder trusts; only a server has a register."""
+        folder = pathlib.Path(folder)
+        register = folder / "nodes"
+        return cls(read_certificate(folder / "ca.crt"), register if (folder / "server.pem").exists() else None)
+
+    def open(self, data: bytes, name: str, purpose: str = "message") -> bytes:
+        """What is in an envelope, if the one with this name has signed it for this purpose; raises `RejectedError`."""
+        if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
+            raise RejectedError("forged", "the message is not signed")
+        certificate, signature = _LENGTHS.unpack_from(data, len(MAGIC))
+        middle = _START + certificate
+        end = middle + signature
+        if end > len(data):
+            raise RejectedError("forged", "the signature is cut off")
+        encoded, content = data[_START:middle], memoryview(data)[end:]
+        key = self._admit(encoded, name).key
+        try:
+            key.verify(data[middle:end], _digest(encoded, content, purpose), _ECDSA)
+        except InvalidSignature:
+            raise RejectedError("forged", f"the signature is not one of {name}") from None
+        return bytes(content)
+
+    def admit(self, certificate: bytes) -> str:
+        """The name in a certificate (PEM or DER) that is trusted, such as one that TLS has seen; or `RejectedError`."""
+        if certificate.lstrip().startswith(b"-----BEGIN"):
+            try:
+                loaded = x509.load_pem_x509_certificate(certificate)
+            except ValueError:
+                raise RejectedError("forged", "what should be a certificate is none") from None
+            certificate = loaded.public_bytes(serialization.Encoding.DER)
+        return self._admit(certificate).name
+
+    def _admit(self, encoded: bytes, name: str | None = None) -> _Known:
+        known = self._known.get(encoded)
+        if known is None:
+            known = self._examine(encoded)
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[encoded] = known
+        if name is not None and known.name != name:
+            raise RejectedError("forged", f"signed by {known.name}, not by {name}")
+        now = _now()
+        if not known.begin <= now <= known.end:
+            raise RejectedError(
+                "forged",
+                f"the certificate of {known.name} is valid from {known.begin:%Y-%m-%d %H:%M} to "
+                f"{known.end:%Y-%m-%d %H:%M} UTC, and here it is {now:%Y-%m-%d %H:%M}: renew it, or set the clock",
+            )
+        if self.register is not None and known.name != SERVER and self._registered_key(known.name) != known.key:
+            raise RejectedError("forged", f"{known.name} is not in the register, or with another key")
+        return known
+
+    def _examine(self, encoded: bytes) -> _Known:
+        try:
+            certificate = x509.load_der_x509_certificate(encoded)
+            certificate.verify_directly_issued_by(self.authority)
+            name, key = common_name(certificate), certificate.public_key()
+            uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        except Exception:  # whatever a stranger has made of it
+            raise RejectedError("forged", "the certificate is not one of this federation's authority") from None
+        needed = ExtendedKeyUsageOID.SERVER_AUTH if name == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
+        is_one = name == SERVER or node_number(name) is not None
+        if not is_one or needed not in uses or not isinstance(key, ec.EllipticCurvePublicKey):
+            raise RejectedError("forged", "the certificate is neither a server's nor a node's")
+        begin = max(certificate.not_valid_before_utc, self.authority.not_valid_before_utc)
+        return _Known(name, key, begin, min(certificate.not_valid_after_utc, self.authority.not_valid_after_utc))
+
+    def _registered_key(self, name: str) -> object:
+        """The key of a node in the register, read again when its file has changed; `None` if it is not there."""
+        path = pathlib.Path(str(self.register), f"{name}.crt")
+        try:
+            state = path.stat()
+            seen = (state.st_mtime_ns, state.st_ino, state.st_size)
+            if name not in self._registered or self._registered[name][0] != seen:
+                self._registered[name] = seen, read_certificate(path).public_key()
+        except (OSError, ValueError):
+            return None
+        return self._registered[name][1]
+
+
+_MAKE = "`fedhsa deploy keys --help` says how they are made."
+_ECDSA = ec.ECDSA(utils.Prehashed(hashes.SHA256()))
+
+
+def _digest(certificate: bytes, data: bytes | memoryview, purpose: str) -> bytes:
+    """What is signed; the certificate is part of it, since some of its bits can be changed without harm to it."""
+    digest = hashlib.sha256(b"".join([MAGIC, purpose.encode(), b"\0", hashlib.sha256(certificate).digest()]))
+    digest.update(data)
+    return digest.digest()
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def common_name(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
+    """The name in a certificate or a request; empty if it has none."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
+
+
+def read_certificate(path: str | os.PathLike) -> x509.Certificate:
+    """The first certificate in a file."""
+    try:
+        return x509.load_pem_x509_certificate(pathlib.Path(path).read_bytes())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no certificate {str(path)!r}. {_MAKE}") from None
+    except ValueError:
+        raise ValueError(f"{str(path)!r} is not a certificate, or is damaged. {_MAKE}") from None
+
+
+def read_key(path: str | os.PathLike) -> ec.EllipticCurvePrivateKey:
+    """The private key in a file, as OpenSSH or as TLS libraries write it."""
+    try:
+        data = pathlib.Path(path).read_bytes()
+        is_ssh = data.startswith(b"-----BEGIN OPENSSH")
+        read = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
+        key = read(data, None)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no private key {str(path)!r}. {_MAKE}") from None
+    except (ValueError, TypeError):
+        raise ValueError(f"{str(path)!r} is not a private key without a password, or is damaged. {_MAKE}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{str(path)!r} is not a private key of an elliptic curve, which certificates here are for.")
+    return key
