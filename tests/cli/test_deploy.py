@@ -218,6 +218,40 @@ def test_keys_are_made_with_one_command_and_never_overwritten(tmp_path, capsys):
     assert "never overwritten" in capsys.readouterr().err
 
 
+def test_a_node_joins_changes_its_key_and_leaves_by_commands(tmp_path, monkeypatch, capsys):
+    def run(*words, code=0):
+        assert main(["deploy", "keys", *words]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    def told(said):
+        return said.partition("Fingerprint: ")[2].partition("\n")[0]
+
+    monkeypatch.chdir(tmp_path)
+    assert "COMMANDS.txt" in run("create", "fed", "--host", "fed.example.org")
+    assert "request.pem" in (tmp_path / "fed" / "COMMANDS.txt").read_text()
+    digits = told(run("request", "mine"))
+    sign = ["sign", "fed", "mine/request.pem", "--number", "4"]
+    assert "Do not sign it" in run(*sign, "--fingerprint", "ab-cd", code=2)
+    assert f"if that is not {digits}: `fedhsa deploy keys exclude fed 4`" in run(*sign)
+    assert "Send it to the site" in run(*sign, "--fingerprint", digits)
+    assert "This node is agent 4, until" in run("accept", "mine", "fed/server/nodes/node-4.crt")
+    assert digits in run("list", "fed")
+    new = told(run("request", "mine"))
+    assert "in the register with another key" in run(*sign, code=2)
+    run(*sign, "--replace", "--fingerprint", new)
+    run("accept", "mine", "fed/server/nodes/node-4.crt")
+    assert new != digits
+    assert new in run("list", "fed/server")
+    assert "Until then the old one is good" in run("renew", "fed", "4")
+    assert "start it again" in run("renew", "fed", "server", "--host", "new.example.org", "--new-key")
+    assert "`host` and `new_key` go with `server`" in run("renew", "fed", "4", "--new-key", code=2)
+    assert "node-4 is no longer in the register" in run("exclude", "fed", "node-4")
+    assert "node-4" not in run("list", "fed")
+    assert "named by its number" in run("exclude", "fed", "four", code=2)
+    assert "There is no certificate" in run("list", "nowhere", code=1)
+
+
 def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, capsys):
     source = tmp_path / "site.py"
     source.write_text("def build(place):\n    return None\n")
@@ -266,7 +300,9 @@ def test_what_cannot_be_run_is_rejected_with_one_sentence(arguments, words, caps
     assert words in rejection(capsys, *arguments)
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["memory"], ["ray"], ["flower"], ["keys"], ["status"]])
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["memory"], ["ray"], ["flower"], ["keys"], ["keys", "sign"], ["status"]]
+)
 def test_every_command_explains_itself(command, capsys):
     assert main(["deploy", *command, "--help"]) == 0
     assert "fedhsa deploy" in capsys.readouterr().out

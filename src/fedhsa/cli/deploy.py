@@ -24,7 +24,6 @@ from .deploy_settings import (
     AbstractDeploySettings,
     DemoSettings,
     FlowerSettings,
-    KeysSettings,
     MemorySettings,
     RaySettings,
     StatusSettings,
@@ -44,7 +43,6 @@ def main(args: Sequence[str], console: Console) -> int:
         "memory": _memory,
         "ray": _ray,
         "flower": _flower,
-        "keys": _keys,
         "status": _status,
     }
     try:
@@ -145,16 +143,6 @@ def _flower(args: list[str], console: Console) -> int:
     if code:
         raise FailedRunError("The run did not complete; `--verbose` shows all that Flower says.")
     _print(console, f"The results are on the SuperLink's machine, in {settings.folder}.")
-    return 0
-
-
-def _keys(args: list[str], console: Console) -> int:
-    settings = parse_flags(KeysSettings, args, KeysSettings())
-    need("cryptography, which makes keys,", "cryptography", "flower")
-    from ..deploy.keys import make_keys
-
-    folder = make_keys(settings.folder, settings.nodes, settings.host, settings.days, port=settings.port)
-    _print(console, f"Keys: {folder}. What to copy where, and what each person types: {folder / 'COMMANDS.txt'}")
     return 0
 
 

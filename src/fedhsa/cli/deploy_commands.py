@@ -19,12 +19,15 @@ commands:
   memory  everything in one process, optionally with faults: seconds
   ray     agents divided among the processes of a cluster: thousands of rounds
   flower  write or run a Flower app for your own federation
-  keys    make the certificates and keys of a federation
+  keys    certificates and keys: make, request, sign, renew, list, exclude
   status  how far a run is, while it runs or afterwards
 
 Every command explains its settings with `--help`. docs/deploy.md leads from a
 laptop to three machines and to your own data.
 """
+
+MODULES = ("keys",)
+"""The commands with a module of their own, which reads their settings."""
 
 
 def main(args: list[str], console: Console) -> int:
@@ -33,9 +36,12 @@ def main(args: list[str], console: Console) -> int:
         print(HELP, end="")
         return 0
     command, *rest = args
-    if command not in COMMANDS:
-        near = nearest(command, COMMANDS)
-        raise UsageError(f"fedhsa deploy has the commands {', '.join(COMMANDS)}, got {command!r}.{near}")
+    names = [*COMMANDS, *MODULES]
+    if command not in names:
+        near = nearest(command, names)
+        raise UsageError(f"fedhsa deploy has the commands {', '.join(names)}, got {command!r}.{near}")
+    if command in MODULES:
+        return importlib.import_module(f".{command}", __package__).main(rest, console)
     if {"-h", "--help"} & {*rest}:
         parse_flags(COMMANDS[command], rest)  # shows it, and ends
     return importlib.import_module(".deploy", __package__).main(args, console)

@@ -316,32 +316,6 @@ below the folder in which the SuperLink was started, unless it is absolute.
 
 
 @dataclasses.dataclass(frozen=True)
-class KeysSettings(AbstractFlags):
-    """The settings of `fedhsa deploy keys`."""
-
-    command = "deploy keys"
-    description = """\
-Makes the certificates and keys of a Flower federation: one folder per machine,
-and COMMANDS.txt, which says what each person types.
-
-Examples:
-  fedhsa deploy keys my-federation --nodes 3 --host 192.0.2.7
-  fedhsa deploy keys my-federation --nodes 5 --host fed.example.org 10.0.0.5
-"""
-
-    folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("federation")
-    """A new folder."""
-    nodes: int = 3
-    """Number of nodes, each with a key of its own."""
-    host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("127.0.0.1",)
-    """Names or addresses under which the nodes reach the server."""
-    port: int = 8000
-    """The server's port."""
-    days: int = 365
-    """How long the certificates are valid."""
-
-
-@dataclasses.dataclass(frozen=True)
 class StatusSettings(AbstractFlags):
     """The settings of `fedhsa deploy status`."""
 
@@ -364,6 +338,6 @@ Examples:
 
 COMMANDS: dict[str, type[AbstractFlags]] = {
     kind.command.split()[1]: kind
-    for kind in (DemoSettings, MemorySettings, RaySettings, FlowerSettings, KeysSettings, StatusSettings)
+    for kind in (DemoSettings, MemorySettings, RaySettings, FlowerSettings, StatusSettings)
 }
-"""The settings of each command."""
+"""The settings of the commands that `deploy.py` runs."""

@@ -88,7 +88,7 @@ def make_keys(
         root = _certificate(_AUTHORITY, authority.public_key(), authority, max(days, AUTHORITY_DAYS))
         _write(staging / "authority", {"ca.key": _pem(authority), "ca.crt": root})
         _write(staging / "server", {"ca.crt": root, "COMMANDS.txt": server_commands(first, port).encode()})
-        _write_server(staging, names, days)
+        _issue_server(staging, names, days)
         _make_private(staging / "server" / "nodes")
         for i in range(nodes):
             node = staging / node_name(i)
@@ -138,22 +138,12 @@ def sign(
     - `expected`: the fingerprint of the node's key, as the site has told it in another way.
     """
     folder, number, days = pathlib.Path(folder), _check_number(number), _check_days(days)
-    try:
-        asked = x509.load_pem_x509_csr(pathlib.Path(request).read_bytes())
-        public = asked.public_key()
-        valid = asked.is_signature_valid
-    except FileNotFoundError:
-        raise FileNotFoundError(f"`request`: there is no file {str(request)!r}.") from None
-    except ValueError:
-        raise ValueError(f"`request`: {str(request)!r} is not a request, or is damaged. {_ASK}") from None
-    if not valid or not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != _CURVE.name:
-        raise ValueError(f"`request`: {str(request)!r} was not made by fedhsa, or was changed. {_ASK}")
+    public = _requested_key(request)
     if expected is not None and _digits(expected) != _digits(fingerprint(public)):
         raise ValueError(
             f"`fingerprint`: the key in {str(request)!r} has {fingerprint(public)}, not {expected}. Do not sign it: "
             "somebody may have exchanged the request on its way. Ask the site to send it again."
         )
-    register = folder / "server" / "nodes"
     for member in members(folder):
         if member.certificate.public_key() == public and member.number != number:
             raise ValueError(f"`number`: this key is that of {member.name} already: one key, one agent.")
@@ -162,7 +152,7 @@ def sign(
                 f"`number`: {member.name} is in the register with another key. If this site replaces its key, say so "
                 "(`--replace`, in Python `replace=True`); a further site takes another number."
             )
-    return _issue(folder, register / f"{node_name(number)}.crt", public, days)
+    return _issue(folder, folder / "server" / "nodes" / f"{node_name(number)}.crt", public, days)
 
 
 def accept(folder: str | os.PathLike, certificate: str | os.PathLike) -> pathlib.Path:
@@ -199,25 +189,42 @@ def accept(folder: str | os.PathLike, certificate: str | os.PathLike) -> pathlib
     return folder
 
 
-def renew(folder: str | os.PathLike, who: int | str = SERVER, *, days: int = 365) -> pathlib.Path:
+def renew(
+    folder: str | os.PathLike,
+    who: int | str = SERVER,
+    *,
+    days: int = 365,
+    hosts: Sequence[str] | None = None,
+    new_key: bool = False,
+) -> pathlib.Path:
     """Prolongs the certificate of a node in the register, or of the server, for the same key; returns it.
 
     A node's is sent to it, for `accept`; it goes on with its old one until then.
+
+    **Arguments:**
+
+    - `folder`: the federation's, of `make_keys`.
+    - `who`: the node's number, or `"server"`.
+    - `days`: how long the certificate is valid, from today.
+    - `hosts`: new names of the server. Default: those it has.
+    - `new_key`: whether the server gets a new private key too.
     """
     folder, days = pathlib.Path(folder), _check_days(days)
-    if who == SERVER:
-        path = folder / "server" / "server.pem"
-        old = read_certificate(path)
-        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return _issue(folder, path, old.public_key(), days, names)
-    number = _check_number(who)
-    member = _member(folder, number)
-    return _issue(folder, member.path, member.certificate.public_key(), days)
+    if who != SERVER:
+        member = _member(folder, _check_number(who))
+        return _issue(folder, member.path, member.certificate.public_key(), days)
+    path = folder / "server" / "server.pem"
+    old = read_certificate(path)
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = names if hosts is None else _alternative_names(hosts)
+    return _issue_server(folder, names, days, None if new_key else read_key(path.with_suffix(".key")))
 
 
-def exclude(folder: str | os.PathLike, number: int) -> None:
-    """Takes a node out of the register: the server refuses what it says from then on."""
-    _member(pathlib.Path(folder), _check_number(number)).path.unlink()
+def exclude(folder: str | os.PathLike, number: int) -> "Member":
+    """Takes a node out of the register, and returns it: the server refuses what it says from then on."""
+    member = _member(pathlib.Path(folder), _check_number(number))
+    member.path.unlink()
+    return member
 
 
 class Member(NamedTuple):
@@ -264,6 +271,11 @@ def members(folder: str | os.PathLike) -> list[Member]:
     return sorted(found)
 
 
+def request_fingerprint(request: str | os.PathLike) -> str:
+    """The fingerprint of the key in a request."""
+    return fingerprint(_requested_key(request))
+
+
 def fingerprint(key: object) -> str:
     """What two people read to each other to know that they have the same public key.
 
@@ -278,6 +290,20 @@ def fingerprint(key: object) -> str:
 
 _MAKE = "`fedhsa deploy keys --help` says how one is made."
 _ASK = "Ask the site for the file that `fedhsa deploy keys request` makes."
+
+
+def _requested_key(request: str | os.PathLike) -> ec.EllipticCurvePublicKey:
+    """The public key in a request whose maker has the private one."""
+    try:
+        asked = x509.load_pem_x509_csr(pathlib.Path(request).read_bytes())
+        public, valid = asked.public_key(), asked.is_signature_valid
+    except FileNotFoundError:
+        raise FileNotFoundError(f"`request`: there is no file {str(request)!r}.") from None
+    except ValueError:
+        raise ValueError(f"`request`: {str(request)!r} is not a request, or is damaged. {_ASK}") from None
+    if not valid or not isinstance(public, ec.EllipticCurvePublicKey) or public.curve.name != _CURVE.name:
+        raise ValueError(f"`request`: {str(request)!r} was not made by fedhsa, or was changed. {_ASK}")
+    return public
 
 
 def _digits(text: str) -> str:
@@ -326,10 +352,17 @@ def _issue(folder: pathlib.Path, path: pathlib.Path, public: object, days: int, 
     return path.absolute()
 
 
-def _write_server(folder: pathlib.Path, names: x509.SubjectAlternativeName, days: int) -> None:
-    key = ec.generate_private_key(_CURVE)
-    _write(folder / "server", {"server.key": _pem(key)})
-    _issue(folder, folder / "server" / "server.pem", key.public_key(), days, names)
+def _issue_server(
+    folder: pathlib.Path,
+    names: x509.SubjectAlternativeName,
+    days: int,
+    key: ec.EllipticCurvePrivateKey | None = None,
+) -> pathlib.Path:
+    """Writes the server's certificate, and its key if it gets a new one."""
+    if key is None:
+        key = ec.generate_private_key(_CURVE)
+        _write(folder / "server", {"server.key": _pem(key)})
+    return _issue(folder, folder / "server" / "server.pem", key.public_key(), days, names)
 
 
 def _certificate(
