@@ -7,7 +7,7 @@ import fedhsa as fh
 from cases import CASES
 from federation import Federation, theta
 from fedhsa import tree
-from fedhsa.deploy import FederationError, MemoryTransport, Missing, Task
+from fedhsa.deploy import FederationError, MemoryTransport, Missing, Task, journal
 from fedhsa.deploy.wire import pack, unpack
 
 ROUNDS = 3
@@ -19,21 +19,23 @@ class Hostile(MemoryTransport):
     """The last site replies what `lie` makes of its arrays, or says that it has diverged where that is None."""
 
     lie = staticmethod(lambda x: x)
+    whose: list[int] | None = None
 
     def _ask(self, site, message):
         header, arrays = unpack(super()._ask(site, message))
         if site == self.num_sites - 1 and header["kind"] == "reply":
             if self.lie is None:
-                return pack(header | {"kind": "rejection", "code": "diverged", "reason": "so it says"}, {})
+                said = {"kind": "rejection", "code": "diverged", "reason": "so it says", "diverged": self.whose}
+                return pack(header | said, {})
             arrays = {name: self.lie(a) for name, a in arrays.items()}
         return pack(header, arrays)
 
 
-def run(tmp_path, lie, algorithm=MEDIAN, missing=None):
+def run(tmp_path, lie, algorithm=MEDIAN, missing=None, **options):
     problem = CASES["td"]().problem
     task = Task(algorithm, 3, np.linspace(-1, 1, problem.dim), key=3, example=tree.take(problem.flat_agents, 0))
     found = Federation(tmp_path, task=task, problem=problem)
-    server = found.server(kind=Hostile, missing=missing or Missing("fail", patience=PATIENCE))
+    server = found.server(kind=Hostile, missing=missing or Missing("fail", patience=PATIENCE), **options)
     server.transport.lie = lie
     return found, server.run(ROUNDS)
 
@@ -55,16 +57,69 @@ def test_a_median_on_the_server_bears_one_site_of_three_that_lies(tmp_path, atta
     np.testing.assert_allclose(theta(progress), expected.theta[0], rtol=1e-12)
 
 
-def test_a_mean_takes_no_reply_without_numbers_and_a_site_that_sends_them_is_absent(tmp_path):
-    with pytest.raises(FederationError, match="agent 2 did not answer"):
-        run(tmp_path, lambda x: np.full_like(x, np.inf), fh.FedHSA(0.05, 3))
+def without_the_last(tmp_path, rounds=ROUNDS):
+    """The parameter of a run in which the last site is never there."""
+    problem = CASES["td"]().problem
+    task = Task(
+        fh.FedHSA(0.05, 3), 3, np.linspace(-1, 1, problem.dim), key=3, example=tree.take(problem.flat_agents, 0)
+    )
+    server = Federation(tmp_path / "without", task=task, problem=problem).server(missing=Missing("skip", patience=0.05))
+    server.transport.absent = {2}
+    return theta(server.run(rounds))
 
 
-def test_a_site_that_says_it_diverged_ends_a_run_of_means_and_not_one_of_medians(tmp_path):
+LIES = {
+    "not finite": lambda x: np.full_like(x, np.inf),
+    "finite and huge": lambda x: np.full_like(x, 1e308),
+    "of a divergence": None,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_site_whose_replies_are_no_use_is_left_out_or_named_and_does_not_end_the_run_of_the_others(tmp_path, lie):
+    found, progress = run(tmp_path / "skip", LIES[lie], fh.FedHSA(0.05, 3), Missing("skip", patience=PATIENCE))
+    assert (progress.failed_round, progress.round) == (-1, ROUNDS)
+    assert theta(progress).tobytes() == without_the_last(tmp_path).tobytes()
+    assert found.named("missing")[0]["agents"] == [2]
+    said = [journal.sentence(event) or "" for event in found.events]
+    assert any("agent 2" in words for words in said)
+    for action in ("wait", "fail"):
+        with pytest.raises(FederationError, match=r"Round 1 stopped: agent 2 (cannot|did not) answer"):
+            run(tmp_path / action, LIES[lie], fh.FedHSA(0.05, 3), Missing(action, patience=PATIENCE))
+
+
+def test_a_reply_beyond_the_bound_is_its_agents_failure_also_where_the_rule_would_bear_it(tmp_path):
+    for algorithm in (fh.FedHSA(0.05, 3), MEDIAN):
+        with pytest.raises(
+            FederationError, match=r"agent 2 cannot answer \(its reply has norm .*, beyond 50 \(`reply_b"
+        ):
+            run(tmp_path / type(algorithm).__name__, lambda x: x + 100, algorithm, reply_bound=50.0)
+    honest = run(tmp_path / "honest", lambda x: x, fh.FedHSA(0.05, 3))[1]
     skip = Missing("skip", patience=PATIENCE)
-    _, progress = run(tmp_path / "mean", None, fh.FedHSA(0.05, 3), skip)
-    assert progress.failed_round == 1
-    found, progress = run(tmp_path / "median", None, missing=skip)
-    assert progress.failed_round < 0
-    assert progress.round == ROUNDS
+    found, bounded = run(tmp_path / "bounded", lambda x: x, fh.FedHSA(0.05, 3), skip, reply_bound=50.0)
+    assert theta(bounded).tobytes() == theta(honest).tobytes()
+    assert not found.named("missing")
+    with pytest.raises(ValueError, match="`reply_bound` must be"):
+        run(tmp_path, None, reply_bound=-1.0)
+
+
+def test_where_most_agents_diverge_the_run_has_diverged_and_where_few_do_they_are_named(tmp_path):
+    """Two sites: the second has two agents, of which one says that it has diverged."""
+    problem = CASES["td"]().problem
+    task = Task(fh.FedHSA(0.05, 3), 3, np.zeros(problem.dim), example=tree.take(problem.flat_agents, 0))
+    for whose, words in (([2], "agents 1, 2 cannot answer"), ([1, 2], "")):
+        found = Federation(tmp_path / str(len(whose)), task=task, problem=problem, sites=((0,), (1, 2)))
+        server = found.server(kind=Hostile)
+        server.transport.lie, server.transport.whose = None, whose
+        if words:
+            with pytest.raises(FederationError, match=words):
+                server.run(2)
+            assert server.progress.failed_round < 0
+        else:
+            assert server.run(2).failed_round == 1
+
+
+def test_a_median_goes_on_without_a_site_that_says_it_diverged(tmp_path):
+    found, progress = run(tmp_path / "median", None, missing=Missing("skip", patience=PATIENCE))
+    assert (progress.failed_round, progress.round) == (-1, ROUNDS)
     assert [event["absent"] for event in found.named("round")] == [[2]] * ROUNDS

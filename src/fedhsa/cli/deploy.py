@@ -65,6 +65,7 @@ def _memory(args: list[str], console: Console) -> int:
             faults=faults,
             watch=watch,
             config=settings.config_of_sites(),
+            reply_bound=settings.reply_bound,
         )
         result = carry_out(plan, server, settings.rounds, folder, settings.resume, _command(settings, args))
     if faults is not None:
@@ -92,6 +93,7 @@ def _ray(args: list[str], console: Console) -> int:
             watch=watch,
             config=settings.config_of_sites(),
             command=_command(settings, args),
+            reply_bound=settings.reply_bound,
         )
     return _finish(console, settings, result)
 

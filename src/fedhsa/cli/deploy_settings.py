@@ -50,6 +50,8 @@ class AbstractDeploySettings(AbstractSettings):
     """How long an exchange may take before an agent counts as missing."""
     at_least: int = 1
     """With skip: how many agents a round needs."""
+    reply_bound: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
+    """The largest norm that an agent's reply may have; beyond it the agent counts as one that cannot answer."""
     clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
     """With noise: shorten every reply to this norm."""
     noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
@@ -74,7 +76,7 @@ class AbstractDeploySettings(AbstractSettings):
         check_name("dtype", self.dtype, DTYPES)
         if self.patience is not None:
             check_number("patience", self.patience)
-        for name in SETTINGS:
+        for name in (*SETTINGS, "reply_bound"):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name))
                 _check.number(name, getattr(self, name), above=0.0)

@@ -34,10 +34,11 @@ def in_memory(
     faults: Faults | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     config: Mapping[str, Any] | None = None,
+    reply_bound: float | None = None,
 ) -> Server:
     """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`.
 
-    `config` is what sites get besides the plan, like the settings of a node.
+    `config` is what sites get besides the plan, like the settings of a node; the rest is as for `Server`.
 
     !!! example
         >>> import tempfile
@@ -52,6 +53,7 @@ def in_memory(
 
     sites = [[number] for number in range(plan.num_agents)]
     kept = {"folder": pathlib.Path(folder), "missing": missing, "theta_star": plan.theta_star, "watch": watch}
+    kept |= {"reply_bound": reply_bound}
     return _server(plan.task, site, sites, pathlib.Path(folder), faults, sync=False, **kept)
 
 
@@ -94,6 +96,7 @@ def federate(
     faults: Faults | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     measures: Sequence[Measure | None] | None = None,
+    reply_bound: float | None = None,
 ) -> Result:
     """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
 
@@ -139,6 +142,7 @@ def federate(
             return Site(task, some, numbers, store, run, streams, measured=own)
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
+        kept |= {"reply_bound": reply_bound}
         server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)
         found = conduct(server, rounds, cost(problem, algorithm), resume)
     return dataclasses.replace(found, theta=problem.unravel(found.theta))

@@ -81,10 +81,13 @@ class Teller:
         if kind == "round" and not silent and not is_tenth(event["round"], event["rounds"]):
             return
         words = sentence(event)
-        if words is None or words in self._said:
+        if words is None:
             return
         if kind in ("rejected", "missing"):
-            self._said.add(words)
+            said = sentence({**event, "round": 0}) or ""  # the same of another round says nothing new
+            if said in self._said:
+                return
+            self._said.add(said)
         self._say(words)
         self._last = time.monotonic()
 
@@ -117,7 +120,8 @@ def sentence(event: dict[str, Any]) -> str | None:
             return f"Rejected a message ({event['code']}): {event['why']}"
         case "missing":
             why = "; ".join(sorted(set(event["why"].values())))
-            return f"No answer from {_agents(event['agents'])}" + (f": {why}" if why else "")
+            whose = f"{_agents(event['agents'])} in round {event['round']}"
+            return f"No usable answer from {whose}: {why}" if why else f"No answer from {whose}"
         case "diverged":
             return f"Diverged in round {event['round']}: the step is too large for this problem."
         case "interrupted":

@@ -168,7 +168,8 @@ def result(server: "Server", cost: Cost, seconds: float, complete: bool, rounds:
         "device": "sites",
         "measured": list(server.measurements.names),
         "deploy": {"transport": server.transport.name, "run": server.run_id, "sites": len(server.sites)}
-        | {"missing": {"action": missing.action, "patience": missing.seconds, "at_least": missing.at_least}},
+        | {"missing": {"action": missing.action, "patience": missing.seconds, "at_least": missing.at_least}}
+        | {"reply_bound": server.reply_bound},
         "versions": versions(),
     }
     return Result(

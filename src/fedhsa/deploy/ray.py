@@ -215,6 +215,7 @@ def federate_on_ray(
     watch: Callable[[dict[str, Any]], None] | None = None,
     config: Mapping[str, Any] | None = None,
     command: str = "",
+    reply_bound: float | None = None,
 ) -> Result:
     """Runs a plan with its agents sharded over actors of Ray.
 
@@ -236,6 +237,7 @@ def federate_on_ray(
     - `watch`: called with every event.
     - `config`: JSON values that the plan's `agent` function gets.
     - `command`: what the manifest in `folder` says was typed.
+    - `reply_bound`: the largest norm that an agent's reply may have. Default: any.
     """
     _check.count("rounds", rounds)
     if folder is None and (resume or address != "local"):
@@ -265,7 +267,14 @@ def federate_on_ray(
         policy = Missing() if missing is None else missing
         transport = RayTransport(start, actors, all_needed=policy.action != "skip")
         server = Server(
-            plan.task, transport, shards, missing=policy, folder=kept, theta_star=plan.theta_star, watch=watch
+            plan.task,
+            transport,
+            shards,
+            missing=policy,
+            folder=kept,
+            theta_star=plan.theta_star,
+            watch=watch,
+            reply_bound=reply_bound,
         )
         if server.store is not None:
             server.store.sync = False  # a power cut would also take what the actors have saved

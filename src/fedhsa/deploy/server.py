@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import tree
+from .. import _check, tree
 from .._types import precision
 from ..algorithms import Replies
 from ..engine import batch
@@ -52,7 +52,7 @@ class _RestartRoundError(Exception):
 
 
 class _DivergedError(Exception):
-    """What a site or the server would send is not finite, and asking again would not change that."""
+    """The run has diverged, not one agent alone."""
 
 
 _PERMANENT = ("exhausted", "limit", "lost", "mismatch")
@@ -61,6 +61,8 @@ _LAST = 60.0
 """Seconds that sites have to measure the last parameter."""
 MEASURED = "measured"
 """The kind of a reply that only says what was measured."""
+_LARGE = DIVERGED**0.5
+"""Where one agent has diverged and most others send numbers this many times larger than start and root, all diverge."""
 _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
 """Seconds between requests to sites that do not answer or reject them: twice as long each time."""
 
@@ -78,6 +80,8 @@ class Server:
     - `theta_star`: the root, where it is known, to record the error.
     - `watch`: called with every event of the log.
     - `run`: the name of the run. Default: a random one.
+    - `reply_bound`: the largest norm that an agent's reply may have; one beyond it is that agent's failure. Default:
+      whatever is not a sign of divergence.
     """
 
     def __init__(
@@ -91,7 +95,11 @@ class Server:
         theta_star: np.ndarray | None = None,
         watch: Callable[[dict[str, Any]], None] | None = None,
         run: str | None = None,
+        reply_bound: float | None = None,
     ):
+        if reply_bound is not None:
+            _check.number("reply_bound", reply_bound, above=0.0)
+        self.reply_bound = reply_bound
         self.task, self.transport, self.theta_star = task, transport, theta_star
         self.missing = Missing() if missing is None else missing
         self.missing.check(task.algorithm, task.num_agents)
@@ -126,12 +134,11 @@ class Server:
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
         self._failures: dict[int, tuple[str, int]] = {}  # what a site has failed with, and how often in a row
+        self._sizes: dict[int, np.ndarray] = {}  # of the largest numbers in each site's reply of this exchange
         self._rests: dict[int, int] = {}  # with `skip`: the round in which a site that keeps failing is asked again
         self._short_since: float | None = None
         self._table = RecordTable()
-        self._bound = DIVERGED * (
-            1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
-        )
+        self._size = 1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
         with precision(task.dtype):
             server = _initial_server(task.settings, jnp.asarray(task.theta, task.dtype))
         self._server_schema = Schema(server)
@@ -221,6 +228,9 @@ class Server:
             return
         counted = counted.copy()
         counted[sorted(cohort)] = t
+        for site in cohort:
+            self._failures.pop(site, None)
+            self._rests.pop(site, None)
         for site, report in self._reports.items():
             self.measurements.put(t, self.sites[site], report)
         movement = float(np.linalg.norm(_flat(moved.theta) - _flat(server.theta)))
@@ -228,7 +238,7 @@ class Server:
         seconds = time.perf_counter() - began
         spent = (agents, seconds, self._down, self._up, self.attempt - first)
         record = Record(self._error(moved), norm, *spent, movement=movement)
-        if not np.linalg.norm(_flat(moved.theta)) <= self._bound:
+        if not np.linalg.norm(_flat(moved.theta)) <= DIVERGED * self._size:
             infinite = dict.fromkeys(("error", "operator_norm", "movement"), float("inf"))
             self._record_divergence(record._replace(**infinite))
             return
@@ -361,12 +371,13 @@ class Server:
         """The replies of all sites asked; those that do not answer are asked again until patience ends."""
         replies: dict[int, PyTree] = {}
         waiting, self._reasons, self._permanent = set(requests), {}, set()
+        self._sizes = {}
         deadline, pause = time.monotonic() + self.missing.seconds, _PAUSE
         while waiting:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise _AbsentSitesError(waiting)
-            messages = {site: requests[site] for site in sorted(waiting)}
+            messages = {site: requests[site] for site in sorted(waiting) if not self._beyond(site)}
             self._down += sum(map(len, messages.values()))
             failed_before = dict(self._failures)
             for data in self.transport.exchange(messages, left):
@@ -376,8 +387,6 @@ class Server:
                 except RejectedError as rejected:
                     self.journal("rejected", round=t + 1, code=rejected.code, why=rejected.reason, bytes=len(data))
                     continue
-                self._failures.pop(site, None)
-                self._rests.pop(site, None)
                 if site in waiting:
                     replies[site] = values
                     waiting.discard(site)
@@ -387,12 +396,15 @@ class Server:
                 if why := self.transport.hopeless(site):
                     self._reasons[site] = why
                     self._permanent.add(site)
-            given_up = self._permanent if self.missing.action == "wait" else self._reasons.keys()
+            diverged = {site for site in waiting if self._beyond(site)}
+            given_up = (self._permanent if self.missing.action == "wait" else self._reasons.keys()) - diverged
             if waiting & given_up:
                 raise _AbsentSitesError(waiting & given_up)
+            if waiting and waiting == diverged:
+                self._blame(diverged)
             if self._failures != failed_before:
                 pause = _LONGEST_PAUSE  # what went wrong for a moment may be right again, and nothing else would be
-            if waiting == messages.keys():
+            if waiting - diverged == messages.keys():
                 time.sleep(min(max(self.transport.pause, pause), max(0.0, deadline - time.monotonic())))
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
@@ -424,7 +436,32 @@ class Server:
         if not number:
             self._hear(site, report, header.get("withheld") is True)
         finite = not self._bears_any[number]
-        return site, self.schemas[site][number][2].join(packet.arrays, finite)
+        values = self.schemas[site][number][2].join(packet.arrays, finite)
+        self._check_size(site, packet.arrays, finite)
+        return site, values
+
+    def _check_size(self, site: int, arrays: dict[str, np.ndarray], finite: bool) -> None:
+        """Raises if a reply is beyond the bound, or as large as only those of agents that have diverged are."""
+        self._sizes[site] = sizes = _sizes(arrays)
+        if finite and self._beyond(site):
+            self._fail(site, f"its reply has numbers of size {sizes.max():.1g}: too large a step, or not honest")
+            raise RejectedError("beyond", f"{self._name(site)}: {self._reasons[site]}")
+        if self.reply_bound is not None and not (norms := _norms(arrays)).max() <= self.reply_bound:
+            its = "its reply" if len(norms) == 1 else f"the reply of agent {self.sites[site][norms.argmax()]}"
+            self._fail(site, f"{its} has norm {norms.max():.3g}, beyond {self.reply_bound:.3g} (`reply_bound`)")
+            self._permanent.add(site)  # it would say the same again
+            raise RejectedError("beyond", f"{self._name(site)}: {self._reasons[site]}")
+
+    def _beyond(self, site: int) -> bool:
+        """Whether a site has answered, with numbers that say that it has diverged."""
+        return site in self._sizes and not self._sizes[site].max() <= DIVERGED * self._size
+
+    def _blame(self, sites: set[int]) -> None:
+        """Says who has diverged, now that all others have answered: these sites, or the run."""
+        sizes = np.concatenate(list(self._sizes.values()))
+        if 2 * np.count_nonzero(~(sizes <= _LARGE * self._size)) > len(sizes):
+            raise _DivergedError
+        raise _AbsentSitesError(sites)
 
     def _hear(self, site: int, report: SiteReport | None, withheld: bool) -> None:
         """Takes note of what a site has measured, or that it does not, or does not say."""
@@ -443,23 +480,34 @@ class Server:
         if code in ("missed", "conflict"):
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
-        if code == "diverged" and not self._bears_any[number]:  # one site cannot end what is made to bear hostile ones
-            raise _DivergedError
+        if code == "diverged":
+            self._sizes[site] = self._sizes_of_diverged(site, packet.header.get("diverged"))
         if code == "stale":
             raise FederationError(
                 f"Site {site} is ahead of this server's checkpoint ({reason}): was an old one restored? Use the "
                 "latest, or start a new run."
             )
-        if code == "failed":
-            before, times = self._failures.get(site, ("", 0))
-            times = 1 + times * (before == reason)
-            self._failures[site] = reason, times
-            if times > 1:  # it would fail in the same way again
-                self._permanent.add(site)
-                self._rests[site] = self.progress.round + 2 ** min(times, 6)
+        if code in ("failed", "diverged"):
+            self._fail(site, reason)
         if code in _PERMANENT:
             self._permanent.add(site)
-        raise RejectedError(code, f"site {site}: {reason}")
+        raise RejectedError(code, f"{self._name(site)}: {reason}")
+
+    def _fail(self, site: int, reason: str) -> None:
+        """Notes that a site fails, and whether it has failed in the same way before, as it then would again."""
+        self._reasons[site] = reason
+        before, times = self._failures.get(site, ("", 0))
+        times = 1 + times * (before == reason)
+        self._failures[site] = reason, times
+        if times > 1:
+            self._permanent.add(site)
+            self._rests[site] = self.progress.round + 2 ** min(times, 6)
+
+    def _sizes_of_diverged(self, site: int, whose: Any) -> np.ndarray:
+        """Infinite for the agents that have diverged, of which a site has at least one."""
+        named = set(whose) if isinstance(whose, list) and all(type(n) is int for n in whose) else set()
+        has = np.array([int(n) in named for n in self.sites[site]])
+        return np.where(has | (not has.any()), np.inf, 0.0)
 
     def _stack(self, number: int, answers: dict[int, PyTree]) -> Replies:
         """All replies in the order of the agents; agents that were not asked have weight 0."""
@@ -476,6 +524,11 @@ class Server:
             filled.append(schema.structure.unflatten(nothing) if answer is None else answer)
         return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
+    def _name(self, site: int) -> str:
+        """A site as people know it, by its agents."""
+        numbers = self.sites[site]
+        return f"agent {numbers[0]}" if len(numbers) == 1 else f"agents {numbers[0]} to {numbers[-1]}"
+
     def _numbers(self, sites: set[int]) -> list[int]:
         """The agents of these sites."""
         return sorted(int(n) for site in sites for n in self.sites[site])
@@ -488,10 +541,8 @@ class Server:
         stopped = f"Round {t + 1} stopped: {who} {what} ({why.rstrip('.')})."
         if not t:
             return f"{stopped} Nothing is lost: mend that and start the run again."
-        return (
-            f"{stopped} The run is kept up to round {t}: resume it when the agents are back, or run it without them "
-            "with 'skip'."
-        )
+        then = "resume it when the agents are back" if silent else "mend that and resume it"
+        return f"{stopped} The run is kept up to round {t}: {then}, or run it without them with 'skip'."
 
     def _are_vectors(self, replies: Replies) -> bool:
         """Whether the replies are one vector of the size of the parameter from each agent."""
@@ -547,6 +598,19 @@ def _send(number, num_agents, algorithm, keys, server, index):
 def _aggregate(number, num_agents, algorithm, keys, server, replies, index):
     with_seed = Replies(jax.tree.map(lambda x: x[:, None], replies.values), replies.weights)
     return batch.aggregate(algorithm.exchanges[number], keys, server, with_seed, index, num_agents)
+
+
+def _sizes(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The size of the largest number in each agent's reply."""
+    numbers = [array.reshape(len(array), -1) for array in arrays.values() if array.dtype.kind == "f"]
+    return np.max([np.abs(rows).max(axis=1, initial=0.0) for rows in numbers], axis=0) if numbers else np.zeros(1)
+
+
+def _norms(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The norm of each agent's reply, all its numbers together; not a number where one of them is not."""
+    with np.errstate(over="ignore"):  # what is as large as that is beyond any bound
+        rows = [np.square(array.reshape(len(array), -1).astype(np.float64)).sum(axis=1) for array in arrays.values()]
+        return np.sqrt(sum(rows))
 
 
 @jax.jit

@@ -138,7 +138,7 @@ class Site:
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a message, or a rejection that says why; never an error."""
-        packet = Packet({}, {})
+        packet, extra = Packet({}, {}), {}
         try:
             packet = unpack(data, self.limit)
             with self.store.alone(), precision(self.task.dtype):
@@ -147,11 +147,12 @@ class Site:
                 return answer
         except RejectedError as rejected:
             code, reason = rejected.code, rejected.reason
+            extra = rejected.facts
             log.warning("rejected a message (%s): %s", code, reason)
         except Exception as error:
             # A sensor or a disk may be back in a minute; the same code fails again with the same data.
             code, reason = "unavailable" if isinstance(error, OSError) else "failed", public_reason(error)
-        answer = pack(self._header("rejection", packet.header, code=code, reason=reason), {})
+        answer = pack(self._header("rejection", packet.header, code=code, reason=reason, **extra), {})
         if self.audit is not None:
             self.audit.refused(**self._facts(packet.header, len(answer)), code=code, why=reason)
         return answer
@@ -252,10 +253,8 @@ class Site:
             arrays = self.account.privacy.apply(arrays)
         try:
             reply_schema.join(arrays, finite=not self._bears_any[number])
-        except RejectedError as rejected:
-            raise RejectedError(
-                "diverged", f"the reply cannot be sent: {rejected.reason}. Is the step too large?"
-            ) from None
+        except RejectedError:
+            raise self._diverged(arrays) from None
         self.phase("computed")
         extra, measured = self._measure(at, state.round)
         reply = pack(self._header("reply", header, **extra), {**arrays, **measured})
@@ -265,6 +264,15 @@ class Site:
         self._save(state)
         self.phase("saved")
         return reply
+
+    def _diverged(self, arrays: dict[str, np.ndarray]) -> RejectedError:
+        """Says of which agents the reply has numbers that are not finite."""
+        agents = len(self.numbers)
+        finite = [np.isfinite(a.reshape(agents, -1)).all(axis=1) for a in arrays.values() if a.dtype.kind == "f"]
+        whose = self.numbers[~np.all(finite, axis=0)].tolist()
+        its = "its reply" if agents == 1 else f"the reply of agent {', '.join(map(str, whose[:10]))}"
+        words = f"{its} has numbers that are not finite: a missing value in the data, or too large a step"
+        return RejectedError("diverged", words, diverged=whose)
 
     def _read_theta(self, packet: Packet) -> np.ndarray | None:
         """The parameter that a message wants measured."""

@@ -24,11 +24,11 @@ _START = len(MAGIC) + _LENGTHS.size
 
 
 class RejectedError(Exception):
-    """A message was rejected; `code` is a word for programs, `reason` a sentence for people."""
+    """A message was rejected; `code` is a word for programs, `reason` a sentence for people, `facts` go with it."""
 
-    def __init__(self, code: str, reason: str):
+    def __init__(self, code: str, reason: str, **facts: Any):
         super().__init__(reason[:REASON])
-        self.code, self.reason = code, reason[:REASON]
+        self.code, self.reason, self.facts = code, reason[:REASON], facts
 
 
 class Packet(NamedTuple):
