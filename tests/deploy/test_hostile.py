@@ -7,7 +7,7 @@ import fedhsa as fh
 from cases import CASES
 from federation import Federation, theta
 from fedhsa import tree
-from fedhsa.deploy import FederationError, MemoryTransport, Missing, Task, journal
+from fedhsa.deploy import FederationError, MemoryTransport, Missing, Plan, Task, in_memory, journal
 from fedhsa.deploy.wire import pack, unpack
 
 ROUNDS = 3
@@ -86,6 +86,50 @@ def test_a_site_whose_replies_are_no_use_is_left_out_or_named_and_does_not_end_t
     for action in ("wait", "fail"):
         with pytest.raises(FederationError, match=r"Round 1 stopped: agent 2 (cannot|did not) answer"):
             run(tmp_path / action, LIES[lie], fh.FedHSA(0.05, 3), Missing(action, patience=PATIENCE))
+
+
+LINE = """
+import fedhsa as fh
+import jax.numpy as jnp
+import numpy as np
+
+
+class Line(fh.AbstractAgent):
+    source: fh.AbstractSource
+
+    def operator(self, theta, o, /):
+        x, y = o
+        return (y - theta[0] - theta[1] * x) * jnp.stack([jnp.ones_like(x), x])
+
+
+def build(context):
+    return Line(fh.sources.Replay(tuple(np.loadtxt(context.config["data"], delimiter=",", unpack=True)), wrap=True))
+"""
+
+
+def test_a_missing_value_in_one_file_names_its_agent_and_the_run_goes_on_once_the_file_is_mended(tmp_path):
+    (tmp_path / "line.py").write_text(LINE)
+    rows = np.random.default_rng(0).normal(size=(3, 40, 2))
+    for i in range(3):
+        np.savetxt(tmp_path / f"{i}.csv", rows[i], delimiter=",")
+    config = {"data": str(tmp_path / "{number}.csv")}
+    plan = Plan(agent=f"{tmp_path}/line.py:build", dim=2, step_size=0.05, local_steps=5)
+    whole = in_memory(plan, tmp_path / "whole", config=config).run(4)
+    value, rows[1, 12, 1] = rows[1, 12, 1], np.nan
+    np.savetxt(tmp_path / "1.csv", rows[1], delimiter=",")
+    said = []
+    teller = journal.Teller(said.append)
+    with pytest.raises(FederationError, match=r"Round 3 stopped: agent 1 cannot answer \(its reply .* not finite"):
+        in_memory(plan, tmp_path / "run", config=config, watch=teller).run(4)
+    assert said[-1].startswith("No usable answer from agent 1 in round 3: its reply has numbers that are not finite")
+    assert [e["agents"] for e in journal.read(tmp_path / "run") if e["event"] == "missing"] == [[1]]
+    skipped = in_memory(plan, tmp_path / "skip", config=config, missing=Missing("skip", patience=30)).run(4)
+    assert [record.agents for record in skipped.records] == [0, 3, 3, 2, 3]
+    rows[1, 12, 1] = value
+    np.savetxt(tmp_path / "1.csv", rows[1], delimiter=",")
+    server = in_memory(plan, tmp_path / "run", config=config)
+    server.resume()
+    assert theta(server.run(4)).tobytes() == theta(whole).tobytes()
 
 
 def test_a_reply_beyond_the_bound_is_its_agents_failure_also_where_the_rule_would_bear_it(tmp_path):

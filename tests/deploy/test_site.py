@@ -73,7 +73,7 @@ def test_a_message_is_rejected_and_nothing_is_kept_of_it(wrong, asked, tmp_path,
     code, spoil = WRONG[wrong]
     assert word(site.answer(spoil(messages[0]))) == code
     assert not (tmp_path / "sites" / "test" / "0.state").exists()
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"rejected a message ({code})"]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"agent 0 rejected a message ({code})"]
     assert word(site.answer(messages[0])) == "reply"
 
 

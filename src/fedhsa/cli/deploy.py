@@ -166,6 +166,7 @@ def _write(
         state=state,
         config=settings.config_of_sites(),
         missing=settings.policy(),
+        reply_bound=settings.reply_bound,
         resume=settings.resume,
         command=_command(settings, args),
         events="words" if getattr(settings, "write", None) is not None else "json",

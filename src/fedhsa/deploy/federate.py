@@ -114,6 +114,8 @@ def federate(
     - `watch`: called with every event.
     - `measures`: for each agent how its site measures a parameter on data of its own, as in `MeasuredAgent`; the
       averages are in the result's records by their names, and each agent's own numbers under `..._by_agent`.
+    - `reply_bound`: the largest norm that an agent's reply may have; beyond it the agent counts as one that cannot
+      answer. Default: any.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)

@@ -116,6 +116,8 @@ def sentence(event: dict[str, Any]) -> str | None:
                 f"{whose} measure{s} what the parameter is worth, and keep{s} it private, since the noise on replies "
                 "would not cover it; `--release-metrics` sends it all the same."
             )
+        case "rejected" if event["code"] in ("diverged", "beyond"):  # whose failure it is follows
+            return None
         case "rejected":
             return f"Rejected a message ({event['code']}): {event['why']}"
         case "missing":

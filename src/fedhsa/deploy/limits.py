@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _check
 from .journal import Journal
-from .wire import RejectedError
+from .wire import RejectedError, unpack
 
 AUDIT = "audit.jsonl"
 SETTINGS = ("max_rounds", "max_restarts", "exchanges")
@@ -115,7 +115,7 @@ class Audit:
     def refused(self, **facts: Any) -> None:
         """Writes down what was refused; a refusal leaves also where it cannot be written down."""
         self._refusals += 1
-        if self._refusals <= REFUSALS:
+        if self._refusals <= REFUSALS and self.path.parent.is_dir():  # no folder is made for what is refused
             last = {"more": "further refusals are not written down"} if self._refusals == REFUSALS else {}
             with contextlib.suppress(OSError):
                 self._journal("refused", **facts, **last)
@@ -137,6 +137,12 @@ class Audit:
             if entry["event"] == "sent" and entry["kind"] == "reply":
                 whose = str(entry["run"]), int(entry["agent"])
                 self._blocks[whose] = max(self._blocks.get(whose, 0), int(entry["block"]))
+
+
+def refusal(answer: bytes) -> dict[str, Any]:
+    """What the audit log says of a refusal that no site has made, but what stands before it."""
+    header = unpack(answer).header
+    return {"run": header.get("run"), "code": header["code"], "why": header["reason"]}
 
 
 def _whole(name: str, value: Any) -> int:

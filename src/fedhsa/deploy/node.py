@@ -12,6 +12,7 @@ import jax
 from .. import _check, _files, _own
 from . import compiled
 from .fit import MismatchError
+from .limits import Audit, refusal
 from .plan import Plan, load_agent
 from .site import HELLO, Site, failure_reply, in_words, log_to
 from .store import BusyError, Store, check_run_name
@@ -72,6 +73,7 @@ class Node:
         self._own = [_reference(text) for text in allow]
         self._sites: dict[str, Site] = {}  # by run; the one asked last is the last
         self._said = ""
+        self.audit = Audit(self.folder)
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "Node":
@@ -100,7 +102,9 @@ class Node:
             return self._site(run, header, data).answer(data)
         except Exception as error:
             self._tell(f"Could not answer: {in_words(error)}")
-            return failure_reply(data, self.number, error)
+            reply = failure_reply(data, self.number, error)
+            self.audit.refused(agent=self.number, bytes=len(reply), **refusal(reply))
+            return reply
 
     def _site(self, run: str, header: dict[str, Any], data: bytes) -> Site:
         greeted = header.get("kind") == HELLO
@@ -135,7 +139,7 @@ class Node:
             )
         if not kept.is_file() and sum(1 for _ in home.parent.glob("*/plan.json")) >= ON_DISK:
             raise MismatchError(f"this node keeps {ON_DISK} runs and takes part in no more until old ones are removed")
-        site = plan.site([self.number], Store(home / f"{self.number}.state"), run, self.config)
+        site = plan.site([self.number], Store(home / f"{self.number}.state"), run, self.config, self.audit)
         if not kept.is_file():
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _files.atomic(kept, private=True) as file:

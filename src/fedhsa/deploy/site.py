@@ -148,7 +148,7 @@ class Site:
         except RejectedError as rejected:
             code, reason = rejected.code, rejected.reason
             extra = rejected.facts
-            log.warning("rejected a message (%s): %s", code, reason)
+            log.warning("agent %s rejected a message (%s): %s", self.numbers[0], code, reason)
         except Exception as error:
             # A sensor or a disk may be back in a minute; the same code fails again with the same data.
             code, reason = "unavailable" if isinstance(error, OSError) else "failed", public_reason(error)

@@ -28,7 +28,14 @@ def main(grid: Grid, context: Context) -> None:
     transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id), {i: i for i in range(len(sites))})
     watch = Teller(print_for_user) if config.get("events") != "json" else print_event
     server = Server(
-        plan.task, transport, sites, missing=missing, folder=folder, theta_star=plan.theta_star, watch=watch
+        plan.task,
+        transport,
+        sites,
+        missing=missing,
+        folder=folder,
+        theta_star=plan.theta_star,
+        watch=watch,
+        reply_bound=float(config.get("reply-bound", 0)) or None,
     )
     carry_out(plan, server, int(config["rounds"]), folder, bool(config["resume"]), str(config["command"]))
 

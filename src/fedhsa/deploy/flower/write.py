@@ -52,7 +52,8 @@ clientapp = "federation.client:app"
 # node's machine. data: what agents are built from, {number} standing for the agent's. clip, noise, epsilon, delta:
 # noise on what leaves a node, "" for none. Of these, a node's own setting wins.
 # missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
-# at-least: with skip, how many agents a round needs. release_metrics: with noise, "true" sends what nodes measure all
+# at-least: with skip, how many agents a round needs. reply-bound: the largest norm that an agent's reply may have; 0:
+# any. release_metrics: with noise, "true" sends what nodes measure all
 # the same. events: words for people, or json for the program that watches.
 [tool.flwr.app.config]
 """
@@ -70,6 +71,7 @@ def write_app(
     resume: bool = False,
     command: str = "",
     events: str = "words",
+    reply_bound: float | None = None,
 ) -> pathlib.Path:
     """Writes the app and gives its folder.
 
@@ -81,7 +83,7 @@ def write_app(
 
     - `folder`: a new or empty folder, or one of an app written before, which is replaced.
     - `plan`: what to run.
-    - `rounds`, `missing`, `resume`: of the run; `flwr run --run-config` can replace them.
+    - `rounds`, `missing`, `resume`, `reply_bound`: of the run; `flwr run --run-config` can replace them.
     - `out`: the folder for results, on the server's machine.
     - `events`: how the server prints what happens: `"words"`, or `"json"` for a program that watches.
     - `state`: the folder for the agents' states, on each node's machine.
@@ -119,6 +121,7 @@ def write_app(
         "missing": missing.action,
         "patience": missing.seconds,
         "at-least": missing.at_least,
+        "reply-bound": 0.0 if reply_bound is None else reply_bound,
         "command": command,
         "events": events,
     }
