@@ -8,6 +8,7 @@ import pytest
 import fedhsa as fh
 from federation import Federation, requests, word
 from fedhsa import tree
+from fedhsa.cli import main
 from fedhsa.deploy import Audit, FederationError, Limits, Missing, Plan, Site, Store, in_memory, journal
 from fedhsa.deploy.limits import AUDIT
 from fedhsa.deploy.wire import unpack
@@ -133,3 +134,21 @@ def test_limits_that_are_none_are_refused_with_their_name(config, words):
         Limits.from_config(config)
     assert Limits.from_config({"max_rounds": "", "exchanges": "delta, measure"}).measures
     assert json.dumps(Limits.from_config({}).exchanges) == "null"
+
+
+def test_status_tells_on_a_nodes_machine_what_has_left_it(tmp_path, capsys):
+    messages = requests(Federation(tmp_path / "elsewhere"), 2)
+    site = limited(tmp_path)
+    sizes = [len(site.answer(message)) for message in messages]
+    site.answer(b"noise")
+    assert main(["deploy", "status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    facts = {"state": "stopped", "agent": 0, "rounds_answered": 2, "bytes_sent": sum(sizes), "refused": "1 x foreign"}
+    assert facts.items() <= found.items()
+    assert found["runs"]["test"]["replies"] == 4
+    assert main(["deploy", "status", str(tmp_path)]) == 0
+    assert "What has left this node:" in capsys.readouterr().out
+    with open(tmp_path / AUDIT, "a") as file:
+        file.write('{"event": "sent"}\n')
+    assert main(["deploy", "status", str(tmp_path)]) == 1
+    assert "is damaged: an entry lacks what every node writes" in capsys.readouterr().err

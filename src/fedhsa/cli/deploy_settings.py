@@ -323,17 +323,19 @@ class StatusSettings(AbstractFlags):
 
     command = "deploy status"
     description = """\
-Shows how far a run is, while it runs or afterwards, from its output folder.
+Shows how far a run is, while it runs or afterwards, from its output folder; or,
+on a node's machine, what has left the node and what it refused, by its own log.
 
 Examples:
   fedhsa deploy status
   fedhsa deploy status runs/deploy/demo --json
+  fedhsa deploy status node-0
 """
 
     folder: Annotated[
         tyro.conf.Positional[pathlib.Path | None], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(the latest)")
     ] = None
-    """The output folder of the run. Default: the one in runs/deploy that changed last."""
+    """The output folder of the run, or a node's folder. Default: the run in runs/deploy that changed last."""
     json: bool = False
     """Print JSON."""
 

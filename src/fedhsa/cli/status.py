@@ -1,4 +1,4 @@
-"""`fedhsa deploy status`: how far a run is, from its log and its checkpoint."""
+"""`fedhsa deploy status`: how far a run is, from its log and its checkpoint; on a node's machine, what has left it."""
 
 import json
 import pathlib
@@ -8,6 +8,7 @@ from rich.console import Console
 
 from ..deploy import Store
 from ..deploy.journal import FILE, number, read
+from ..deploy.limits import AUDIT
 from .errors import FailedRunError
 from .screen import PlainTable, plain_table
 
@@ -15,7 +16,9 @@ RUNS = pathlib.Path("runs", "deploy")
 
 
 def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
-    """Prints how far the run in `folder` is; without a folder, the run that changed last."""
+    """Prints how far the run in `folder` is, or what has left the node in it; by default the run that changed last."""
+    if folder is not None and (folder / AUDIT).is_file():
+        return _show_node(summarise_node(folder), as_json, console)
     found = summarise(_latest() if folder is None else folder)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -38,6 +41,55 @@ def _measured(measured: dict[str, Any]) -> PlainTable:
         table.add_row(str(agent), number(weight), *(number(found["agents"][agent]) for found in metrics.values()))
     table.add_row("average", "", *(number(found["mean"]) for found in metrics.values()))
     return table
+
+
+def _show_node(found: dict[str, Any], as_json: bool, console: Console) -> int:
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    table = plain_table(show_header=False)
+    for name, value in found.items():
+        if name != "runs":
+            table.add_row(name.replace("_", " "), _words(value))
+    console.print(table)
+    if found["runs"]:
+        console.print("\nWhat has left this node:")
+        runs = plain_table(*next(iter(found["runs"].values())))
+        for run in found["runs"].values():
+            runs.add_row(*(_words(value) for value in run.values()))
+        console.print(runs)
+    return 0
+
+
+def summarise_node(folder: pathlib.Path) -> dict[str, Any]:
+    """What has left a node and what it refused, by its own log, as plain values."""
+    entries = list(read(folder, AUDIT))
+    sent = [entry for entry in entries if entry["event"] == "sent"]
+    refused = [entry for entry in entries if entry["event"] == "refused"]
+    runs: dict[str, dict[str, Any]] = {}
+    try:
+        for entry in sent:
+            run = {"run": entry["run"], "rounds": 0, "replies": 0, "bytes": 0, "last_answer": ""}
+            run = runs.setdefault(entry["run"], run)
+            run |= {"rounds": max(run["rounds"], entry["block"]), "last_answer": entry["time"][:19]}
+            run |= {"replies": run["replies"] + (entry["kind"] == "reply"), "bytes": run["bytes"] + entry["bytes"]}
+        codes = [entry["code"] for entry in refused]
+        return {
+            "folder": str(folder),
+            "agent": entries[-1]["agent"] if entries else None,
+            "state": "running" if Store(folder / "node").busy else "stopped",
+            "rounds_answered": sum(run["rounds"] for run in runs.values()),
+            "bytes_sent": sum(run["bytes"] for run in runs.values()),
+            "epsilon_spent": next((e["epsilon"] for e in reversed(sent) if e["epsilon"] is not None), None),
+            "refused": ", ".join(f"{codes.count(code)} x {code}" for code in sorted(set(codes))) or None,
+            "last_refusal": refused[-1]["why"] if refused else None,
+            "last_answer": sent[-1]["time"] if sent else None,
+            "runs": runs,
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FailedRunError(
+            f"The log {str(folder / AUDIT)!r} is damaged: an entry lacks what every node writes ({error})."
+        ) from error
 
 
 def summarise(folder: pathlib.Path) -> dict[str, Any]:
