@@ -45,15 +45,9 @@ def write_quickly(path: pathlib.Path, data: bytes) -> os.stat_result:
     as long.
     """
     new, old = f"{path}.new", f"{path}~"
+    handle = _open_placed(new, _WRITE, 0o600)
     try:
-        handle = os.open(new, _WRITE, 0o600)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(new, _WRITE, 0o600)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(handle, left) :]
+        _write_all(handle, data)
         written = os.fstat(handle)
     finally:
         os.close(handle)
@@ -73,9 +67,37 @@ def open_quickly(path: pathlib.Path) -> int:
     return os.open(path, _READ)  # it may have appeared between the two attempts
 
 
+def append_line(path: pathlib.Path, line: bytes, mode: int = 0o666) -> None:
+    """Adds a line to a file; half a line, as a killed process leaves it, is ended before."""
+    handle = _open_placed(path, _APPEND, mode)
+    try:
+        if size := os.fstat(handle).st_size:
+            os.lseek(handle, size - 1, os.SEEK_SET)
+            line = line if os.read(handle, 1) == b"\n" else b"\n" + line
+        _write_all(handle, line + b"\n")
+    finally:
+        os.close(handle)
+
+
+def _open_placed(path: str | os.PathLike, flags: int, mode: int) -> int:
+    """Opens a file for writing; its folder is made where there is none."""
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, mode)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
 _BINARY = getattr(os, "O_BINARY", 0)  # on Windows; there text has other ends of lines
 _READ = os.O_RDONLY | _BINARY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY
 
 
 def check_writable(name: str, path: str | os.PathLike) -> None:

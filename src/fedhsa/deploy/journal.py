@@ -3,12 +3,12 @@
 import contextlib
 import datetime
 import json
-import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import _files
 from .._json import plain
 
 FILE = "log.jsonl"
@@ -44,11 +44,7 @@ class Journal:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         entry = {"time": now, "event": event, **plain(facts)}
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "ab+", opener=lambda name, flags: os.open(name, flags, self._mode)) as file:
-                # A process that was killed may have left half a line, which must not swallow this one.
-                start = b"\n" if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n" else b""
-                file.write(start + json.dumps(entry, allow_nan=False).encode() + b"\n")
+            _files.append_line(self.path, json.dumps(entry, allow_nan=False).encode(), self._mode)
         if self.watch is not None:
             self.watch(entry)
 

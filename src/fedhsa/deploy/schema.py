@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from .. import tree
 from ..algorithms.base import PerAgent
-from .wire import RejectedError, dtype_name
+from .wire import RejectedError
 
 
 class Leaf(NamedTuple):
@@ -37,6 +37,8 @@ class Schema:
         names, shapes = _names([path for path, _ in paths]), [shape for _, shape in paths]
         pairs = zip(names, shapes, strict=True)
         self.leaves = tuple(Leaf(name, tuple(s.shape), np.dtype(s.dtype).name) for name, s in pairs)
+        self._types = [(leaf, np.dtype(leaf.dtype), np.dtype(leaf.dtype).kind == "f") for leaf in self.leaves]
+        self._names = {leaf.name for leaf in self.leaves}
 
     @property
     def num_bytes(self) -> int:
@@ -54,19 +56,26 @@ class Schema:
 
     def join(self, arrays: dict[str, np.ndarray], finite: bool = True) -> PyTree:
         """The pytree of these arrays; raises if they are not those of the schema, or not finite where they must be."""
-        names = [leaf.name for leaf in self.leaves]
-        if sorted(arrays) != sorted(names):
-            raise RejectedError("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(names)}")
-        for leaf in self.leaves:
+        if arrays.keys() != self._names:
+            raise RejectedError("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(self._names)}")
+        found = []
+        for leaf, dtype, is_float in self._types:
             array = arrays[leaf.name]
-            if array.shape != leaf.shape or dtype_name(array) != leaf.dtype:
+            if array.shape != leaf.shape or array.dtype != dtype:
                 raise RejectedError(
                     "malformed",
                     f"{leaf.name!r} is {array.dtype.name} of shape {array.shape}, expected {leaf.dtype} {leaf.shape}",
                 )
-            if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+            if finite and is_float and not np.isfinite(array).all():
                 raise RejectedError("non-finite", f"{leaf.name!r} has numbers that are not finite")
-        return self.structure.unflatten([arrays[name] for name in names])
+            found.append(array)
+        return self.structure.unflatten(found)
+
+
+def is_common(message: PyTree) -> bool:
+    """Whether all agents get the same."""
+    leaves = jax.tree.leaves(message, is_leaf=lambda x: isinstance(x, PerAgent))
+    return not any(isinstance(leaf, PerAgent) for leaf in leaves)
 
 
 def for_agents(message: PyTree, rows: Any) -> PyTree:

@@ -1,6 +1,7 @@
 """The server's side of a round: send, collect from a fixed cohort, average in a fixed order, aggregate, checkpoint."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -28,7 +29,7 @@ from .missing import Missing
 from .outcome import FederationError as FederationError
 from .outcome import Progress, Record, RecordTable
 from .plan import Plan
-from .schema import Schema, for_agents, is_finite
+from .schema import Schema, for_agents, is_common, is_finite
 from .site import HELLO, MEASURE
 from .store import Store, check_run_name, set_aside
 from .task import Task
@@ -314,7 +315,8 @@ class Server:
             if not is_finite(message):
                 raise _DivergedError
             self._tokens = {}
-            requests = {site: self._request(t, number, site, message) for site in sorted(cohort)}
+            common = self.schemas[0][number][1].split(message) if is_common(message) else None
+            requests = {site: self._request(t, number, site, message, common) for site in sorted(cohort)}
             self.phase("sent")
             answers = self._collect(t, number, requests)
             self.phase("collected")
@@ -344,9 +346,10 @@ class Server:
             cohort = self.transport.present()
         return cohort
 
-    def _request(self, t: int, number: int, site: int, message: PyTree) -> bytes:
+    def _request(self, t: int, number: int, site: int, message: PyTree, common: dict[str, Any] | None) -> bytes:
+        """The message to a site; `common` are its arrays where they are those of all sites, which need not be made."""
         _, schema, _ = self.schemas[site][number]
-        arrays = schema.split(for_agents(message, self.sites[site]))
+        arrays = schema.split(for_agents(message, self.sites[site])) if common is None else dict(common)
         if not number and self._measures.get(site, True):  # what the round begins with, which need not be the message
             arrays[THETA] = _flat(self.progress.server.theta)
         return pack(self._request_header("request", t, number, site), arrays)
@@ -603,7 +606,7 @@ def _aggregate(number, num_agents, algorithm, keys, server, replies, index):
 def _sizes(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The size of the largest number in each agent's reply."""
     numbers = [array.reshape(len(array), -1) for array in arrays.values() if array.dtype.kind == "f"]
-    return np.max([np.abs(rows).max(axis=1, initial=0.0) for rows in numbers], axis=0) if numbers else np.zeros(1)
+    return functools.reduce(np.maximum, [abs(rows).max(axis=1, initial=0.0) for rows in numbers] or [np.zeros(1)])
 
 
 def _norms(arrays: dict[str, np.ndarray]) -> np.ndarray:
