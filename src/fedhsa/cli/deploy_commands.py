@@ -20,13 +20,14 @@ commands:
   ray     agents divided among the processes of a cluster: thousands of rounds
   flower  write or run a Flower app for your own federation
   keys    certificates and keys: make, request, sign, renew, list, exclude
+  doctor  what keeps this machine from taking part, and what to do
   status  how far a run is, while it runs or afterwards
 
 Every command explains its settings with `--help`. docs/deploy.md leads from a
 laptop to three machines and to your own data.
 """
 
-MODULES = ("keys",)
+MODULES = ("keys", "doctor")
 """The commands with a module of their own, which reads their settings."""
 
 
