@@ -299,8 +299,6 @@ def _stream(folder: pathlib.Path, address: str) -> Iterator[Finding]:
     """What a gRPC server says to this node."""
     try:
         import grpc
-
-        from .grpc import JOIN, SERVICE
     except ModuleNotFoundError:
         return  # which was told
     try:
@@ -310,7 +308,7 @@ def _stream(folder: pathlib.Path, address: str) -> Iterator[Finding]:
     pair = (identity.key_pem, identity.certificate_pem)
     before = time.time()
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(identity.authority_pem, *pair)) as channel:
-        call = channel.stream_stream(f"/{SERVICE}/{JOIN}")(iter(()), timeout=PATIENCE, metadata=((DOCTOR, "1"),))
+        call = channel.stream_stream("/fedhsa.Federation/Join")(iter(()), timeout=PATIENCE, metadata=((DOCTOR, "1"),))
         code, words = call.code(), call.details()
         after = time.time()
         said = {name: str(value) for name, value in call.trailing_metadata() or ()}
