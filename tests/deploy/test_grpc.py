@@ -1,0 +1,310 @@
+"""Nodes over gRPC: the run is that in memory, strangers get nowhere, and nobody fills anybody's memory."""
+
+import contextlib
+import functools
+import pathlib
+import queue
+import shutil
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from fedhsa.deploy import Missing, Node, Plan, Server, compiled, in_memory
+from fedhsa.deploy.server import hello
+from fedhsa.deploy.wire import pack, unpack
+
+pytest.importorskip("cryptography")
+pytest.importorskip("grpc")
+import grpc
+
+from fedhsa.deploy import grpc as over_grpc
+from fedhsa.deploy.grpc import GrpcTransport, federate_on_grpc, serve
+from fedhsa.deploy.keys import exclude, make_keys
+from fedhsa.deploy.signing import Identity
+
+PLAN = Plan(num_agents=2, dim=3, local_steps=3)
+JOIN = "/fedhsa.Federation/Join"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_keys(tmp_path_factory.mktemp("keys") / "federation", 3)
+
+
+@pytest.fixture
+def keys(made, tmp_path):
+    """A federation of the test's own."""
+    return pathlib.Path(shutil.copytree(made, tmp_path / "keys"))
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def nodes(keys: pathlib.Path, port: int, numbers=(0, 1), start=None, say=lambda sentence: None, **given):
+    """Nodes that run in threads of this process, each in its folder."""
+    ended = threading.Event()
+
+    def run(number: int) -> None:
+        if start is not None:
+            start.wait()
+        with Node(keys / f"node-{number}", number, say=say, **given) as node:
+            serve(node, f"127.0.0.1:{port}", keys / f"node-{number}", say=say, until=ended.is_set)
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in numbers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(20)
+
+
+@contextlib.contextmanager
+def listening(keys: pathlib.Path, say=lambda sentence: None):
+    """A server's transport, which lets nodes in."""
+    transport = GrpcTransport("127.0.0.1:0", keys / "server", PLAN.task, lambda: hello(PLAN.task, "run1", PLAN), say)
+    transport._begin()
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+class Member:
+    """Whoever has some keys, and says what it likes."""
+
+    def __init__(self, port: int, folder: pathlib.Path, method: str = JOIN, **call):
+        owner = Identity.load(folder)
+        secret = grpc.ssl_channel_credentials(owner.authority_pem, owner.key_pem, owner.certificate_pem)
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        self.channel, self.out = grpc.secure_channel(f"127.0.0.1:{port}", secret, options), queue.SimpleQueue()
+        self.stream = self.channel.stream_stream(method)(iter(self.out.get, None), timeout=20, **call)
+
+    def say(self, data: bytes) -> None:
+        self.out.put(data)
+
+    def hear(self) -> bytes:
+        return next(self.stream)
+
+    def present(self, number: int) -> "Member":
+        assert unpack(self.hear()).header["kind"] == "hello"
+        self.say(pack({"kind": "present", "first": number}, {}))
+        return self
+
+    def end(self) -> tuple:
+        """How the stream ends."""
+        with pytest.raises(grpc.RpcError) as raised:
+            for _ in self.stream:
+                pass
+        self.leave()
+        return raised.value.code(), raised.value.details()
+
+    def leave(self) -> None:
+        self.out.put(None)
+        self.channel.close()
+
+
+def eventually(true, seconds: float = 10.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Nobody waits for minutes, and nodes that share a process share what it has compiled."""
+    monkeypatch.setattr(compiled, "keep", lambda folder: lambda: None)
+    monkeypatch.setattr(over_grpc, "LATEST", 0.2)
+    monkeypatch.setattr(over_grpc, "REPLACED", 0.2)
+    monkeypatch.setattr(over_grpc, "REVIEW", 0.05)
+    monkeypatch.setattr(over_grpc, "MENDED", 0.05)
+    monkeypatch.setattr(over_grpc, "GREETING", 5.0)
+
+
+@contextlib.contextmanager
+def serving(keys: pathlib.Path, port: int, folder: pathlib.Path, missing: Missing | None = None):
+    """A server's process."""
+    greeting = lambda: hello(PLAN.task, server.run_id, PLAN)  # noqa: E731
+    transport = GrpcTransport(f"127.0.0.1:{port}", keys / "server", PLAN.task, greeting)
+    server = Server(PLAN.task, transport, [[0], [1]], missing=missing, folder=folder)
+    try:
+        yield server
+    finally:
+        transport.close()
+
+
+def test_a_run_and_its_continuation_by_another_server_are_the_run_in_memory_bit_for_bit(keys, port, tmp_path):
+    said = []
+    with nodes(keys, port, say=said.append):
+        with serving(keys, port, tmp_path) as server:
+            server.run(3)
+        with serving(keys, port, tmp_path) as server:
+            server.resume()
+            found = server.run(5).server.theta
+    np.testing.assert_array_equal(found, in_memory(PLAN, tmp_path / "memory").run(5).server.theta)
+    assert len(list((keys / "node-0" / "runs").iterdir())) == 1
+    for sentence in (f"Connected to 127.0.0.1:{port} as agent 1.", "The server at 127.0.0.1", "Taking part in run "):
+        assert any(words.startswith(sentence) for words in said)
+
+
+def test_a_stranger_does_not_get_past_tls(keys, tmp_path):
+    foreign = make_keys(tmp_path / "foreign", 1)
+    shutil.copy(keys / "node-0" / "ca.crt", foreign / "node-0" / "ca.crt")  # it knows whom it talks to
+    with listening(keys) as transport:
+        where = f"127.0.0.1:{transport.port}"
+        root = (keys / "node-0" / "ca.crt").read_bytes()
+        nobody = [grpc.insecure_channel(where), grpc.secure_channel(where, grpc.ssl_channel_credentials(root))]
+        for channel in nobody:
+            with channel, pytest.raises(grpc.RpcError) as raised:
+                next(channel.stream_stream(JOIN)(iter([b"hello"]), timeout=5))
+            assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert Member(transport.port, foreign / "node-0").end()[0] is grpc.StatusCode.UNAVAILABLE
+        assert transport.present() == set()
+
+
+def test_a_node_does_not_talk_to_a_server_of_another_authority(keys, tmp_path):
+    foreign, said, ended = make_keys(tmp_path / "foreign", 1), [], threading.Event()
+    with listening(foreign) as transport, Node(keys / "node-0", 0) as node:
+
+        def say(sentence):
+            said.append(sentence)
+            ended.set()
+
+        serve(node, f"127.0.0.1:{transport.port}", keys / "node-0", say=say, until=ended.is_set)
+    assert "is not this federation's server" in said[0]
+
+
+def test_a_certificate_that_is_not_in_the_register_or_of_no_agent_is_told_so(keys):
+    exclude(keys, 0)
+    with listening(keys) as transport:
+        code, words = Member(transport.port, keys / "node-0").end()
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert words == "node-0 is not in the register, or with another key"
+        code, words = Member(transport.port, keys / "node-2").end()
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert words == "node-2 is none of the 2 agents of this run"
+
+
+def test_one_method_is_reachable_and_nothing_else(keys):
+    with listening(keys) as transport:
+        for name in ("/fedhsa.Federation/Other", "/grpc.health.v1.Health/Check", "/grpc.reflection.v1.X/X", "/"):
+            assert Member(transport.port, keys / "node-0", name).end()[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_node_taken_out_of_the_register_loses_its_stream(keys):
+    said = []
+    with listening(keys, said.append) as transport:
+        member = Member(transport.port, keys / "node-0").present(0)
+        eventually(lambda: transport.present() == {0})
+        exclude(keys, 0)
+        time.sleep(0.1)
+        assert transport.present() == {0} or True  # looks at the register
+        assert member.end() == (grpc.StatusCode.ABORTED, "node-0 is not in the register, or with another key")
+        eventually(lambda: transport.present() == set())
+    assert said == ["Agent 0 is here.", "Agent 0 is gone: node-0 is not in the register, or with another key."]
+
+
+def test_the_newest_stream_of_a_certificate_counts(keys):
+    with listening(keys) as transport:
+        first = Member(transport.port, keys / "node-0").present(0)
+        eventually(lambda: transport.present() == {0})
+        second = Member(transport.port, keys / "node-0").present(0)
+        code, words = first.end()
+        assert (code, words[:15]) == (grpc.StatusCode.ABORTED, "another process")
+        eventually(lambda: transport.present() == {0})
+        replies = transport.exchange({0: b"to the newest"}, 5.0)
+        threading.Thread(target=lambda: second.say(second.hear() + b"!")).start()
+        assert list(replies) == [b"to the newest!"]
+        second.leave()
+
+
+def test_what_nobody_asked_for_and_what_is_too_large_ends_a_stream(keys):
+    with listening(keys) as transport:
+        member = Member(transport.port, keys / "node-0").present(0)
+        eventually(lambda: transport.present() == {0})
+        member.say(b"unasked")
+        assert member.end() == (grpc.StatusCode.ABORTED, "a message came that nobody had asked for")
+        member = Member(transport.port, keys / "node-0")
+        member.say(bytes(2**22))
+        assert member.end()[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        member = Member(transport.port, keys / "node-0", compression=grpc.Compression.Gzip)
+        member.say(bytes(2**22))  # zeros are small on their way
+        assert member.end()[0] is grpc.StatusCode.UNIMPLEMENTED
+        assert transport.present() == set()
+
+
+def test_a_slow_node_has_one_message_under_way_and_the_latest_behind_it(keys):
+    with listening(keys) as transport:
+        member = Member(transport.port, keys / "node-0").present(0)
+        eventually(lambda: transport.present() == {0})
+        for number in range(50):
+            assert list(transport.exchange({0: b"%d" % number}, 0.01)) == []
+        assert transport._streams[0].outgoing.qsize() == 0  # sent, and nothing is piled up
+        assert member.hear() == b"0"
+        member.say(b"zero")
+        assert member.hear() == b"49"
+        member.say(b"forty-nine")
+        assert list(transport.exchange({0: b"49"}, 5.0)) == [b"zero", b"forty-nine"]
+        member.leave()
+
+
+def test_a_node_that_comes_back_during_an_exchange_is_asked_again(keys):
+    with listening(keys) as transport:
+        first = Member(transport.port, keys / "node-0").present(0)
+        eventually(lambda: transport.present() == {0})
+
+        def die_and_return():
+            assert first.hear() == b"question"
+            first.leave()
+            back.append(Member(transport.port, keys / "node-0").present(0))
+            back[0].say(back[0].hear() + b", answered")
+
+        back = []
+        threading.Thread(target=die_and_return).start()
+        assert list(transport.exchange({0: b"question"}, 10.0)) == [b"question, answered"]
+        back[0].leave()
+
+
+def test_a_node_that_cannot_take_part_is_told_of_and_given_up(keys, port, tmp_path):
+    said = []
+    with nodes(keys, port, agent=f"{pathlib.Path(__file__).with_name('mortal.py')}:build"):
+        given = {"listen": f"127.0.0.1:{port}", "keys": keys / "server", "folder": tmp_path / "out"}
+        with pytest.raises(RuntimeError, match=r"cannot answer \(this node builds an agent of its own"):
+            federate_on_grpc(PLAN, rounds=3, say=said.append, **given)
+    assert any("does not take part: this node builds an agent of its own" in sentence for sentence in said)
+
+
+def test_rounds_go_on_without_a_node_that_is_away_and_with_it_when_it_is_back(keys, port, tmp_path, monkeypatch):
+    monkeypatch.setattr(over_grpc, "GREETING", 0.5)
+    late = [threading.Event(), threading.Event()]
+    with contextlib.ExitStack() as stack:
+        for number in (0, 1):
+            stack.enter_context(nodes(keys, port, [number], late[number]))
+        server = stack.enter_context(serving(keys, port, tmp_path, Missing("skip")))
+        late[0].set()
+        assert server.run(2).records[-1].agents == 1
+        late[1].set()
+        eventually(lambda: server.transport.present() == {0, 1})
+        assert server.run(4).records[-1].agents == 2
+
+
+def test_two_servers_on_one_port_end_in_a_sentence(keys):
+    with listening(keys) as transport:
+        make = functools.partial(GrpcTransport, f"127.0.0.1:{transport.port}", keys / "server", PLAN.task, bytes)
+        with pytest.raises(ValueError, match=r"`listen`: cannot listen on .* Is the port taken"):
+            make()
+
+
+def test_a_node_in_the_servers_place_is_refused(keys):
+    with pytest.raises(ValueError, match="holds the keys of a node"):
+        GrpcTransport("127.0.0.1:0", keys / "node-0", PLAN.task, bytes)
