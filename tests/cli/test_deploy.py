@@ -13,7 +13,7 @@ from rich.console import Console
 
 import fedhsa
 from fedhsa.cli import main
-from fedhsa.cli.deploy_settings import FlowerSettings, MemorySettings
+from fedhsa.cli.deploy_settings import COMMANDS, FlowerSettings, MemorySettings
 from fedhsa.cli.parsing import parse
 from fedhsa.cli.screen import chart
 from fedhsa.cli.watching import watching
@@ -116,7 +116,11 @@ def test_status_finds_the_latest_run_and_says_where_there_is_none(tmp_path, caps
 
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
-    [(["demo"], "flwr", "flower"), (["flower", "--simulate"], "flwr", "flower"), (["keys"], "cryptography", "flower")],
+    [
+        (["demo"], "flwr", "flower"),
+        (["flower", "--write", "app"], "flwr", "flower"),
+        (["keys"], "cryptography", "flower"),
+    ],
 )
 def test_a_command_without_what_it_needs_says_which_extra_to_install(command, package, extra, monkeypatch, capsys):
     find = importlib.util.find_spec
@@ -289,8 +293,15 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
         (["memory", "--agent", "nowhere.py:build"], "`agent` needs `dim`"),
         (["memory", "--faults", "2"], "`faults` must be at most 0.95"),
         (["memory", "--round", "3"], "Did you mean '--rounds'?"),
-        (["flower"], "one of `--write DIR`, `--simulate` and `--superlink HOST:PORT`"),
-        (["flower", "--superlink", "127.0.0.1:1"], "`--root-certificates ca.crt`"),
+        (["flower"], "one of `--write DIR` and `--superlink HOST:PORT`"),
+        (["flower", "--superlink", "127.0.0.1:1"], "`superlink` needs `--keys FOLDER`"),
+        (
+            ["flower", "--superlink", "127.0.0.1:1", "--keys", "k", "--epsilon", "9"],
+            "`epsilon` is each node's own setting",
+        ),
+        (["node"], "needs `--superlink HOST:PORT`"),
+        (["node", "--superlink", "127.0.0.1:1", "--data", "x"], "`data` goes with `--agent"),
+        (["superlink", "--listen", "8000"], "`listen` must be HOST:PORT"),
         (["flower", "--write", "app", "--insecure"], "`insecure` does nothing with `--write`"),
         (["memory", "--at-least", "2"], "`at_least` goes with `--missing skip`"),
         (["ray", "--actors", "0"], "`actors` must be at least 1"),
@@ -300,9 +311,7 @@ def test_what_cannot_be_run_is_rejected_with_one_sentence(arguments, words, caps
     assert words in rejection(capsys, *arguments)
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["demo"], ["memory"], ["ray"], ["flower"], ["keys"], ["keys", "sign"], ["status"]]
-)
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["keys", "sign"]])
 def test_every_command_explains_itself(command, capsys):
     assert main(["deploy", *command, "--help"]) == 0
     assert "fedhsa deploy" in capsys.readouterr().out

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from superlink import LocalGrid, SuperLink, superlink
 
 import fedhsa
-from fedhsa.deploy import Plan, Server, Store
-from fedhsa.deploy.flower import fleet, keys
+from fedhsa.deploy import Plan, Server, Store, keys
+from fedhsa.deploy.flower import fleet
 from fedhsa.deploy.flower.fleet import Fleet, public_bytes, serve
 from fedhsa.deploy.flower.gate import Gate, GateLimits
 from fedhsa.deploy.flower.transport import FlowerTransport
@@ -38,15 +38,16 @@ TD = Plan(problem="td", num_agents=2, dim=3, option={"num_states": 6}, step_size
 def folder(tmp_path_factory) -> pathlib.Path:
     """The keys of two nodes that are registered, and of a third that is not."""
     made = keys.make_keys(tmp_path_factory.mktemp("keys") / "federation", 3)
-    (made / "server" / "node-2.pub").unlink()
+    (made / "server" / "nodes" / "node-2.crt").unlink()
     return made
 
 
 @pytest.fixture(scope="module")
 def link(folder):
     with superlink(folder / "server") as found:
-        for i in range(2):
-            found.register(public_bytes(private(folder, i).public_key()))
+        publics = [public_bytes(private(folder, i).public_key()) for i in range(2)]
+        for _ in range(2):  # what is known already is no error
+            fleet.register(found.port, folder / "server" / "ca.crt", publics)
         yield found
 
 
@@ -265,7 +266,7 @@ def test_a_key_taken_out_of_the_register_is_refused_at_once(folder, link, tmp_pa
     with gated(tmp_path / "k", link) as (gate, port), client(folder, port) as node:
         path = "/v1/fleet/pull-messages"
         assert node.post(path, headers=signed(private(folder, 1))).status_code != 403
-        (tmp_path / "k" / "server" / "node-1.pub").unlink()
+        (tmp_path / "k" / "server" / "nodes" / "node-1.crt").unlink()
         gate.register._looked = float("-inf")  # the next look, which is at most a second away
         assert node.post(path, headers=signed(private(folder, 1))).status_code == 403
 

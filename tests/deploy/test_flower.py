@@ -40,45 +40,46 @@ def close_to_engine(folder: pathlib.Path, plan: Plan, rounds: int) -> None:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    """A SuperLink and three SuperNodes, encrypted and with keys."""
+    """A SuperLink behind its gate, and three nodes of ours."""
     with network.Network(3, logs=tmp_path_factory.mktemp("logs")) as found:
         yield found
+
+
+def app_for(found: network.Network, tmp_path: pathlib.Path, plan: Plan = TD, **options) -> pathlib.Path:
+    settings = {"out": tmp_path / "out", "state": tmp_path / "state", "keys": found.keys / "server"}
+    return write_app(tmp_path / "app", plan, **settings, **options)
 
 
 @pytest.mark.parametrize("algorithm", ["FedHSA", "LocalSA", "SCAFFLSA"])
 def test_five_rounds_on_three_nodes_are_those_of_the_engine(nodes, tmp_path, algorithm):
     plan = TD.replace(algorithm=algorithm)
-    app = write_app(tmp_path / "app", plan, rounds=5, out=tmp_path / "out", state=tmp_path / "state")
-    assert nodes.run(app) == 0
+    assert nodes.run(app_for(nodes, tmp_path, plan, rounds=5)) == 0
     close_to_engine(tmp_path / "out", plan, 5)
     assert [event["agents"] for event in events(tmp_path / "out", "round")] == [3] * 5
     assert not events(tmp_path / "out", "rejected")
 
 
 def test_a_node_killed_in_the_middle_changes_nothing(nodes, tmp_path):
-    app = write_app(tmp_path / "app", TD, rounds=3, out=tmp_path / "out", state=tmp_path / "state")
-    killed = []
+    app, killed = app_for(nodes, tmp_path, rounds=5), []
 
     def watch(line: str) -> None:
-        if "Round 1/3" in line:
-            time.sleep(2)  # the next exchange is under way
+        if "Round 1/5" in line or "Round 3/5" in line:
             nodes.kill_node(1)
             nodes.start_node(1)
             killed.append(1)
 
     assert nodes.run(app, on_line=watch) == 0
-    assert killed
-    close_to_engine(tmp_path / "out", TD, 3)
+    assert len(killed) == 2
+    close_to_engine(tmp_path / "out", TD, 5)
 
 
 def test_a_node_that_stays_away_is_skipped_and_back_in_the_round_after_it_returns(nodes, tmp_path):
-    policy = Missing("skip", patience=30)
-    app = write_app(tmp_path / "app", TD, rounds=9, out=tmp_path / "out", state=tmp_path / "state", missing=policy)
+    app = app_for(nodes, tmp_path, rounds=9, missing=Missing("skip", patience=30))
 
     def watch(line: str) -> None:
         if "Round 1/9" in line:
             nodes.stop_node(2)
-        if "Round 2/9" in line:
+        if "Round 3/9" in line:
             nodes.start_node(2)
 
     assert nodes.run(app, on_line=watch) == 0
@@ -88,33 +89,35 @@ def test_a_node_that_stays_away_is_skipped_and_back_in_the_round_after_it_return
     assert absent[-1] == []
 
 
-def test_a_run_whose_superlink_was_killed_goes_on_in_a_new_run(tmp_path):
-    settings = {"out": tmp_path / "out", "state": tmp_path / "state"}
-    with network.Network(3, logs=tmp_path / "logs", durable=True) as nodes:
+def test_a_run_whose_superlink_was_killed_goes_on_in_a_new_run_with_nodes_that_stayed(tmp_path):
+    with network.Network(3, logs=tmp_path / "logs") as nodes:
 
         def watch(line: str) -> None:
             if "Round 2/4" in line:
                 nodes.kill_superlink()
 
-        app = write_app(tmp_path / "app", TD, rounds=4, **settings)
+        app, before = app_for(nodes, tmp_path, rounds=4), nodes.node_pids
         assert nodes.run(app, on_line=watch) != 0
         done = len(events(tmp_path / "out", "round"))
         assert 2 <= done < 4
-        for node in list(nodes.node_pids):
-            nodes.kill_node(node)
         nodes.start_superlink()
-        for node in range(3):
-            nodes.start_node(node)
         assert nodes.run(app, {"resume": True}) == 0
+        assert nodes.node_pids == before
     assert len(events(tmp_path / "out", "resumed")) == 1
     close_to_engine(tmp_path / "out", TD, 4)
 
 
-def test_the_simulation_engine_gives_the_same_numbers(tmp_path):
-    pytest.importorskip("ray")
-    app = write_app(tmp_path / "app", TD, rounds=5, out=tmp_path / "out", state=tmp_path / "state")
-    assert network.simulate(app, 3) == 0
-    close_to_engine(tmp_path / "out", TD, 5)
+def test_stock_supernodes_give_the_same_numbers_also_when_one_is_killed(tmp_path):
+    with network.Network(3, logs=tmp_path / "logs", stock=True) as nodes:
+
+        def watch(line: str) -> None:
+            if "Round 1/3" in line:
+                time.sleep(2)  # the next exchange is under way
+                nodes.kill_node(1)
+                nodes.start_node(1)
+
+        assert nodes.run(app_for(nodes, tmp_path, rounds=3), on_line=watch) == 0
+    close_to_engine(tmp_path / "out", TD, 3)
 
 
 def test_the_demo_ends_with_its_processes_gone_also_after_ctrl_c(tmp_path):

@@ -19,7 +19,7 @@ from ..deploy.privacy import Account, epsilon
 from ..deploy.site import in_words, log_to
 from ..engine import Result
 from ..outputs import read_manifest
-from . import programs, status
+from . import node, programs, status
 from .deploy_settings import (
     AbstractDeploySettings,
     DemoSettings,
@@ -43,6 +43,8 @@ def main(args: Sequence[str], console: Console) -> int:
         "memory": _memory,
         "ray": _ray,
         "flower": _flower,
+        "superlink": node.superlink,
+        "node": node.node,
         "status": _status,
     }
     try:
@@ -106,17 +108,36 @@ def _demo(args: list[str], console: Console) -> int:
     plan, folder = settings.plan(), settings.folder.absolute()
     _rehearse(plan, settings)
     scratch = tempfile.TemporaryDirectory(prefix="fedhsa-app-")
+    own = [] if settings.stock else _node_arguments(plan, settings)
     with programs.kept(settings.cache), writable(folder), scratch as home:
-        app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
-        how = "in plain text (insecure)" if settings.insecure else "encrypted, with a key for each node"
-        _print(console, f"Starting a SuperLink and {plan.num_agents} SuperNodes on this machine, {how} ...")
-        with Network(plan.num_agents, insecure=settings.insecure, logs=folder / "logs") as network:
-            _print(console, "All are online. Flower starts a process for every message: a round takes a while.")
+        kind = "SuperNodes" if settings.stock else "nodes"
+        _print(console, f"Starting a SuperLink and {plan.num_agents} {kind}, encrypted, each with a key of its own ...")
+        with Network(
+            plan.num_agents,
+            arguments=lambda node: [*own, "--state", str(folder / "sites" / f"node-{node}")],
+            stock=settings.stock,
+            logs=folder / "logs",
+        ) as network:
+            app = pathlib.Path(home, "app")
+            _write(app, settings, folder, folder / "sites", args, network.keys / "server")
+            slow = " Flower starts a process for every message: a round takes a while." if settings.stock else ""
+            _print(console, f"All are online.{slow}")
             with _watching(settings, console) as watch:
                 code = network.run(app, on_line=_line_printer(console, watch, settings.verbose))
-    console.print("The SuperLink and the SuperNodes are stopped.")
+    console.print(f"The SuperLink and the {kind} are stopped.")
     _print_privacy(console, settings)
     return _finish_flower(console, folder, code)
+
+
+def _node_arguments(plan: deploy.Plan, settings: AbstractDeploySettings) -> list[str]:
+    """What a node of this machine needs on its command line to take part in a plan."""
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.config_of_sites().items() if value]
+    words = ["--release-metrics" if word.startswith("--release-metrics") else word for word in words]
+    files: list[str] = []
+    whole = plan.with_whole_paths()
+    whole.replace(agent=None).with_files(lambda found: files.append(f"{found.path}:{found.name}") or str(found))
+    agent = [] if whole.agent is None else ["--agent", whole.agent]
+    return [*words, *agent, *(["--allow", *files] if files else [])]
 
 
 def _flower(args: list[str], console: Console) -> int:
@@ -127,21 +148,19 @@ def _flower(args: list[str], console: Console) -> int:
         _print(console, f"Flower app: {app}")
         _print(console, f"Run it with `flwr run {app} SUPERLINK --stream`; its settings are in its pyproject.toml.")
         return 0
-    from ..deploy.flower.network import run_on, simulate
+    from ..deploy.flower.network import run_on
 
+    here = settings.keys is not None  # then the SuperLink is on this machine
+    folder = settings.folder.absolute() if here else settings.folder
     with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home, _watching(settings, console) as watch:
         on_line = _line_printer(console, watch, settings.verbose)
-        if settings.simulate:
-            folder = settings.folder.absolute()
-            _rehearse(settings.plan(), settings)
-            with programs.kept(settings.cache), writable(folder):
-                app = _write(pathlib.Path(home, "app"), settings, folder, folder / "sites", args)
-                code = simulate(app, settings.plan().num_agents, on_line=on_line)
-                _print_privacy(console, settings)
-                return _finish_flower(console, folder, code)
-        app = _write(pathlib.Path(home, "app"), settings, settings.folder, settings.state, args)
-        certificates = None if settings.insecure else settings.root_certificates
-        code = run_on(str(settings.superlink), app, on_line=on_line, root_certificates=certificates)
+        keys = "" if settings.keys is None else settings.keys.absolute()
+        app = _write(pathlib.Path(home, "app"), settings, folder, settings.state, args, keys)
+        certificates = settings.root_certificates if settings.keys is None else settings.keys / "ca.crt"
+        with writable(folder) if here else contextlib.nullcontext():
+            code = run_on(str(settings.superlink), app, on_line=on_line, root_certificates=certificates)
+    if here:
+        return _finish_flower(console, folder, code)
     if code:
         raise FailedRunError("The run did not complete; `--verbose` shows all that Flower says.")
     _print(console, f"The results are on the SuperLink's machine, in {settings.folder}.")
@@ -154,7 +173,7 @@ def _status(args: list[str], console: Console) -> int:
 
 
 def _write(
-    folder: pathlib.Path, settings: AbstractDeploySettings, out: Any, state: Any, args: list[str]
+    folder: pathlib.Path, settings: AbstractDeploySettings, out: Any, state: Any, args: list[str], keys: Any = ""
 ) -> pathlib.Path:
     from ..deploy.flower.write import write_app
 
@@ -170,6 +189,7 @@ def _write(
         resume=settings.resume,
         command=_command(settings, args),
         events="words" if getattr(settings, "write", None) is not None else "json",
+        keys=keys,
     )
 
 
@@ -265,8 +285,10 @@ def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
     privacy = deploy.Privacy.from_config(settings.config_of_sites())
     if privacy is None:
         return
-    account = Account(deploy.Store(settings.folder / "sites" / "privacy.account"), privacy, [])
-    spent = {agent: (epsilon(sent, privacy.delta), sum(sent.values())) for agent, sent in account.sent.items()}
+    spent: dict[int, tuple[float, int]] = {}
+    for path in (settings.folder / "sites").rglob("privacy.account"):
+        account = Account(deploy.Store(path), privacy, [])
+        spent |= {agent: (epsilon(sent, privacy.delta), sum(sent.values())) for agent, sent in account.sent.items()}
     if spent:
         most, replies = max(spent.values())
         worth = f"epsilon {most:.3g} at delta {privacy.delta:g}"

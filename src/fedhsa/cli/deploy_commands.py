@@ -15,13 +15,15 @@ usage: fedhsa deploy COMMAND [OPTIONS]
 Runs an algorithm by messages between a server and agents that keep their data.
 
 commands:
-  demo    a real Flower federation on this machine, to try: two minutes
-  memory  everything in one process, optionally with faults: seconds
-  ray     agents divided among the processes of a cluster: thousands of rounds
-  flower  write or run a Flower app for your own federation
-  keys    certificates and keys: make, request, sign, renew, list, exclude
-  doctor  what keeps this machine from taking part, and what to do
-  status  how far a run is, while it runs or afterwards
+  demo       a real Flower federation on this machine, to try: a minute
+  memory     everything in one process, optionally with faults: seconds
+  ray        agents divided among the processes of a cluster: thousands of rounds
+  superlink  Flower's SuperLink behind a gate, for a federation of your own
+  node       a node of a federation, which stays
+  flower     a run on such a federation, or a Flower app to run yourself
+  keys       certificates and keys: make, request, sign, renew, list, exclude
+  doctor     what keeps this machine from taking part, and what to do
+  status     how far a run is, while it runs or afterwards
 
 Every command explains its settings with `--help`. docs/deploy.md leads from a
 laptop to three machines and to your own data.

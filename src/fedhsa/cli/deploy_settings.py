@@ -10,6 +10,7 @@ import tyro
 from .. import _check
 from .._check import DTYPES
 from .errors import UsageError
+from .node_settings import NodeSettings, SuperlinkSettings
 from .settings import AbstractFlags, AbstractSettings, out_folder
 from .usage import check_name, check_number
 
@@ -217,10 +218,10 @@ class DemoSettings(AbstractDeploySettings):
 
     command = "deploy demo"
     description = f"""\
-Runs a real Flower federation on this machine: a SuperLink and one SuperNode
-per agent, encrypted and with keys, started for this run and removed after it.
-Nothing outside this machine is contacted. A round takes about 15 seconds:
-Flower starts a new process for every message.
+Runs a real Flower federation on this machine: a SuperLink behind its gate and
+one node per agent, encrypted and with keys, started for this run and removed
+after it. Nothing outside this machine is contacted. It takes about a minute,
+most of it to start.
 
 Examples:
   fedhsa deploy demo
@@ -236,8 +237,8 @@ Examples:
     """The step size."""
     local_steps: Annotated[int, tyro.conf.arg(metavar="H")] = 30
     """Local steps per round, for algorithms that have them."""
-    insecure: bool = False
-    """Without encryption and keys."""
+    stock: bool = False
+    """With Flower's own SuperNodes, which start a process for every message: a round takes about 15 seconds."""
     verbose: bool = False
     """Show all that Flower prints."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/demo")] = None
@@ -256,65 +257,63 @@ agents of your own, each built on its node from data that stay there.
 Examples:
   write the app, to run it yourself with `flwr run my-app ...`:
     fedhsa deploy flower --write my-app --rounds 50
-  run it on Flower's simulation engine (needs fedhsa[ray] too):
-    fedhsa deploy flower --simulate
-  run it on your federation (see `fedhsa deploy keys`):
-    fedhsa deploy flower --superlink 192.0.2.7:8000 --root-certificates ca.crt
-  each node's agent from a file that only this node has (its SuperNode was
-  started with --node-config "partition-id=0 num-partitions=3 data='my.csv'"):
+  run it on your federation, on the machine of `fedhsa deploy superlink`:
+    fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
+  each node's agent from data that only this node has (the nodes were started
+  with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
     fedhsa deploy flower --superlink ... --agent site.py:build --dim 4
+  run it on a federation of stock SuperNodes, whose requests nobody signs:
+    fedhsa deploy flower --superlink 192.0.2.7:8000 --root-certificates ca.crt
 
-On a federation the results are written on the SuperLink's machine, to `--out`
-below the folder in which the SuperLink was started, unless it is absolute.
+The results are written on the SuperLink's machine, to `--out`: with `--keys`
+below this folder, otherwise below the one in which the SuperLink was started.
 
 {_FILES}"""
 
     write: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
     """Write the app to this folder, and run nothing."""
-    simulate: bool = False
-    """Run it on Flower's simulation engine, on this machine."""
     superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """Run it on the federation of this SuperLink."""
+    keys: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """The server's folder of `fedhsa deploy keys`, on this machine: requests are signed, and replies are checked."""
     root_certificates: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """The certificate that the SuperLink's is checked against, ca.crt of `fedhsa deploy keys`."""
+    """With stock SuperNodes: what the SuperLink's certificate is checked against, ca.crt of `fedhsa deploy keys`."""
     insecure: bool = False
-    """Talk to the SuperLink without encryption."""
+    """With stock SuperNodes: talk to the SuperLink without encryption."""
     state: str = "~/.fedhsa/sites"
-    """The folder on each node's machine for the state of its agent."""
+    """With stock SuperNodes: the folder on each node's machine for the state of its agent."""
     verbose: bool = False
     """Show all that Flower prints."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/flower")] = None
     """The folder for the results."""
 
     def _is_here(self, data: str) -> bool:
-        return self.simulate and super()._is_here(data)
+        return False
 
     def check_complete(self) -> None:
-        from ..deploy.address import check_host, check_port
+        from ..deploy.address import split_address
+        from ..deploy.privacy import SETTINGS
 
         super().check_complete()
-        ways = [self.write is not None, self.simulate, self.superlink is not None]
-        if sum(ways) != 1:
+        if (self.write is None) == (self.superlink is None):
             raise UsageError(
-                "fedhsa deploy flower needs one of `--write DIR`, `--simulate` and `--superlink HOST:PORT`. To try it "
-                "on this machine, use `fedhsa deploy demo`."
+                "fedhsa deploy flower needs one of `--write DIR` and `--superlink HOST:PORT`. To try it on this "
+                "machine, use `fedhsa deploy demo`."
             )
-        of_superlink = {"insecure": self.insecure, "root_certificates": self.root_certificates is not None}
-        idle = {"state": self.simulate and self.state != FlowerSettings.state, "verbose": self.write and self.verbose}
-        idle |= {} if self.superlink is not None else of_superlink
-        for name in [name for name, given in idle.items() if given]:
-            way = "--write" if self.write is not None else "--simulate"
-            raise UsageError(f"`{name}` does nothing with `{way}`: leave it out.")
-        if self.superlink is not None:
-            host, colon, port = self.superlink.rpartition(":")
-            if not (host and colon and port.isdecimal()):
-                raise UsageError(f"`superlink` must be HOST:PORT, like 192.0.2.7:8000, got {self.superlink!r}.")
-            check_port("superlink", int(port))
-            check_host("superlink", host)
-        if self.superlink is not None and self.insecure == (self.root_certificates is not None):
+        if self.superlink is None:
+            of_superlink = ("keys", "insecure", "root_certificates", "verbose")
+            for name in [name for name in of_superlink if getattr(self, name)]:
+                raise UsageError(f"`{name}` does nothing with `--write`: leave it out.")
+            return
+        split_address("superlink", self.superlink)
+        if sum([self.keys is not None, self.root_certificates is not None, self.insecure]) != 1:
             raise UsageError(
-                "`superlink` needs `--root-certificates ca.crt`, or `--insecure` to go without encryption; not both."
+                "`superlink` needs `--keys FOLDER`, the server's of `fedhsa deploy keys`. With stock SuperNodes, "
+                "`--root-certificates ca.crt` or `--insecure` stands in its place."
             )
+        own = ("data", "release_metrics", *SETTINGS)
+        for name in [name for name in own if self.keys is not None and getattr(self, name)]:
+            raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,6 +341,14 @@ Examples:
 
 COMMANDS: dict[str, type[AbstractFlags]] = {
     kind.command.split()[1]: kind
-    for kind in (DemoSettings, MemorySettings, RaySettings, FlowerSettings, StatusSettings)
+    for kind in (
+        DemoSettings,
+        MemorySettings,
+        RaySettings,
+        FlowerSettings,
+        SuperlinkSettings,
+        NodeSettings,
+        StatusSettings,
+    )
 }
 """The settings of the commands that `deploy.py` runs."""

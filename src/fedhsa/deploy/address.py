@@ -39,3 +39,17 @@ def check_host(name: str, host: str) -> str:
                 f"`{name}`: {host} is not an address: that would be four numbers from 0 to 255, like 192.0.2.7."
             ) from None
     return host
+
+
+def split_address(name: str, text: str, *, free: bool = False) -> tuple[str, int]:
+    """Host and port of HOST:PORT; with `free`, port 0 stands for any that is free.
+
+    >>> split_address("listen", "[2001:db8::7]:8000")
+    ('2001:db8::7', 8000)
+    """
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal()):
+        raise ValueError(f"`{name}` must be HOST:PORT, like 192.0.2.7:8000, got {text!r}.")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return check_host(name, host), 0 if free and int(port) == 0 else check_port(name, int(port))

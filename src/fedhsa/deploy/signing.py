@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import struct
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from cryptography import x509
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from .wire import RejectedError
+from .wire import RejectedError, pack
 
 MAGIC = b"fedhsa-signed-1\n"
 SERVER = "server"
@@ -150,6 +151,13 @@ class Trust:
             raise RejectedError("forged", f"the signature is not one of {name}") from None
         return bytes(content)
 
+    def signer(self, data: bytes) -> str:
+        """The name in the certificate of an envelope, which `open` must still check; raises `RejectedError`."""
+        if not isinstance(data, bytes) or data[: len(MAGIC)] != MAGIC or len(data) < _START:
+            raise RejectedError("forged", "the message is not signed")
+        certificate, _ = _LENGTHS.unpack_from(data, len(MAGIC))
+        return self._admit(data[_START : _START + certificate]).name
+
     def admit(self, certificate: bytes) -> str:
         """The name in a certificate (PEM or DER) that is trusted, such as one that TLS has seen; or `RejectedError`."""
         if certificate.lstrip().startswith(b"-----BEGIN"):
@@ -206,6 +214,27 @@ class Trust:
         except (OSError, ValueError):
             return None
         return self._registered[name][1]
+
+
+def signed(answer: Callable[[bytes], bytes], folder: str | os.PathLike) -> Callable[[bytes], bytes]:
+    """What a node answers where anybody may bring messages: only to what the server has signed, and signed itself.
+
+    **Arguments:**
+
+    - `answer`: takes a message and gives the reply.
+    - `folder`: the node's, with its keys.
+    """
+    identity, trust = Identity.load(folder), Trust.load(folder)
+
+    def reply(data: bytes) -> bytes:
+        try:
+            asked = trust.open(data, SERVER)
+        except RejectedError as rejected:
+            said = {"kind": "rejection", "first": identity.number, "agents": 1}
+            return identity.sign(pack({**said, "code": rejected.code, "reason": rejected.reason}, {}))
+        return identity.sign(answer(asked))
+
+    return reply
 
 
 _MAKE = "`fedhsa deploy keys --help` says how they are made."

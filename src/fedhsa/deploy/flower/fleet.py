@@ -8,13 +8,14 @@ the agent is in this process, no code of the server's is run, and nothing listen
 """
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import httpx
@@ -24,6 +25,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -34,6 +36,8 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node as FlowerNode
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -49,11 +53,14 @@ from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPushError,
     ObjectUnavailableError,
     inflate_object_from_contents,
+    pull_objects,
 )
+from flwr.superlink.grid import http_grid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from ... import _files
+from ..signing import read_key
 
 RECORD, ENTRY = "fedhsa", "message"
 """Where a message of ours is in one of Flower's."""
@@ -123,9 +130,7 @@ class Fleet:
 
     def __init__(self, address: str, folder: str | os.PathLike):
         self.address, self.folder = address, pathlib.Path(folder)
-        key = serialization.load_ssh_private_key((self.folder / "key").read_bytes(), None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{self.folder / 'key'} is not a key of an elliptic curve: use `fedhsa deploy keys`.")
+        key = read_key(self.folder / "key")
         self._public = public_bytes(key.public_key())
         self._client = FleetHttpClient(
             f"https://{address}",
@@ -214,6 +219,23 @@ def _available(pull: Callable[[str], bytes], name: str) -> bytes:
             if time.monotonic() > deadline:
                 raise ObjectPullError(name, f"it was not complete after {UPLOAD:g} s") from None
             time.sleep(SOONEST)
+
+
+def register(port: int, authority: str | os.PathLike, publics: Iterable[bytes]) -> None:
+    """Makes keys known to the SuperLink on this port of loopback, whose certificate the authority has signed."""
+    trust = ssl.create_default_context(cafile=os.fspath(authority))
+    with ControlHttpClient(f"https://127.0.0.1:{port}", verify=trust) as client:
+        for public in publics:
+            try:
+                client.RegisterNode(RegisterNodeRequest(public_key=public))
+            except httpx.HTTPStatusError as error:
+                if f'"code":{int(ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE)}' not in error.response.text.replace(" ", ""):
+                    raise
+
+
+def hasten() -> None:
+    """Lets Flower's grid in this process look again soon for a reply that is being handed in; it waits a second."""
+    http_grid.pull_objects = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
 
 
 def serve(

@@ -30,11 +30,11 @@ from typing import Any
 
 import h11
 import httpx
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from ..signing import read_certificate
 from .fleet import (
     AHEAD,
     BEHIND,
@@ -85,12 +85,12 @@ class Register:
 
     **Arguments:**
 
-    - `folder`: the server's, with a certificate `nodes/node-0.crt` (or a public key `node-0.pub`) for each node.
+    - `folder`: with a certificate `node-0.crt` for each node, as `fedhsa deploy keys` keeps it for the server.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = pathlib.Path(folder)
-        self._seen: tuple[Any, ...] | None = None
+        self._seen: list[Any] | None = None
         self._looked = float("-inf")
         self._keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
 
@@ -99,30 +99,25 @@ class Register:
         if time.monotonic() < self._looked + 1:
             return self._keys
         self._looked = time.monotonic()
-        files = self.files()
-        seen = tuple((path, (found := path.stat()).st_mtime_ns, found.st_ino) for path in files)
+        seen = []
+        for path in sorted(self.folder.glob("node-*.crt")):
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                seen.append((path, found.st_mtime_ns, found.st_ino, found.st_size))
         if seen != self._seen:
-            self._keys, self._seen = dict(_entries(files)), seen
+            self._keys, self._seen = dict(_entries([path for path, *_ in seen])), seen
         return self._keys
-
-    def files(self) -> list[pathlib.Path]:
-        """The file of each node."""
-        if (self.folder / "nodes").is_dir():
-            return sorted((self.folder / "nodes").glob("node-*.crt"))
-        return sorted(self.folder.glob("node-*.pub"))
 
 
 def _entries(files: list[pathlib.Path]) -> Iterator[tuple[bytes, tuple[str, ec.EllipticCurvePublicKey]]]:
     for path in files:
         try:
-            content = path.read_bytes()
-            if path.suffix == ".crt":
-                key: Any = x509.load_pem_x509_certificate(content).public_key()
-            else:
-                key = serialization.load_ssh_public_key(content)
-            yield public_bytes(key), (path.stem, key)
+            key = read_certificate(path).public_key()
         except (OSError, ValueError) as error:
-            log.warning("%s is not a node's certificate or key, and is left out: %s", path, error)
+            log.warning("%s is left out: %s", path, error)
+            continue
+        if isinstance(key, ec.EllipticCurvePublicKey):
+            yield public_bytes(key), (path.stem, key)
 
 
 class Gate:
@@ -137,7 +132,7 @@ class Gate:
 
     def __init__(self, folder: str | os.PathLike, superlink: int, limits: GateLimits | None = None):
         folder = pathlib.Path(folder)
-        self.register, self.limits = Register(folder), limits or GateLimits()
+        self.register, self.limits = Register(folder / "nodes"), limits or GateLimits()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._context.load_cert_chain(folder / "server.pem", folder / "server.key")

@@ -1,9 +1,9 @@
-"""Flower's processes on this machine: started together, watched, and gone when the block ends, however it ends."""
+"""A federation on Flower on this machine: started together, watched, and gone when the block ends, however it ends."""
 
 import os
 import pathlib
 import re
-import tempfile
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
@@ -13,9 +13,12 @@ from fedhsa import _check, _files
 from .. import keys
 from .processes import POLL, Kept, Processes, Value, free_port, toml
 
+_FEDHSA = [sys.executable, "-P", "-m", "fedhsa", "deploy"]
+"""Our own command; `-P`, or a folder `fedhsa` wherever this is started would be run instead."""
+
 
 class Network:
-    """A SuperLink and its SuperNodes on loopback: encrypted, nodes known by their keys, and gone when the block ends.
+    """A SuperLink behind its gate and nodes on loopback: encrypted, known by their keys, and gone when the block ends.
 
     ```python
     with Network(nodes=3) as network:
@@ -26,47 +29,37 @@ class Network:
     even when this process is killed. So does the temporary folder with its keys, Flower's home and the logs.
 
     !!! warning
-        Flower asks nobody who registers nodes or starts apps: while the network is up, so can any user of this machine.
+        Flower asks nobody who starts apps: while the network is up, so can any user of this machine. Nodes of ours
+        answer only what the server has signed; a stock SuperNode runs the app.
 
     **Arguments:**
 
-    - `nodes`: how many SuperNodes.
-    - `node_config`: settings of each node, a sequence or a function of the node's number; `partition-id` and
-        `num-partitions` are added. The app reads them in `context.node_config`.
-    - `insecure`: without encryption and without checking who the nodes are.
+    - `nodes`: how many nodes.
+    - `arguments`: what each node gets on its command line, `fedhsa deploy node`, by its number.
+    - `stock`: whether to start Flower's own SuperNodes instead, which run the app of the server's.
+    - `node_config`: with `stock`, settings of each node by its number; `partition-id`, `num-partitions` and `keys` are
+        added. The app reads them in `context.node_config`.
     - `logs`: a folder for the log files, kept afterwards; otherwise they are removed with everything else.
-    - `port`: of the SuperLink; a free one if not given.
+    - `port`: of the gate; a free one if not given.
     - `environment`: variables added to the environment of all processes.
     - `patience`: seconds to wait for the SuperLink and for each node to be ready.
-    - `durable`: whether a SuperLink that is started again still knows the nodes' keys. It then keeps a database on
-        disk, which many nodes on a busy machine find locked.
     """
 
     def __init__(
         self,
         nodes: int,
         *,
-        node_config: Sequence[Mapping[str, Value]] | Callable[[int], Mapping[str, Value]] | None = None,
-        insecure: bool = False,
+        arguments: Callable[[int], Sequence[str]] = lambda node: (),
+        stock: bool = False,
+        node_config: Callable[[int], Mapping[str, Value]] = lambda node: {},
         logs: str | os.PathLike | None = None,
         port: int | None = None,
         environment: Mapping[str, str] | None = None,
         patience: float = 120.0,
-        durable: bool = False,
     ):
-        self.nodes, self.durable = _check.count("nodes", nodes), durable
-        if node_config is None:
-            settings: list[Mapping[str, Value]] = [{} for _ in range(nodes)]
-        elif callable(node_config):
-            settings = [node_config(i) for i in range(nodes)]
-        else:
-            settings = list(node_config)
-        if len(settings) != nodes:
-            raise ValueError(f"`node_config` must have one entry for each of the {nodes} nodes, got {len(settings)}.")
-        self._settings = [{"partition-id": i, "num-partitions": nodes, **s} for i, s in enumerate(settings)]
-        self.insecure = insecure
-        self._processes = Processes(logs, port, environment, patience)
-        self._secrets: pathlib.Path | None = None
+        self.nodes, self.stock = _check.count("nodes", nodes), stock
+        self._arguments, self._config, self._port = arguments, node_config, port
+        self._processes = Processes(logs, None, environment, patience)
         self._superlink: Kept | None = None
         self._nodes: dict[int, Kept] = {}
         self.node_ids: dict[int, int] = {}
@@ -74,27 +67,20 @@ class Network:
 
     def __enter__(self) -> Self:
         with self._processes.starting():
-            register = None
-            if not self.insecure:
-                self._secrets = keys.make_keys(self.folder / "keys", self.nodes)
-                publics = [str(self._secrets / f"node-{i}/key.pub") for i in range(self.nodes)]
-                register = self._processes.register(publics)
-            self.start_superlink()
-            if register is not None:
-                self._processes.finish(register, "register", "could not register the nodes' keys")
-            for i in range(self.nodes):
-                self._launch(i)
+            self.keys = keys.make_keys(self.folder / "keys", self.nodes)
+            self.address = f"127.0.0.1:{self._port or free_port()}"
+            self._begin_superlink()
+            if not self.stock:  # they try until the gate is there
+                self._launch_all()
+            self._await_superlink()
+            if self.stock:
+                self._launch_all()
             for i in range(self.nodes):
                 self._await(i)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._processes.close()
-
-    @property
-    def address(self) -> str:
-        """Where the SuperLink listens, as host:port."""
-        return self._processes.address
 
     @property
     def folder(self) -> pathlib.Path:
@@ -112,7 +98,7 @@ class Network:
         return {i: node.pid for i, node in sorted(self._nodes.items()) if node.alive}
 
     def log(self, name: str) -> pathlib.Path:
-        """The log file of `superlink`, `node-0`, ..., or `run`."""
+        """The log file of `superlink`, `gate`, `node-0`, ..., or `run`."""
         return self._processes.log(name)
 
     def run(
@@ -142,8 +128,8 @@ class Network:
     def start_node(self, node: int, *, wait: bool = True) -> None:
         """Starts a node again.
 
-        After `kill_node` the SuperLink rejects the node until it has noticed that the old one is gone, which takes
-        about a minute: the node is started again until it is let in.
+        After `kill_node` the SuperLink rejects a stock node until it has noticed that the old one is gone, which takes
+        about a minute: the node is started again until it is let in. One of ours is let in at once.
         """
         if node in self._nodes and self._nodes[node].alive:
             raise ValueError(f"`node`: node {node} is running. Stop it first with `stop_node({node})`.")
@@ -157,42 +143,53 @@ class Network:
             self._superlink.kill()
 
     def start_superlink(self) -> None:
-        """Starts the SuperLink, again after `kill_superlink`: same address, no run, with `durable` the same nodes."""
-        if self._secrets is None:
-            arguments = ["--insecure"]
-        else:
-            server = self._secrets / "server"
-            arguments = ["--ssl-ca-certfile", str(server / "ca.crt"), "--ssl-certfile", str(server / "server.pem")]
-            arguments += ["--ssl-keyfile", str(server / "server.key"), "--enable-supernode-auth"]
-        if self.durable:
-            arguments += ["--database", str(self._processes.folder / "superlink.db")]
-        authority = None if self._secrets is None else self._secrets / "server" / "ca.crt"
-        self._superlink = self._processes.superlink(arguments, authority)
+        """Starts the SuperLink and its gate again after `kill_superlink`: same address, same keys, no run."""
+        self._begin_superlink()
+        self._await_superlink()
+
+    def _begin_superlink(self) -> None:
+        words = ["superlink", "--keys", str(self.keys / "server"), "--listen", self.address, "--inner-port", "0"]
+        words += ["--logs", str(self._processes.log("superlink").parent)]
+        self._superlink = self._processes.start("gate", [*_FEDHSA, *words])
+
+    def _await_superlink(self) -> None:
+        deadline = time.monotonic() + self._processes.patience
+        assert self._superlink is not None
+        while not (found := re.search(r"Runs are started here, at (\S+:\d+)\.", self._superlink.output())):
+            if not self._superlink.alive or time.monotonic() > deadline:
+                raise self._processes.failed("gate", "did not start")
+            time.sleep(POLL)
+        self._processes.point_to(found[1], self.keys / "server" / "ca.crt")
+
+    def _launch_all(self) -> None:
+        for i in range(self.nodes):
+            self._launch(i)
 
     def _launch(self, node: int) -> None:
         if not 0 <= node < self.nodes:
             raise ValueError(f"`node` must be from 0 to {self.nodes - 1}, got {node}.")
-        settings = self._processes.folder / f"node-{node}.toml"
-        _files.write_text(settings, toml(self._settings[node]))
-        arguments = ["flower-supernode", "--superlink", self.address, "--node-config", str(settings)]
-        arguments += ["--host", "127.0.0.1", "--port", str(free_port())]
-        if self._secrets is None:
-            arguments += ["--insecure"]
+        own = self.keys / f"node-{node}"
+        if self.stock:
+            settings = self._processes.folder / f"node-{node}.toml"
+            config = {"partition-id": node, "num-partitions": self.nodes, "keys": str(own), **self._config(node)}
+            _files.write_text(settings, toml(config))
+            words = ["flower-supernode", "--superlink", self.address, "--node-config", str(settings)]
+            words += ["--host", "127.0.0.1", "--port", str(free_port())]
+            words += ["--root-certificates", str(own / "ca.crt"), "--auth-supernode-private-key", str(own / "key")]
         else:
-            own = self._secrets / f"node-{node}"
-            arguments += ["--root-certificates", str(own / "ca.crt"), "--auth-supernode-private-key", str(own / "key")]
-        self._nodes[node] = self._processes.start(f"node-{node}", arguments)
+            words = [*_FEDHSA, "node", "--superlink", self.address, "--keys", str(own), *self._arguments(node)]
+        self._nodes[node] = self._processes.start(f"node-{node}", words)
 
     def _await(self, node: int) -> None:
         """Waits until the SuperLink has let a node in, starting it again while it is rejected."""
         deadline = time.monotonic() + self._processes.patience
         while True:
-            # Flower writes this line when the SuperLink has activated the node.
-            if found := re.findall(r"SuperNode ID: (\d+)", self._nodes[node].output()):
+            # What a node writes when the SuperLink has let it in: a stock one, one of ours.
+            if found := re.findall(r"(?:SuperNode ID:|as Flower's node) (\d+)", self._nodes[node].output()):
                 self.node_ids[node] = int(found[-1])
                 return
             if self._superlink is not None and not self._superlink.alive:
-                raise self._processes.failed("superlink", "ended while the nodes were starting")
+                raise self._processes.failed("gate", "ended while the nodes were starting")
             late = time.monotonic() > deadline
             if not self._nodes[node].alive:
                 if late or not re.search("Failed to activate|address already in use", self._nodes[node].output(), re.I):
@@ -206,33 +203,6 @@ class Network:
         if node not in self._nodes or not self._nodes[node].alive:
             raise ValueError(f"`node`: node {node} is not running. Running are: {list(self.node_pids)}.")
         return self._nodes[node]
-
-
-def simulate(
-    app: str | os.PathLike,
-    nodes: int,
-    config: Mapping[str, Value] | None = None,
-    on_line: Callable[[str], object] | None = None,
-    *,
-    logs: str | os.PathLike | None = None,
-    environment: Mapping[str, str] | None = None,
-    patience: float = 120.0,
-) -> int:
-    """Runs a Flower app on Flower's simulation engine, which needs Ray, and returns 0 only if it was completed.
-
-    No background SuperLink, no Ray process and no temporary folder is left. Arguments as for `Network`.
-    """
-    nodes = _check.count("nodes", nodes)
-    processes = Processes(logs, None, environment, patience)
-    # Ray keeps sockets in this folder, whose names may have no more than about 100 letters.
-    crowded = len(tempfile.gettempdir()) > 30 and os.access("/tmp", os.W_OK)
-    with processes.starting("/tmp" if crowded else None):
-        processes.superlink(["--insecure", "--simulation"], None)
-    try:
-        # One core per node at a time: the default of two finds no room on a small machine.
-        return processes.run(app, config, on_line, f"num-supernodes={nodes} client-resources-num-cpus=1")
-    finally:
-        processes.close()
 
 
 def run_on(

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -41,13 +40,6 @@ def flwr(*arguments):
     except SystemExit as end:
         if end.code:
             raise
-"""
-# It loads while the SuperLink starts.
-_REGISTER = f"""{_FLWR}
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep({POLL})
-for key in sys.argv[2:]:
-    flwr("supernode", "register", key)
 """
 # Flower's `run` ends with 0 also when the app failed, so ask what became of it.
 _RUN = f"""{_FLWR}
@@ -91,8 +83,6 @@ class Processes:
             )
         # Flower starts its own helpers by name, so they must be found even when no environment is activated.
         self._environment = dict(os.environ) | dict(environment or {}) | {"PATH": path}
-        self._environment.pop("RAY_ADDRESS", None)  # a cluster of the user's is not ours to use
-        self._token = secrets.token_hex(32)
         self._logs = None if logs is None else pathlib.Path(logs).absolute()
         self._port = port
         self.patience = patience
@@ -100,9 +90,9 @@ class Processes:
         self._life = self._janitor = self._handler = None
 
     @contextlib.contextmanager
-    def starting(self, parent: str | None = None) -> Iterator[None]:
+    def starting(self) -> Iterator[None]:
         """Makes the folder, and leaves nothing behind if what follows fails."""
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-", dir=parent))  # mode 0700
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fedhsa-"))  # mode 0700
         try:
             reading, self._life = os.pipe()
             # Ends, and removes the folder, when this process and all keepers have closed their end of the pipe.
@@ -157,50 +147,35 @@ class Processes:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_TMPDIR": str(self.folder),
-            "RAY_AUTH_MODE": "token",  # a token of our own: Ray would leave one in the user's home
-            "RAY_AUTH_TOKEN": self._token,
             "TMPDIR": str(self.folder / "tmp"),
             "PYTHONUNBUFFERED": "1",
             "NO_PROXY": direct,
             "no_proxy": direct,
         }
 
-    def start(self, name: str, arguments: Sequence[str], *, stream: bool = False) -> "Kept":
-        """Starts one of Flower's commands under a keeper, in a folder and with a log file of its own."""
+    def start(
+        self, name: str, arguments: Sequence[str], *, stream: bool = False, where: pathlib.Path | None = None
+    ) -> "Kept":
+        """Starts a command under a keeper, in a folder and with a log file of its own; `where` is another folder."""
         assert self._life is not None, "the network is closed"
         # All of Flower's commands against the SuperLink are typed on one machine.
-        machine = name if name.startswith(("superlink", "node-")) else "user"
+        machine = name if name.startswith(("superlink", "gate", "node-")) else "user"
         home = self.folder / machine
         home.mkdir(exist_ok=True)
-        process = Kept(arguments, self.log(name), self.environment(machine), home, self._life, stream)
+        process = Kept(arguments, self.log(name), self.environment(machine), where or home, self._life, stream)
         self._kept.append(process)
         return process
 
     def failed(self, name: str, what: str) -> RuntimeError:
         return RuntimeError(f"Flower's {name} {what}. The end of its log:\n{tail(self.log(name))}")
 
-    def finish(self, process: "Kept", name: str, what: str) -> None:
-        """Waits for a command that must succeed."""
-        deadline = time.monotonic() + self.patience
-        while process.alive and time.monotonic() < deadline:
-            time.sleep(POLL)
-        if process.alive or process.returncode:
-            raise self.failed(name, what)
-
-    def register(self, publics: list[str]) -> "Kept":
-        """Starts to register public keys; it goes on when the SuperLink is ready."""
-        ready = str(self.folder / "ready")
-        return self.start("register", [sys.executable, "-c", _REGISTER, ready, *publics])
-
-    def superlink(self, arguments: Sequence[str], authority: pathlib.Path | None) -> "Kept":
-        """Starts the SuperLink, waits until it answers, and configures Flower's command line with its address."""
-        chosen = self._port
+    def superlink(self, arguments: Sequence[str], authority: pathlib.Path) -> "Kept":
+        """Starts a SuperLink in the folder of this process, where its runs leave results; waits until it answers."""
+        chosen, here = self._port, pathlib.Path.cwd()
         for _ in range(5):
             port = chosen or free_port()
             command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(port), *arguments]
-            process = self.start("superlink", [*command, "--disable-runtime-dependency-installation"])
+            process = self.start("superlink", [*command, "--disable-runtime-dependency-installation"], where=here)
             deadline = time.monotonic() + self.patience
             while not (answered := _answers(port, authority)) and process.alive and time.monotonic() < deadline:
                 time.sleep(POLL)
@@ -213,9 +188,7 @@ class Processes:
                 raise self.failed("superlink", f"did not start{hint}")
         else:
             raise self.failed("superlink", "found no free port")
-        self._port, self.address = port, f"127.0.0.1:{port}"
-        self.point_to(self.address, authority)
-        _files.write_text(self.folder / "ready", "")
+        self.address = f"127.0.0.1:{port}"
         return process
 
     def point_to(self, address: str, authority: pathlib.Path | None) -> None:
@@ -229,14 +202,11 @@ class Processes:
         app: str | os.PathLike,
         config: Mapping[str, Value] | None,
         on_line: Callable[[str], object] | None,
-        federation: str = "",
     ) -> int:
         app = pathlib.Path(app).absolute()
         if not (app / "pyproject.toml").is_file():
             raise FileNotFoundError(f"`app`: {str(app)!r} has no pyproject.toml. Name the folder of a Flower app.")
         command = [sys.executable, "-c", _RUN, _STATUS, str(app), _NAME, "--stream"]
-        if federation:
-            command += ["--federation-config", federation]
         if config:
             _files.write_text(self.folder / "run.toml", toml(config))
             command += ["--run-config", str(self.folder / "run.toml")]
@@ -358,13 +328,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _answers(port: int, authority: pathlib.Path | None) -> bool:
-    """Whether a SuperLink answers on this port, with a certificate of this authority if there is one."""
-    if authority is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
-    else:
-        trust = ssl.create_default_context(cafile=str(authority))
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=trust)
+def _answers(port: int, authority: pathlib.Path) -> bool:
+    """Whether a SuperLink answers on this port, with a certificate of this authority."""
+    trust = ssl.create_default_context(cafile=str(authority))
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=trust)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200

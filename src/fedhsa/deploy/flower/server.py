@@ -12,6 +12,7 @@ from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan
 from ..server import Server, hello
+from .fleet import hasten
 from .transport import FlowerTransport, print_for_user
 
 app = ServerApp()
@@ -25,7 +26,14 @@ def main(grid: Grid, context: Context) -> None:
     folder = pathlib.Path(str(config["out"])).expanduser().absolute()
     sites = [[number] for number in range(plan.num_agents)]
     missing = Missing(str(config["missing"]), float(config["patience"]) or None, int(config["at-least"]))
-    transport = FlowerTransport(grid, lambda: hello(plan.task, server.run_id), {i: i for i in range(len(sites))})
+    told = Plan.from_json(str(config["told"]))
+    transport = FlowerTransport(
+        grid,
+        lambda: hello(plan.task, server.run_id, told),
+        {i: i for i in range(len(sites))},
+        pathlib.Path(str(config["keys"])).expanduser() if config["keys"] else None,
+    )
+    hasten()
     watch = Teller(print_for_user) if config.get("events") != "json" else print_event
     server = Server(
         plan.task,

@@ -1,5 +1,6 @@
-"""Messages by way of Flower's grid: from the server's app to the nodes' apps and back."""
+"""Messages by way of Flower's grid: from the server's app to the nodes and back."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -7,14 +8,15 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from ..journal import PREFIX
+from ..signing import Identity, Trust, node_name, node_number
 from ..transport import AbstractTransport
 from ..wire import RejectedError, unpack
-from .client import unwrap, wrap
+from .fleet import unwrap, wrap
 
-POLL = 0.2
-"""Seconds between looks for replies; Flower's own `send_and_receive` looks every three."""
-AGAIN = 180.0
-"""Seconds after which a message that got no answer is sent once more."""
+SOONEST, LATEST = 0.02, 0.5
+"""Seconds between looks for replies, longer as they do not come; Flower's own `send_and_receive` looks every three."""
+AGAIN, LONGEST = 15.0, 180.0
+"""Seconds after which a message that got no answer is sent once more, at first and at most."""
 STRANGE = 60.0
 """Seconds after which a node that could not identify itself is asked again: it may have been repaired."""
 GREETING = 60.0
@@ -35,13 +37,26 @@ class FlowerTransport(AbstractTransport):
     - `grid`: Flower's.
     - `hello`: makes the message that asks a node who it is.
     - `site_of`: the site that begins with an agent.
+    - `keys`: the server's folder with keys: requests are signed, and replies taken only if the right node has signed
+      them, so that whoever has the SuperLink can neither ask nor answer. Without it, Flower is trusted.
     """
 
     name = "flower"
     pause = 2.0
 
-    def __init__(self, grid: Grid, hello: Callable[[], bytes], site_of: Mapping[int, int]):
+    def __init__(
+        self,
+        grid: Grid,
+        hello: Callable[[], bytes],
+        site_of: Mapping[int, int],
+        keys: str | os.PathLike | None = None,
+    ):
         self.grid, self.hello, self.site_of = grid, hello, site_of
+        self._first = {site: agent for agent, site in site_of.items()}
+        self._identity = None if keys is None else Identity.load(keys)
+        self._trust = None if keys is None else Trust.load(keys)
+        self._slowest = 0.0  # seconds that a reply has taken so far
+        self._unanswered: dict[int, tuple[bytes, int]] = {}  # by site: what was asked in vain, and how often
         self.node_of: dict[int, int] = {}
         """The node of each site that has said who it is."""
         self._troubles: dict[int, str] = {}
@@ -59,25 +74,37 @@ class FlowerTransport(AbstractTransport):
         # Whoever is here already need not wait for newcomers; only the first of all are waited for.
         deadline = now if self.node_of else now + GREETING
         self._welcome()
-        while self._greeted and time.monotonic() < deadline:
-            time.sleep(POLL)
+        for _ in _looks(deadline):
+            if not self._greeted:
+                break
             self._welcome()
         return set(self.node_of)
 
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
-        deadline = time.monotonic() + min(seconds, AGAIN)
         if messages.keys() - self.node_of.keys():
             self.present()
+        began = time.monotonic()
+        deadline = began + min(seconds, self._patience(messages))
         nodes = {self.node_of[site]: data for site, data in messages.items() if site in self.node_of}
         for site in messages.keys() - self.node_of.keys():
             self._troubles.setdefault(site, "the node is not connected")
         for site in messages.keys() & self.node_of.keys():
             self._troubles.pop(site, None)
         waiting = self._push(nodes).keys()
-        while waiting & self._open.keys() and time.monotonic() < deadline:
-            yield from self._pull()
-            if waiting & self._open.keys():
-                time.sleep(POLL)
+        for _ in _looks(deadline):
+            if not waiting & self._open.keys():
+                break
+            for data in self._pull():
+                self._slowest = max(self._slowest, time.monotonic() - began)
+                yield data
+
+    def _patience(self, messages: Mapping[int, bytes]) -> float:
+        """Seconds to wait before the same is asked again: a node that was killed has taken the message with it."""
+        times = {site: self._unanswered.get(site, (b"", 0)) for site in messages}
+        before = [count for site, (data, count) in times.items() if data == messages[site]]
+        count = min(before) if len(before) == len(messages) else 0
+        self._unanswered = {site: (data, count + 1) for site, data in messages.items()}
+        return min(max(AGAIN, 10 * self._slowest) * 2**count, LONGEST)
 
     def trouble(self, site: int) -> str | None:
         return self._troubles.get(site)
@@ -89,15 +116,33 @@ class FlowerTransport(AbstractTransport):
     def _welcome(self) -> None:
         """Hears those nodes that have said by now who they are."""
         for reply in self._receive(self._greeted):
-            self._introduce(self._greeted[reply.metadata.reply_to_message_id], unwrap(reply.content))
+            node = self._greeted[reply.metadata.reply_to_message_id]
+            try:
+                self._introduce(node, *self._opened(unwrap(reply.content)))
+            except RejectedError as rejected:
+                self._reject(node, rejected.reason)
         self._greeted = {message: node for message, node in self._greeted.items() if message in self._open}
 
-    def _introduce(self, node: int, data: bytes) -> None:
+    def _opened(self, data: bytes) -> tuple[bytes, int | None]:
+        """What a node that has not said who it is has sent, and which agent's key signed it; None without keys."""
+        if self._trust is None:
+            return data, None
+        name = self._trust.signer(data)
+        return self._trust.open(data, name), node_number(name)
+
+    def _reject(self, node: int, reason: str) -> None:
+        self._strange[node] = time.monotonic() + STRANGE
+        print_for_user(f"Node {node} does not take part: {reason}")
+
+    def _introduce(self, node: int, data: bytes, signer: int | None = None) -> None:
         try:
             header = unpack(data, 0).header
         except RejectedError:
             header = {}
         first = header.get("first")
+        if signer is not None and first != signer:
+            self._reject(node, f"it has the key of agent {signer}, and says that it is another")
+            return
         named = self.site_of.get(first) if type(first) is int else None
         site = named if header.get("kind") == "present" else None
         if site is None:
@@ -113,17 +158,18 @@ class FlowerTransport(AbstractTransport):
             if times < 2:
                 print_for_user(f"Node {node} does not take part: {reason}")
         elif site in self.node_of and self.node_of[site] != node:
-            self._strange[node] = time.monotonic() + STRANGE
-            print_for_user(f"Node {node} says it is agent {first}, which node {self.node_of[site]} is.")
+            self._reject(node, f"it says that it is agent {first}, which node {self.node_of[site]} is")
         else:
             self.node_of[site] = node
             self._refusals.pop(site, None)
 
     def _push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
         """Sends messages to nodes; gives their ids, and the nodes they went to."""
-        messages = [Message(wrap(data), node, TYPE) for node, data in nodes.items()]
-        if not messages:
+        if not nodes:
             return {}
+        sign = (lambda data: data) if self._identity is None else self._identity.sign
+        signed = {data: sign(data) for data in {*nodes.values()}}  # a greeting is the same for all
+        messages = [Message(wrap(signed[data]), node, TYPE) for node, data in nodes.items()]
         ids = list(self.grid.push_messages(messages))
         sent = {name: node for name, node in zip(ids, nodes, strict=True) if name}
         self._open |= sent
@@ -132,7 +178,21 @@ class FlowerTransport(AbstractTransport):
     def _pull(self) -> Iterator[bytes]:
         asked = {message: node for message, node in self._open.items() if message not in self._greeted}
         for reply in self._receive(asked):
-            yield unwrap(reply.content)
+            data = unwrap(reply.content)
+            if self._trust is not None:
+                site = self._site_at(asked[reply.metadata.reply_to_message_id])
+                if site is None:
+                    continue
+                try:
+                    data = self._trust.open(data, node_name(self._first[site]))
+                except RejectedError as rejected:
+                    self._troubles[site] = rejected.reason
+                    print_for_user(f"A reply in the name of agent {self._first[site]} was refused: {rejected.reason}")
+                    continue
+            yield data
+
+    def _site_at(self, node: int) -> int | None:
+        return next((site for site, known in self.node_of.items() if known == node), None)
 
     def _receive(self, messages: Mapping[str, int]) -> list[Message]:
         """Replies to these messages; an error that Flower reports for a node is its site's trouble."""
@@ -146,3 +206,16 @@ class FlowerTransport(AbstractTransport):
                 self._troubles[site] = f"Flower says: {reply.error.reason or f'error {reply.error.code}'}"
                 del self.node_of[site]  # if it comes back, it may be under another id
         return replies
+
+
+def _looks(deadline: float) -> Iterator[None]:
+    """Comes back now and then until the deadline: soon at first, and later when a look takes long."""
+    pause = SOONEST
+    while True:
+        began = time.monotonic()
+        yield
+        now = time.monotonic()
+        if now >= deadline:
+            return
+        time.sleep(min(max(pause, (now - began) / 2), LATEST, deadline - now))
+        pause *= 1.2

@@ -53,8 +53,9 @@ clientapp = "federation.client:app"
 # noise on what leaves a node, "" for none. Of these, a node's own setting wins.
 # missing: wait, skip or fail when an agent does not answer. patience: seconds per exchange; 0: 600 to wait, else 60.
 # at-least: with skip, how many agents a round needs. reply-bound: the largest norm that an agent's reply may have; 0:
-# any. release_metrics: with noise, "true" sends what nodes measure all
-# the same. events: words for people, or json for the program that watches.
+# any. release_metrics: with noise, "true" sends what nodes measure all the same. events: words for people, or json for
+# the program that watches. keys: the server's folder with keys, on its machine. told: the plan as nodes learn it that
+# have code of their own; it goes with `plan`.
 [tool.flwr.app.config]
 """
 
@@ -72,6 +73,7 @@ def write_app(
     command: str = "",
     events: str = "words",
     reply_bound: float | None = None,
+    keys: str | os.PathLike = "",
 ) -> pathlib.Path:
     """Writes the app and gives its folder.
 
@@ -87,6 +89,8 @@ def write_app(
     - `out`: the folder for results, on the server's machine.
     - `events`: how the server prints what happens: `"words"`, or `"json"` for a program that watches.
     - `state`: the folder for the agents' states, on each node's machine.
+    - `keys`: the server's folder with keys, on its machine, to sign requests with and to check replies by. Nodes of
+      ours answer nobody else. Default: none, which only stock SuperNodes take.
     - `config`: settings for nodes that do not have their own: `data` for a user's function (`{number}`
       stands for the agent's number), `clip`, `noise`, `epsilon` and `delta` for `Privacy`.
     """
@@ -109,9 +113,10 @@ def write_app(
             shipped[found.path] = f"{name}_{len(shipped)}" if name in shipped.values() else name
         return f"{PACKAGE}.{OWN}.{shipped[found.path]}:{found.name}"
 
-    plan = plan.with_files(ship)
+    told, plan = plan.told(), plan.with_files(ship)
     settings: dict[str, Value] = {
         "plan": plan.to_json(),
+        "told": told.to_json(),
         "rounds": rounds,
         "resume": resume,
         "out": os.fspath(out),
@@ -124,6 +129,7 @@ def write_app(
         "reply-bound": 0.0 if reply_bound is None else reply_bound,
         "command": command,
         "events": events,
+        "keys": os.fspath(keys),
     }
     package.mkdir(parents=True, exist_ok=True)
     for before in (package / OWN).glob("*.py"):

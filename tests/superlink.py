@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from fastapi.routing import iter_route_contexts
 from flwr.app import Message
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.common.constant import NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -41,10 +41,6 @@ class SuperLink:
         assert self.state.activate_task(task.task_id)
         # Whoever makes messages is this run's server.
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, self.run, SUPERLINK_NODE_ID
-
-    def register(self, public: bytes) -> int:
-        """Registers a node's key; gives Flower's id of it."""
-        return self.state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public, 0)
 
 
 class LocalGrid:

@@ -1,0 +1,115 @@
+"""`fedhsa deploy superlink` and `fedhsa deploy node`: commands that stay until they are stopped."""
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from rich.console import Console
+
+from .. import deploy
+from .._extras import need
+from ..deploy.address import split_address
+from .errors import FailedRunError
+from .node_settings import NodeSettings, SuperlinkSettings
+from .parsing import parse_flags
+
+
+def superlink(args: list[str], console: Console) -> int:
+    """Runs a SuperLink and its gate until they are stopped."""
+    settings = parse_flags(SuperlinkSettings, args, SuperlinkSettings())
+    host, port = split_address("listen", settings.listen, free=True)
+    need("Flower", "flwr", "flower")
+    from ..deploy.flower.superlink import run_superlink
+
+    logging.getLogger("fedhsa.gate").addHandler(_ToConsole(console))
+    console.print("Starting a SuperLink ...")
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            run_superlink(
+                settings.keys,
+                host,
+                port,
+                inner=settings.inner_port or None,
+                logs=settings.logs,
+                tell=lambda words: _print(console, words),
+            )
+        except RuntimeError as error:
+            raise FailedRunError(str(error)) from error
+    console.print("The gate and the SuperLink are stopped.")
+    return 0
+
+
+def node(args: list[str], console: Console) -> int:
+    """Runs a node until it is stopped."""
+    settings = parse_flags(NodeSettings, args, NodeSettings())
+    settings.check()
+    from ..deploy.signing import Identity
+
+    number = Identity.load(settings.keys).number
+    if number is None:
+        raise FailedRunError(f"{str(settings.keys)!r} holds the server's keys, not a node's.")
+    plan = None if settings.plan is None else deploy.Plan.from_json(settings.plan.read_text(encoding="utf-8"))
+
+    def say(words: str) -> None:
+        _print(console, words)
+
+    found = deploy.Node(
+        settings.keys if settings.state is None else settings.state,
+        number,
+        agent=settings.agent,
+        config=settings.config(),
+        allow=settings.allow,
+        plan=plan,
+        say=say,
+    )
+    with found, _until_stopped() as ended:
+        _on_flower(str(settings.superlink), settings, found, say, ended)
+    console.print("The node is stopped.")
+    return 0
+
+
+def _on_flower(
+    address: str, settings: NodeSettings, found: deploy.Node, say: Callable[[str], None], ended: threading.Event
+) -> None:
+    split_address("superlink", address)
+    need("Flower", "flwr", "flower")
+    from ..deploy.flower.fleet import Fleet, serve
+    from ..deploy.signing import signed
+
+    serve(Fleet(address, settings.keys), signed(found.answer, settings.keys), tell=say, ended=ended)
+
+
+@contextlib.contextmanager
+def _until_stopped():
+    """An event that Ctrl-C and SIGTERM set, so that what is under way ends in its own time; a second one ends it."""
+    ended = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if ended.is_set():
+            sys.exit(128 + number)
+        ended.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _ToConsole(logging.Handler):
+    """Prints what the gate has to say."""
+
+    def __init__(self, console: Console):
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _print(self._console, f"The gate {record.getMessage()}")
+
+
+def _print(console: Console, words: str) -> None:
+    console.print(words, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,99 @@
+"""A SuperLink on loopback and the gate before it, as one: started together, and ended together."""
+
+import asyncio
+import os
+import pathlib
+import socket
+from collections.abc import Callable
+
+from . import fleet
+from .gate import Gate, GateLimits
+from .processes import Kept, Processes
+
+LOOK = 1.0
+"""Seconds between looks whether the register has changed, and whether the SuperLink still runs."""
+
+
+def run_superlink(
+    keys: str | os.PathLike,
+    host: str,
+    port: int,
+    *,
+    inner: int | None = None,
+    logs: str | os.PathLike | None = None,
+    limits: GateLimits | None = None,
+    patience: float = 120.0,
+    tell: Callable[[str], object] = lambda words: None,
+) -> None:
+    """Runs a SuperLink that only this machine reaches, and a gate that nodes reach; returns when it is interrupted.
+
+    The nodes in the register may connect, also those that are added while it runs. Runs are started on this machine,
+    at the port `inner`.
+
+    **Arguments:**
+
+    - `keys`: the server's folder of `fedhsa deploy keys`.
+    - `host`, `port`: where the gate listens.
+    - `inner`: the port of the SuperLink on loopback; a free one if not given.
+    - `logs`: a folder for the SuperLink's log, kept afterwards.
+    - `limits`: what nodes may ask.
+    - `patience`: seconds that the SuperLink may take to start.
+    - `tell`: gets a sentence when something changes.
+    """
+    folder = pathlib.Path(keys).absolute()
+    _check_free(host, port)
+    processes = Processes(logs, inner, None, patience)
+    with processes.starting():
+        tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
+        arguments = [str(folder / word) if not word.startswith("--") else word for word in tls]
+        superlink = processes.superlink([*arguments, "--enable-supernode-auth"], folder / "ca.crt")
+    try:
+        inside = int(processes.address.rpartition(":")[2])
+        gate = Gate(folder, inside, limits)
+        asyncio.run(_serve(gate, folder, inside, host, port, superlink, processes, tell))
+    finally:
+        processes.close()
+
+
+async def _serve(
+    gate: Gate,
+    folder: pathlib.Path,
+    inside: int,
+    host: str,
+    port: int,
+    superlink: Kept,
+    processes: Processes,
+    tell: Callable[[str], object],
+) -> None:
+    known: dict[bytes, str] = {}
+
+    async def admit() -> None:
+        """Makes the keys of the register known to the SuperLink; those that leave it are refused by the gate."""
+        while True:
+            names = {key: name for key, (name, _) in gate.register.keys().items()}
+            if new := names.keys() - known.keys():
+                await asyncio.to_thread(fleet.register, inside, folder / "ca.crt", new)
+                tell(f"May connect: {', '.join(sorted(names[key] for key in new))}.")
+            if gone := known.keys() - names.keys():
+                tell(f"May no longer connect: {', '.join(sorted(known[key] for key in gone))}.")
+            for key in gone:
+                del known[key]
+            known.update(names)
+            if not superlink.alive:
+                raise processes.failed("superlink", "has ended")
+            await asyncio.sleep(LOOK)
+
+    def ready(opened: int) -> None:
+        tell(f"Nodes reach the gate at {host}:{opened}. Runs are started here, at {processes.address}.")
+
+    await asyncio.gather(admit(), gate.serve(host, port, ready))
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises if nobody can listen there, before a SuperLink is started for it."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"{host}:{port} cannot be listened on: {error.strerror}. Name another with `--listen`."
+        ) from None
