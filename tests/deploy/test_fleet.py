@@ -21,7 +21,6 @@ import flwr
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from superlink import LocalGrid, SuperLink, superlink
 
 import fedhsa
 from fedhsa.deploy import Plan, Server, Store, keys
@@ -30,6 +29,7 @@ from fedhsa.deploy.flower.fleet import Fleet, public_bytes, serve
 from fedhsa.deploy.flower.gate import Gate, GateLimits
 from fedhsa.deploy.flower.transport import FlowerTransport
 from fedhsa.deploy.server import hello
+from superlink import LocalGrid, SuperLink, superlink
 
 TD = Plan(problem="td", num_agents=2, dim=3, option={"num_states": 6}, step_size=0.05, local_steps=5)
 
