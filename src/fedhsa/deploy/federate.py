@@ -20,6 +20,7 @@ from .memory import Faults, MemoryTransport
 from .missing import Missing
 from .outcome import conduct
 from .plan import Plan
+from .secure import Secure, rehearse, whole
 from .server import FederationError, Server
 from .site import Site, agents_of, in_words, public_reason
 from .store import Store
@@ -48,12 +49,16 @@ def in_memory(
         3
     """
 
+    if plan.secure_aggregation and not (config or {}).get("keys"):
+        config = {**(config or {}), "keys": rehearse(pathlib.Path(folder) / "keys", plan.num_agents)}
+
     def site(numbers: Sequence[int], store: Store, run: str) -> Site:
         return plan.site(numbers, store, run, config)
 
     sites = [[number] for number in range(plan.num_agents)]
     kept = {"folder": pathlib.Path(folder), "missing": missing, "theta_star": plan.theta_star, "watch": watch}
     kept |= {"reply_bound": reply_bound}
+    kept["secure"] = plan.secure_aggregation
     return _server(plan.task, site, sites, pathlib.Path(folder), faults, sync=False, **kept)
 
 
@@ -97,6 +102,7 @@ def federate(
     watch: Callable[[dict[str, Any]], None] | None = None,
     measures: Sequence[Measure | None] | None = None,
     reply_bound: float | None = None,
+    secure_aggregation: bool = False,
 ) -> Result:
     """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
 
@@ -116,6 +122,8 @@ def federate(
       averages are in the result's records by their names, and each agent's own numbers under `..._by_agent`.
     - `reply_bound`: the largest norm that an agent's reply may have; beyond it the agent counts as one that cannot
       answer. Default: any.
+    - `secure_aggregation`: whether replies travel under masks, so that the server learns their sums alone. It runs
+      `FixedPoint(algorithm)`, and keeps to itself what sites measure.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -127,6 +135,7 @@ def federate(
     _check.count("rounds", rounds)
     if resume and folder is None:
         raise ValueError("`resume=True` needs `folder`, where the run was kept.")
+    algorithm = whole(algorithm) if secure_aggregation else algorithm
     adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
@@ -137,14 +146,18 @@ def federate(
         raise ValueError(f"`measures` must have one entry for each of the {problem.num_agents} agents.")
     measured = None if measures is None else [None if one is None else MeasuredAgent(None, one) for one in measures]
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as home:
+        keys = rehearse(pathlib.Path(home) / "keys", problem.num_agents) if secure_aggregation else None
 
         def site(numbers: Sequence[int], store: Store, run: str) -> Site:
             some, streams = agents_of(problem, numbers)
             own = None if measured is None else [measured[number] for number in numbers]
-            return Site(task, some, numbers, store, run, streams, measured=own)
+            secure = Secure.from_config({"keys": keys}, numbers[0]) if secure_aggregation else None
+            withhold = secure_aggregation
+            return Site(task, some, numbers, store, run, streams, measured=own, withhold=withhold, secure=secure)
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
         kept |= {"reply_bound": reply_bound}
+        kept["secure"] = secure_aggregation
         server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)
         found = conduct(server, rounds, cost(problem, algorithm), resume)
     return dataclasses.replace(found, theta=problem.unravel(found.theta))

@@ -16,10 +16,11 @@ from ..problems._agents import stack
 from ..problems._live import split_live
 from ..problems.make import makers
 from ..sources import AbstractControlled, AbstractStream, Silent
-from .fit import check_fits
+from .fit import MismatchError, check_fits
 from .limits import Audit, Limits
 from .measure import MeasuredAgent, split_measured
 from .privacy import Account, Privacy, released
+from .secure import Secure, demanded, whole
 from .site import Site, agents_of
 from .store import Store
 from .task import Task
@@ -64,6 +65,8 @@ class Plan:
     - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
     - `step_size`, `local_steps`, `server_step`: used where the text does not give them.
     - `key`, `dtype`: as for `simulate`.
+    - `secure_aggregation`: whether replies travel under masks, so that the server learns their sums alone. The
+      algorithm is then `FixedPoint(..., fixed_point_bits)` around the one given.
 
     !!! example
         >>> plan = Plan(problem="td", num_agents=3, dim=2, option={"num_states": 5}, algorithm="LocalSA", step_size=0.1)
@@ -86,6 +89,8 @@ class Plan:
     server_step: float = 1.0
     key: int = 0
     dtype: str = "float64"
+    secure_aggregation: bool = False
+    fixed_point_bits: int = 48
 
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
@@ -157,6 +162,8 @@ class Plan:
         """The algorithm."""
         defaults = {"step_size": self.step_size, "local_steps": self.local_steps, "server_step": self.server_step}
         algorithm = parse(self.algorithm, self.built_problem, **defaults)
+        if self.secure_aggregation:
+            algorithm = whole(algorithm, self.fixed_point_bits)
         adapt(algorithm, self.built_problem)  # raises if it does not fit
         return algorithm
 
@@ -209,9 +216,20 @@ class Plan:
         # Next to the folders of the runs: one account for all of them.
         path = store.path.parent.parent / "privacy.account"
         account = None if privacy is None else Account(Store(path), privacy, numbers)
-        withhold = privacy is not None and not released(config or {})
+        secure = self._secure(numbers, config or {})
+        withhold = (privacy is not None or secure is not None) and not released(config or {})
         limits = Limits.from_config(config or {})
-        return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold, limits, audit)
+        return Site(self.task, agents, numbers, store, run, streams, account, measured, withhold, limits, audit, secure)
+
+    def _secure(self, numbers: Sequence[int], config: Mapping[str, Any]) -> Secure | None:
+        """The site's part in secure aggregation; raises if it is demanded there and not offered here."""
+        if self.secure_aggregation:
+            return Secure.from_config(config, numbers[0])
+        if demanded(config):
+            raise MismatchError(
+                "this site sends replies under masks alone (`--secure-aggregation`), and the run is without"
+            )
+        return None
 
     def rehearse(self, config: Mapping[str, Any]) -> None:
         """Builds the first agent, where its data are on this machine, so that what is wrong shows before the start."""

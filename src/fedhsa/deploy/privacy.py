@@ -16,6 +16,7 @@ from .._extras import install
 from .._random import Stream
 from ..algorithms import AbstractAlgorithm, Effect
 from ..algorithms.demands import objections
+from ..algorithms.fixed_point import TOO_LARGE
 from .schema import Schema
 from .store import Store
 from .wire import RejectedError
@@ -47,6 +48,8 @@ class Privacy:
     - `noise`: $z$, the standard deviation in units of $2 C$.
     - `epsilon`: how much privacy may be spent in total. Default: any amount; it is counted all the same.
     - `delta`: the probability with which `epsilon` may not hold.
+    - `shared_by`: $k$, with secure aggregation alone: each agent adds a $k$-th of the variance, so that the sum over
+      $k$ agents who do so has all of it. That protects against whoever sees sums only; see docs/secure-aggregation.md.
 
     !!! example
         >>> privacy = Privacy(clip=1.0, noise=20.0)
@@ -58,6 +61,7 @@ class Privacy:
     noise: float
     epsilon: float | None = None
     delta: float = 1e-5
+    shared_by: int = 1
 
     def __post_init__(self):
         _check.number("clip", self.clip, above=0.0)
@@ -65,6 +69,7 @@ class Privacy:
         if self.epsilon is not None:
             _check.number("epsilon", self.epsilon, above=0.0)
         _check.number("delta", self.delta, above=0.0, most=0.1)
+        _check.count("shared_by", self.shared_by)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Privacy | None":
@@ -80,7 +85,8 @@ class Privacy:
             )
         if not {"clip", "noise"} <= given.keys():
             raise ValueError(f"`clip` and `noise` go together, got {', '.join(given)} alone.")
-        return cls(**given)
+        shared = config.get("noise_shared_by")
+        return cls(**given, shared_by=int(shared) if shared not in (None, "") else 1)
 
     @classmethod
     def calibrated(cls, epsilon: float, releases: int, *, clip: float = 1.0, delta: float = 1e-5) -> "Privacy":
@@ -107,25 +113,46 @@ class Privacy:
 
     def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:
         """Raises if the method needs its replies as they are, or if column of a reply would have no noise."""
+        inside = algorithm
+        for layer in algorithm.layers:
+            if layer.effects & Effect.SENDS_WHOLE_NUMBERS:
+                inside = layer.layers[1]  # replies are rounded after the noise
         # Noise changes replies as much as a loss does.
-        for _, layer, reason in objections(algorithm, Effect.LOSES_REPLIES, Stream.LOSS, "noise"):
+        for _, layer, reason in objections(inside, Effect.LOSES_REPLIES, Stream.LOSS, "noise"):
             raise ValueError(f"`noise` does not go with {layer}: {reason}")
         for leaf in replies.leaves:
-            if not leaf.dtype.startswith("float"):
+            if inside is algorithm and not leaf.dtype.startswith("float"):
                 raise ValueError(
                     f"`noise` is for replies of real numbers alone; this algorithm also sends {leaf.name!r}, which is "
                     f"{leaf.dtype}. Use one that does not."
                 )
 
-    def apply(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The replies of a site, arrays with a leading axis for its agents, shortened and with noise."""
+    def check_shared(self, num_agents: int | None) -> None:
+        """Raises if agents would add a part of the noise, and not as many of them would add up to all of it."""
+        if self.shared_by > 1 and (num_agents is None or self.shared_by > num_agents):
+            among = "is not on" if num_agents is None else f"is among {num_agents} agents"
+            raise ValueError(
+                f"`noise_shared_by` must be 1 unless that many agents' replies are seen in sums alone, got "
+                f"{self.shared_by}, and secure aggregation {among}."
+            )
+
+    def apply(
+        self, arrays: dict[str, np.ndarray], bits: int | None = None, num_agents: int = 1
+    ) -> dict[str, np.ndarray]:
+        """The replies of a site, arrays with a leading axis for its agents, shortened and with noise.
+
+        With `bits` they are whole numbers, in units of 2 to the minus `bits`, of which `num_agents` are to add up.
+        """
+        if bits is not None:
+            real = {name: np.where(a == TOO_LARGE, np.nan, a * 2.0**-bits) for name, a in arrays.items()}
+            return {name: to_whole(a, bits, num_agents) for name, a in self.apply(real).items()}
         agents = len(next(iter(arrays.values())))
         flat = np.concatenate([a.reshape(agents, -1).astype(np.float64) for a in arrays.values()], axis=1)
         norms = np.linalg.norm(flat, axis=1, keepdims=True)
         # That a reply is not finite would reveal something about the data: zero is sent instead.
         flat = np.where(np.isfinite(norms), flat, 0.0)
         flat *= np.minimum(1.0, self.clip / np.maximum(np.where(np.isfinite(norms), norms, 1.0), 1e-300))
-        flat += 2 * self.clip * self.noise * _secret_normals(flat.shape)
+        flat += 2 * self.clip * self.noise / math.sqrt(self.shared_by) * _secret_normals(flat.shape)
         ends = np.cumsum([a[0].size for a in arrays.values()])[:-1]
         columns = np.split(flat, ends, axis=1)
         return {
@@ -207,6 +234,13 @@ def _accounting() -> Any:
         raise ModuleNotFoundError(
             f"Accounting for privacy needs dp-accounting. Install it with {install('privacy')}."
         ) from error
+
+
+def to_whole(values: np.ndarray, bits: int, num_agents: int) -> np.ndarray:
+    """Numbers in units of 2 to the minus `bits`; those beyond the range of so many agents are marked."""
+    scaled = np.rint(values * 2.0**bits)
+    fits = np.abs(scaled) <= 2.0**62 / num_agents
+    return np.where(fits, np.where(fits, scaled, 0.0).astype(np.int64), TOO_LARGE)
 
 
 def _secret_normals(shape: tuple[int, ...]) -> np.ndarray:

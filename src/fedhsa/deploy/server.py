@@ -30,6 +30,19 @@ from .outcome import FederationError as FederationError
 from .outcome import Progress, Record, RecordTable
 from .plan import Plan
 from .schema import Schema, for_agents, is_common, is_finite
+from .secure import (
+    ACCEPTED,
+    KEYS,
+    OFFER,
+    OFFER_BYTES,
+    ROSTER,
+    make_roster,
+    read_accepted,
+    read_masked,
+    read_offer,
+    unmask,
+)
+from .secure import check as check_secure
 from .site import HELLO, MEASURE
 from .store import Store, check_run_name, set_aside
 from .task import Task
@@ -50,6 +63,10 @@ class _RestartRoundError(Exception):
 
     def __init__(self, site: int):
         self.site = site
+
+
+class _GivenUpError(Exception):
+    """The round cannot be finished with those who began it, nor without them: the next one begins."""
 
 
 class _DivergedError(Exception):
@@ -83,6 +100,7 @@ class Server:
     - `run`: the name of the run. Default: a random one.
     - `reply_bound`: the largest norm that an agent's reply may have; one beyond it is that agent's failure. Default:
       whatever is not a sign of divergence.
+    - `secure`: whether sites send their replies under masks, of which this server learns the sums alone.
     """
 
     def __init__(
@@ -97,6 +115,7 @@ class Server:
         watch: Callable[[dict[str, Any]], None] | None = None,
         run: str | None = None,
         reply_bound: float | None = None,
+        secure: bool = False,
     ):
         if reply_bound is not None:
             _check.number("reply_bound", reply_bound, above=0.0)
@@ -110,6 +129,11 @@ class Server:
         ):
             raise ValueError(f"`sites` must list the agents 0 to {task.num_agents - 1} in order, got {sites!r}.")
         self.site_of = {int(numbers[0]): site for site, numbers in enumerate(self.sites)}
+        self.secure = secure
+        if secure:
+            check_secure(task, self.missing, len(self.sites))
+        self._agreed: tuple[set[int], str] | None = None  # whose keys all of them know, and their digest
+        self._asked, self._left_over = False, 0
         self.schemas = [task.schemas(len(numbers)) for numbers in self.sites]
         self.keys = task.keys(np.arange(task.num_agents))
         fixed, numbers = (task.num_agents, task.settings, self.keys), range(len(self.schemas[0]))
@@ -121,6 +145,8 @@ class Server:
         self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)
         room = 8 * (MOST + 1) * max(map(len, self.sites))  # for what sites measure
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
+        if secure:
+            self._limits = [limit + OFFER_BYTES for limit in self._limits]
         self.measurements = Measurements(task.num_agents)
         self._reports: dict[int, SiteReport] = {}  # of the round that is under way
         self._measures: dict[int, bool] = {}  # whether a site measures anything, once it has been asked
@@ -136,6 +162,7 @@ class Server:
         self._permanent: set[int] = set()
         self._failures: dict[int, tuple[str, int]] = {}  # what a site has failed with, and how often in a row
         self._sizes: dict[int, np.ndarray] = {}  # of the largest numbers in each site's reply of this exchange
+        self._gave_up: dict[int, int] = {}  # how often in a row a site was the reason that a round was given up
         self._rests: dict[int, int] = {}  # with `skip`: the round in which a site that keeps failing is asked again
         self._short_since: float | None = None
         self._table = RecordTable()
@@ -223,6 +250,9 @@ class Server:
         began, self._down, self._up, first = time.perf_counter(), 0, 0, self.attempt
         try:
             moved, cohort, norm = self._round(t)
+        except _GivenUpError:
+            moved, cohort, norm = server, set(), float("nan")
+            self._reports = {}
         except _DivergedError:
             spent = (0, time.perf_counter() - began, self._down, self._up, self.attempt - first)
             self._record_divergence(Record(float("inf"), float("inf"), *spent, movement=float("inf")))
@@ -232,6 +262,7 @@ class Server:
         for site in cohort:
             self._failures.pop(site, None)
             self._rests.pop(site, None)
+            self._gave_up.pop(site, None)
         for site, report in self._reports.items():
             self.measurements.put(t, self.sites[site], report)
         movement = float(np.linalg.norm(_flat(moved.theta) - _flat(server.theta)))
@@ -285,7 +316,7 @@ class Server:
 
     def _round(self, t: int) -> tuple[PyTree, set[int], float]:
         """The server after round `t`, who took part, and the norm of the averaged operators, or NaN without any."""
-        self._short_since = None
+        self._short_since, self._asked = None, False
         cohort, trouble_since = self._cohort(), None
         while True:
             self.attempt += 1
@@ -303,11 +334,19 @@ class Server:
             self.journal("missing", round=t + 1, agents=names, why={str(k): v for k, v in reasons.items() if v})
             if self.missing.action != "skip":
                 raise FederationError(self._explain(t, names, reasons))
+            if self.secure and self._asked:  # no site answers among others in the same round
+                for site in absent:  # each time twice as long, or one that never answers would stop every round
+                    times = self._gave_up[site] = self._gave_up.get(site, 0) + 1
+                    self._rests[site] = max(self._rests.get(site, 0), t + 1 + 2 ** min(times, 6))
+                self.journal("given up", round=t + 1, agents=names)
+                raise _GivenUpError
             cohort = self._cohort(cohort - absent)
 
     def _attempt_round(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float]:
         server, norm = self.progress.server, float("nan")
         self._reports = {}
+        if self.secure:
+            self._agree(t, cohort)
         for number, exchange in enumerate(self._exchanges):
             index = np.asarray(t)
             message = self._sends[number](server, index)
@@ -317,14 +356,54 @@ class Server:
             self._tokens = {}
             common = self.schemas[0][number][1].split(message) if is_common(message) else None
             requests = {site: self._request(t, number, site, message, common) for site in sorted(cohort)}
+            self._asked = True
             self.phase("sent")
             answers = self._collect(t, number, requests)
             self.phase("collected")
+            if self.secure:
+                answers = self._unmask(t, number, answers)
             replies = self._stack(number, answers)
             server = self._aggregates[number](server, replies, index)
             if number == 0 and exchange.replies_are_operators and self._are_vectors(replies):
-                norm = float(np.linalg.norm(_flat(_mean(replies))))
+                norm = _norm(replies, exchange.sum_bits)
         return server, cohort, norm
+
+    def _agree(self, t: int, cohort: set[int]) -> None:
+        """Lets the sites of a round know each other's keys, unless they do."""
+        if self._agreed is not None and self._agreed[0] == cohort:
+            return
+        offers = self._collect(t, 0, self._ask_all(KEYS, t, cohort, {}), OFFER)
+        roster = make_roster({int(self.sites[site][0]): offer for site, offer in offers.items()})
+        digests = self._collect(t, 0, self._ask_all(ROSTER, t, cohort, roster), ACCEPTED)
+        if len(set(digests.values())) > 1:
+            raise _RestartRoundError(min(cohort))
+        self._agreed = set(cohort), next(iter(digests.values()))
+
+    def _ask_all(self, kind: str, t: int, cohort: set[int], arrays: dict[str, np.ndarray]) -> dict[int, bytes]:
+        self._tokens = {}
+        return {site: pack(self._request_header(kind, t, 0, site), arrays) for site in sorted(cohort)}
+
+    def _unmask(self, t: int, number: int, answers: dict[int, Any]) -> dict[int, PyTree]:
+        """The sum in the place of the first agent's reply, and zeros for the others, which is all that is known."""
+        total = unmask(answers, {site: len(numbers) for site, numbers in enumerate(self.sites)})
+        if total is None:
+            self._agreed, self._left_over = None, self._left_over + 1
+            if self._left_over > 2:
+                raise FederationError(
+                    f"Round {t + 1} stopped: the masks of the sites do not cancel. One of them does not do what it "
+                    "should, and nobody can tell which. The run is kept; leave sites out, or look at their logs."
+                )
+            raise _RestartRoundError(min(answers))
+        self._left_over = 0
+        placed: dict[int, PyTree] = {}
+        for site in sorted(answers):
+            schema = self.schemas[site][number][2]
+            rows = {leaf.name: np.zeros(leaf.shape, leaf.dtype) for leaf in schema.leaves}
+            if not placed:
+                for name, sums in total.items():
+                    rows[name][:1] = sums
+            placed[site] = schema.join(rows)
+        return placed
 
     def _cohort(self, candidates: set[int] | None = None) -> set[int]:
         """The sites that take part in a round: all, or with `skip` those that can be reached."""
@@ -368,9 +447,10 @@ class Server:
             "agents": len(self.sites[site]),
             # Only the site that was asked knows it, so that no site can answer for another.
             "token": self._tokens.setdefault(site, secrets.token_hex(8)),
+            **({} if self._agreed is None else {"cohort": self._agreed[1]}),
         }
 
-    def _collect(self, t: int, number: int, requests: dict[int, bytes]) -> dict[int, PyTree]:
+    def _collect(self, t: int, number: int, requests: dict[int, bytes], kind: str = "reply") -> dict[int, Any]:
         """The replies of all sites asked; those that do not answer are asked again until patience ends."""
         replies: dict[int, PyTree] = {}
         waiting, self._reasons, self._permanent = set(requests), {}, set()
@@ -386,7 +466,7 @@ class Server:
             for data in self.transport.exchange(messages, left):
                 self._up += len(data)
                 try:
-                    site, values = self._read_reply(data, t, number)
+                    site, values = self._read_reply(data, t, number, kind)
                 except RejectedError as rejected:
                     self.journal("rejected", round=t + 1, code=rejected.code, why=rejected.reason, bytes=len(data))
                     continue
@@ -436,8 +516,13 @@ class Server:
         report = SiteReport.read(header.get("measures"), packet.arrays.pop(VALUES, None), agents)
         if kind == MEASURED:
             return site, report
+        if kind in (OFFER, ACCEPTED):
+            return site, read_offer(packet) if kind == OFFER else read_accepted(packet)
         if not number:
             self._hear(site, report, header.get("withheld") is True)
+        if self.secure:
+            self._sizes[site] = np.zeros(agents)  # nobody knows them
+            return site, read_masked(packet.arrays, self.task.schemas(1)[number][2])
         finite = not self._bears_any[number]
         values = self.schemas[site][number][2].join(packet.arrays, finite)
         self._check_size(site, packet.arrays, finite)
@@ -480,7 +565,8 @@ class Server:
             for value in (packet.header.get("code"), packet.header.get("reason"))
         )
         self._reasons[site] = reason
-        if code in ("missed", "conflict"):
+        if code in ("missed", "conflict", "keys"):
+            self._agreed = None if code == "keys" else self._agreed
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
         if code == "diverged":
@@ -614,6 +700,13 @@ def _norms(arrays: dict[str, np.ndarray]) -> np.ndarray:
     with np.errstate(over="ignore"):  # what is as large as that is beyond any bound
         rows = [np.square(array.reshape(len(array), -1).astype(np.float64)).sum(axis=1) for array in arrays.values()]
         return np.sqrt(sum(rows))
+
+
+def _norm(replies: Replies, sum_bits: int | None) -> float:
+    """The norm of the mean of vectors, which may be in units of 2 to the minus `sum_bits`."""
+    if sum_bits is not None:
+        replies = replies._replace(values=jax.tree.map(lambda x: x * 2.0**-sum_bits, replies.values))
+    return float(np.linalg.norm(_flat(_mean(replies))))
 
 
 @jax.jit

@@ -33,6 +33,7 @@ from .limits import MEASURING, Audit, Limits
 from .measure import THETA, VALUES, MeasuredAgent, Meter, with_returns
 from .privacy import Account
 from .schema import Schema
+from .secure import ACCEPTED, KEYS, OFFER, OFFER_BYTES, ROSTER, Masking, Secure, chain, check_range, message_digest
 from .store import Store, check_run_name
 from .task import Task
 from .wire import REASON, Packet, RejectedError, pack, unpack
@@ -62,6 +63,12 @@ class State(NamedTuple):
     """How many blocks of observations were drawn so far."""
     restarts: int = 0
     """How often the round was begun again after it was answered."""
+    cohort: str = ""
+    """With secure aggregation, the sites among which the round was answered."""
+    messages: tuple[str, ...] = ()
+    """With secure aggregation, the digests of the messages that were answered in this attempt."""
+    past: str = ""
+    """The digest of all messages on which the memory before the round depends."""
 
 
 class Site:
@@ -80,6 +87,7 @@ class Site:
     - `withhold`: whether to keep that here.
     - `limits`: the most that the server may ask for.
     - `audit`: where to write down what leaves. Default: nowhere.
+    - `secure`: lets replies leave only under masks, which the server cannot take off. Default: they leave as they are.
     """
 
     def __init__(
@@ -95,6 +103,7 @@ class Site:
         withhold: bool = False,
         limits: Limits | None = None,
         audit: Audit | None = None,
+        secure: Secure | None = None,
     ):
         self.limits, self.audit = limits or Limits(), audit
         self.task, self.store, self.run, self.streams = task, store, check_run_name(run), streams
@@ -107,11 +116,16 @@ class Site:
             _check_controlled(task)
         self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
         self._block_length = task.algorithm.block_length
+        self.masking = None if secure is None else Masking(secure, task, run, self.numbers)
+        self._sum_bits = [exchange.sum_bits for exchange in task.algorithm.exchanges]
         self.account = account
         if account is not None:
             for _, _, reply_schema in self.schemas:
                 account.privacy.check(task.algorithm, reply_schema)
+            account.privacy.check_shared(None if secure is None else task.num_agents)
         self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)  # and one to measure
+        if secure is not None:
+            self.limit = max(self.limit, task.num_agents * (OFFER_BYTES + 16))
         measured = with_returns(measured, streams, task.key, [int(number) for number in self.numbers])
         withhold = withhold or not self.limits.measures
         self.withhold = withhold and any(measured)
@@ -182,6 +196,8 @@ class Site:
             if packet.arrays:
                 raise RejectedError("malformed", "a greeting carries no arrays")
             return pack(self._header("present", header, round=self._restore().round), {})
+        if header.get("kind") in (KEYS, ROSTER):
+            return self._meet(header, packet.arrays)
         at = self._read_theta(packet)
         if header.get("kind") == MEASURE:
             self.limits.check_exchange(MEASURING)
@@ -204,7 +220,10 @@ class Site:
         state = self._restore()
         if (t, attempt) < (state.round, state.attempt):
             raise RejectedError("stale", f"round {t} was asked for again, but the site is at round {state.round}")
-        if (t, attempt) > (state.round, state.attempt):
+        begins = (t, attempt) > (state.round, state.attempt)
+        if self.masking is not None and (begins or number >= len(state.replies)):  # what was answered is only repeated
+            self.masking.check(header.get("cohort"), state.cohort if t == state.round else "")
+        if begins:
             if number and self._controlled:  # only the first message says on what behaviour depends
                 raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
             state = self._begin(state, t, attempt, counted, message)
@@ -217,6 +236,15 @@ class Site:
             raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
         return self._compute(state, header, message, digest, at)
 
+    def _meet(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+        """Gives this site's key of a cohort, or takes those of the others."""
+        if self.masking is None:
+            raise RejectedError("mismatch", "this site was started without secure aggregation")
+        self._restore()  # which may bring a new key
+        if header["kind"] == KEYS:
+            return pack(self._header(OFFER, header), self.masking.offer())
+        return pack(self._header(ACCEPTED, header, cohort=self.masking.accept(arrays)), {})
+
     def _begin(self, state: State, t: int, attempt: int, counted: int, message: PyTree) -> State:
         """The state in which a round starts: for the first time, or again with the same observations."""
         if counted > state.round:
@@ -227,8 +255,11 @@ class Site:
             restarts = state.restarts + bool(state.replies)
             self.limits.check_restarts(restarts, t)
             begun = {"attempt": attempt, "memory": state.before, "replies": [], "request_digests": []}
-            return state._replace(**begun, restarts=restarts)
+            return state._replace(**begun, restarts=restarts, messages=())
         memory = state.memory if counted == state.round else state.before  # a round that did not count leaves no trace
+        past = state.past
+        if self.masking is not None and self.masking.remembers and counted == state.round >= 0:
+            past = chain(state.past, state.messages)
         elsewhere = 0 if self.audit is None else self.audit.rounds(int(self.numbers[0]), other_than=self.run)
         self.limits.check_rounds(elsewhere + state.blocks)
         blocks = state.blocks + 1
@@ -236,11 +267,11 @@ class Site:
             raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
         if self.streams:
             # Saved at once: what was observed cannot be observed again.
-            state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks)
+            state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks, past=past)
             self._save(state)
             return state
         source = state.source if state.round < 0 else self._draw(state)[0]
-        return State(t, attempt, source, memory, memory, [], [], blocks)
+        return State(t, attempt, source, memory, memory, [], [], blocks, past=past)
 
     def _compute(self, state: State, header: dict[str, Any], message: PyTree, digest: str, at: Any) -> bytes:
         number = len(state.replies)
@@ -250,11 +281,18 @@ class Site:
         arrays = reply_schema.split(values)
         if self.account is not None:
             self.account.charge()
-            arrays = self.account.privacy.apply(arrays)
+            arrays = self.account.privacy.apply(arrays, self._sum_bits[number], self.task.num_agents)
+        if (bits := self._sum_bits[number]) is not None:
+            check_range(arrays, bits, self.task.num_agents, self.numbers)
         try:
             reply_schema.join(arrays, finite=not self._bears_any[number])
         except RejectedError:
             raise self._diverged(arrays) from None
+        if self.masking is not None and self.masking.cohort is not None:
+            sent = self.schemas[number][1].split(message)
+            state = state._replace(cohort=self.masking.cohort.names, messages=(*state.messages, message_digest(sent)))
+            facts = (state.round, state.attempt, header["name"], state.past, state.messages)
+            arrays = self.masking.apply(arrays, number, facts)
         self.phase("computed")
         extra, measured = self._measure(at, state.round)
         reply = pack(self._header("reply", header, **extra), {**arrays, **measured})
@@ -333,6 +371,8 @@ class Site:
             "blocks": state.blocks,
             "restarts": state.restarts,
         }
+        if self.masking is not None:
+            header |= {"cohort": state.cohort, "messages": state.messages, "past": state.past}
         arrays: dict[str, np.ndarray] = {"numbers": self.numbers}
         arrays |= {f"reply/{i}": np.frombuffer(reply, np.uint8) for i, reply in enumerate(state.replies)}
         for name, part in (("source", state.source), ("before", state.before), ("memory", state.memory)):
@@ -348,6 +388,8 @@ class Site:
         if self._loaded and not self.store.changed:
             return self._state
         gone, self._loaded, self._block = self._loaded, False, None
+        if self.masking is not None:
+            self.masking.renew()  # the state may be older than what was sent: no mask may hide something else now
         self._drawn.clear()
         packet = self.store.load()
         self._state = self.first if packet is None else self._read(packet)
@@ -381,6 +423,9 @@ class Site:
             header["request_digests"],
             header["blocks"],
             header.get("restarts", 0),
+            header.get("cohort", ""),
+            tuple(header.get("messages", ())),
+            header.get("past", ""),
         )
 
 

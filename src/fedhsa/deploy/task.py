@@ -65,7 +65,8 @@ class Task:
             return tree.to_device(self.algorithm, self.dtype)
 
     @functools.cached_property
-    def _shapes(self) -> list[tuple[PyTree, PyTree]]:
+    def shapes(self) -> list[tuple[PyTree, PyTree]]:
+        """Per exchange the message to all agents and the reply of one, as shapes."""
         with precision(self.dtype):
             example = None if self.example is None else tree.to_device(self.example, self.dtype)
             theta = jnp.asarray(self.theta, self.dtype)
@@ -91,7 +92,7 @@ class Task:
             return PerAgent(rows(jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), leaf.values)))
 
         found = []
-        for exchange, (message, reply) in zip(self.algorithm.exchanges, self._shapes, strict=True):
+        for exchange, (message, reply) in zip(self.algorithm.exchanges, self.shapes, strict=True):
             sent = jax.tree.map(to_site, message, is_leaf=lambda x: isinstance(x, PerAgent))
             found.append((exchange.name, Schema(sent), Schema(rows(reply))))
         return found

@@ -1,0 +1,116 @@
+"""Masks that cancel in a sum: a stream of random numbers between every two sites; one adds it, the other subtracts it.
+
+All arithmetic is modulo 2^64, so that a masked number is uniformly distributed, whatever is under the mask.
+"""
+
+import hashlib
+import importlib
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._extras import install
+from .wire import RejectedError
+
+VERSION = b"fedhsa-masks-1\0"
+KEY_BYTES = 32
+
+
+class Member(NamedTuple):
+    """A site of a cohort: the number of its first agent, how many it has, and its public key of this cohort."""
+
+    first: int
+    agents: int
+    public: bytes
+
+
+class Cohort:
+    """The sites whose masks cancel with each other: everyone who takes part in a round.
+
+    **Arguments:**
+
+    - `members`: the sites, in any order.
+    """
+
+    def __init__(self, members: list[Member]):
+        self.members = tuple(sorted(members))
+        self.names = ",".join(str(member.first) for member in self.members)
+        """Who they are, whatever their keys."""
+        plain = [[member.first, member.agents, member.public.hex()] for member in self.members]
+        self.digest = hashlib.sha256(VERSION + json.dumps(plain).encode()).hexdigest()
+        """Two sites with the same digest mean the same members with the same keys."""
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents the members have together."""
+        return sum(member.agents for member in self.members)
+
+
+class KeyPair:
+    """The key of a site for one stretch of its life: it is never written down, so what it masked stays masked.
+
+    !!! example
+        >>> sites = [KeyPair() for _ in range(3)]
+        >>> cohort = Cohort([Member(i, 1, site.public) for i, site in enumerate(sites)])
+        >>> seen = [site.mask(np.uint64([10 + i]), i, cohort, b"round 1") for i, site in enumerate(sites)]
+        >>> np.sum(seen, dtype=np.uint64)
+        np.uint64(33)
+    """
+
+    def __init__(self):
+        crypto = _cryptography("asymmetric.x25519")
+        self._private, self._read = crypto.X25519PrivateKey.generate(), crypto.X25519PublicKey.from_public_bytes
+        self.public: bytes = self._private.public_key().public_bytes_raw()
+        self._shared: dict[bytes, bytes] = {}
+
+    def mask(self, values: np.ndarray, own: int, cohort: Cohort, label: bytes) -> np.ndarray:
+        """These values, unsigned and of 64 bits, under the masks of site `own` with all other members.
+
+        A label must never be used for two different values.
+        """
+        masked = values.copy()
+        for member in cohort.members:
+            if member.first != own:
+                stream = self._stream(member.public, _pair_label(own, member.first, label), values.size)
+                masked = masked + stream if own < member.first else masked - stream
+        return masked
+
+    def share(self, public: bytes) -> None:
+        """Agrees on a secret with the owner of a key; raises if it is none."""
+        if public not in self._shared:
+            try:
+                self._shared[public] = self._private.exchange(self._read(public))
+            except ValueError:
+                raise RejectedError("forged", "what should be a public key is none") from None
+
+    def _stream(self, public: bytes, label: bytes, count: int) -> np.ndarray:
+        self.share(public)
+        hkdf, hashes, ciphers = (_cryptography(name) for name in ("kdf.hkdf", "hashes", "ciphers"))
+        # A key for every label, so that the nonce need not differ.
+        key = hkdf.HKDF(hashes.SHA256(), KEY_BYTES, None, label).derive(self._shared[public])
+        chacha = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), None).encryptor()
+        return np.frombuffer(chacha.update(bytes(8 * count)), "<u8").astype(np.uint64, copy=False)
+
+
+def label(*facts: Any) -> bytes:
+    """What a mask is for, as bytes: different for different facts.
+
+    !!! example
+        >>> label("run", 12) == label("run1", 2)
+        False
+    """
+    return hashlib.sha256(VERSION + json.dumps(facts).encode()).digest()
+
+
+def _pair_label(one: int, other: int, label: bytes) -> bytes:
+    return VERSION + f"{min(one, other)} {max(one, other)} ".encode() + label
+
+
+def _cryptography(name: str) -> Any:
+    try:
+        return importlib.import_module(f"cryptography.hazmat.primitives.{name}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"Secure aggregation needs the package `cryptography`. Install it with {install('secure')}."
+        ) from error

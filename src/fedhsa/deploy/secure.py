@@ -1,0 +1,349 @@
+"""Secure aggregation: sites send their replies under masks that cancel in the sum, which is all that the server learns.
+
+`check` says for which methods, `Secure` is what a site brings along, `Masking` its part in one run. The server's part
+needs no secret: it carries the sites' public keys from one to the others, and adds up what they send.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _check
+from .._types import precision
+from ..algorithms import AbstractAlgorithm, FixedPoint
+from ..algorithms.base import Coded, PerAgent
+from ..algorithms.demands import ON_THE_WAY
+from ..algorithms.fixed_point import TOO_LARGE
+from .fit import MismatchError
+from .masks import KEY_BYTES, Cohort, KeyPair, Member, label
+from .missing import Missing
+from .schema import Schema
+from .task import Task
+from .wire import Packet, RejectedError, dtype_name
+
+if TYPE_CHECKING:
+    from .signing import Identity, Trust
+
+KEYS, ROSTER = "keys", "roster"
+"""Kinds of messages: one asks a site for its public key, one brings it those of all who take part."""
+OFFER, ACCEPTED = "offer", "accepted"
+"""Kinds of answers to them."""
+AGENTS = "secure/agents"
+"""In every masked reply: how many agents are in it, so that the server sees from the sum that all masks are gone."""
+PURPOSE = "secure aggregation"
+OFFER_BYTES = 4096
+"""The longest signed key that is read: a certificate, a signature and a few facts."""
+
+
+def whole(algorithm: AbstractAlgorithm, bits: int | None = None) -> AbstractAlgorithm:
+    """The algorithm as it runs under masks: with whole numbers for replies."""
+    if any(exchange.sum_bits is None for exchange in algorithm.exchanges):
+        return FixedPoint(algorithm) if bits is None else FixedPoint(algorithm, bits)
+    return algorithm
+
+
+def check(task: Task, missing: Missing, num_sites: int) -> None:
+    """Raises if a sum would not hide single agents, or if the method needs more than sums."""
+    if num_sites < 2:
+        raise ValueError("`secure_aggregation` needs at least two sites: the sum of one is what that one sent.")
+    for exchange, (message, reply) in zip(task.algorithm.exchanges, task.shapes, strict=True):
+        if exchange.sum_bits is None:
+            raise ValueError(
+                f"`secure_aggregation` needs replies that add up, but those of exchange {exchange.name!r} are not "
+                "whole numbers. Put FixedPoint(...) around the method."
+            )
+        kinds = jax.tree.leaves((message, reply), is_leaf=lambda x: isinstance(x, PerAgent | Coded))
+        if any(isinstance(kind, PerAgent) for kind in kinds):
+            raise ValueError(
+                "`secure_aggregation` does not go with messages that differ between agents: a server could ask one of "
+                f"them something else than the others, and see its answer in the sum. Exchange {exchange.name!r} has "
+                "such messages; use FedHSA, LocalSA or SCAFFOLD."
+            )
+        if any(isinstance(kind, Coded) for kind in kinds):
+            raise ValueError(_on_the_way("coded replies"))
+    for layer in task.algorithm.layers:
+        if layer.effects & ON_THE_WAY:
+            raise ValueError(_on_the_way(type(layer).__name__))
+    if missing.action == "skip" and remembers(task):
+        raise ValueError(
+            "`secure_aggregation` with `missing='skip'` is for methods whose agents remember nothing from round to "
+            "round, like FedHSA and LocalSA: agents that were absent remember something else than the others, and no "
+            "site could tell whether all were asked the same. Use 'wait'."
+        )
+    if missing.action == "skip" and missing.at_least < 2:
+        raise ValueError(
+            "`at_least` must be at least 2 with `secure_aggregation` and 'skip': the sum of one agent is what it sent."
+        )
+
+
+def _on_the_way(what: str) -> str:
+    return (
+        f"`secure_aggregation` does not go with {what}: what happens to replies on the way there comes from the run's "
+        "key, which everybody knows, so that a sum may be that of fewer agents, or of one. Leave it out."
+    )
+
+
+def remembers(task: Task) -> bool:
+    """Whether the agents of a method keep something from one round to the next."""
+    with precision(task.dtype):
+        memory = jax.eval_shape(lambda theta: task.settings.init(theta)[1], jnp.asarray(task.theta, task.dtype))
+    return task.algorithm.memory_lasts and bool(jax.tree.leaves(memory))
+
+
+@dataclasses.dataclass(frozen=True)
+class Secure:
+    """What a site brings along for secure aggregation: who it is, whom it believes, and among how many it hides.
+
+    **Arguments:**
+
+    - `identity`: the site's certificate and key, with which it signs the key of a run.
+    - `trust`: the authority by whose certificates it knows the other sites.
+    - `minimum`: the least number of sites with which it takes part in a round. Default: all agents of the run must be
+      there. With fewer, which `missing='skip'` needs, a server can compare sums with and without a site; see
+      docs/secure-aggregation.md for what it learns from that.
+
+    !!! example
+        >>> import tempfile
+        >>> from fedhsa.deploy.keys import make_keys
+        >>> folder = make_keys(tempfile.mkdtemp() + "/federation", nodes=3)
+        >>> Secure.load(folder / "node-1").identity.name
+        'node-1'
+    """
+
+    identity: "Identity"
+    trust: "Trust"
+    minimum: int | None = None
+
+    def __post_init__(self):
+        if self.minimum is not None:
+            _check.count("minimum_cohort", self.minimum, least=2, remedy="The sum of one site is what it sent.")
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike, minimum: int | None = None) -> "Secure":
+        """What is in a node's folder of keys.
+
+        If it has a folder `peers` with certificates `node-0.crt`, `node-1.crt`, ..., only those keys are believed, so
+        that whoever keeps the authority's key cannot make up sites.
+        """
+        from .signing import Identity, Trust, read_certificate  # not before they are needed
+
+        peers = pathlib.Path(folder) / "peers"
+        authority = read_certificate(pathlib.Path(folder) / "ca.crt")
+        return cls(Identity.load(folder), Trust(authority, peers if peers.is_dir() else None), minimum)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], number: int) -> "Secure":
+        """What a node's settings `keys`, a folder, and `minimum_cohort` ask for; `{number}` stands for the agent's."""
+        folder, minimum = config.get("keys"), config.get("minimum_cohort")
+        if folder in (None, ""):
+            raise MismatchError(
+                "the run is with secure aggregation, for which this site needs keys: give their folder with `--keys`"
+            )
+        return cls.load(str(folder).replace("{number}", str(number)), None if minimum in (None, "") else int(minimum))
+
+
+def rehearse(folder: str | os.PathLike, num_nodes: int) -> str:
+    """Makes the keys of all nodes, for a run that one person starts, from whom it hides nothing; gives their place."""
+    from .keys import make_keys
+
+    if not pathlib.Path(folder).is_dir():
+        make_keys(folder, nodes=num_nodes)
+    return str(pathlib.Path(folder).absolute() / "node-{number}")
+
+
+def demanded(config: Mapping[str, Any]) -> bool:
+    """Whether a node's settings let replies leave under masks alone."""
+    return str(config.get("secure_aggregation", "")).lower() in ("true", "yes", "1")
+
+
+class Masking:
+    """A site's part in secure aggregation during one run.
+
+    **Arguments:**
+
+    - `secure`: what the site brings along.
+    - `task`, `run`: what is run.
+    - `numbers`: the site's agents.
+    """
+
+    def __init__(self, secure: Secure, task: Task, run: str, numbers: np.ndarray):
+        self.secure, self.task, self.run = secure, task, run
+        self.first, self.agents = int(numbers[0]), len(numbers)
+        if secure.identity.name != f"node-{self.first}":
+            raise ValueError(
+                f"The certificate is that of {secure.identity.name}, but the site's first agent is number "
+                f"{self.first}. Use that agent's folder of keys."
+            )
+        check(task, Missing(), task.num_agents)
+        self.remembers = remembers(task)
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes a new key, which masks nothing that the old one has masked; the others must be told."""
+        self._keys, self.cohort = KeyPair(), None
+
+    def offer(self) -> dict[str, np.ndarray]:
+        """This site's public key, signed."""
+        said = [self.run, self.task.digest, self.first, self.agents, self._keys.public.hex()]
+        return {"offer": np.frombuffer(self.secure.identity.sign(json.dumps(said).encode(), PURPOSE), np.uint8)}
+
+    def accept(self, arrays: Mapping[str, np.ndarray]) -> str:
+        """Takes the keys of a cohort, if every one of them is vouched for; gives its digest."""
+        members = [self._open(first, envelope) for first, envelope in read_roster(arrays).items()]
+        own = Member(self.first, self.agents, self._keys.public)
+        if own not in members:
+            raise RejectedError("keys", "the key of this site is not, or no longer, among those of the cohort")
+        if len({member.public for member in members}) < len(members):
+            raise RejectedError("forged", "two sites have the same public key")
+        taken = [number for m in members for number in range(m.first, m.first + m.agents)]
+        if len(set(taken)) < len(taken) or max(taken) >= self.task.num_agents:
+            raise RejectedError("forged", "the sites of the cohort share agents, or have more than the run")
+        minimum, least = self.secure.minimum, max(2, self.secure.minimum or 0)
+        if minimum is None and len(taken) < self.task.num_agents:
+            raise RejectedError(
+                "mismatch",
+                f"this site answers only if all {self.task.num_agents} agents take part, and these are {len(taken)}; "
+                "its owner can allow fewer with `--minimum-cohort`",
+            )
+        if len(members) < least:
+            raise RejectedError(
+                "mismatch",
+                f"this site answers only among {least} or more (`--minimum-cohort`), and these are {len(members)}",
+            )
+        for member in members:
+            if member != own:
+                self._keys.share(member.public)
+        self.cohort = Cohort(members)
+        return self.cohort.digest
+
+    def _open(self, first: int, envelope: bytes) -> Member:
+        """The key that a site has signed for this run."""
+        said = self.secure.trust.open(envelope, f"node-{first}", PURPOSE)
+        try:
+            run, task, number, agents, public = json.loads(said)
+            key = bytes.fromhex(public)
+        except (ValueError, TypeError, RecursionError):  # also a site with a certificate may send anything
+            raise RejectedError("forged", f"what node-{first} has signed is not a key") from None
+        if (run, task, number) != (self.run, self.task.digest, first):
+            raise RejectedError("forged", f"the key of node-{first} was signed for another run")
+        if type(agents) is not int or not 1 <= agents <= self.task.num_agents or len(key) != KEY_BYTES:
+            raise RejectedError("forged", f"what node-{first} has signed is not a key")
+        return Member(first, agents, key)
+
+    def check(self, digest: Any, begun_with: str) -> None:
+        """Raises if a request is not for the cohort that this site knows, or for a second one in the same round."""
+        if self.cohort is None or digest != self.cohort.digest:
+            raise RejectedError("keys", "this site does not know the keys of the round, or has a new one itself")
+        if begun_with not in ("", self.cohort.names):
+            raise RejectedError(
+                "cohort",
+                "this site has answered in this round among other sites, and answers among one set of them per round",
+            )
+
+    def apply(self, arrays: dict[str, np.ndarray], number: int, facts: Sequence[Any]) -> dict[str, np.ndarray]:
+        """The sum of the site's replies under its masks. `facts` tell this from everything else that is ever masked."""
+        assert self.cohort is not None
+        masked = {}
+        sums = {name: array.view(np.uint64).sum(axis=0, keepdims=True) for name, array in arrays.items()}
+        for name, total in (sums | {AGENTS: np.array([self.agents], np.uint64)}).items():
+            what = label(self.run, self.task.digest, self.cohort.digest, number, *facts, name)
+            masked[name] = self._keys.mask(total.ravel(), self.first, self.cohort, what).view(np.int64)
+            masked[name] = masked[name].reshape(total.shape)
+        return masked
+
+
+def check_range(arrays: Mapping[str, np.ndarray], bits: int, num_agents: int, numbers: np.ndarray) -> None:
+    """Raises if a reply has numbers that do not fit into the sum: they are not clipped."""
+    beyond = [name for name, array in arrays.items() if (array == TOO_LARGE).any()]
+    if beyond:
+        rows = [(arrays[name] == TOO_LARGE).reshape(len(numbers), -1).any(axis=1) for name in beyond]
+        raise RejectedError(
+            "diverged",
+            f"its reply {beyond[0]!r} has numbers beyond {2.0 ** (62 - bits) / num_agents:.4g}, the largest for "
+            f"{num_agents} agents and {bits} bits behind the point, or not finite. Is the step too large? Else use fewer "
+            "bits (`--fixed-point-bits`)",
+            diverged=numbers[np.any(rows, axis=0)].tolist(),
+        )
+
+
+def message_digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """A message's arrays in short; sites that were sent the same have the same."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(json.dumps([name, dtype_name(array), list(array.shape)]).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def chain(past: str, messages: Sequence[str]) -> str:
+    """What a site was sent in all rounds that counted, in short."""
+    return hashlib.sha256(json.dumps([past, *messages]).encode()).hexdigest()
+
+
+def make_roster(offers: Mapping[int, bytes]) -> dict[str, np.ndarray]:
+    """The signed keys of a cohort as arrays, by the number of each site's first agent."""
+    firsts = sorted(offers)
+    joined = b"".join(offers[first] for first in firsts)
+    sizes = [len(offers[first]) for first in firsts]
+    return {"firsts": np.array(firsts), "sizes": np.array(sizes), "offers": np.frombuffer(joined, np.uint8)}
+
+
+def read_roster(arrays: Mapping[str, np.ndarray]) -> dict[int, bytes]:
+    """The signed keys in such arrays; raises if they are anything else."""
+    if sorted(arrays) != ["firsts", "offers", "sizes"] or any(array.ndim != 1 for array in arrays.values()):
+        raise RejectedError("malformed", "not a list of signed keys")
+    firsts, sizes, joined = (arrays[name] for name in ("firsts", "sizes", "offers"))
+    kinds = [array.dtype.name for array in (firsts, sizes, joined)]
+    if kinds != ["int64", "int64", "uint8"] or len(firsts) != len(sizes) or len(set(firsts.tolist())) < len(firsts):
+        raise RejectedError("malformed", "not a list of signed keys, one for each site")
+    if (firsts < 0).any() or (sizes < 0).any() or (sizes > OFFER_BYTES).any() or sizes.sum() != len(joined):
+        raise RejectedError("malformed", "the signed keys have other sizes than the list says")
+    ends = np.cumsum(sizes)
+    data = joined.tobytes()
+    return {int(f): data[end - size : end] for f, size, end in zip(firsts, sizes.tolist(), ends.tolist(), strict=True)}
+
+
+def read_offer(packet: Packet) -> bytes:
+    """The signed key in a site's answer, whatever it is: the sites look at it."""
+    offer = packet.arrays.get("offer")
+    if offer is None or offer.dtype != np.uint8 or offer.ndim != 1 or not 0 < len(offer) <= OFFER_BYTES:
+        raise RejectedError("malformed", "the answer has no signed key")
+    return offer.tobytes()
+
+
+def read_accepted(packet: Packet) -> str:
+    """The digest of the cohort that a site has accepted."""
+    digest = packet.header.get("cohort")
+    if not isinstance(digest, str) or len(digest) != 64:
+        raise RejectedError("malformed", "the answer does not say which cohort was accepted")
+    return digest
+
+
+def read_masked(arrays: dict[str, np.ndarray], schema: Schema) -> dict[str, np.ndarray]:
+    """A masked reply: what one agent would send, and how many agents are in it; raises if it is anything else."""
+    arrays = dict(arrays)
+    agents = arrays.pop(AGENTS, None)
+    if agents is None or agents.shape != (1,) or dtype_name(agents) != "int64":
+        raise RejectedError("malformed", "the reply is not masked")
+    schema.join(arrays)
+    return arrays | {AGENTS: agents}
+
+
+def unmask(answers: Mapping[int, dict[str, np.ndarray]], agents: Mapping[int, int]) -> dict[str, np.ndarray] | None:
+    """The sum of what all sites of a cohort have sent; None if masks are left over, which then nobody can read."""
+    names = next(iter(answers.values())).keys()
+    total = {
+        name: np.sum([a[name].view(np.uint64) for a in answers.values()], axis=0, dtype=np.uint64) for name in names
+    }
+    count = total.pop(AGENTS)
+    if count.tolist() != [sum(agents[site] for site in answers)]:
+        return None
+    return {name: np.asarray(value).view(np.int64) for name, value in total.items()}
