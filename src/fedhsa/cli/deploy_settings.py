@@ -61,8 +61,16 @@ class AbstractDeploySettings(AbstractSettings):
     """Stop answering before more privacy than this is spent; without `--noise`, with as much as all rounds need."""
     delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
+    noise_shared_by: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="")] = None
+    """With noise and secure aggregation: each agent adds a K-th of it, so that the sum over K of them has it all."""
+    secure_aggregation: bool = False
+    """Let replies leave under masks that cancel in the sum, which is all that the server learns."""
+    fixed_point_bits: Annotated[int, tyro.conf.arg(metavar="B")] = 48
+    """With secure aggregation: how many bits replies have behind the point; more are finer, fewer reach further."""
+    minimum_cohort: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: all agents)")] = None
+    """With secure aggregation and skip: the least number of sites among which a site answers."""
     release_metrics: bool = False
-    """With noise: send what sites measure on their data all the same; it has no noise, and epsilon leaves it out."""
+    """With noise or masks: send what sites measure on their data all the same, as it is."""
     metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
     """Write how the run stands to a file after every round, or serve it, in the format that Prometheus reads."""
     resume: bool = False
@@ -84,15 +92,32 @@ class AbstractDeploySettings(AbstractSettings):
         check_name("missing", self.missing, ACTIONS)
         if self.data and self.agent is None:
             raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
-        if self.release_metrics and not any(getattr(self, name) for name in SETTINGS):
-            raise UsageError("`release_metrics` goes with `--noise` or `--epsilon`: otherwise metrics are sent anyway.")
+        if self.release_metrics and not self.secure_aggregation and not any(getattr(self, name) for name in SETTINGS):
+            raise UsageError(
+                "`release_metrics` goes with `--noise`, `--epsilon` or `--secure-aggregation`: otherwise metrics are "
+                "sent anyway."
+            )
+        for name in ("minimum_cohort", "noise_shared_by"):
+            if getattr(self, name) is not None:
+                _check.count(name, getattr(self, name), least=2)
+                if not self.secure_aggregation:
+                    raise UsageError(f"`{name}` goes with `--secure-aggregation`.")
         if self.metrics:
             Target.parse(self.metrics)
         if self.at_least != 1 and self.missing != "skip":
             raise UsageError("`at_least` goes with `--missing skip`: otherwise every round needs all agents.")
         Privacy.from_config(self.config_of_sites())
-        self.policy()
-        self.plan()
+        plan, policy = self.plan(), self.policy()
+        if self.secure_aggregation:
+            from ..deploy.secure import check
+
+            check(plan.task, policy, plan.num_agents)
+            if self.missing == "skip" and self.minimum_cohort is None:
+                raise UsageError(
+                    "`missing` can be 'skip' with `--secure-aggregation` only if sites answer without some of the "
+                    "others: say how many there must be, `--minimum-cohort K`. docs/secure-aggregation.md says what "
+                    "the server can then learn."
+                )
 
     def check_complete(self) -> None:
         if len(self.algorithm) != 1 or len(self.step_size) != 1:
@@ -106,6 +131,7 @@ class AbstractDeploySettings(AbstractSettings):
         if self.release_metrics:
             noise["release_metrics"] = "true"
         data = str(pathlib.Path(self.data).absolute()) if self.data and self._is_here(self.data) else self.data
+        noise |= {name: getattr(self, name) for name in ("minimum_cohort", "noise_shared_by")}
         return {"data": data, **{name: value for name, value in noise.items() if value is not None}}
 
     @functools.cached_property

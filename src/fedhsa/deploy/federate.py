@@ -19,7 +19,7 @@ from .measure import Measure, MeasuredAgent
 from .memory import Faults, MemoryTransport
 from .missing import Missing
 from .outcome import conduct
-from .plan import Plan
+from .plan import Plan, with_keys
 from .secure import Secure, rehearse, whole
 from .server import FederationError, Server
 from .site import Site, agents_of, in_words, public_reason
@@ -49,8 +49,7 @@ def in_memory(
         3
     """
 
-    if plan.secure_aggregation and not (config or {}).get("keys"):
-        config = {**(config or {}), "keys": rehearse(pathlib.Path(folder) / "keys", plan.num_agents)}
+    config = with_keys(plan, config, folder)
 
     def site(numbers: Sequence[int], store: Store, run: str) -> Site:
         return plan.site(numbers, store, run, config)
@@ -58,7 +57,6 @@ def in_memory(
     sites = [[number] for number in range(plan.num_agents)]
     kept = {"folder": pathlib.Path(folder), "missing": missing, "theta_star": plan.theta_star, "watch": watch}
     kept |= {"reply_bound": reply_bound}
-    kept["secure"] = plan.secure_aggregation
     return _server(plan.task, site, sites, pathlib.Path(folder), faults, sync=False, **kept)
 
 
@@ -141,7 +139,8 @@ def federate(
     sites = [[i] for i in range(problem.num_agents)] if sites is None else sites
     start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     example = tree.take(problem.flat_agents, 0)
-    task = Task(adapted, problem.num_agents, start, key, dtype, example, digest(problem, "problem"), problem.names)
+    named = digest(problem, "problem"), problem.names, secure_aggregation
+    task = Task(adapted, problem.num_agents, start, key, dtype, example, *named)
     if measures is not None and len(measures) != problem.num_agents:
         raise ValueError(f"`measures` must have one entry for each of the {problem.num_agents} agents.")
     measured = None if measures is None else [None if one is None else MeasuredAgent(None, one) for one in measures]
@@ -157,7 +156,6 @@ def federate(
 
         kept = {"folder": folder, "missing": missing, "theta_star": problem.theta_star, "watch": watch}
         kept |= {"reply_bound": reply_bound}
-        kept["secure"] = secure_aggregation
         server = _server(task, site, sites, pathlib.Path(home), faults, sync=folder is not None, **kept)
         found = conduct(server, rounds, cost(problem, algorithm), resume)
     return dataclasses.replace(found, theta=problem.unravel(found.theta))

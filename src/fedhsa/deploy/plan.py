@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import inspect
 import json
+import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ from .fit import MismatchError, check_fits
 from .limits import Audit, Limits
 from .measure import MeasuredAgent, split_measured
 from .privacy import Account, Privacy, released
-from .secure import Secure, demanded, whole
+from .secure import Secure, demanded, rehearse, whole
 from .site import Site, agents_of
 from .store import Store
 from .task import Task
@@ -192,6 +194,7 @@ class Plan:
             example,
             self._agents_as_text(),
             self.built_problem.names,
+            self.secure_aggregation,
         )
 
     def _agents_as_text(self) -> str:
@@ -261,6 +264,14 @@ class Plan:
         stacked = stack(agents, AbstractAgent)
         check_fits(stacked, self.dim or 0, self.agent, None if streams is None else streams[0].like)
         return stacked, streams, measured
+
+
+def with_keys(plan: Plan, config: Mapping[str, Any] | None, home: str | os.PathLike) -> dict[str, Any]:
+    """The settings of sites that one person starts, with keys made in `home` where the plan needs some."""
+    config = dict(config or {})
+    if plan.secure_aggregation and not config.get("keys"):
+        config["keys"] = rehearse(pathlib.Path(home) / "keys", plan.num_agents)
+    return config
 
 
 def _with_agent_number(config: Mapping[str, Any], number: int) -> dict[str, Any]:

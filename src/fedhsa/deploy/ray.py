@@ -17,7 +17,7 @@ from ..engine import Result
 from ..engine.placement import count_cores
 from .missing import Missing
 from .outcome import carry_out, conduct
-from .plan import Plan
+from .plan import Plan, with_keys
 from .ray_cluster import cluster, import_ray, private_ray
 from .server import FederationError, Server
 from .site import Site, log_to
@@ -256,6 +256,7 @@ def federate_on_ray(
         shards = [numbers.tolist() for numbers in np.array_split(np.arange(plan.num_agents), actors)]
         share = min(1.0, int(1e4 * cores / actors) / 1e4) if num_cpus is None else num_cpus
         sites = pathlib.Path(home) / "sites"
+        config = with_keys(plan, config, home)
 
         def start(site: int) -> Any:
             states = sites / server.run_id

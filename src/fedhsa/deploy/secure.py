@@ -268,8 +268,8 @@ def check_range(arrays: Mapping[str, np.ndarray], bits: int, num_agents: int, nu
         raise RejectedError(
             "diverged",
             f"its reply {beyond[0]!r} has numbers beyond {2.0 ** (62 - bits) / num_agents:.4g}, the largest for "
-            f"{num_agents} agents and {bits} bits behind the point, or not finite. Is the step too large? Else use fewer "
-            "bits (`--fixed-point-bits`)",
+            f"{num_agents} agents and {bits} bits behind the point, or not finite. Is the step too large? Else use "
+            "fewer bits (`--fixed-point-bits`)",
             diverged=numbers[np.any(rows, axis=0)].tolist(),
         )
 

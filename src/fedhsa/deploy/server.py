@@ -100,7 +100,6 @@ class Server:
     - `run`: the name of the run. Default: a random one.
     - `reply_bound`: the largest norm that an agent's reply may have; one beyond it is that agent's failure. Default:
       whatever is not a sign of divergence.
-    - `secure`: whether sites send their replies under masks, of which this server learns the sums alone.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class Server:
         watch: Callable[[dict[str, Any]], None] | None = None,
         run: str | None = None,
         reply_bound: float | None = None,
-        secure: bool = False,
     ):
         if reply_bound is not None:
             _check.number("reply_bound", reply_bound, above=0.0)
@@ -129,9 +127,11 @@ class Server:
         ):
             raise ValueError(f"`sites` must list the agents 0 to {task.num_agents - 1} in order, got {sites!r}.")
         self.site_of = {int(numbers[0]): site for site, numbers in enumerate(self.sites)}
-        self.secure = secure
-        if secure:
+        self.secure = task.secure
+        if task.secure:
             check_secure(task, self.missing, len(self.sites))
+            if reply_bound is not None:
+                raise ValueError("`reply_bound` cannot be checked with secure aggregation, which hides single replies.")
         self._agreed: tuple[set[int], str] | None = None  # whose keys all of them know, and their digest
         self._asked, self._left_over = False, 0
         self.schemas = [task.schemas(len(numbers)) for numbers in self.sites]
@@ -145,7 +145,7 @@ class Server:
         self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)
         room = 8 * (MOST + 1) * max(map(len, self.sites))  # for what sites measure
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
-        if secure:
+        if task.secure:
             self._limits = [limit + OFFER_BYTES for limit in self._limits]
         self.measurements = Measurements(task.num_agents)
         self._reports: dict[int, SiteReport] = {}  # of the round that is under way

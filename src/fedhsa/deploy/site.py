@@ -116,6 +116,8 @@ class Site:
             _check_controlled(task)
         self._bears_any = [exchange.bears_any_reply for exchange in task.algorithm.exchanges]
         self._block_length = task.algorithm.block_length
+        if task.secure and secure is None:
+            raise ValueError("`secure` is needed: the run is with secure aggregation. Give the site's keys, `Secure`.")
         self.masking = None if secure is None else Masking(secure, task, run, self.numbers)
         self._sum_bits = [exchange.sum_bits for exchange in task.algorithm.exchanges]
         self.account = account

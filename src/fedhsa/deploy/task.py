@@ -38,6 +38,7 @@ class Task:
     - `example`: any of the agents, for methods that use more of an agent than its operators.
     - `problem`: a text that names the problem; sites and checkpoints with another are rejected.
     - `names`: what the numbers of the parameter are called, where they have names.
+    - `secure`: whether replies travel under masks, of which the server learns the sums alone.
 
     !!! example
         >>> task = Task(fedhsa.FedHSA(0.1, local_steps=5), num_agents=3, theta=np.zeros(2))
@@ -53,6 +54,7 @@ class Task:
     example: AbstractAgent | None = None
     problem: str = ""
     names: tuple[str, ...] | None = None
+    secure: bool = False
 
     def __post_init__(self):
         _check.count("num_agents", self.num_agents)
@@ -112,6 +114,7 @@ class Task:
             self.num_agents,
             key_words(self.key),
             self.dtype,
+            *(["secure"] if self.secure else []),
         ]
         text = json.dumps([*own, schemas])
         return hashlib.sha256(text.encode() + self.theta.tobytes()).hexdigest()[:32]
@@ -124,4 +127,5 @@ class Task:
             | ({} if self.names is None else {"names": list(self.names)}),
             "key": key_words(self.key),
             "dtype": self.dtype,
+            **({"secure_aggregation": True} if self.secure else {}),
         }
