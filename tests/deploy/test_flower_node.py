@@ -1,7 +1,8 @@
-"""A node's agent on Flower: made from its own settings, silent about its errors, in a process that stays."""
+"""A stock SuperNode's agent: made from its own settings, silent about its errors, in a process that stays."""
 
 import json
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -9,13 +10,14 @@ import time
 import numpy as np
 import pytest
 
-from fedhsa.deploy import Plan, Store
+from fedhsa.deploy import Plan, Store, keys
 from fedhsa.deploy.server import hello
+from fedhsa.deploy.signing import Identity, Trust
 from fedhsa.deploy.wire import unpack
 
 pytest.importorskip("flwr")
 from fedhsa.deploy.flower import client
-from fedhsa.deploy.flower.node import answer_here
+from fedhsa.deploy.flower.resident import answer_here
 
 PLAN = Plan(num_agents=2, dim=2, local_steps=3)
 
@@ -70,7 +72,7 @@ def test_the_users_file_does_not_take_the_place_of_a_module_of_the_same_name(tmp
 OUTER = """
 import json, subprocess, sys
 for _ in range(2):
-    subprocess.run([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], check=True)
+    subprocess.run([sys.executable, "-P", "-c", sys.argv[1], *sys.argv[2:]], check=True)
 """
 INNER = """
 import importlib.util, json, pathlib, sys
@@ -90,16 +92,50 @@ def test_messages_are_answered_by_one_process_that_ends_with_the_one_that_had_it
     message, given = hello(PLAN.task, "run1"), settings(tmp_path)
     (tmp_path / "message").write_bytes(message)
     (tmp_path / "settings").write_text(json.dumps(given))
-    with subprocess.Popen([sys.executable, "-c", OUTER, INNER, client.__file__, str(tmp_path)]) as flower:
+    planted = tmp_path / "planted"
+    (planted / "fedhsa").mkdir(parents=True)
+    (planted / "fedhsa" / "__init__.py").write_text("open('ran', 'w')\n")
+    command = [sys.executable, "-P", "-c", OUTER, INNER, client.__file__, str(tmp_path)]
+    with subprocess.Popen(command, cwd=planted) as flower:
         assert flower.wait(timeout=300) == 0
     expected = answer_here(message, settings(tmp_path, state=str(tmp_path / "other")))
     replies = (tmp_path / "replies").read_bytes()
     assert replies == 2 * (len(expected).to_bytes(8, "little") + expected)
+    assert not (planted / "ran").exists()
+    (folder,) = (tmp_path / "state").glob("resident-*")
+    assert folder.stat().st_mode & 0o077 == 0
     deadline = time.monotonic() + 60
-    while list((tmp_path / "state").glob("resident-*.json")):  # its note is the last it takes away
+    while listens(folder):  # until it has noticed that the other has ended
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert len(list((tmp_path / "state").glob("resident-*.log"))) == 1
+
+
+def listens(folder: pathlib.Path) -> bool:
+    with client.place(folder) as name, socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(name) == 0
+
+
+def test_a_socket_where_others_can_enter_is_not_used(tmp_path):
+    folder = tmp_path / "resident"
+    folder.mkdir(mode=0o700)
+    with client.place(folder) as name:
+        assert name.endswith("socket")
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError), client.place(folder):
+        pass
+
+
+def test_with_keys_a_node_answers_only_what_the_server_has_signed_and_signs_its_answer(tmp_path):
+    made = keys.make_keys(tmp_path / "federation", 2)
+    given = settings(tmp_path, keys=str(made / "node-1"))
+    server, trust, asked = Identity.load(made / "server"), Trust.load(made / "server"), hello(PLAN.task, "run1")
+    for forged in (asked, Identity.load(made / "node-0").sign(asked)):
+        said = unpack(trust.open(answer_here(forged, given), "node-1")).header
+        assert (said["kind"], said["code"]) == ("rejection", "forged")
+    assert not (tmp_path / "state").exists()
+    assert unpack(trust.open(answer_here(server.sign(asked), given), "node-1")).header["kind"] == "present"
+    other = unpack(trust.open(answer_here(server.sign(asked), {**given, "partition-id": 0}), "node-1")).header
+    assert other["code"] == "failed"  # it has the key of agent 1, and says that it is agent 0
 
 
 def test_only_its_owner_can_read_what_a_site_saves(tmp_path):
