@@ -124,3 +124,28 @@ def test_the_clock_is_compared_with_that_of_a_flower_server(made, ahead, status,
     with listening(made / "server", answer) as address:
         found = states(doctor.examine(made / "node-0", superlink=address))
     assert (found["port"], found["server"], found["gate"], found["clock"]) == ("ok", "ok", gate, clock)
+
+
+def test_a_grpc_server_tells_its_time_or_why_it_refuses_a_node_and_no_stream_is_disturbed(federation, monkeypatch):
+    pytest.importorskip("grpc")
+    from fedhsa.deploy import Plan, grpc
+    from fedhsa.deploy.server import hello
+
+    plan, node = Plan(num_agents=1, dim=2), federation / "node-0"
+    transport = grpc.GrpcTransport(
+        "127.0.0.1:0", federation / "server", plan.task, lambda: hello(plan.task, "run1", plan)
+    )
+    transport._begin()
+    try:
+        address = f"127.0.0.1:{transport.port}"
+        found = doctor.examine(node, server=address)
+        assert {finding.state for finding in found if finding.what in ("port", "server", "admission")} == {"ok"}
+        assert found[-1].what == "clock"
+        assert found[-1].state == "ok"
+        assert not transport._streams  # it was not taken for a node that takes part
+        monkeypatch.setattr(doctor, "__version__", "0.0.1")
+        assert "the server has fedhsa" in wrong(doctor.examine(node, server=address))
+        keys.exclude(federation, 0)
+        assert "the server says: node-0 is not in the register" in wrong(doctor.examine(node, server=address))
+    finally:
+        transport.close()

@@ -22,6 +22,7 @@ commands:
   node       a node of a federation, which stays
   flower     a run on such a federation, or a Flower app to run yourself
   keys       certificates and keys: make, request, sign, renew, list, exclude
+  init       files for docker compose, systemd and Kubernetes, server and site
   doctor     what keeps this machine from taking part, and what to do
   status     how far a run is, while it runs or afterwards
 
@@ -29,7 +30,7 @@ Every command explains its settings with `--help`. docs/deploy.md leads from a
 laptop to three machines and to your own data.
 """
 
-MODULES = ("keys", "doctor")
+MODULES = ("keys", "init", "doctor")
 """The commands with a module of their own, which reads their settings."""
 
 

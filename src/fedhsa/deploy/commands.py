@@ -1,25 +1,57 @@
-"""COMMANDS.txt: what each person of a federation types, on which machine."""
+"""What each person of a federation types, on which machine: the words of commands, and COMMANDS.txt."""
+
+import shlex
 
 
-def address(host: str, port: int) -> str:
+def join(host: str, port: int) -> str:
     """A host and a port as commands take them.
 
-    >>> address("2001:db8::7", 8000)
+    >>> join("2001:db8::7", 8000)
     '[2001:db8::7]:8000'
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def server_words(keys: str, port: int, *further: str, flower: bool = False) -> list[str]:
+    """The command that serves nodes: the run itself with gRPC, a SuperLink behind its gate with Flower."""
+    return [
+        "fedhsa",
+        "deploy",
+        "superlink" if flower else "grpc",
+        "--listen",
+        f"0.0.0.0:{port}",
+        "--keys",
+        keys,
+        *further,
+    ]
+
+
+def node_words(keys: str, host: str, port: int, *further: str, flower: bool = False) -> list[str]:
+    """The command of a node."""
+    return [
+        "fedhsa",
+        "deploy",
+        "node",
+        "--superlink" if flower else "--server",
+        join(host, port),
+        "--keys",
+        keys,
+        *further,
+    ]
+
+
 def all_commands(nodes: int, host: str, port: int) -> str:
     """What each person types with the keys of `make_keys`."""
-    parts = [_copy(nodes), server_commands(host, port)]
-    return "\n\n".join(parts + [node_commands(i, host, port) for i in range(nodes)])
+    parts = [_copy(nodes), server_commands(nodes, host, port)]
+    return "\n\n".join(
+        parts + [node_commands(i, host, port) for i in range(nodes)] + [_node(None, host, port)] * (not nodes)
+    )
 
 
 def _copy(nodes: int) -> str:
     packages = """\
 Every machine needs the same version of fedhsa: pip install '.[grpc]' in a clone, elsewhere pip install 'fedhsa[grpc]'
-(with Flower: [flower] instead)."""
+(with Flower: [flower] instead). `fedhsa deploy doctor FOLDER` says what else is missing."""
     if nodes:
         return f"""\
 Copy the folder `server` to the server, and each folder `node-...` to its node, over a channel you trust. Nobody else
@@ -32,40 +64,50 @@ Copy the folder `server` to the server over a channel you trust. Nobody else may
 
 Each site makes its own private key, which never leaves its machine:
 
-    site:      fedhsa deploy keys request node-0
-               sends you node-0/request.pem, and tells you its fingerprint by telephone
-    you:       fedhsa deploy keys sign FOLDER request.pem --number 0 --fingerprint ...
-               sends server/nodes/node-0.crt back, and copies it to the server's folder `nodes`
-    site:      fedhsa deploy keys accept node-0 node-0.crt
+    site   fedhsa deploy keys request my-node
+           sends you my-node/request.pem, and reads you its fingerprint over the telephone
+    you    fedhsa deploy keys sign . request.pem --number 0 --fingerprint ...
+           send server/nodes/node-0.crt back, and copy it to the server's folder `nodes`
+    site   fedhsa deploy keys accept my-node node-0.crt
 
 {packages}"""
 
 
-def server_commands(host: str, port: int) -> str:
+def server_commands(nodes: int, host: str, port: int) -> str:
     """What is typed on the server."""
+    run = shlex.join(["--num-agents", str(nodes or 3), "--rounds", "50"])
     return f"""\
 == Server ({host}), in its copy of the folder `server` ==
 
-With gRPC, the run itself listens on port {port}, and is started first:
+With gRPC, the run itself listens on port {port}, and nodes connect to it:
 
-fedhsa deploy grpc --listen 0.0.0.0:{port} --keys . --num-agents 3 --rounds 50
+{shlex.join(server_words(".", port))} \\
+    {run} --out run
 
-With Flower, a SuperLink that only this machine reaches, and before it a gate on port {port} that lets nodes through:
+With Flower, a SuperLink that only this machine reaches, and before it a gate on port {port} that lets nodes through; the
+run in a second terminal:
 
-fedhsa deploy superlink --listen 0.0.0.0:{port} --keys .
+{shlex.join(server_words(".", port, flower=True))}
 """
 
 
 def node_commands(number: int, host: str, port: int) -> str:
     """What is typed on one node."""
-    return f"""\
-== Node {number}, in its copy of the folder `node-{number}` ==
+    return _node(number, host, port)
 
-fedhsa deploy node --server {address(host, port)} --keys .
+
+def _node(number: int | None, host: str, port: int) -> str:
+    where = (
+        "Each site, in its folder" if number is None else f"Node {number}, in its copy of the folder `node-{number}`"
+    )
+    return f"""\
+== {where} ==
+
+{shlex.join(node_words(".", host, port))}
 
 or, where the server runs Flower:
 
-fedhsa deploy node --superlink {address(host, port)} --keys .
+{shlex.join(node_words(".", host, port, flower=True))}
 
-An agent of your own: --agent FILE.py:FUNCTION --data PATH
+With an agent of its own: --agent FILE.py:FUNCTION --data PATH
 """

@@ -41,8 +41,6 @@ APART = 2.0
 """Seconds between two clocks from which one is told."""
 AHEAD, BEHIND = 5.0, 305.0
 """Seconds that a node's clock may be ahead of or behind a Flower server's, by Flower's own rules."""
-TIME, VERSION, DOCTOR = "fedhsa-time", "fedhsa-version", "fedhsa-doctor"
-"""How a gRPC server tells its time and its version to those who ask for no more."""
 
 
 class Finding(NamedTuple):
@@ -99,9 +97,10 @@ def _files(folder: pathlib.Path) -> Iterator[Finding]:
     secret = folder / names[0]
     for path in (folder, secret):
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
+        if mode & 0o077:  # in a container the group may be this process alone
+            state, who = ("failure", "others") if mode & 0o007 else ("warning", "a group")
             right = "700" if path.is_dir() else "600"
-            yield Finding("files", "failure", f"others may open {path} (mode {mode:o})", f"Type: chmod {right} {path}")
+            yield Finding("files", state, f"{who} may open {path} (mode {mode:o})", f"Type: chmod {right} {path}")
             return
     yield Finding("files", "ok", f"{', '.join(names)}; {names[0]} can be read by its owner alone")
 
@@ -299,6 +298,8 @@ def _stream(folder: pathlib.Path, address: str) -> Iterator[Finding]:
     """What a gRPC server says to this node."""
     try:
         import grpc
+
+        from .grpc import DOCTOR, JOIN, SERVICE, TIME, VERSION
     except ModuleNotFoundError:
         return  # which was told
     try:
@@ -308,7 +309,7 @@ def _stream(folder: pathlib.Path, address: str) -> Iterator[Finding]:
     pair = (identity.key_pem, identity.certificate_pem)
     before = time.time()
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(identity.authority_pem, *pair)) as channel:
-        call = channel.stream_stream("/fedhsa.Federation/Join")(iter(()), timeout=PATIENCE, metadata=((DOCTOR, "1"),))
+        call = channel.stream_stream(f"/{SERVICE}/{JOIN}")(iter(()), timeout=PATIENCE, metadata=((DOCTOR, "1"),))
         code, words = call.code(), call.details()
         after = time.time()
         said = {name: str(value) for name, value in call.trailing_metadata() or ()}

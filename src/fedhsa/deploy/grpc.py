@@ -21,6 +21,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would print a line for eve
 import grpc
 
 from .. import _check
+from .._version import __version__
 from ..engine import Result
 from .measure import MOST
 from .missing import Missing
@@ -34,6 +35,8 @@ from .transport import AbstractTransport
 from .wire import HEADER_BYTES, RejectedError, unpack
 
 SERVICE, JOIN = "fedhsa.Federation", "Join"
+DOCTOR, TIME, VERSION = "fedhsa-doctor", "fedhsa-time", "fedhsa-version"
+"""With the first in its metadata a node asks for the server's time and version alone; its stream stays as it is."""
 LARGEST = 64 * 2**20 + HEADER_BYTES
 """The most bytes of one message."""
 ALIVE, GONE = 15.0, 10.0
@@ -210,6 +213,9 @@ class GrpcTransport(AbstractTransport):
     def _join(self, incoming: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """What the one method does: a node's stream, for as long as it lasts."""
         site, certificate = self._admit(context)
+        if any(name == DOCTOR for name, _ in context.invocation_metadata()):
+            context.set_trailing_metadata(((TIME, f"{time.time():.3f}"), (VERSION, __version__)))
+            return
         stream = _Stream(site, certificate)
         with self._lock:
             before, self._streams[site] = self._streams.get(site), stream

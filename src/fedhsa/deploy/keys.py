@@ -87,7 +87,7 @@ def make_keys(
         authority = ec.generate_private_key(_CURVE)
         root = _certificate(_AUTHORITY, authority.public_key(), authority, max(days, AUTHORITY_DAYS))
         _write(staging / "authority", {"ca.key": _pem(authority), "ca.crt": root})
-        _write(staging / "server", {"ca.crt": root, "COMMANDS.txt": server_commands(first, port).encode()})
+        _write(staging / "server", {"ca.crt": root, "COMMANDS.txt": server_commands(nodes, first, port).encode()})
         _issue_server(staging, names, days)
         _make_private(staging / "server" / "nodes")
         for i in range(nodes):
