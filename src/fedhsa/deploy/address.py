@@ -3,20 +3,6 @@
 import ipaddress
 
 
-def parse_address(name: str, text: str) -> tuple[str, int]:
-    """The host and port in `HOST:PORT`; raises if it is something else.
-
-    >>> parse_address("server", "192.0.2.7:8000"), parse_address("server", "[2001:db8::7]:8000")
-    (('192.0.2.7', 8000), ('2001:db8::7', 8000))
-    """
-    host, _, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not (bare and port.isdecimal()) or (":" in bare and host == bare) or "/" in host:
-        raise ValueError(f"`{name}` must be HOST:PORT, like 192.0.2.7:8000, got {text!r}.")
-    check_port(name, int(port))
-    return check_host(name, bare), int(port)
-
-
 def check_port(name: str, port: int) -> int:
     """Raises if a number cannot be that of a port.
 
@@ -48,8 +34,7 @@ def split_address(name: str, text: str, *, free: bool = False) -> tuple[str, int
     ('2001:db8::7', 8000)
     """
     host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isdecimal()):
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (bare and colon and port.isdecimal()) or "/" in host or (":" in bare and bare == host):
         raise ValueError(f"`{name}` must be HOST:PORT, like 192.0.2.7:8000, got {text!r}.")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return check_host(name, host), 0 if free and int(port) == 0 else check_port(name, int(port))
+    return check_host(name, bare), 0 if free and int(port) == 0 else check_port(name, int(port))

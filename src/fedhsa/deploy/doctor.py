@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from .._extras import install
 from .._version import __version__
-from .address import parse_address
+from .address import split_address
 from .keys import members
 from .signing import Identity, Trust
 from .wire import RejectedError
@@ -206,7 +206,7 @@ def _clock() -> Iterator[Finding]:
 
 
 def _listening(address: str) -> Iterator[Finding]:
-    host, port = parse_address("listen", address)
+    host, port = split_address("listen", address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -225,7 +225,7 @@ def _listening(address: str) -> Iterator[Finding]:
 
 def _way(folder: pathlib.Path, address: str, is_flower: bool) -> Iterator[Finding]:
     """The way to a server: its name, its port, who answers, whether it lets this node in, and its time."""
-    host, port = parse_address("server", address)
+    host, port = split_address("server", address)
     firewall = "Ask the operator for the address, whether the server runs, and which firewalls are between."
     try:
         with socket.create_connection((host, port), PATIENCE) as plain:

@@ -9,7 +9,7 @@ import shlex
 from .. import _check, _files
 from .._version import __version__
 from .address import check_host, check_port
-from .commands import join, node_words, server_words
+from .commands import join, node_words, run_words, server_words
 
 TEMPLATES = pathlib.Path(__file__).with_name("templates")
 METRICS = 9464
@@ -68,12 +68,11 @@ def write_files(
         "extra": "flower" if flower else "grpc",
         "image": f"fedhsa:{__version__}",
         "metrics": str(METRICS),
+        "start": _start(port) if flower else "",
         "server_command": "flower" if flower else "grpc",
         "server_list": json.dumps(server("/keys", "/run.toml", "/state/run", seen)[1:]),
         "node_list": json.dumps(node("/keys", "/state", seen)[1:]),
-        "server_line": shlex.join(
-            server("/etc/fedhsa/server", "/etc/fedhsa/run.toml", "/var/lib/fedhsa/run", unseen)
-        ),
+        "server_line": shlex.join(server("/etc/fedhsa/server", "/etc/fedhsa/run.toml", "/var/lib/fedhsa/run", unseen)),
         "node_line": shlex.join(node("/etc/fedhsa/node", "/var/lib/fedhsa", unseen)),
         "register": "\n".join(f"{' ' * 20}- {{key: node-{i}.crt, path: nodes/node-{i}.crt}}" for i in range(nodes)),
         "hardening": (TEMPLATES / "hardening.txt").read_text(),
@@ -89,6 +88,16 @@ def write_files(
     for path, text in zip(written, texts.values(), strict=True):
         _files.write_text(path, text)
     return written
+
+
+def _start(port: int) -> str:
+    command = shlex.join(run_words("/keys", port, "--config", "/run.toml", "--out", "/state/run"))
+    return f"""\
+A run is started where the server is, for instance with docker compose:
+
+    docker compose exec server {command}
+
+"""
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
