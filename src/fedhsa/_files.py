@@ -100,6 +100,13 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY
 
 
+def make_private(folder: pathlib.Path) -> None:
+    """Makes a folder, and those above it that are missing, which only their owner can look into."""
+    for part in (*reversed(folder.parents), folder):
+        if not part.is_dir():
+            part.mkdir(mode=0o700, exist_ok=True)
+
+
 def check_writable(name: str, path: str | os.PathLike) -> None:
     """Raises if a file could not be written later, before the work whose result it is meant to hold."""
     folder = pathlib.Path(path).parent

@@ -12,7 +12,7 @@ import fedhsa as fh
 from cases import CASES
 from federation import ALGORITHMS, Federation, Scripted, kill_at, scripted, theta
 from fedhsa import tree
-from fedhsa.deploy import Faults, FederationError, Killed, Missing, RejectedError, Server, Task
+from fedhsa.deploy import Faults, FederationError, Killed, MemoryTransport, Missing, RejectedError, Server, Task
 from fedhsa.deploy import journal as journals
 from fedhsa.deploy.server import _DivergedError, _RestartRoundError
 from fedhsa.deploy.store import BusyError
@@ -236,14 +236,34 @@ def test_skip_goes_on_without_an_agent_that_cannot_answer(tmp_path):
     assert [record.agents for record in server.run(2).records] == [0, 2, 2]
 
 
-def test_a_site_that_has_lost_its_state_stops_the_run_at_once(tmp_path):
+def test_a_site_that_has_lost_its_state_is_waited_for_since_the_right_one_may_come_back(tmp_path):
     federation = Federation(tmp_path)
-    server = federation.server()
+    server = federation.server(missing=Missing("wait", patience=0.3))
     server.run(1)
     server.transport.sites.clear()
-    federation.store(2, "test").path.unlink()
+    path = federation.store(2, "test").path
+    path.rename(path.with_suffix(".away"))
     with pytest.raises(FederationError, match=r"agent 2 .*counted round 0, but what is saved here ends at -1"):
         server.run(2)
+    server.missing, asked = Missing("wait", patience=60), []
+
+    def come_back(messages, seconds):
+        asked.append(messages.keys())
+        if len(asked) == 3:
+            path.with_suffix(".away").rename(path)
+        return MemoryTransport.exchange(server.transport, messages, seconds)
+
+    server.transport.exchange = come_back
+    assert theta(server.run(2)).tobytes() == theta(Federation(tmp_path / "whole").server().run(2)).tobytes()
+    for action in ("skip", "fail"):
+        server = federation.server(missing=Missing(action, patience=60))
+        server.resume()
+        path.unlink(missing_ok=True)
+        if action == "skip":
+            assert [record.agents for record in server.run(6).records][3:] == [2, 2, 2, 2]
+        else:
+            with pytest.raises(FederationError, match="agent 2 cannot answer"):
+                server.run(7)
 
 
 def test_a_site_that_lost_its_last_write_begins_the_round_again(tmp_path):

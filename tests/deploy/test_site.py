@@ -48,6 +48,8 @@ WRONG = {
     "of another exchange's name": ("foreign", lambda m: changed(m, name="delta")),
     "of an exchange that is none": ("malformed", lambda m: changed(m, exchange=2)),
     "of a negative exchange": ("malformed", lambda m: changed(m, exchange=-1)),
+    "of a round that counted before it was asked for": ("malformed", lambda m: changed(m, counted=0)),
+    "of the last attempt of all": ("malformed", lambda m: changed(m, attempt=2**53 - 1)),
     "of a negative round": ("malformed", lambda m: changed(m, round=-1)),
     "of half a round": ("malformed", lambda m: changed(m, round=0.5)),
     "of no round": ("malformed", lambda m: changed(m, round=None)),
@@ -61,7 +63,7 @@ WRONG = {
     "cut off": ("malformed", lambda m: m[:-1]),
     "too large": ("oversized", lambda m: pack(unpack(m).header, {"value": np.zeros(10_000)})),
     "not finite": ("non-finite", lambda m: pack(unpack(m).header, {"value": np.full(4, np.nan)})),
-    "of a round that counted more than was answered": ("lost", lambda m: changed(m, counted=0)),
+    "of a round that counted more than was answered": ("lost", lambda m: changed(m, counted=0, round=1)),
     "nothing": ("foreign", lambda m: b""),
 }
 
@@ -73,6 +75,7 @@ def test_a_message_is_rejected_and_nothing_is_kept_of_it(wrong, asked, tmp_path,
     code, spoil = WRONG[wrong]
     assert word(site.answer(spoil(messages[0]))) == code
     assert not (tmp_path / "sites" / "test" / "0.state").exists()
+    assert code == "lost" or wrong == "of the last attempt of all" or not (tmp_path / "sites").exists()
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"agent 0 rejected a message ({code})"]
     assert word(site.answer(messages[0])) == "reply"
 
@@ -98,6 +101,41 @@ def test_a_new_attempt_has_the_same_observations_and_an_older_one_is_stale(asked
     again = [unpack(site.answer(changed(m, attempt=attempt))).arrays["value"].tobytes() for m in (first, second)]
     assert again == replies
     assert word(site.answer(first)) == "stale"
+
+
+@pytest.mark.parametrize("name", ["FedHSA", "SCAFFOLD"])
+@pytest.mark.parametrize("lead", [0, 2**40], ids=["in a round", "in attempts too"])
+def test_a_site_that_a_stranger_has_pushed_ahead_goes_on_with_the_honest_run(name, lead, tmp_path):
+    """A request for round 2^52 in the run's name, before the server's own."""
+    federation = Federation(tmp_path, name)
+    server = federation.server()
+    server.run(2)
+    exchange, pushed = server.transport.exchange, []
+
+    def push(messages, seconds):
+        header, arrays = unpack(messages[1])
+        if not pushed:
+            ahead = header | {"round": 2**52, "attempt": header["attempt"] + lead - (lead == 0)}
+            pushed.append(word(server.transport._ask(1, pack(ahead, arrays))))
+        yield from exchange(messages, seconds)
+
+    server.transport.exchange = push
+    server.attempt += 1  # the stranger's number lies between the last one and the next
+    progress = server.run(4)
+    assert pushed == ["reply"]
+    assert theta(progress).tobytes() == theta(Federation(tmp_path / "whole", name).server().run(4)).tobytes()
+    assert len(federation.named("again")) == (lead > 0)
+
+
+def test_a_site_whose_memory_a_stranger_has_thrown_away_says_so_and_does_not_go_on_with_another(tmp_path):
+    """The request says that round 1, which counted, did not."""
+    federation = Federation(tmp_path, "SCAFFOLD")
+    server = federation.server(missing=Missing("wait", patience=0.2))
+    server.run(2)
+    header, arrays = unpack(requests(Federation(tmp_path / "elsewhere", "SCAFFOLD"), 3)[-1])
+    assert word(server.transport._ask(0, pack(header | {"counted": 0}, arrays))) == "reply"
+    with pytest.raises(FederationError, match="counted round 1, of which nothing is left here"):
+        server.run(3)
 
 
 def test_a_greeting_tells_who_is_there_and_how_far(asked):
@@ -163,7 +201,7 @@ def check_site(folder, count, seed):
         words[found] = words.get(found, 0) + 1
         assert len(reply) < 2000
     assert not words.keys() - {
-        "foreign", "malformed", "oversized", "non-finite", "missed", "lost", "reply", "present", "diverged"
+        "foreign", "malformed", "oversized", "non-finite", "missed", "lost", "reply", "present", "diverged", "stale"
     }  # fmt: skip
     return words
 

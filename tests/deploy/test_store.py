@@ -166,3 +166,16 @@ def test_setting_aside_loses_nothing(tmp_path):
         path.write_text(str(number))
         set_aside(path)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {f"a-{n + 1}.state": str(n) for n in range(3)}
+
+
+def test_other_users_can_neither_hold_the_lock_nor_look_into_the_folder(tmp_path):
+    store = Store(tmp_path / "sites" / "run" / "0.state")
+    with store.alone():
+        store.save({}, {})
+    for folder in ("sites", "sites/run"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+    lock = tmp_path / "sites" / "run" / "0.lock"
+    assert lock.stat().st_mode & 0o777 == 0o600
+    lock.chmod(0o644)  # as earlier versions left it
+    with Store(store.path).alone():
+        assert lock.stat().st_mode & 0o777 == 0o600

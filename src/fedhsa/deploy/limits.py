@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _check
+from .. import _check, _files
 from .journal import Journal
 from .wire import RejectedError, unpack
 
@@ -110,6 +110,8 @@ class Audit:
 
     def sent(self, **facts: Any) -> None:
         """Writes down what leaves now."""
+        if not self.path.parent.is_dir():
+            _files.make_private(self.path.parent)
         self._journal("sent", **facts)
 
     def refused(self, **facts: Any) -> None:

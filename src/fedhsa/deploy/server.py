@@ -43,7 +43,7 @@ from .secure import (
     unmask,
 )
 from .secure import check as check_secure
-from .site import HELLO, MEASURE
+from .site import HELLO, JUMP, MEASURE
 from .store import Store, check_run_name, set_aside
 from .task import Task
 from .transport import AbstractTransport
@@ -73,7 +73,7 @@ class _DivergedError(Exception):
     """The run has diverged, not one agent alone."""
 
 
-_PERMANENT = ("exhausted", "limit", "lost", "mismatch")
+_PERMANENT = ("exhausted", "limit", "mismatch", "stale")
 """Codes of rejections that waiting does not change."""
 _LAST = 60.0
 """Seconds that sites have to measure the last parameter."""
@@ -117,6 +117,8 @@ class Server:
     ):
         if reply_bound is not None:
             _check.number("reply_bound", reply_bound, above=0.0)
+            if task.secure:
+                raise ValueError("`reply_bound` does not go with secure aggregation: the server sees no single reply.")
         self.reply_bound = reply_bound
         self.task, self.transport, self.theta_star = task, transport, theta_star
         self.missing = Missing() if missing is None else missing
@@ -161,6 +163,7 @@ class Server:
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
         self._failures: dict[int, tuple[str, int]] = {}  # what a site has failed with, and how often in a row
+        self._overtaken: set[int] = set()  # sites whose attempts this process has had to catch up with
         self._sizes: dict[int, np.ndarray] = {}  # of the largest numbers in each site's reply of this exchange
         self._gave_up: dict[int, int] = {}  # how often in a row a site was the reason that a round was given up
         self._rests: dict[int, int] = {}  # with `skip`: the round in which a site that keeps failing is asked again
@@ -205,6 +208,8 @@ class Server:
 
     def run(self, rounds: int) -> Progress:
         """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
+        if self.store is not None:  # whose folder others may look into, unlike that of a site
+            self.store.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.nullcontext() if self.store is None else self.store.alone(wait=False):
             self._claim()
             if self.progress.round > rounds and self.progress.failed_round < 0:
@@ -420,7 +425,8 @@ class Server:
             if sum(len(self.sites[site]) for site in hopeless) > self.task.num_agents - self.missing.at_least:
                 raise FederationError(self._explain(self.progress.round, self._numbers(set(hopeless)), dict(hopeless)))
             if time.monotonic() > self._short_since + self.missing.seconds:
-                raise FederationError(f"{needed}. Start more of them, then resume.")
+                why = "; ".join(f"{self._name(site)}: {why}" for site, why in sorted(self._reasons.items()))
+                raise FederationError(f"{needed}. Start more of them, then resume." + (f" ({why})" if why else ""))
             time.sleep(min(max(self.transport.pause, 0.05), self.missing.seconds))
             cohort = self.transport.present()
         return cohort
@@ -571,25 +577,33 @@ class Server:
             raise _RestartRoundError(site)
         if code == "diverged":
             self._sizes[site] = self._sizes_of_diverged(site, packet.header.get("diverged"))
-        if code == "stale":
-            raise FederationError(
-                f"Site {site} is ahead of this server's checkpoint ({reason}): was an old one restored? Use the "
-                "latest, or start a new run."
-            )
-        if code in ("failed", "diverged"):
-            self._fail(site, reason)
+        newest = packet.header.get("newest")
+        if code == "stale" and type(newest) is int and self._can_catch_up(site, newest):
+            self.journal("again", round=self.progress.round + 1, site=site, why=reason)
+            raise _RestartRoundError(site)
+        if code in ("failed", "diverged", "lost"):
+            # A node without its state may be another one in the place of the right one, which is away.
+            self._fail(site, reason, lasting=code != "lost")
         if code in _PERMANENT:
             self._permanent.add(site)
         raise RejectedError(code, f"{self._name(site)}: {reason}")
 
-    def _fail(self, site: int, reason: str) -> None:
+    def _can_catch_up(self, site: int, newest: int) -> bool:
+        """Goes on from the attempt that a site is at, which somebody else has asked it for; once, lest it lies."""
+        if site in self._overtaken or not self.attempt <= newest < self.attempt + JUMP:
+            return False
+        self._overtaken.add(site)
+        self.attempt = newest
+        return True
+
+    def _fail(self, site: int, reason: str, lasting: bool = True) -> None:
         """Notes that a site fails, and whether it has failed in the same way before, as it then would again."""
         self._reasons[site] = reason
         before, times = self._failures.get(site, ("", 0))
         times = 1 + times * (before == reason)
         self._failures[site] = reason, times
         if times > 1:
-            self._permanent.add(site)
+            self._permanent |= {site} if lasting else set()
             self._rests[site] = self.progress.round + 2 ** min(times, 6)
 
     def _sizes_of_diverged(self, site: int, whose: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ A site has one agent or many, whose chains and memories stay there. It saves eve
 be killed at any moment, and asked anything twice.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -42,6 +43,8 @@ log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # whoever runs sites says where their words go: `log_to`
 HELLO, MEASURE = "hello", "measure"
 """Kinds of messages: one asks a site who it is, one to measure a parameter and to compute nothing."""
+JUMP = 2**48
+"""By how much the number of attempts may rise at once, 4096 starts of a server, so that it does not come to its end."""
 
 
 class State(NamedTuple):
@@ -69,6 +72,20 @@ class State(NamedTuple):
     """With secure aggregation, the digests of the messages that were answered in this attempt."""
     past: str = ""
     """The digest of all messages on which the memory before the round depends."""
+    base: int | None = -1
+    """The last round that is part of the memories before this one, as far as is known."""
+
+
+class Asked(NamedTuple):
+    """What a request asks for."""
+
+    round: int
+    attempt: int
+    exchange: int
+    counted: int
+    message: PyTree
+    theta: np.ndarray | None
+    """The parameter to measure, if any."""
 
 
 class Site:
@@ -157,8 +174,14 @@ class Site:
         packet, extra = Packet({}, {}), {}
         try:
             packet = unpack(data, self.limit)
-            with self.store.alone(), precision(self.task.dtype):
-                answer = self._answer(packet, hashlib.sha256(data).hexdigest())
+            asked = self._read_request(packet)
+            # What is refused by then leaves no trace, not even a folder.
+            placed = asked is not None or self.store.path.parent.is_dir()
+            with self.store.alone() if placed else contextlib.nullcontext(), precision(self.task.dtype):
+                if asked is None:
+                    answer = self._greet(packet)
+                else:
+                    answer = self._answer(asked, packet.header, hashlib.sha256(data).hexdigest())
                 self._write_down(packet.header, len(answer))
                 return answer
         except RejectedError as rejected:
@@ -176,7 +199,8 @@ class Site:
     def _write_down(self, asked: dict[str, Any], size: int) -> None:
         """Notes in the audit log what is about to leave; raises if that cannot be written."""
         if self.audit is not None:
-            kind = {HELLO: "present", MEASURE: "measured"}.get(asked["kind"], "reply")
+            kinds = {HELLO: "present", MEASURE: "measured", KEYS: OFFER, ROSTER: ACCEPTED}
+            kind = kinds.get(asked["kind"], "reply")
             spent = None if self.account is None else self.account.spent
             facts = self._facts(asked, size)
             self.audit.sent(kind=kind, **facts, epsilon=spent, block=self._state.blocks)
@@ -188,7 +212,8 @@ class Site:
         about = {"round": None if t is None else t + 1, "exchange": known.get("name")}
         return {"run": self.run, "agent": int(self.numbers[0]), **about, "bytes": size}
 
-    def _answer(self, packet: Packet, digest: str) -> bytes:
+    def _read_request(self, packet: Packet) -> Asked | None:
+        """What a message asks for, None if only who is there or how good a parameter is; raises if it may not."""
         header = packet.header
         if (header.get("run"), header.get("task")) != (self.run, self.task.digest):
             raise RejectedError(
@@ -197,38 +222,50 @@ class Site:
         if header.get("kind") == HELLO:
             if packet.arrays:
                 raise RejectedError("malformed", "a greeting carries no arrays")
-            return pack(self._header("present", header, round=self._restore().round), {})
+            return None
         if header.get("kind") in (KEYS, ROSTER):
-            return self._meet(header, packet.arrays)
-        at = self._read_theta(packet)
+            return None
         if header.get("kind") == MEASURE:
             self.limits.check_exchange(MEASURING)
-            (t,) = _whole_numbers(header, "round")
-            extra, arrays = self._measure(at, t)
-            return pack(self._header("measured", header, **extra), arrays)
+            _whole_numbers(header, "round")
+            return None
+        at = self._read_theta(packet)
         t, attempt, number, counted, first, agents = _whole_numbers(
             header, "round", "attempt", "exchange", "counted", "first", "agents"
         )
         if (first, agents) != (self.numbers[0], len(self.numbers)):
             raise RejectedError("foreign", f"the message is to {agents} agents from number {first}, who are not here")
-        if header.get("kind") != "request" or t < 0 or not 0 <= number < len(self.schemas):
+        if header.get("kind") != "request" or not counted < t or not 0 <= number < len(self.schemas):
             raise RejectedError("malformed", "not a request for an exchange of this algorithm")
         name, sent, _ = self.schemas[number]
         if header.get("name") != name:
             raise RejectedError("foreign", f"exchange {number} is {name!r} here, the message names another")
         self.limits.check_exchange(name)
-        message = sent.join(packet.arrays)
+        return Asked(t, attempt, number, counted, sent.join(packet.arrays), at)
+
+    def _greet(self, packet: Packet) -> bytes:
+        if packet.header["kind"] == HELLO:
+            return pack(self._header("present", packet.header, round=self._restore().round), {})
+        if packet.header["kind"] in (KEYS, ROSTER):
+            return self._meet(packet.header, packet.arrays)
+        extra, arrays = self._measure(self._read_theta(packet), packet.header["round"])
+        return pack(self._header("measured", packet.header, **extra), arrays)
+
+    def _answer(self, asked: Asked, header: dict[str, Any], digest: str) -> bytes:
+        t, attempt, number, *_ = asked
         self.phase("received")
-        state = self._restore()
-        if (t, attempt) < (state.round, state.attempt):
-            raise RejectedError("stale", f"round {t} was asked for again, but the site is at round {state.round}")
-        begins = (t, attempt) > (state.round, state.attempt)
+        state, name = self._restore(), self.schemas[number][0]
+        # The server numbers all attempts of a run, so that a late message is known by its number.
+        if attempt < state.attempt or (attempt == state.attempt and t != state.round):
+            words = f"round {t} was asked for in attempt {attempt}, but the site is at attempt {state.attempt}"
+            raise RejectedError("stale", words, newest=state.attempt)
+        begins = attempt > state.attempt
         if self.masking is not None and (begins or number >= len(state.replies)):  # what was answered is only repeated
-            self.masking.check(header.get("cohort"), state.cohort if t == state.round else "")
+            self.masking.check(header.get("cohort"), state.cohort if t <= state.round else "")
         if begins:
             if number and self._controlled:  # only the first message says on what behaviour depends
                 raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
-            state = self._begin(state, t, attempt, counted, message)
+            state = self._begin(state, asked)
         answered = len(state.replies)
         if number < answered:
             if state.request_digests[number] != digest:
@@ -236,7 +273,7 @@ class Site:
             return state.replies[number]
         if number > answered:
             raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
-        return self._compute(state, header, message, digest, at)
+        return self._compute(state, header, asked.message, digest, asked.theta)
 
     def _meet(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
         """Gives this site's key of a cohort, or takes those of the others."""
@@ -247,18 +284,30 @@ class Site:
             return pack(self._header(OFFER, header), self.masking.offer())
         return pack(self._header(ACCEPTED, header, cohort=self.masking.accept(arrays)), {})
 
-    def _begin(self, state: State, t: int, attempt: int, counted: int, message: PyTree) -> State:
+    def _begin(self, state: State, asked: Asked) -> State:
         """The state in which a round starts: for the first time, or again with the same observations."""
+        t, attempt, _, counted, message, _ = asked
+        if attempt > state.attempt + JUMP:
+            raise RejectedError("malformed", f"attempt {attempt} cannot follow {state.attempt}")
         if counted > state.round:
             raise RejectedError(
                 "lost", f"the server counted round {counted}, but what is saved here ends at {state.round}"
             )
-        if t == state.round:
+        if counted != state.round and state.base not in (None, counted):
+            if counted > (state.base or 0):
+                raise RejectedError("lost", f"the server counted round {counted}, of which nothing is left here")
+            raise RejectedError(
+                "stale",
+                f"the server counted round {counted}, which is not the last here: this site is ahead of this server's "
+                "checkpoint. Was an old one restored? Use the latest, or start a new run",
+            )
+        if t <= state.round:  # a round beyond it that did not count, whoever asked for it, leaves no trace
             restarts = state.restarts + bool(state.replies)
             self.limits.check_restarts(restarts, t)
-            begun = {"attempt": attempt, "memory": state.before, "replies": [], "request_digests": []}
+            self._block = self._block if t == state.round else None
+            begun = {"round": t, "attempt": attempt, "memory": state.before, "replies": [], "request_digests": []}
             return state._replace(**begun, restarts=restarts, messages=())
-        memory = state.memory if counted == state.round else state.before  # a round that did not count leaves no trace
+        memory, base = (state.memory, counted) if counted == state.round else (state.before, state.base)
         past = state.past
         if self.masking is not None and self.masking.remembers and counted == state.round >= 0:
             past = chain(state.past, state.messages)
@@ -269,11 +318,11 @@ class Site:
             raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
         if self.streams:
             # Saved at once: what was observed cannot be observed again.
-            state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks, past=past)
+            state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks, past=past, base=base)
             self._save(state)
             return state
         source = state.source if state.round < 0 else self._draw(state)[0]
-        return State(t, attempt, source, memory, memory, [], [], blocks, past=past)
+        return State(t, attempt, source, memory, memory, [], [], blocks, past=past, base=base)
 
     def _compute(self, state: State, header: dict[str, Any], message: PyTree, digest: str, at: Any) -> bytes:
         number = len(state.replies)
@@ -372,6 +421,7 @@ class Site:
             "request_digests": state.request_digests,
             "blocks": state.blocks,
             "restarts": state.restarts,
+            "base": state.base,
         }
         if self.masking is not None:
             header |= {"cohort": state.cohort, "messages": state.messages, "past": state.past}
@@ -428,6 +478,7 @@ class Site:
             header.get("cohort", ""),
             tuple(header.get("messages", ())),
             header.get("past", ""),
+            header.get("base"),
         )
 
 

@@ -80,11 +80,13 @@ class Store:
     def alone(self, wait: bool = True) -> Iterator[None]:
         """Keeps other processes from the state; with `wait` False raises at once if one is using it."""
         if not self._placed:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._placed = True
+            _files.make_private(self.path.parent)
         # Opened each time, since threads that share an open file do not keep each other out.
         handle = os.open(self._lock, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
+            if not self._placed and fcntl is not None:
+                os.fchmod(handle, 0o600)  # earlier versions let others open it, and whoever can may hold the lock
+                self._placed = True
             with _lock_file(handle, wait, self.path):
                 yield
         finally:
