@@ -73,20 +73,20 @@ def test_a_node_killed_in_the_middle_changes_nothing(nodes, tmp_path):
     close_to_engine(tmp_path / "out", TD, 5)
 
 
-def test_a_node_that_stays_away_is_skipped_and_back_in_the_round_after_it_returns(nodes, tmp_path):
-    app = app_for(nodes, tmp_path, rounds=9, missing=Missing("skip", patience=30))
+def test_a_node_that_stays_away_is_skipped_and_takes_part_again_after_it_returns(nodes, tmp_path):
+    app = app_for(nodes, tmp_path, rounds=40, missing=Missing("skip", patience=30))
 
     def watch(line: str) -> None:
-        if "Round 1/9" in line:
+        if "Round 1/40" in line:
             nodes.stop_node(2)
-        if "Round 3/9" in line:
+        if "Round 5/40" in line:
             nodes.start_node(2)
 
     assert nodes.run(app, on_line=watch) == 0
     absent = [event["absent"] for event in events(tmp_path / "out", "round")]
-    assert absent[0] == []
-    assert absent[1] == [2]
-    assert absent[-1] == []
+    assert absent[0] == absent[-1] == []
+    assert [2] in absent
+    assert all(numbers in ([], [2]) for numbers in absent)
 
 
 def test_a_run_whose_superlink_was_killed_goes_on_in_a_new_run_with_nodes_that_stayed(tmp_path):

@@ -142,20 +142,3 @@ def test_only_its_owner_can_read_what_a_site_saves(tmp_path):
     site = PLAN.site([0], Store(tmp_path / "0.state"), "run1")
     site.store.save({"kind": "site"}, {"x": np.zeros(2)})
     assert site.store.path.stat().st_mode & 0o077 == 0
-
-
-def test_a_node_that_does_not_fit_is_given_up_at_once_and_one_that_fails_alike_after_two_attempts(tmp_path, capsys):
-    from fedhsa.deploy.fit import MismatchError
-    from fedhsa.deploy.flower.transport import FlowerTransport
-    from fedhsa.deploy.site import failure_reply
-
-    transport = FlowerTransport(None, lambda: b"", {0: 0, 1: 1})  # pyright: ignore[reportArgumentType]
-    transport._introduce(7, failure_reply(b"", 0, MismatchError("`dim` is 5, use 4.")))
-    assert transport.hopeless(0) == "`dim` is 5, use 4."
-    for _ in range(2):
-        assert transport.hopeless(1) is None
-        transport._introduce(8, failure_reply(b"", 1, KeyError("secret")))
-    assert transport.hopeless(1) == "KeyError; see the log of the site"
-    said = capsys.readouterr().out
-    assert said.count("Node 8 does not take part") == 1
-    assert "secret" not in said

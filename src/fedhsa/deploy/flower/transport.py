@@ -62,15 +62,19 @@ class FlowerTransport(AbstractTransport):
         self._troubles: dict[int, str] = {}
         self._open: dict[str, int] = {}  # messages that may still be answered, and the nodes they went to
         self._greeted: dict[str, int] = {}  # messages that ask nodes who they are
+        self._greeted_at: dict[str, float] = {}
         self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code and reason, and how often in a row
         self._strange: dict[int, float] = {}  # nodes that are no site of this run, and when to ask them again
 
     def present(self) -> set[int]:
         online, now = set(self.grid.get_node_ids()), time.monotonic()
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
+        # A node that was killed has taken its greeting with it.
+        self._forget({name for name in self._greeted if now > self._greeted_at[name] + max(AGAIN, 10 * self._slowest)})
         known = {*self.node_of.values(), *self._greeted.values()}
         strange = {node for node, again in self._strange.items() if now < again}
         self._greeted |= self._push(dict.fromkeys(online - known - strange, self.hello()))
+        self._greeted_at = {name: self._greeted_at.get(name, now) for name in self._greeted}
         # Whoever is here already need not wait for newcomers; only the first of all are waited for.
         deadline = now if self.node_of else now + GREETING
         self._welcome()
@@ -112,6 +116,12 @@ class FlowerTransport(AbstractTransport):
     def hopeless(self, site: int) -> str | None:
         code, reason, times = self._refusals.get(site, ("", "", 0))
         return reason if code == "mismatch" or times > 1 else None
+
+    def _forget(self, names: set[str]) -> None:
+        """Waits no longer for answers to these greetings."""
+        for name in names:
+            del self._greeted[name]
+            self._open.pop(name, None)
 
     def _welcome(self) -> None:
         """Hears those nodes that have said by now who they are."""
