@@ -55,7 +55,7 @@ def nodes(keys: pathlib.Path, port: int, numbers=(0, 1), start=None, say=lambda 
         if start is not None:
             start.wait()
         with Node(keys / f"node-{number}", number, say=say, **given) as node:
-            serve(node, f"127.0.0.1:{port}", keys / f"node-{number}", say=say, until=ended.is_set)
+            serve(node, f"127.0.0.1:{port}", keys / f"node-{number}", say=say, ended=ended)
 
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in numbers]
     for thread in threads:
@@ -180,7 +180,7 @@ def test_a_node_does_not_talk_to_a_server_of_another_authority(keys, tmp_path):
             said.append(sentence)
             ended.set()
 
-        serve(node, f"127.0.0.1:{transport.port}", keys / "node-0", say=say, until=ended.is_set)
+        serve(node, f"127.0.0.1:{transport.port}", keys / "node-0", say=say, ended=ended)
     assert "is not this federation's server" in said[0]
 
 

@@ -377,7 +377,7 @@ def serve(
     keys: str | os.PathLike,
     *,
     say: Callable[[str], None] = lambda sentence: None,
-    until: Callable[[], bool] = lambda: False,
+    ended: threading.Event | None = None,
 ) -> None:
     """A node's side: connects to the server, answers what it asks, and connects again whenever the stream ends.
 
@@ -387,8 +387,9 @@ def serve(
     - `address`: the server's, host:port.
     - `keys`: the node's folder: `key`, `node.crt`, `ca.crt`.
     - `say`: called with a sentence for whoever watches the node.
-    - `until`: asked before each attempt to connect whether that is enough.
+    - `ended`: set it to end this, when what is being answered has been. Default: it never ends.
     """
+    ended = threading.Event() if ended is None else ended
     told, pause = "", SOONEST
     closed = f"The server at {address} has closed the connection. Waiting for the next run."
 
@@ -403,19 +404,23 @@ def serve(
         pause = SOONEST
         tell(f"Connected to {address} as agent {node.number}.")
 
-    while not until():
+    while not ended.is_set():
         try:
-            _converse(node, address, Identity.load(keys), connected)  # read again each time: it may have been renewed
+            _converse(node, address, Identity.load(keys), connected, ended)  # it may have been renewed meanwhile
             tell(closed)
         except grpc.RpcError as error:
+            if ended.is_set():
+                return
             tell(_in_words(error, address))
             if _code(error) is grpc.StatusCode.ABORTED:
                 pause = REPLACED
-        time.sleep(random.uniform(0.5, 1.0) * pause)
+        ended.wait(random.uniform(0.5, 1.0) * pause)
         pause = min(2 * pause, LATEST)
 
 
-def _converse(node: Node, address: str, identity: Identity, connected: Callable[[], None]) -> None:
+def _converse(
+    node: Node, address: str, identity: Identity, connected: Callable[[], None], ended: threading.Event
+) -> None:
     """One stream, from the greeting to its end."""
     options = [
         *_BOTH,
@@ -427,8 +432,15 @@ def _converse(node: Node, address: str, identity: Identity, connected: Callable[
     pair = (identity.key_pem, identity.certificate_pem)
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(identity.authority_pem, *pair), options) as channel:
         replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        stream = channel.stream_stream(f"/{SERVICE}/{JOIN}")(iter(replies.get, None))
+
+        def watch() -> None:
+            while stream.is_active():
+                if ended.wait(0.5):
+                    stream.cancel()
+
+        threading.Thread(target=watch, daemon=True).start()
         try:
-            stream = channel.stream_stream(f"/{SERVICE}/{JOIN}")(iter(replies.get, None))
             for number, data in enumerate(stream):
                 if not number:
                     connected()
