@@ -55,7 +55,7 @@ PAIRS = (
 PATHS = ("/proc/nope", "", "nowhere.toml", "bad.toml", "good.toml", "folder", "/dev/null", "a\x01b", "x" * 300)
 TAKES_PAIRS, TAKES_WORDS = ("--option", "--over"), ("--algorithm", "--problem")
 TAKES_PATHS = ("--out", "--config", "--from", "--data", "--root-certificates", "--write", "--agent", "--label")
-LONG_WORK = ("demo", "ray", "flower")
+LONG_WORK = ("demo", "ray", "grpc", "node", "superlink", "flower")
 """Commands of `deploy` that start other programs: they are only asked for help here, and given mistakes."""
 
 

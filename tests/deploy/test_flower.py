@@ -127,7 +127,7 @@ def test_the_demo_ends_with_its_processes_gone_also_after_ctrl_c(tmp_path):
     # In the background of a shell, where tests may run, Ctrl-C is ignored unless somebody asks for it.
     program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     program += "from fedhsa.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "deploy", "demo"]
+    command = [sys.executable, "-c", program, "deploy", "demo", "--transport", "flower"]
     command += ["--dim", "2", "--rounds", "9", "--out", str(tmp_path / "out")]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

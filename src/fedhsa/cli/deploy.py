@@ -1,4 +1,4 @@
-"""`fedhsa deploy`: the same run by messages, in one process, on Ray, or between real nodes on Flower."""
+"""`fedhsa deploy`: the same run by messages, in one process, on Ray, or between real nodes over gRPC or on Flower."""
 
 import contextlib
 import json
@@ -24,6 +24,7 @@ from .deploy_settings import (
     AbstractDeploySettings,
     DemoSettings,
     FlowerSettings,
+    GrpcSettings,
     MemorySettings,
     RaySettings,
     StatusSettings,
@@ -42,6 +43,7 @@ def main(args: Sequence[str], console: Console) -> int:
         "demo": _demo,
         "memory": _memory,
         "ray": _ray,
+        "grpc": _grpc,
         "flower": _flower,
         "superlink": node.superlink,
         "node": node.node,
@@ -100,8 +102,77 @@ def _ray(args: list[str], console: Console) -> int:
     return _finish(console, settings, result)
 
 
+def _grpc(args: list[str], console: Console) -> int:
+    settings = parse(GrpcSettings, args)
+    need_grpc()
+    plan = settings.plan()
+    with programs.kept(settings.cache), writable(settings.folder), _watching(settings, console) as watch:
+        result = _serve_grpc(plan, settings, settings.listen, settings.keys, watch, args, console)
+    return _finish(console, settings, result)
+
+
+def _serve_grpc(
+    plan: deploy.Plan,
+    settings: AbstractDeploySettings,
+    listen: str,
+    keys: pathlib.Path,
+    watch: Watch,
+    args: list[str],
+    console: Console,
+) -> Result:
+    """Runs the server of a federation over gRPC."""
+    from ..deploy.grpc import federate_on_grpc
+
+    return federate_on_grpc(
+        plan,
+        rounds=settings.rounds,
+        listen=listen,
+        keys=keys,
+        folder=settings.folder,
+        missing=settings.policy(),
+        resume=settings.resume,
+        watch=watch,
+        say=lambda words: _print(console, words),
+        command=_command(settings, args),
+        reply_bound=settings.reply_bound,
+    )
+
+
+def need_grpc() -> None:
+    """Raises if what gRPC takes is not installed."""
+    need("gRPC", "grpc", "grpc")
+    need("cryptography, which reads keys,", "cryptography", "grpc")
+
+
 def _demo(args: list[str], console: Console) -> int:
     settings = parse(DemoSettings, args)
+    return (_demo_on_flower if settings.transport == "flower" else _demo_over_grpc)(settings, args, console)
+
+
+def _demo_over_grpc(settings: DemoSettings, args: list[str], console: Console) -> int:
+    need_grpc()
+    from ..deploy.local import LocalNodes, free_port
+
+    plan, folder = settings.plan(), settings.folder.absolute()
+    _rehearse(plan, settings)
+    own, listen = _node_arguments(plan, settings), f"127.0.0.1:{free_port()}"
+    with programs.kept(settings.cache), writable(folder):
+        _print(console, f"Starting {plan.num_agents} nodes on this machine, encrypted, each with a key of its own ...")
+        with (
+            LocalNodes(
+                plan.num_agents,
+                listen,
+                arguments=lambda number: [*own, "--state", str(folder / "sites" / f"node-{number}")],
+                logs=None if settings.verbose else folder / "logs",
+            ) as nodes,
+            _watching(settings, console) as watch,
+        ):
+            result = _serve_grpc(plan, settings, listen, nodes.keys / "server", watch, args, console)
+    console.print("The nodes are stopped.")
+    return _finish(console, settings, result)
+
+
+def _demo_on_flower(settings: DemoSettings, args: list[str], console: Console) -> int:
     need("Flower", "flwr", "flower")
     from ..deploy.flower.network import Network
 

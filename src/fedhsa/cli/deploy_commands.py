@@ -15,11 +15,12 @@ usage: fedhsa deploy COMMAND [OPTIONS]
 Runs an algorithm by messages between a server and agents that keep their data.
 
 commands:
-  demo       a real Flower federation on this machine, to try: a minute
+  demo       a real federation on this machine, to try: seconds
   memory     everything in one process, optionally with faults: seconds
   ray        agents divided among the processes of a cluster: thousands of rounds
-  superlink  Flower's SuperLink behind a gate, for a federation of your own
-  node       a node of a federation, which stays
+  grpc       a run between sites over gRPC: this is its server
+  node       a node of a federation, over gRPC or on Flower, which stays
+  superlink  Flower's SuperLink behind a gate, for a federation on Flower
   flower     a run on such a federation, or a Flower app to run yourself
   keys       certificates and keys: make, request, sign, renew, list, exclude
   init       files for docker compose, systemd and Kubernetes, server and site

@@ -66,9 +66,22 @@ def node(args: list[str], console: Console) -> int:
         say=say,
     )
     with found, _until_stopped() as ended:
-        _on_flower(str(settings.superlink), settings, found, say, ended)
+        if settings.server is not None:
+            _over_grpc(settings.server, settings, found, say, ended)
+        else:
+            _on_flower(str(settings.superlink), settings, found, say, ended)
     console.print("The node is stopped.")
     return 0
+
+
+def _over_grpc(
+    address: str, settings: NodeSettings, found: deploy.Node, say: Callable[[str], None], ended: threading.Event
+) -> None:
+    split_address("server", address)
+    need("gRPC", "grpc", "grpc")
+    from ..deploy.grpc import serve
+
+    serve(found, address, settings.keys, say=say, ended=ended)
 
 
 def _on_flower(

@@ -53,9 +53,10 @@ certificate in its folder says which agent it is. It runs no code that the
 server sends: an agent or an algorithm of your own comes from this command line.
 
 Examples:
-  fedhsa deploy node --superlink 192.0.2.7:8000 --keys node-0
-  fedhsa deploy node --superlink 192.0.2.7:8000 --keys node-0 \\
+  fedhsa deploy node --server 192.0.2.7:8000 --keys node-0
+  fedhsa deploy node --server 192.0.2.7:8000 --keys node-0 \\
       --agent site.py:build --data my.csv
+  fedhsa deploy node --superlink 192.0.2.7:8000 --keys node-0    (on Flower)
 
 The folder also gets the node's state, its log site.log, and audit.jsonl, which
 says what has left it; `fedhsa deploy status node-0` shows that. Noise and limits
@@ -64,6 +65,8 @@ are this node's own: no server can change them.
 
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path(".")
     """The node's folder of `fedhsa deploy keys`."""
+    server: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """The server of `fedhsa deploy grpc`."""
     superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """The gate of `fedhsa deploy superlink`, or a SuperLink of Flower's."""
     state: Annotated[
@@ -77,7 +80,7 @@ are this node's own: no server can change them.
     allow: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py:NAME", help_behavior_hint="")] = ()
     """Further code of this machine that a run may name, such as an algorithm of your own."""
     plan: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """Take part in runs of this plan alone, a JSON file."""
+    """Take part in runs of this plan alone: a JSON file, such as runs/RUN/plan.json that an earlier run left."""
     clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
     """With noise: shorten every reply to this norm."""
     noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
@@ -97,8 +100,11 @@ are this node's own: no server can change them.
 
     def check(self) -> None:
         """Raises if something does not fit together."""
-        if self.superlink is None:
-            raise UsageError("fedhsa deploy node needs `--superlink HOST:PORT`: where is the server?")
+        if (self.server is None) == (self.superlink is None):
+            raise UsageError(
+                "fedhsa deploy node needs one of `--server HOST:PORT`, where `fedhsa deploy grpc` listens, and "
+                "`--superlink HOST:PORT`, on Flower."
+            )
         if self.data and self.agent is None:
             raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
 

@@ -29,7 +29,7 @@ from .node import Node
 from .outcome import carry_out
 from .plan import Plan
 from .server import Server, hello
-from .signing import Identity, Trust, node_number
+from .signing import Identity, Trust, node_name, node_number
 from .task import Task
 from .transport import AbstractTransport
 from .wire import HEADER_BYTES, RejectedError, unpack
@@ -127,6 +127,7 @@ class GrpcTransport(AbstractTransport):
                 f"`listen`: cannot listen on {address}. Is the port taken, perhaps by another server of this kind? Is "
                 "the address one of this machine's?"
             ) from error
+        self.address = f"{address.rpartition(':')[0]}:{self.port}"
 
     def present(self) -> set[int]:
         deadline = 0.0 if self._begun else time.monotonic() + GREETING
@@ -177,6 +178,11 @@ class GrpcTransport(AbstractTransport):
         if not self._begun:
             self._begun = True
             self._server.start()
+            self.say(f"Listening on {self.address} for {self.num_sites} nodes.")
+            known = self._trust.register or pathlib.Path()
+            unknown = [str(i) for i in range(self.num_sites) if not (known / f"{node_name(i)}.crt").is_file()]
+            if unknown:
+                self.say(f"No certificate is registered for agent {', '.join(unknown[:10])}: see `fedhsa deploy keys`.")
         self._review()
 
     def _ready(self) -> set[int]:
@@ -400,18 +406,20 @@ def serve(
             say(sentence)
 
     def connected() -> None:
-        nonlocal pause
-        pause = SOONEST
+        nonlocal pause, talking
+        pause, talking = SOONEST, True
         tell(f"Connected to {address} as agent {node.number}.")
 
     while not ended.is_set():
+        talking = False
         try:
             _converse(node, address, Identity.load(keys), connected, ended)  # it may have been renewed meanwhile
             tell(closed)
         except grpc.RpcError as error:
             if ended.is_set():
                 return
-            tell(_in_words(error, address))
+            lost = talking and _code(error) is grpc.StatusCode.UNAVAILABLE
+            tell(f"The connection to {address} was lost. Trying again." if lost else _in_words(error, address))
             if _code(error) is grpc.StatusCode.ABORTED:
                 pause = REPLACED
         ended.wait(random.uniform(0.5, 1.0) * pause)
