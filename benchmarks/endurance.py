@@ -1,0 +1,294 @@
+"""A long run over a real network whose nodes are killed, paused and started again, and whose server is killed too.
+
+The nodes are processes started by their command, as users start them. The result is compared, bit by bit, with that of
+the same run in one process without faults.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import tyro
+
+import fedhsa as fh
+from fedhsa import deploy
+from fedhsa.deploy.local import LocalNodes, free_port
+from machine import RESULTS, load, machine
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Runs FedHSA among many nodes while processes are killed, and writes endurance-TRANSPORT.json."""
+
+    transport: Literal["grpc", "flower"] = "grpc"
+    nodes: int = 50
+    rounds: int = 1000
+    dim: int = 10
+    kills: int = 20
+    """how many nodes are killed (SIGKILL) and started again up to three seconds later"""
+    pauses: int = 20
+    """how many nodes are stopped for up to three seconds (SIGSTOP, SIGCONT)"""
+    server_kills: int = 2
+    """how often the server is killed and resumed"""
+    secure: bool = False
+    """with secure aggregation"""
+    seed: int = 0
+    limit: float = 3000.0
+    """seconds after which the run counts as failed"""
+    out: Path = RESULTS
+    """the folder to write to"""
+
+    @property
+    def plan(self) -> deploy.Plan:
+        sizes = {"num_agents": self.nodes, "dim": self.dim, "step_size": 0.02, "local_steps": 10}
+        return deploy.Plan(**sizes, secure_aggregation=self.secure)
+
+
+class Federation(Protocol):
+    """What the faults are done to."""
+
+    def start_node(self, number: int) -> None: ...
+    def kill_node(self, number: int) -> None: ...
+    def pids(self) -> dict[int, int]:
+        """The processes of the nodes that run."""
+        ...
+
+    def start_server(self, resume: bool) -> None: ...
+    def kill_server(self) -> None: ...
+    def server_pids(self) -> list[int]: ...
+    def ended(self) -> int | None:
+        """How the server has ended, or None while it runs."""
+        ...
+
+
+class OnGrpc:
+    """One server process, and nodes that dial it."""
+
+    def __init__(self, settings: Settings, folder: Path, nodes: LocalNodes):
+        self.settings, self.folder, self.nodes = settings, folder, nodes
+        self.server: subprocess.Popen | None = None
+
+    def start_node(self, number: int) -> None:
+        self.nodes.start(number)
+
+    def kill_node(self, number: int) -> None:
+        self.nodes.kill(number)
+
+    def pids(self) -> dict[int, int]:
+        return {number: process.pid for number, process in self.nodes.processes.items()}
+
+    def start_server(self, resume: bool) -> None:
+        plan = self.settings.plan
+        words = ["--listen", self.nodes.address, "--keys", str(self.nodes.keys / "server"), "--out", "run"]
+        words += ["--num-agents", str(plan.num_agents), "--dim", str(plan.dim), "--rounds", str(self.settings.rounds)]
+        words += ["--step-size", str(plan.step_size), "--local-steps", str(plan.local_steps)]
+        words += ["--resume"] * resume + ["--secure-aggregation"] * self.settings.secure
+        with open(self.folder / "server.log", "ab") as log:
+            command = [sys.executable, "-P", "-m", "fedhsa", "deploy", "grpc", *words]
+            self.server = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+
+    def kill_server(self) -> None:
+        assert self.server is not None
+        self.server.kill()
+        self.server.wait()
+
+    def server_pids(self) -> list[int]:
+        return [] if self.server is None else [self.server.pid]
+
+    def ended(self) -> int | None:
+        return None if self.server is None else self.server.poll()
+
+
+class OnFlower:
+    """A SuperLink behind its gate, the server's app in it, and nodes that ask the gate for messages."""
+
+    def __init__(self, settings: Settings, folder: Path, network: Any):
+        self.settings, self.folder, self.network = settings, folder, network
+        self._code: int | None = None
+        self._watching: threading.Thread | None = None
+
+    def start_node(self, number: int) -> None:
+        self.network.start_node(number, wait=False)
+
+    def kill_node(self, number: int) -> None:
+        self.network.kill_node(number)
+
+    def pids(self) -> dict[int, int]:
+        return self.network.node_pids
+
+    def start_server(self, resume: bool) -> None:
+        from fedhsa.deploy.flower.write import write_app
+
+        if resume:
+            self.network.start_superlink()
+        out, rounds = self.folder / "run", self.settings.rounds
+        app = write_app(self.folder / "app", self.settings.plan, rounds=rounds, out=out, resume=resume)
+
+        def watch() -> None:
+            code = self.network.run(app)
+            if self._watching is threading.current_thread():  # else the server was killed meanwhile
+                self._code = code
+
+        self._watching = threading.Thread(target=watch, daemon=True)
+        self._watching.start()
+
+    def kill_server(self) -> None:
+        self._watching = None
+        self.network.kill_superlink()
+
+    def server_pids(self) -> list[int]:
+        from fedhsa.deploy.flower._keeper import descendants
+
+        pid = self.network.superlink_pid
+        return [] if pid is None else [pid, *descendants(pid)]
+
+    def ended(self) -> int | None:
+        return self._code
+
+
+@contextlib.contextmanager
+def federation(settings: Settings, folder: Path) -> Iterator[Federation]:
+    def arguments(number: int) -> list[str]:
+        return ["--state", str(folder / "sites" / str(number))]
+
+    if settings.transport == "grpc":
+        address = f"127.0.0.1:{free_port()}"
+        with LocalNodes(settings.nodes, address, arguments=arguments, logs=folder / "logs") as nodes:
+            found = OnGrpc(settings, folder, nodes)
+            try:
+                yield found
+            finally:
+                found.kill_server()
+    else:
+        from fedhsa.deploy.flower.network import Network
+
+        with Network(settings.nodes, arguments=arguments, logs=folder / "logs", patience=600.0) as network:
+            yield OnFlower(settings, folder, network)
+
+
+def rounds_done(folder: Path) -> int:
+    """How many rounds are done, by the end of the log, which grows long."""
+    with contextlib.suppress(FileNotFoundError), open(folder / "run" / "log.jsonl", "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
+        for line in reversed(file.read().splitlines()):
+            if b'"event": "round"' in line and line.endswith(b"}"):
+                with contextlib.suppress(ValueError):  # the first line may be cut
+                    return int(json.loads(line)["round"])
+    return 0
+
+
+def memory(pids: list[int]) -> float:
+    """Megabytes of these processes: their own, and their shares of what they share."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return total / 1024
+
+
+def schedule(settings: Settings) -> list[tuple[int, str]]:
+    """What happens after which round: kills and pauses at random, the server's kills evenly."""
+    chance, last = random.Random(settings.seed), max(2, int(0.9 * settings.rounds))
+    events = [(chance.randrange(1, last), "kill") for _ in range(settings.kills)]
+    events += [(chance.randrange(1, last), "pause") for _ in range(settings.pauses)]
+    events += [
+        (settings.rounds * (i + 1) // (settings.server_kills + 1), "server") for i in range(settings.server_kills)
+    ]
+    return sorted(events)
+
+
+def endure(found: Federation, settings: Settings, folder: Path) -> dict[str, Any]:
+    """Lets it all happen, and gives the numbers."""
+    chance, todo, later = random.Random(settings.seed + 1), schedule(settings), []
+    began = shown = time.monotonic()
+    happened = {"kill": 0, "pause": 0, "server": 0}
+    samples: list[dict[str, float]] = []
+    found.start_server(resume=False)
+    while (code := found.ended()) is None:
+        now, done = time.monotonic(), rounds_done(folder)
+        if now - began > settings.limit:
+            raise TimeoutError(f"round {done} after {settings.limit:g} s")
+        for entry in [entry for entry in later if entry[0] <= now]:
+            later.remove(entry)
+            entry[1]()
+        while todo and todo[0][0] <= done:
+            _, what = todo.pop(0)
+            number, pids = chance.randrange(settings.nodes), found.pids()
+            if what == "server":
+                found.kill_server()
+                found.start_server(resume=True)
+            elif number not in pids:
+                continue  # it is down already
+            elif what == "kill":
+                found.kill_node(number)
+                later.append((now + 3 * chance.random(), lambda n=number: found.start_node(n)))
+            else:
+                os.kill(pids[number], signal.SIGSTOP)
+                later.append((now + 3 * chance.random(), lambda p=pids[number]: wake(p)))
+            happened[what] += 1
+        if now > shown + 5:
+            shown, pids = now, found.pids()
+            sample = {"seconds": now - began, "round": done, "nodes": memory(list(pids.values())) / max(1, len(pids))}
+            samples.append(sample | {"server": memory(found.server_pids())})
+            print(" ".join(f"{name} {value:.0f}" for name, value in samples[-1].items()), happened, flush=True)
+        time.sleep(0.02)
+    if code:
+        raise RuntimeError(f"the server ended with {code}")
+    return {"seconds": time.monotonic() - began, "happened": happened, "samples": samples}
+
+
+def wake(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def compare(settings: Settings, folder: Path) -> dict[str, Any]:
+    """The result beside that of the same run in one process without faults, and that of `simulate`."""
+    (result,) = fh.load(folder / "run").values()
+    plan, rounds = settings.plan, settings.rounds
+    plain = deploy.in_memory(plan, folder / "plain").run(rounds)
+    simulated = fh.simulate(plan.built_problem, plan.method, rounds=rounds, key=plan.key).theta
+    alone = np.asarray(plain.server.theta)
+    with open(folder / "run" / "log.jsonl") as file:
+        events = [json.loads(line) for line in file]
+    times = [event["seconds"] for event in events if event["event"] == "round"]
+    return {
+        "bit_identical": bool(np.array_equal(result.theta, alone)),
+        "from_memory": float(np.abs(result.theta - alone).max()),
+        "from_simulate": float(np.abs(result.theta - simulated).max()),
+        "median_round": float(np.median(times)),
+        "longest_round": float(np.max(times)),
+        "resumed": sum(event["event"] == "resumed" for event in events),
+    }
+
+
+def main(settings: Settings) -> None:
+    where = machine()
+    with tempfile.TemporaryDirectory(prefix="fedhsa-endurance-") as name:
+        folder = Path(name)
+        with federation(settings, folder) as found:
+            numbers = endure(found, settings, folder)
+        numbers |= compare(settings, folder)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    report = {"machine": where | {"load_at_end": load()}, "settings": asdict(settings), "measured": numbers}
+    path = settings.out / f"endurance-{settings.transport}.json"
+    path.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    print({name: value for name, value in numbers.items() if name != "samples"})
+    print(f"Written: {path}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))
