@@ -153,9 +153,9 @@ def test_averages_leave_out_what_is_not_finite_and_who_has_no_weight():
     kept = Measurements(4)
     kept.put(0, [0, 1, 2, 3], SiteReport(["x"], np.array([[1.0, 1.0], [4.0, 2.0], [np.nan, 5.0], [9.0, 0.0]])))
     assert kept.mean(kept.at(0)["x"]) == pytest.approx(3.0)
-    again = Measurements.read(4, kept.arrays()).facts(0) or {}
+    again = Measurements.read(4, kept.arrays(), np.zeros((0, 6))).facts(0) or {}
     assert again["metrics"]["x"]["mean"] == pytest.approx(3.0)
-    assert Measurements.read(4, {}).facts(0) is None
+    assert Measurements.read(4, {}, np.zeros((0, 6))).facts(0) is None
 
 
 # Agents that do not fit

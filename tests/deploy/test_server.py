@@ -12,7 +12,7 @@ import fedhsa as fh
 from cases import CASES
 from federation import ALGORITHMS, Federation, Scripted, kill_at, scripted, theta
 from fedhsa import tree
-from fedhsa.deploy import Faults, FederationError, Killed, MemoryTransport, Missing, RejectedError, Server, Task
+from fedhsa.deploy import Faults, FederationError, Killed, MemoryTransport, Missing, RejectedError, Server, Store, Task
 from fedhsa.deploy import journal as journals
 from fedhsa.deploy.server import _DivergedError, _RestartRoundError
 from fedhsa.deploy.store import BusyError
@@ -613,6 +613,81 @@ def test_the_records_of_a_long_run_are_converted_once():
     table = server._table(server.progress.records)
     assert table.shape == (1001, len(record))
     assert np.flatnonzero(table[:, 4] != 7).tolist() == [500]  # only what was new was looked at
+
+
+@pytest.fixture
+def short_tails(monkeypatch):
+    """Checkpoints that hold two records themselves."""
+    monkeypatch.setattr("fedhsa.deploy.server.TAIL", 2)
+
+
+def measured(folder, rounds, resume=False, kill=None):
+    """A run whose agents measure something, which is killed before the checkpoint of round `kill` is saved."""
+    problem = CASES["td"]().problem
+    measures = [lambda theta, i=i: {"size": float(theta @ theta) + i} for i in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        if kill is not None:
+            save = Store.save
+
+            def die(store, header, arrays):
+                if header["kind"] == "server" and header["round"] == kill:
+                    raise Killed
+                save(store, header, arrays)
+
+            patch.setattr(Store, "save", die)
+        return fh.deploy.federate(
+            problem, fh.LocalSA(0.05, 3), rounds=rounds, folder=folder, resume=resume, measures=measures
+        )
+
+
+def test_records_that_are_added_to_a_file_are_those_that_a_checkpoint_would_hold(short_tails, tmp_path):
+    """The server is killed after it has added them, and before its checkpoint says so."""
+    whole = measured(tmp_path / "whole", 6)
+    assert (tmp_path / "whole" / "server.records").stat().st_size == 6 * 8 * 8  # of records 0 to 5
+    assert (tmp_path / "whole" / "server.records").stat().st_mode & 0o777 == 0o600
+    for kill in (2, 5):
+        with pytest.raises(Killed):
+            measured(tmp_path / "killed", 6, kill > 2, kill)
+    found = measured(tmp_path / "killed", 6, resume=True)
+    for name in ("error", "movement", "operator_norm", "agents", "size", "size_by_agent"):
+        np.testing.assert_array_equal(found.records[name], whole.records[name])
+
+
+def test_records_that_do_not_belong_to_the_checkpoint_are_noticed_and_an_older_checkpoint_finds_its_own(
+    short_tails, tmp_path
+):
+    federation = Federation(tmp_path)
+    federation.server().run(4)
+    old = (tmp_path / "server.state").read_bytes()
+    server = federation.server()
+    server.resume()
+    errors = [record.error for record in server.run(9).records]
+    new, rows = (tmp_path / "server.state").read_bytes(), (tmp_path / "server.records").read_bytes()
+    (tmp_path / "server.state").write_bytes(old)
+    older = federation.server()
+    older.resume()
+    assert [record.error for record in older.progress.records] == errors[:5]
+    (tmp_path / "server.state").write_bytes(new)
+    for spoilt in (rows[:-1], b"x" + rows[1:]):
+        (tmp_path / "server.records").write_bytes(spoilt)
+        with pytest.raises(ValueError, match=r"server.records' is not the one that belongs to .*Restore both"):
+            federation.server().resume()
+
+
+def test_a_checkpoint_after_very_many_rounds_costs_what_the_first_costs(tmp_path):
+    """In bytes, which do not depend on how busy the machine is."""
+    server, sizes = Federation(tmp_path).server(), []
+    record = server.progress.records[0]
+    for rounds in (300, 10_300):
+        server.progress = server.progress._replace(round=rounds, records=[record] * (rounds + 1))
+        server._checkpoint()
+        server.progress.records.append(record)
+        server._checkpoint()
+        sizes.append((tmp_path / "server.state").stat().st_size)
+    assert abs(sizes[0] - sizes[1]) < 50
+    again = Federation(tmp_path).server()
+    again.resume()
+    assert len(again.progress.records) == 10_302
 
 
 def test_faults_know_their_names():

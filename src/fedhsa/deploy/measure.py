@@ -189,10 +189,12 @@ class Measurements:
         self.weights = np.zeros(num_agents)
         self.names: list[str] = []
         self._rows: dict[int, dict[str, np.ndarray]] = {}
+        self._new: set[int] = set()  # rounds that are not kept elsewhere
 
     def put(self, round: int, numbers: Any, report: SiteReport) -> None:
         """Keeps what the agents `numbers` have measured of the parameter after `round` rounds."""
         row = self._rows.setdefault(round, {})
+        self._new.add(round)
         self.names += [name for name in report.names if name not in self.names]
         for name, column in zip(report.names, report.values.T, strict=False):
             row.setdefault(name, np.full(len(self.weights), np.nan))[numbers] = column
@@ -226,26 +228,40 @@ class Measurements:
         return found
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of it, for a checkpoint."""
-        if not self._rows:
+        """What is not kept elsewhere, for a checkpoint."""
+        if not self.names:
             return {}
-        rounds, unknown = sorted(self._rows), np.full(len(self.weights), np.nan)
+        rounds, agents = sorted(self._new), len(self.weights)
+        unknown = np.full(agents, np.nan)
         kept = {
-            f"measured/{i}.{name}": np.array([self._rows[t].get(name, unknown) for t in rounds])
+            f"measured/{i}.{name}": np.array([self._rows[t].get(name, unknown) for t in rounds]).reshape(-1, agents)
             for i, name in enumerate(self.names)
         }
-        return {"measured/rounds": np.array(rounds), "measured/weights": self.weights, **kept}
+        return {"measured/rounds": np.array(rounds, np.int64), "measured/weights": self.weights, **kept}
+
+    def rows(self) -> np.ndarray:
+        """The same as rows of numbers: the round, which name it is, and a number for each agent."""
+        new = [(t, i, self._rows[t].get(name)) for t in sorted(self._new) for i, name in enumerate(self.names)]
+        found = [(t, i, *values) for t, i, values in new if values is not None]
+        return np.array(found, float).reshape(-1, 2 + len(self.weights))
+
+    def keep(self) -> None:
+        """Notes that `rows` are kept elsewhere."""
+        self._new.clear()
 
     @classmethod
-    def read(cls, num_agents: int, arrays: Mapping[str, np.ndarray]) -> "Measurements":
-        """What `arrays` gave."""
+    def read(cls, num_agents: int, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> "Measurements":
+        """What `rows` gave and, later, `arrays`."""
         found = cls(num_agents)
         if "measured/rounds" not in arrays:
             return found
         kept = {key: values for key, values in arrays.items() if re.match(r"measured/\d+\.", key)}
-        for key in sorted(kept, key=lambda key: int(key[9:].partition(".")[0])):
-            name = key.partition(".")[2]
-            found.names.append(name)
+        ordered = sorted(kept, key=lambda key: int(key[9:].partition(".")[0]))
+        found.names = [key.partition(".")[2] for key in ordered]
+        for t, i, *values in rows.tolist():
+            found._rows.setdefault(int(t), {})[found.names[int(i)]] = np.array(values)
+        found._new = set(arrays["measured/rounds"].tolist())
+        for name, key in zip(found.names, ordered, strict=True):
             for round, values in zip(arrays["measured/rounds"].tolist(), kept[key], strict=True):
                 found._rows.setdefault(round, {})[name] = values
         found.weights = arrays["measured/weights"].copy()

@@ -56,19 +56,26 @@ class Progress(NamedTuple):
 
 
 class RecordTable:
-    """Records as one array, for a checkpoint after every round: only what is new is converted."""
+    """Records as one array, for a checkpoint after every round: only what is new is converted.
 
-    def __init__(self):
+    **Arguments:**
+
+    - `start`: of how many rounds the records are kept elsewhere.
+    """
+
+    def __init__(self, start: int = 0):
+        self.start = start
         self._rows, self._known = np.zeros((0, len(Record._fields))), 0
 
     def __call__(self, records: list[Record]) -> np.ndarray:
-        """The records of all rounds, which are those of the last call and perhaps more."""
-        if len(records) > len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros((len(records), len(Record._fields)))])
-        for number in range(min(self._known, len(records)), len(records)):
-            self._rows[number] = records[number]
-        self._known = len(records)
-        return self._rows[: len(records)]
+        """The records after the first `start`, which are those of the last call and perhaps more."""
+        count = len(records) - self.start
+        if count > len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros((count, len(Record._fields)))])
+        for number in range(min(self._known, count), count):
+            self._rows[number] = records[self.start + number]
+        self._known = count
+        return self._rows[:count]
 
     @staticmethod
     def read(rows: np.ndarray) -> list[Record]:
@@ -149,6 +156,7 @@ def conduct(server: "Server", rounds: int, cost: Cost, resume: bool = False) -> 
 def result(server: "Server", cost: Cost, seconds: float, complete: bool, rounds: int = 0) -> Result:
     """The result of the rounds that are done; of a run that diverged also of those that were asked for."""
     progress, task = server.progress, server.task
+    progress = progress._replace(records=progress.records[: progress.round + 1])
     if progress.failed_round >= 0 and progress.round < rounds:
         rest = [Record(float("inf"), float("inf"), 0, 0.0, 0, 0, 0, float("inf"))] * (rounds - progress.round)
         progress = progress._replace(round=rounds, records=[*progress.records, *rest])

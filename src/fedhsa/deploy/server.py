@@ -44,13 +44,17 @@ from .secure import (
 )
 from .secure import check as check_secure
 from .site import HELLO, JUMP, MEASURE
-from .store import Store, check_run_name, set_aside
+from .store import Rows, Store, check_run_name, set_aside
 from .task import Task
 from .transport import AbstractTransport
 from .wire import REASON, Packet, RejectedError, pack, unpack
 
 BOOT = 2**36
 """Each start of the server numbers its attempts from the next multiple of this, so that no number occurs twice."""
+
+
+TAIL = 256
+"""How many records a checkpoint holds itself; older ones are in a file to which so many are added at a time."""
 
 
 class _AbsentSitesError(Exception):
@@ -155,6 +159,9 @@ class Server:
         self.run_id = check_run_name(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
         self.store = None if home is None else Store(home / "server.state")
+        if self.store is not None:
+            self._records = Rows(self.store, ".records", len(Record._fields))
+            self._measured = Rows(self.store, ".measured", 2 + task.num_agents)
         self.journal = Journal(home, watch)
         self.phase: Callable[[str], None] = lambda name: None
         """Called on the way through a round: sent, collected, aggregated, checkpointed."""
@@ -193,6 +200,7 @@ class Server:
                 f"`resume`: the run had sites of {arrays['sizes'].tolist()} agents, got "
                 f"{[len(numbers) for numbers in self.sites]}. Divide the agents as before, or use another folder."
             )
+        records = self._records.read(header.get("records", (0, 0)))
         self.run_id, self.boots, self._own = header["run"], header["boots"] + 1, True
         self.attempt = self.boots * BOOT
         leaves = [arrays[f"server/{i}"] for i in range(len(self._server_schema.leaves))]
@@ -200,11 +208,12 @@ class Server:
             header["round"],
             self._server_schema.structure.unflatten(leaves),
             arrays["counted"],
-            RecordTable.read(arrays["records"]),
+            RecordTable.read(np.concatenate([records, arrays["records"]]) if len(records) else arrays["records"]),
             header["failed_round"],
         )
-        self._table = RecordTable()
-        self.measurements = Measurements.read(self.task.num_agents, arrays)
+        self._table = RecordTable(len(records))
+        measured = self._measured.read(header.get("measured", (0, 0)))
+        self.measurements = Measurements.read(self.task.num_agents, arrays, measured)
 
     def run(self, rounds: int) -> Progress:
         """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
@@ -221,8 +230,8 @@ class Server:
     def _claim(self) -> None:
         """Makes the folder this run's: takes up what another process has done since, or sets another run aside."""
         if self.store is not None and not self._own:
-            for path in (self.store.path, self.store.path.with_name(FILE)):
-                set_aside(path)
+            set_aside(self.store.path, self._records.path, self._measured.path, self.store.path.with_name(FILE))
+            self._records.mark = self._measured.mark = (0, 0)
         elif self.store is not None and self.store.changed:
             self.resume()
         self._own = True
@@ -252,6 +261,7 @@ class Server:
 
     def _advance(self, rounds: int) -> None:
         t, server, counted, records, _ = self.progress
+        del records[t + 1 :]  # an interruption may have left one too many
         began, self._down, self._up, first = time.perf_counter(), 0, 0, self.attempt
         try:
             moved, cohort, norm = self._round(t)
@@ -279,7 +289,8 @@ class Server:
             infinite = dict.fromkeys(("error", "operator_norm", "movement"), float("inf"))
             self._record_divergence(record._replace(**infinite))
             return
-        self.progress = Progress(t + 1, moved, counted, [*records, record], -1)
+        records.append(record)  # a long list is not copied in every round
+        self.progress = Progress(t + 1, moved, counted, records, -1)
         self.phase("aggregated")
         self._checkpoint()
         self.phase("checkpointed")
@@ -672,6 +683,12 @@ class Server:
         }
         arrays = {f"server/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(progress.server))}
         arrays |= {"counted": progress.counted, "sizes": np.array([len(numbers) for numbers in self.sites])}
+        if len(progress.records) - self._table.start > TAIL:
+            self._records.extend(self._table(progress.records))
+            self._table = RecordTable(len(progress.records))
+            self._measured.extend(self.measurements.rows())
+            self.measurements.keep()
+        header |= {"records": self._records.mark, "measured": self._measured.mark}
         arrays |= {"settings": self._settings, **self.measurements.arrays()}
         self.store.save(header, arrays | {"records": self._table(progress.records)})
 

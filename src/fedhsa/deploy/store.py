@@ -4,7 +4,8 @@ import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,14 +105,63 @@ class Store:
             return True
 
 
-def set_aside(path: pathlib.Path) -> None:
-    """Gives a file another name, so that a new one can take its place; nothing is lost."""
+class Rows:
+    """Rows of numbers in a file that only grows, beside a state that says how many of them count.
+
+    **Arguments:**
+
+    - `store`: where the state is kept; the file has its name, and is kept as safely.
+    - `suffix`: how the file's name ends.
+    - `width`: how many numbers a row has.
+    """
+
+    def __init__(self, store: Store, suffix: str, width: int):
+        self.store, self.path, self.width = store, store.path.with_suffix(suffix), width
+        self.mark = (0, 0)
+        """How many rows count, and their checksum: a state keeps it."""
+
+    def extend(self, rows: np.ndarray) -> None:
+        """Adds rows behind those that count; what a process wrote whose state was not saved any more is dropped."""
+        data, (count, checksum) = np.ascontiguousarray(rows, "<f8").tobytes(), self.mark
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(handle, "wb", buffering=0) as file:
+            file.truncate(8 * self.width * count)
+            file.seek(0, os.SEEK_END)
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            if self.store.sync:
+                os.fsync(handle)
+        self.mark = count + len(rows), zlib.crc32(data, checksum)
+
+    def read(self, mark: Sequence[int]) -> np.ndarray:
+        """The rows that counted when the state was saved."""
+        count, checksum = mark
+        data = b""
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            data = file.read(8 * self.width * count)
+        if len(data) != 8 * self.width * count or zlib.crc32(data) != checksum:
+            raise ValueError(
+                f"{str(self.path)!r} is not the one that belongs to {str(self.store.path)!r}: it was changed or "
+                "removed. Restore both from the same backup, or use another folder."
+            )
+        self.mark = count, checksum
+        return np.frombuffer(data, "<f8").astype(float).reshape(count, self.width)
+
+
+def set_aside(*paths: pathlib.Path) -> None:
+    """Gives files other names, with the same number, so that new ones can take their places; nothing is lost."""
     number = 1
-    while (name := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+    while any(_numbered(path, number).exists() for path in paths):
         number += 1
-    for found in (f"{path}~", path):  # the first is what a process killed while it wrote has left; the second is newer
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(found, name)
+    for path in paths:
+        for found in (f"{path}~", path):  # the first is what a process killed while it wrote has left, and older
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(found, _numbered(path, number))
+
+
+def _numbered(path: pathlib.Path, number: int) -> pathlib.Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
 def check_run_name(run: str) -> str:
