@@ -13,7 +13,7 @@ import pytest
 
 import pages
 from fedhsa import cli, problems
-from fedhsa.cli import deploy, parsing, reproduce
+from fedhsa.cli import deploy, doctor, init, keys, node, parsing, reproduce
 from fedhsa.experiments.run import presets
 from pages import PAGES, ROOT
 
@@ -42,7 +42,13 @@ LONG = (
     ),
 )
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
-NOT_RUN = {"docs/clusters.md": 2, "docs/deploy.md": 2, "docs/three-sites.md": 2, "docs/live.md": 1}
+NOT_RUN = {
+    "docs/clusters.md": 2,
+    "docs/deploy.md": 2,
+    "docs/three-sites.md": 2,
+    "docs/live.md": 1,
+    "docs/several-machines.md": 1,
+}
 """How many blocks of which pages are not run: those of a Flower network. The pages say why."""
 LANGUAGES = ("python", "text", "toml", "console", "sh", "bash", "diff")
 
@@ -132,7 +138,8 @@ def test_every_command_on_a_page_is_understood(page, tmp_path, monkeypatch):
 
         return stop
 
-    for module, name in itertools.product((deploy, parsing, reproduce), ("parse", "parse_flags")):
+    modules = (deploy, doctor, init, keys, node, parsing, reproduce)
+    for module, name in itertools.product(modules, ("parse", "parse_flags")):
         if hasattr(module, name) and (module, name) != (parsing, "parse_flags"):  # which `parse` calls itself
             monkeypatch.setattr(module, name, until_understood(getattr(module, name)))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
