@@ -121,7 +121,7 @@ def test_status_finds_the_latest_run_and_says_where_there_is_none(tmp_path, caps
         (["grpc"], "cryptography", "grpc"),
         (["demo", "--transport", "flower"], "flwr", "flower"),
         (["flower", "--write", "app"], "flwr", "flower"),
-        (["keys"], "cryptography", "flower"),
+        (["keys"], "cryptography", "grpc"),
     ],
 )
 def test_a_command_without_what_it_needs_says_which_extra_to_install(command, package, extra, monkeypatch, capsys):

@@ -22,7 +22,7 @@ import grpc
 
 from fedhsa.deploy import grpc as over_grpc
 from fedhsa.deploy.grpc import GrpcTransport, federate_on_grpc, serve
-from fedhsa.deploy.keys import exclude, make_keys
+from fedhsa.deploy.keys import accept, exclude, make_keys, request, sign
 from fedhsa.deploy.signing import Identity
 
 PLAN = Plan(num_agents=2, dim=3, local_steps=3)
@@ -296,6 +296,30 @@ def test_rounds_go_on_without_a_node_that_is_away_and_with_it_when_it_is_back(ke
         late[1].set()
         eventually(lambda: server.transport.present() == {0, 1})
         assert server.run(4).records[-1].agents == 2
+
+
+def test_a_node_changes_its_key_while_a_run_goes_on_and_the_numbers_stay(keys, port, tmp_path):
+    said = []
+    with nodes(keys, port, say=said.append), serving(keys, port, tmp_path) as server:
+        server.run(2)
+        answer = sign(keys, request(keys / "node-0"), 0, replace=True)
+        eventually(lambda: server.transport.present() == {1})  # the old key is refused from now on
+        eventually(lambda: any("not in the register, or with another key" in sentence for sentence in said))
+        accept(keys / "node-0", answer)
+        found = server.run(5).server.theta
+    np.testing.assert_array_equal(found, in_memory(PLAN, tmp_path / "memory").run(5).server.theta)
+
+
+def test_a_node_that_is_signed_while_a_run_goes_on_joins_it(keys, port, tmp_path, monkeypatch):
+    monkeypatch.setattr(over_grpc, "GREETING", 0.5)
+    shutil.rmtree(keys / "node-1")
+    exclude(keys, 1)
+    with nodes(keys, port, [0]), serving(keys, port, tmp_path, Missing("skip")) as server:
+        assert server.run(2).records[-1].agents == 1
+        accept(keys / "node-1", sign(keys, request(keys / "node-1"), 1))
+        with nodes(keys, port, [1]):
+            eventually(lambda: server.transport.present() == {0, 1})
+            assert server.run(4).records[-1].agents == 2
 
 
 def test_two_servers_on_one_port_end_in_a_sentence(keys):

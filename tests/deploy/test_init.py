@@ -14,8 +14,11 @@ pytest.importorskip("yaml")
 
 import yaml
 
-from fedhsa.cli import main
+from fedhsa.cli import deploy_commands, main
+from fedhsa.cli.deploy_settings import AbstractDeploySettings
+from fedhsa.cli.parsing import parse, parse_flags
 from fedhsa.deploy import init
+from fedhsa.deploy.commands import all_commands
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["grpc", "flower"])
@@ -47,6 +50,33 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
         (container,) = kinds["Job" if side == "server" else "Deployment"]["spec"]["template"]["spec"]["containers"]
         found[f"{side}/kubernetes"] = container["args"]
     return found
+
+
+def check(words: list[str]) -> None:
+    """Raises if the command line does not understand a command."""
+    assert words[0] == "deploy"
+    kind = deploy_commands.COMMANDS[words[1]]
+    (parse if issubclass(kind, AbstractDeploySettings) else parse_flags)(kind, words[2:])
+
+
+def test_every_command_in_the_files_is_one_that_exists(folder):
+    found = commands(folder)
+    assert len(found) == 6
+    for where, words in found.items():
+        words = [str(folder / "server" / "run.toml") if word.endswith("run.toml") else word for word in words]
+        check(words)
+        assert any("8443" in word for word in words), where
+        assert ("[2001:db8::7]:8443" in words) == where.startswith("site"), where
+
+
+def test_every_command_of_the_operators_page_is_one_that_exists():
+    lines = [line for line in all_commands(2, "192.0.2.7", 8000).splitlines() if line.startswith("fedhsa ")]
+    assert len(lines) == 7
+    for line in lines:
+        check(shlex.split(line)[1:])
+    assert not re.search(
+        r"0\.0\.0\.0", "".join(line for line in lines if "grpc" not in line and "superlink --l" not in line)
+    )
 
 
 def test_containers_and_services_can_do_no_more_than_they_need(folder):

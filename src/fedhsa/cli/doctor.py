@@ -47,7 +47,7 @@ Examples:
 def main(args: list[str], console: Console) -> int:
     """Runs `fedhsa deploy doctor` with these arguments; gives the exit code."""
     settings = parse_flags(DoctorSettings, args)
-    need("cryptography, which reads keys,", "cryptography", "flower")
+    need("cryptography, which reads keys,", "cryptography", "grpc")
     from ..deploy.doctor import examine
 
     found = examine(settings.folder, server=settings.server, superlink=settings.superlink, listen=settings.listen)

@@ -224,7 +224,7 @@ def main(args: list[str], console: Console) -> int:
         print(HELP, end="")
         return 0
     settings = parse_flags(kind, rest)
-    need("cryptography, which makes keys,", "cryptography", "flower")
+    need("cryptography, which makes keys,", "cryptography", "grpc")
     for sentence in run(settings).splitlines():
         console.print(sentence, soft_wrap=True)
     return 0
