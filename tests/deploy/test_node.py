@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -179,3 +181,12 @@ def test_an_error_of_the_owners_code_is_told_here_in_words_and_elsewhere_by_its_
     assert b"SECRET" not in reply
     assert len(told) == 1
     assert "SECRET-4711" in told[0]
+
+
+@pytest.mark.slow
+def test_a_node_carries_neither_figures_nor_theory_in_its_memory():
+    """They made a tenth of it."""
+    loaded = "import sys, fedhsa.deploy.node; print(*(name.split('.')[1] for name in sys.modules if 'fedhsa.' in name))"
+    found = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    assert "deploy" in found
+    assert not {"theory", "plots", "outputs", "cli", "experiments", "comparison"} & {*found}

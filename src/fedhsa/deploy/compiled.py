@@ -1,5 +1,7 @@
 """Compiled functions most of whose arguments never change: these are flattened once, not in every call."""
 
+import contextlib
+import ctypes
 import functools
 import pathlib
 from collections.abc import Callable
@@ -31,6 +33,12 @@ def keep(folder: pathlib.Path) -> Callable[[], None]:
 
     apply(new)
     return lambda: apply(old)
+
+
+def trim() -> None:
+    """Gives memory that compiling took back to the system; the C library would keep it for this process."""
+    with contextlib.suppress(OSError, AttributeError):  # where there is another library, it does as it likes
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Compiled:

@@ -73,6 +73,7 @@ class Node:
         self._own = [_reference(text) for text in allow]
         self._sites: dict[str, Site] = {}  # by run; the one asked last is the last
         self._said = ""
+        self._fresh = 0  # answers to come that may compile something
         self.audit = Audit(self.folder)
         self._open = contextlib.ExitStack()
 
@@ -99,7 +100,11 @@ class Node:
         try:
             header = peek(data)
             run = check_run_name(str(header.get("run")))  # it becomes the name of a folder
-            return self._site(run, header, data).answer(data)
+            reply = self._site(run, header, data).answer(data)
+            if self._fresh:
+                self._fresh -= 1
+                compiled.trim()
+            return reply
         except Exception as error:
             self._tell(f"Could not answer: {in_words(error)}")
             reply = failure_reply(data, self.number, error)
@@ -144,6 +149,7 @@ class Node:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _files.atomic(kept, private=True) as file:
                 file.write(text.encode())
+        self._fresh = 2 + 2 * len(plan.method.exchanges)
         self._tell(f"Taking part in run {run} as agent {self.number} of {plan.num_agents}: {plan.algorithm}.")
         return site
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import _files, _own, outputs, plots
+from .. import _files, _own
 from .._version import versions
 from ..algorithms import Cost
 from ..engine import Result
@@ -89,6 +89,8 @@ def carry_out(
     plan: "Plan", server: "Server", rounds: int, folder: pathlib.Path, resume: bool = False, command: str = ""
 ) -> Result:
     """Runs the server, and writes the files of a run to `folder`, also if it stops early."""
+    from .. import outputs  # here, or every node would carry figures and theory in its memory
+
     if resume and (server.store is None or server.store.load() is None):
         warnings.warn(f"No checkpoint in {str(folder)!r}: starting at round 0.", stacklevel=2)
         resume = False
@@ -112,6 +114,8 @@ def carry_out(
 def _write(
     plan: "Plan", server: "Server", folder: pathlib.Path, found: Result, began: datetime.datetime, command: str
 ) -> None:
+    from .. import outputs, plots
+
     manifest = outputs.manifest_head(command, found.complete, began, plan.key, dataclasses.asdict(plan))
     if names := found.settings["measured"]:
         weights = server.measurements.weights
