@@ -252,6 +252,14 @@ def check(wrapper: Any) -> None:
         raise TypeError(f"{this}{qualifier} cannot wrap {that}: {reason}")
 
 
+def before_rounding(algorithm: Any) -> Any:
+    """The algorithm without what makes whole numbers of its replies, which comes after noise and absence."""
+    for layer in algorithm.layers:
+        if layer.effects & Effect.SENDS_WHOLE_NUMBERS:
+            return layer.algorithm
+    return algorithm
+
+
 def objections(algorithm: Any, effects: Effect, stage: Any, this: str) -> Iterator[tuple[str, str, str]]:
     """Why something with these effects, here called `this`, cannot happen to an algorithm at this stage.
 

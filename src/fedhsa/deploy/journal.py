@@ -120,6 +120,11 @@ def sentence(event: dict[str, Any]) -> str | None:
             why = "; ".join(sorted(set(event["why"].values())))
             whose = f"{_agents(event['agents'])} in round {event['round']}"
             return f"No usable answer from {whose}: {why}" if why else f"No answer from {whose}"
+        case "given up":
+            return (
+                f"Round {event['round']} is given up because of {_agents(event['agents'])}: with secure aggregation no "
+                "round goes on without those with whom it began."
+            )
         case "diverged":
             return f"Diverged in round {event['round']}: the step is too large for this problem."
         case "interrupted":

@@ -5,7 +5,7 @@ import dataclasses
 from .. import _check
 from .._random import Stream
 from ..algorithms import AbstractAlgorithm, Effect
-from ..algorithms.demands import objections
+from ..algorithms.demands import before_rounding, objections
 
 ACTIONS = ("wait", "skip", "fail")
 PATIENCE = {"wait": 600.0, "skip": 60.0, "fail": 60.0}
@@ -54,7 +54,9 @@ class Missing:
             return
         if num_agents is not None and self.at_least > num_agents:
             raise ValueError(f"`at_least` must be at most {num_agents}, the number of agents, got {self.at_least}.")
-        for _, layer, reason in objections(algorithm, Effect.SKIPS_AGENTS, Stream.PARTICIPATION, "skip"):
+        for _, layer, reason in objections(
+            before_rounding(algorithm), Effect.SKIPS_AGENTS, Stream.PARTICIPATION, "skip"
+        ):
             raise ValueError(
                 f"`missing` cannot be 'skip' with {layer}, whose rounds need all agents: {reason} Use 'wait' or 'fail'."
             )

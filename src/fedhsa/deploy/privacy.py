@@ -15,7 +15,7 @@ from .. import _check
 from .._extras import install
 from .._random import Stream
 from ..algorithms import AbstractAlgorithm, Effect
-from ..algorithms.demands import objections
+from ..algorithms.demands import before_rounding, objections
 from ..algorithms.fixed_point import TOO_LARGE
 from .schema import Schema
 from .store import Store
@@ -113,10 +113,7 @@ class Privacy:
 
     def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:
         """Raises if the method needs its replies as they are, or if column of a reply would have no noise."""
-        inside = algorithm
-        for layer in algorithm.layers:
-            if layer.effects & Effect.SENDS_WHOLE_NUMBERS:
-                inside = layer.layers[1]  # replies are rounded after the noise
+        inside = before_rounding(algorithm)
         # Noise changes replies as much as a loss does.
         for _, layer, reason in objections(inside, Effect.LOSES_REPLIES, Stream.LOSS, "noise"):
             raise ValueError(f"`noise` does not go with {layer}: {reason}")

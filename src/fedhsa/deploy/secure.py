@@ -39,6 +39,8 @@ OFFER, ACCEPTED = "offer", "accepted"
 AGENTS = "secure/agents"
 """In every masked reply: how many agents are in it, so that the server sees from the sum that all masks are gone."""
 PURPOSE = "secure aggregation"
+REFUSALS = 10
+"""How often a site says in a run that its reply is out of range, which tells the server something of it alone."""
 OFFER_BYTES = 4096
 """The longest signed key that is read: a certificate, a signature and a few facts."""
 
@@ -248,13 +250,21 @@ class Masking:
                 "this site has answered in this round among other sites, and answers among one set of them per round",
             )
 
-    def apply(self, arrays: dict[str, np.ndarray], number: int, facts: Sequence[Any]) -> dict[str, np.ndarray]:
+    @property
+    def members(self) -> str:
+        """Who is in the cohort, whatever their keys; raises if there is none."""
+        if self.cohort is None:
+            raise RejectedError("keys", "this site does not know the keys of the round")
+        return self.cohort.names
+
+    def apply(self, arrays: dict[str, np.ndarray], facts: Sequence[Any]) -> dict[str, np.ndarray]:
         """The sum of the site's replies under its masks. `facts` tell this from everything else that is ever masked."""
-        assert self.cohort is not None
+        if self.cohort is None:
+            raise RejectedError("keys", "this site does not know the keys of the round")
         masked = {}
         sums = {name: array.view(np.uint64).sum(axis=0, keepdims=True) for name, array in arrays.items()}
         for name, total in (sums | {AGENTS: np.array([self.agents], np.uint64)}).items():
-            what = label(self.run, self.task.digest, self.cohort.digest, number, *facts, name)
+            what = label(self.run, self.task.digest, self.cohort.digest, *facts, name)
             masked[name] = self._keys.mask(total.ravel(), self.first, self.cohort, what).view(np.int64)
             masked[name] = masked[name].reshape(total.shape)
         return masked

@@ -9,7 +9,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -136,8 +136,6 @@ class Server:
         self.secure = task.secure
         if task.secure:
             check_secure(task, self.missing, len(self.sites))
-            if reply_bound is not None:
-                raise ValueError("`reply_bound` cannot be checked with secure aggregation, which hides single replies.")
         self._agreed: tuple[set[int], str] | None = None  # whose keys all of them know, and their digest
         self._asked, self._left_over = False, 0
         self.schemas = [task.schemas(len(numbers)) for numbers in self.sites]
@@ -351,11 +349,7 @@ class Server:
             if self.missing.action != "skip":
                 raise FederationError(self._explain(t, names, reasons))
             if self.secure and self._asked:  # no site answers among others in the same round
-                for site in absent:  # each time twice as long, or one that never answers would stop every round
-                    times = self._gave_up[site] = self._gave_up.get(site, 0) + 1
-                    self._rests[site] = max(self._rests.get(site, 0), t + 1 + 2 ** min(times, 6))
-                self.journal("given up", round=t + 1, agents=names)
-                raise _GivenUpError
+                self._give_up(absent)
             cohort = self._cohort(cohort - absent)
 
     def _attempt_round(self, t: int, cohort: set[int]) -> tuple[PyTree, set[int], float]:
@@ -383,6 +377,15 @@ class Server:
             if number == 0 and exchange.replies_are_operators and self._are_vectors(replies):
                 norm = _norm(replies, exchange.sum_bits)
         return server, cohort, norm
+
+    def _give_up(self, sites: set[int]) -> NoReturn:
+        """Ends a round without a result, because of these sites, which are left out of the next ones."""
+        t = self.progress.round
+        for site in sites:  # each time twice as long, or one that never answers would stop every round
+            times = self._gave_up[site] = self._gave_up.get(site, 0) + 1
+            self._rests[site] = max(self._rests.get(site, 0), t + 1 + 2 ** min(times - 1, 6))
+        self.journal("given up", round=t + 1, agents=self._numbers(sites))
+        raise _GivenUpError
 
     def _agree(self, t: int, cohort: set[int]) -> None:
         """Lets the sites of a round know each other's keys, unless they do."""
@@ -586,6 +589,8 @@ class Server:
             self._agreed = None if code == "keys" else self._agreed
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
+        if code == "cohort" and self.missing.action == "skip":  # an earlier server has begun this round with others
+            self._give_up({site})
         if code == "diverged":
             self._sizes[site] = self._sizes_of_diverged(site, packet.header.get("diverged"))
         newest = packet.header.get("newest")

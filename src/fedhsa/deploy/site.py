@@ -34,7 +34,19 @@ from .limits import MEASURING, Audit, Limits
 from .measure import THETA, VALUES, MeasuredAgent, Meter, with_returns
 from .privacy import Account
 from .schema import Schema
-from .secure import ACCEPTED, KEYS, OFFER, OFFER_BYTES, ROSTER, Masking, Secure, chain, check_range, message_digest
+from .secure import (
+    ACCEPTED,
+    KEYS,
+    OFFER,
+    OFFER_BYTES,
+    REFUSALS,
+    ROSTER,
+    Masking,
+    Secure,
+    chain,
+    check_range,
+    message_digest,
+)
 from .store import Store, check_run_name
 from .task import Task
 from .wire import REASON, Packet, RejectedError, pack, unpack
@@ -166,6 +178,7 @@ class Site:
         self._memory_schema = Schema(memory)
         self._source_schema = Schema(self._block_like() if streams else source)
         self._state, self._loaded = self.first, False
+        self._out_of_range = 0
         self._block: tuple[int, Any, Any] | None = None  # round, chains after it, block
         self._drawn: dict[tuple[int, int], Any] = {}  # by round and stream, until all of them have given their block
 
@@ -261,7 +274,9 @@ class Site:
             raise RejectedError("stale", words, newest=state.attempt)
         begins = attempt > state.attempt
         if self.masking is not None and (begins or number >= len(state.replies)):  # what was answered is only repeated
-            self.masking.check(header.get("cohort"), state.cohort if t <= state.round else "")
+            if t < state.round:  # its observations may have been in another sum
+                raise RejectedError("stale", f"round {t} was asked for after round {state.round}, which is not masked")
+            self.masking.check(header.get("cohort"), state.cohort if t == state.round else "")
         if begins:
             if number and self._controlled:  # only the first message says on what behaviour depends
                 raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
@@ -334,16 +349,16 @@ class Site:
             self.account.charge()
             arrays = self.account.privacy.apply(arrays, self._sum_bits[number], self.task.num_agents)
         if (bits := self._sum_bits[number]) is not None:
-            check_range(arrays, bits, self.task.num_agents, self.numbers)
+            self._check_range(arrays, bits)
         try:
             reply_schema.join(arrays, finite=not self._bears_any[number])
         except RejectedError:
             raise self._diverged(arrays) from None
-        if self.masking is not None and self.masking.cohort is not None:
-            sent = self.schemas[number][1].split(message)
-            state = state._replace(cohort=self.masking.cohort.names, messages=(*state.messages, message_digest(sent)))
-            facts = (state.round, state.attempt, header["name"], state.past, state.messages)
-            arrays = self.masking.apply(arrays, number, facts)
+        if self.masking is not None:
+            sent = message_digest(self.schemas[number][1].split(message))
+            state = state._replace(cohort=self.masking.members, messages=(*state.messages, sent))
+            facts = (number, state.round, state.attempt, header["name"], state.past, state.messages)
+            arrays = self.masking.apply(arrays, facts)
         self.phase("computed")
         extra, measured = self._measure(at, state.round)
         reply = pack(self._header("reply", header, **extra), {**arrays, **measured})
@@ -353,6 +368,20 @@ class Site:
         self._save(state)
         self.phase("saved")
         return reply
+
+    def _check_range(self, arrays: dict[str, np.ndarray], bits: int) -> None:
+        """Raises if a reply has numbers that do not fit into the sum; a server can provoke that only so often."""
+        if self.masking is not None and self._out_of_range >= REFUSALS:
+            raise RejectedError(
+                "limit",
+                f"replies of this site were out of range {REFUSALS} times in this run, each of which told something of "
+                "them: it takes part again when it was started anew",
+            )
+        try:
+            check_range(arrays, bits, self.task.num_agents, self.numbers)
+        except RejectedError:
+            self._out_of_range += 1
+            raise
 
     def _diverged(self, arrays: dict[str, np.ndarray]) -> RejectedError:
         """Says of which agents the reply has numbers that are not finite."""
