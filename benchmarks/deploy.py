@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from fedhsa.deploy import AbstractTransport, MemoryTransport, Plan, Server, Store, ray_cluster, wire
+from fedhsa.deploy import AbstractTransport, MemoryTransport, Plan, Server, Store, wire
 from fedhsa.deploy import ray as on_ray
 from fedhsa.deploy import site as site_module
 from fedhsa.deploy.compiled import Compiled
@@ -192,7 +192,7 @@ def in_memory(case: Case, settings: Settings) -> dict[str, Any]:
 
 def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
     """Ours and bare messages in turns, so that both meet the same neighbours."""
-    ray, plan = ray_cluster.import_ray(), case.plan(settings)
+    ray, plan = on_ray.import_ray(), case.plan(settings)
     with tempfile.TemporaryDirectory() as name:
         folder, parts = pathlib.Path(name), shards(plan, settings.actors)
 
@@ -352,7 +352,7 @@ def main(settings: Settings) -> None:
     if where["load"] > 0.5:
         console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
     rows = []
-    with ray_cluster.private_ray(settings.actors):
+    with on_ray.private_ray(settings.actors):
         for case in cases:
             for measure in (in_memory, on_ray_actors):
                 began = load()

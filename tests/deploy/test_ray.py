@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import fedhsa
-from fedhsa.deploy import FederationError, MemoryTransport, Missing, Plan, Server, Store, ray_cluster
+from fedhsa.deploy import FederationError, MemoryTransport, Missing, Plan, Server, Store
 from fedhsa.deploy import ray as on_ray
 from fedhsa.deploy.outcome import conduct
 from fedhsa.deploy.ray import RayTransport, federate_on_ray
@@ -200,8 +200,8 @@ def test_a_run_is_not_resumed_with_another_number_of_actors(tmp_path, fake):
 
 
 def test_sockets_have_short_paths_and_files_whole_ones(monkeypatch, tmp_path):
-    assert ray_cluster.short("/" + 60 * "x") == "/tmp"
-    assert ray_cluster.short("/tmp/x") == "/tmp/x"
+    assert on_ray.short("/" + 60 * "x") == "/tmp"
+    assert on_ray.short("/tmp/x") == "/tmp/x"
     monkeypatch.chdir(tmp_path)
     plan = Plan(agent="site.py:build", dim=1).with_whole_paths()
     assert plan.agent == f"{tmp_path}/site.py:build"
@@ -215,8 +215,8 @@ def test_sockets_have_short_paths_and_files_whole_ones(monkeypatch, tmp_path):
 def ray():
     """A Ray that these tests share: starting one takes seconds."""
     pytest.importorskip("ray")
-    with ray_cluster.private_ray(4):
-        yield ray_cluster.import_ray()
+    with on_ray.private_ray(4):
+        yield on_ray.import_ray()
 
 
 def workers() -> list:
@@ -392,7 +392,7 @@ def descendants(process: subprocess.Popen) -> list:
 
 def assert_gone(processes: list, seconds: float = 5.0) -> None:
     ended = time.monotonic() + seconds
-    while (alive := [p for p in processes if ray_cluster.is_alive(p)]) and time.monotonic() < ended:
+    while (alive := [p for p in processes if on_ray.is_alive(p)]) and time.monotonic() < ended:
         time.sleep(0.1)
     assert not alive
 

@@ -21,7 +21,8 @@ import pytest
 
 import fedhsa as fh
 from fedhsa.cli import main
-from fedhsa.deploy import ray_cluster, ray_tasks
+from fedhsa.deploy import ray as on_ray
+from fedhsa.deploy import ray_tasks
 from fedhsa.deploy.parcels import pack, unpack
 from fedhsa.engine import placement, tasks
 from fedhsa.experiments.run import lanes, presets
@@ -215,8 +216,8 @@ FILL = lanes.fill
 def ray():
     """A Ray that these tests share: starting one takes seconds."""
     pytest.importorskip("ray")
-    with ray_cluster.private_ray(2):
-        yield ray_cluster.import_ray()
+    with on_ray.private_ray(2):
+        yield on_ray.import_ray()
 
 
 SWEEP = ["--num-agents", "3", "--dim", "5", "--seeds", "4", "--over", "step_size=[0.01,0.02,0.04]", "local_steps=[1,4]"]
@@ -311,7 +312,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_of_a_private_ray(tmp_path)
     assert process.returncode == 130, err[-2000:]
     assert "The same command continues." in out
     ended = time.monotonic() + 10
-    while (alive := [p for p in children if ray_cluster.is_alive(p)]) and time.monotonic() < ended:
+    while (alive := [p for p in children if on_ray.is_alive(p)]) and time.monotonic() < ended:
         time.sleep(0.1)
     assert not alive
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

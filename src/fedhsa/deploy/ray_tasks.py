@@ -29,7 +29,7 @@ from ..engine.placement import compute_as_on, count_cores
 from ..engine.tasks import kept_programs
 from ..kernels.backend import backend_of
 from .parcels import Parcel, pack, unpack
-from .ray_cluster import cluster, import_ray, private_ray, started_here
+from .ray import cluster, import_ray, private_ray, started_here
 
 RETRIES = 4
 """How often a task is done again whose process was killed or whose machine was lost."""
