@@ -11,21 +11,26 @@ import scipy
 import fedhsa as fh
 from cases import CASES
 from fedhsa import tree
+from fedhsa.algorithms.fixed_point import TOO_LARGE
 from fedhsa.deploy import (
     Faults,
     FederationError,
     Killed,
     MemoryTransport,
     Missing,
+    Plan,
+    Privacy,
     RejectedError,
     Server,
     Site,
     Store,
     Task,
     federate,
+    in_memory,
     masks,
     secure,
 )
+from fedhsa.deploy.fit import MismatchError
 from fedhsa.deploy.masks import Cohort, KeyPair, Member
 from fedhsa.deploy.secure import AGENTS, KEYS, PURPOSE, ROSTER, Masking, Secure
 from fedhsa.deploy.server import BOOT
@@ -629,3 +634,45 @@ def test_settings_under_which_a_sum_would_not_hide_an_agent_are_refused(keys, tm
         Site(make_task(), tree.take(problem.flat_agents, np.array([0])), [0], Store(tmp_path / "0"), "run")
     with pytest.raises(ValueError, match="certificate is that of node-1, but the site's first agent is number 0"):
         Masking(Secure.load(keys[0] / "node-1"), make_task(), "run", np.array([0]))
+
+
+def test_a_site_that_wants_masks_takes_part_in_no_run_without_them_and_needs_keys_for_one_with(keys, tmp_path):
+    plan, store = Plan(problem="quadratic", num_agents=3, dim=2), Store(tmp_path / "run" / "0.state")
+    with pytest.raises(MismatchError, match=r"sends replies under masks alone .* and the run is without"):
+        plan.site([0], store, "run", {"secure_aggregation": "true"})
+    with pytest.raises(MismatchError, match="for which this site needs keys"):
+        plan.replace(secure_aggregation=True).site([0], store, "run")
+    own = {"secure_aggregation": "true", "keys": str(keys[0] / "node-{number}"), "minimum_cohort": "3"}
+    site = plan.replace(secure_aggregation=True).site([0], store, "run", own)
+    assert site.masking is not None
+    assert site.masking.secure.minimum == 3
+
+
+# With noise.
+
+
+def test_noise_that_agents_share_adds_up_to_all_of_it():
+    """The variance of a sum over k agents, each with a k-th; the estimate from n numbers is off by sqrt(2 / n)."""
+    privacy, n = Privacy(clip=0.5, noise=2.0, shared_by=4), 20_000
+    one = {"value": np.full((4, n), 2**40)}  # 1/256 each, a norm of 0.55: shortened to 0.5
+    sent = privacy.apply(one, bits=48, num_agents=4)["value"]
+    assert sent.dtype == np.int64
+    noise = sent.sum(axis=0) * 2.0**-48 - 4 * 0.5 / np.sqrt(n)
+    assert abs(noise.var() / 4.0 - 1) < 4 * np.sqrt(2 / n)
+    assert abs(sent[0].var() * 2.0**-96 / 1.0 - 1) < 4 * np.sqrt(2 / n)
+    lost = privacy.apply({"value": np.full((1, 3), TOO_LARGE)}, bits=48, num_agents=4)["value"]
+    assert np.abs(lost * 2.0**-48).max() < 10  # as if it were zero: that a number is not finite tells something
+    far = Privacy(clip=1e6, noise=1.0).apply(one, bits=48, num_agents=4)["value"]
+    assert (far == TOO_LARGE).any()  # refused afterwards, not clipped
+
+
+def test_noise_goes_under_the_masks(tmp_path):
+    plan = Plan(problem="quadratic", num_agents=3, dim=2, step_size=0.01, local_steps=2, secure_aggregation=True)
+    config = {"clip": 1.0, "noise": 1.0, "noise_shared_by": 3}
+    given = {"a": config, "b": {}}
+    moved = [in_memory(plan, tmp_path / name, config=own).run(1).server.theta for name, own in given.items()]
+    assert 1e-3 < np.abs(moved[0] - moved[1]).max() < 100
+    with pytest.raises(FederationError, match="`noise_shared_by` must be 1 unless that many agents"):
+        in_memory(plan.replace(secure_aggregation=False), tmp_path / "c", config=config).run(1)
+    with pytest.raises(FederationError, match="got 4, and secure aggregation is among 3 agents"):
+        in_memory(plan, tmp_path / "d", config=config | {"noise_shared_by": 4}).run(1)

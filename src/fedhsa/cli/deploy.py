@@ -208,6 +208,8 @@ def _node_arguments(plan: deploy.Plan, settings: AbstractDeploySettings) -> list
     whole = plan.with_whole_paths()
     whole.replace(agent=None).with_files(lambda found: files.append(f"{found.path}:{found.name}") or str(found))
     agent = [] if whole.agent is None else ["--agent", whole.agent]
+    if plan.secure_aggregation:
+        words.append("--secure-aggregation")
     return [*words, *agent, *(["--allow", *files] if files else [])]
 
 

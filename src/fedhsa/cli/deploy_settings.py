@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
@@ -30,6 +30,9 @@ also gets metrics.csv, metrics.png and metrics.pdf.
 @dataclasses.dataclass(frozen=True)
 class AbstractDeploySettings(AbstractSettings):
     """The settings that all runs by messages have."""
+
+    nodes_decide: ClassVar[bool] = False
+    """Whether noise, limits and the like are the nodes' own settings, and not those of whoever starts the run."""
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
     """The algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows them."""
@@ -112,7 +115,7 @@ class AbstractDeploySettings(AbstractSettings):
             from ..deploy.secure import check
 
             check(plan.task, policy, plan.num_agents)
-            if self.missing == "skip" and self.minimum_cohort is None:
+            if self.missing == "skip" and self.minimum_cohort is None and not self.nodes_decide:
                 raise UsageError(
                     "`missing` can be 'skip' with `--secure-aggregation` only if sites answer without some of the "
                     "others: say how many there must be, `--minimum-cohort K`. docs/secure-aggregation.md says what "
@@ -242,7 +245,7 @@ output folder: on a cluster that must be a folder that all machines share.
 class GrpcSettings(AbstractDeploySettings):
     """The settings of `fedhsa deploy grpc`."""
 
-    command = "deploy grpc"
+    command, nodes_decide = "deploy grpc", True
     description = f"""\
 Runs a federation over gRPC: this process is the server, and the nodes (`fedhsa
 deploy node --server HOST:PORT`) connect to it, encrypted and each with its own
@@ -278,7 +281,8 @@ Nodes stay for the next run. Code, data, noise and limits are each node's own.
 
         super()._check_own()
         split_address("listen", self.listen)
-        for name in [name for name in ("data", "release_metrics", *SETTINGS) if getattr(self, name)]:
+        own = ("data", "release_metrics", "minimum_cohort", "noise_shared_by", *SETTINGS)
+        for name in [name for name in own if getattr(self, name)]:
             raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
 
 
@@ -328,7 +332,7 @@ Examples:
 class FlowerSettings(AbstractDeploySettings):
     """The settings of `fedhsa deploy flower`."""
 
-    command = "deploy flower"
+    command, nodes_decide = "deploy flower", True
     description = f"""\
 Writes or runs a standard Flower app for any problem and algorithm, or for
 agents of your own, each built on its node from data that stay there.
@@ -390,7 +394,7 @@ below this folder, otherwise below the one in which the SuperLink was started.
                 "`superlink` needs `--keys FOLDER`, the server's of `fedhsa deploy keys`. With stock SuperNodes, "
                 "`--root-certificates ca.crt` or `--insecure` stands in its place."
             )
-        own = ("data", "release_metrics", *SETTINGS)
+        own = ("data", "release_metrics", "minimum_cohort", "noise_shared_by", *SETTINGS)
         for name in [name for name in own if self.keys is not None and getattr(self, name)]:
             raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from .. import _check
 from .errors import UsageError
 from .settings import AbstractFlags
 
@@ -89,8 +90,14 @@ are this node's own: no server can change them.
     """With noise: stop answering before more privacy than this is spent."""
     delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
+    noise_shared_by: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="")] = None
+    """With noise and secure aggregation: add a K-th of it, so that the sum over K agents who do so has it all."""
+    secure_aggregation: bool = False
+    """Answer only in runs with secure aggregation, where replies leave under masks and the server learns sums alone."""
+    minimum_cohort: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: all agents)")] = None
+    """With secure aggregation: answer among at least so many sites, where a run may leave out those that are away."""
     release_metrics: bool = False
-    """With noise: send what this site measures on its data all the same; it has no noise."""
+    """With noise or secure aggregation: send what this site measures on its data all the same, as it is."""
     max_rounds: Annotated[int | None, tyro.conf.arg(metavar="T", help_behavior_hint="")] = None
     """Take part in no more than so many rounds, in all runs together."""
     max_restarts: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 100)")] = None
@@ -105,11 +112,16 @@ are this node's own: no server can change them.
                 "fedhsa deploy node needs one of `--server HOST:PORT`, where `fedhsa deploy grpc` listens, and "
                 "`--superlink HOST:PORT`, on Flower."
             )
+        for name in ("minimum_cohort", "noise_shared_by"):
+            if getattr(self, name) is not None:
+                _check.count(name, getattr(self, name), least=2)
         if self.data and self.agent is None:
             raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
 
     def config(self) -> dict[str, Any]:
         """What the agent's function, its noise and its limits get."""
         names = ("clip", "noise", "epsilon", "delta", "max_rounds", "max_restarts", "exchanges")
+        names += ("minimum_cohort", "noise_shared_by")
         given = {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
-        return {"data": self.data, **given, **({"release_metrics": "true"} if self.release_metrics else {})}
+        given |= {name: "true" for name in ("release_metrics", "secure_aggregation") if getattr(self, name)}
+        return {"data": self.data, "keys": str(self.keys.absolute()), **given}

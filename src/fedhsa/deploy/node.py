@@ -150,7 +150,8 @@ class Node:
             with _files.atomic(kept, private=True) as file:
                 file.write(text.encode())
         self._fresh = 2 + 2 * len(plan.method.exchanges)
-        self._tell(f"Taking part in run {run} as agent {self.number} of {plan.num_agents}: {plan.algorithm}.")
+        masked = ", with replies under masks" if plan.secure_aggregation else ""
+        self._tell(f"Taking part in run {run} as agent {self.number} of {plan.num_agents}: {plan.algorithm}{masked}.")
         return site
 
     def _accept(self, plan: Plan) -> Plan:
