@@ -6,6 +6,8 @@ import pathlib
 import queue
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -22,7 +24,9 @@ import grpc
 
 from fedhsa.deploy import grpc as over_grpc
 from fedhsa.deploy.grpc import GrpcTransport, federate_on_grpc, serve
+from fedhsa.deploy.journal import read
 from fedhsa.deploy.keys import accept, exclude, make_keys, request, sign
+from fedhsa.deploy.local import LocalNodes, free_port
 from fedhsa.deploy.signing import Identity
 
 PLAN = Plan(num_agents=2, dim=3, local_steps=3)
@@ -113,9 +117,15 @@ class Member:
         self.channel.close()
 
 
+def _holds(true) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return true()
+    return False
+
+
 def eventually(true, seconds: float = 10.0):
     deadline = time.monotonic() + seconds
-    while not true():
+    while not _holds(true):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -332,3 +342,44 @@ def test_two_servers_on_one_port_end_in_a_sentence(keys):
 def test_a_node_in_the_servers_place_is_refused(keys):
     with pytest.raises(ValueError, match="holds the keys of a node"):
         GrpcTransport("127.0.0.1:0", keys / "node-0", PLAN.task, bytes)
+
+
+SERVER = """
+import sys
+from fedhsa.deploy import Plan
+from fedhsa.deploy.grpc import federate_on_grpc
+plan, listen, keys, folder = sys.argv[1:]
+federate_on_grpc(Plan.from_json(plan), rounds=10**6, listen=listen, keys=keys, folder=folder)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_processes_that_are_killed_is_the_run_in_memory_bit_for_bit_and_its_memory_is_flat(tmp_path):
+    """Every node and the server are killed once; `benchmarks/endurance.py` does the same with 50 nodes."""
+    plan, listen, out = Plan(num_agents=3, dim=3, local_steps=3), f"127.0.0.1:{free_port()}", tmp_path / "out"
+    memory = []
+    with LocalNodes(3, listen, logs=tmp_path / "logs") as local:
+        words = [plan.to_json(), listen, str(local.keys / "server"), str(out)]
+        with subprocess.Popen([sys.executable, "-P", "-c", SERVER, *words]) as server:
+            eventually(lambda: b'"event": "round"' in (out / "log.jsonl").read_bytes(), 120)
+            for number in range(3):
+                time.sleep(0.5)
+                local.kill(number)
+                local.start(number)
+            server.kill()
+        done = max(event["round"] for event in read(out) if event["event"] == "round")
+
+        def watch(event):
+            if event["event"] == "round" and event["round"] in (done + 100, done + 200):
+                memory.append(resident())
+
+        given = {"listen": listen, "keys": local.keys / "server", "folder": out, "watch": watch}
+        found = federate_on_grpc(plan, rounds=done + 200, resume=True, **given)
+    expected = in_memory(plan, tmp_path / "memory").run(done + 200).server.theta
+    np.testing.assert_array_equal(found.theta, expected)
+    assert memory[1] < memory[0] + 2  # MB
+
+
+def resident() -> float:
+    """The memory of this process in MB."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
