@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedhsa import _files
-from fedhsa.deploy import RejectedError, keys, signing
+from fedhsa.deploy import RejectedError, keys, signing, wire
 from fedhsa.deploy.signing import Identity, Trust
 
 
@@ -247,6 +247,16 @@ def test_a_renewed_certificate_has_the_same_key_so_that_nobody_is_refused_meanwh
     server = Identity.load(federation / "server")
     assert server.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName) == names
     assert Trust.load(node).open(server.sign(b"x"), "server") == b"x"
+
+
+def test_a_node_that_answers_signs_with_its_new_key_as_soon_as_it_has_one(federation):
+    reply = signing.signed(lambda data: data + b"!", federation / "node-0")
+    asked, trust = Identity.load(federation / "server").sign(b"x"), Trust.load(federation / "server")
+    assert trust.open(reply(asked), "node-0") == b"x!"
+    keys.accept(federation / "node-0", keys.sign(federation, keys.request(federation / "node-0"), 0, replace=True))
+    assert trust.open(reply(asked), "node-0") == b"x!"
+    forged = wire.unpack(trust.open(reply(b"x"), "node-0")).header
+    assert (forged["kind"], forged["code"]) == ("rejection", "forged")
 
 
 def test_an_excluded_node_is_refused_from_the_next_message_on(federation):

@@ -244,8 +244,11 @@ def _way(folder: pathlib.Path, address: str, is_flower: bool) -> Iterator[Findin
         yield Finding("port", "failure", f"nobody knows a machine called {host}", firewall)
         return
     except ConnectionRefusedError:
-        remedy = f"A gRPC server listens only while a run goes on. {firewall}"
-        yield Finding("port", "failure", f"nothing listens at {address}", firewall if is_flower else remedy)
+        words = f"nothing listens at {address} now"
+        if is_flower:
+            yield Finding("port", "failure", words, firewall)
+        else:
+            yield Finding("port", "warning", words, f"A gRPC server listens only while a run goes on. {firewall}")
         return
     except TimeoutError:
         yield Finding("port", "failure", f"no answer from {address} in {PATIENCE:g} s", firewall)

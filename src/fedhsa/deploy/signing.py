@@ -1,5 +1,6 @@
 """Who says something: messages signed with the key of a certificate, and opened by those who trust its authority."""
 
+import contextlib
 import datetime
 import hashlib
 import os
@@ -207,8 +208,7 @@ class Trust:
         """The key of a node in the register, read again when its file has changed; `None` if it is not there."""
         path = pathlib.Path(str(self.register), f"{name}.crt")
         try:
-            state = path.stat()
-            seen = (state.st_mtime_ns, state.st_ino, state.st_size)
+            seen = _state(path)
             if name not in self._registered or self._registered[name][0] != seen:
                 self._registered[name] = seen, read_certificate(path).public_key()
         except (OSError, ValueError):
@@ -224,9 +224,14 @@ def signed(answer: Callable[[bytes], bytes], folder: str | os.PathLike) -> Calla
     - `answer`: takes a message and gives the reply.
     - `folder`: the node's, with its keys.
     """
-    identity, trust = Identity.load(folder), Trust.load(folder)
+    certificate, trust = pathlib.Path(folder) / "node.crt", Trust.load(folder)
+    identity, seen = Identity.load(folder), _state(certificate)
 
     def reply(data: bytes) -> bytes:
+        nonlocal identity, seen
+        if (now := _state(certificate)) != seen:  # a new certificate was accepted, perhaps with a new key
+            with contextlib.suppress(OSError, ValueError):  # not yet complete
+                identity, seen = Identity.load(folder), now
         try:
             asked = trust.open(data, SERVER)
         except RejectedError as rejected:
@@ -246,6 +251,12 @@ def _digest(certificate: bytes, data: bytes | memoryview, purpose: str) -> bytes
     digest = hashlib.sha256(b"".join([MAGIC, purpose.encode(), b"\0", hashlib.sha256(certificate).digest()]))
     digest.update(data)
     return digest.digest()
+
+
+def _state(path: pathlib.Path) -> tuple[int, ...]:
+    """What changes when a file is replaced."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _now() -> datetime.datetime:

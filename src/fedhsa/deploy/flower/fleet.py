@@ -130,15 +130,17 @@ class Fleet:
 
     def __init__(self, address: str, folder: str | os.PathLike):
         self.address, self.folder = address, pathlib.Path(folder)
-        key = read_key(self.folder / "key")
+        self.node = FlowerNode(node_id=0)
+        self._note = self.folder / "flower.json"
+        self._open(read_key(self.folder / "key"))
+
+    def _open(self, key: ec.EllipticCurvePrivateKey) -> None:
         self._public = public_bytes(key.public_key())
         self._client = FleetHttpClient(
-            f"https://{address}",
+            f"https://{self.address}",
             interceptors=[NodeAuthHttpInterceptor(key, key.public_key())],
             verify=ssl.create_default_context(cafile=str(self.folder / "ca.crt")),
         )
-        self.node = FlowerNode(node_id=0)
-        self._note = self.folder / "flower.json"
 
     def join(self) -> int:
         """Says that this node is here; gives the id that Flower has for it.
@@ -146,6 +148,9 @@ class Fleet:
         A node that was killed still counts as present for a while, and would not be let in: so it remembers its id, and
         first says that the one before it has left.
         """
+        if public_bytes((key := read_key(self.folder / "key")).public_key()) != self._public:  # it was replaced
+            self._client.close()
+            self._open(key)
         with contextlib.suppress(OSError, ValueError, KeyError, httpx.HTTPStatusError):
             before = json.loads(self._note.read_text())
             if before["address"] == self.address:
