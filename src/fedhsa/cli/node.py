@@ -11,6 +11,7 @@ from rich.console import Console
 
 from .. import deploy
 from .._extras import need
+from ..deploy import prometheus
 from ..deploy.address import split_address
 from .errors import FailedRunError
 from .node_settings import NodeSettings, SuperlinkSettings
@@ -56,16 +57,23 @@ def node(args: list[str], console: Console) -> int:
     def say(words: str) -> None:
         _print(console, words)
 
-    found = deploy.Node(
-        settings.keys if settings.state is None else settings.state,
-        number,
-        agent=settings.agent,
-        config=settings.config(),
-        allow=settings.allow,
-        plan=plan,
-        say=say,
-    )
-    with found, _until_stopped() as ended:
+    with contextlib.ExitStack() as stack:
+        watch = None
+        if settings.metrics:
+            exporter = prometheus.NodeExporter(number)
+            watch = stack.enter_context(prometheus.exported(prometheus.Target.parse(settings.metrics), exporter))
+        found = deploy.Node(
+            settings.keys if settings.state is None else settings.state,
+            number,
+            agent=settings.agent,
+            config=settings.config(),
+            allow=settings.allow,
+            plan=plan,
+            say=say,
+            watch=watch,
+        )
+        stack.enter_context(found)
+        ended = stack.enter_context(_until_stopped())
         if settings.server is not None:
             _over_grpc(settings.server, settings, found, say, ended)
         else:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from .. import _check
+from ..deploy.prometheus import Target
 from .errors import UsageError
 from .settings import AbstractFlags
 
@@ -104,6 +105,8 @@ are this node's own: no server can change them.
     """Begin a round again no more often than this."""
     exchanges: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: all)")] = ()
     """Answer only these exchanges, like operator and delta; `measure` stands for what this site measures."""
+    metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
+    """Tell Prometheus how this node is: in a file, or on a port (of this machine alone, unless a host is named)."""
 
     def check(self) -> None:
         """Raises if something does not fit together."""
@@ -117,6 +120,8 @@ are this node's own: no server can change them.
                 _check.count(name, getattr(self, name), least=2)
         if self.data and self.agent is None:
             raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
+        if self.metrics:
+            Target.parse(self.metrics)
 
     def config(self) -> dict[str, Any]:
         """What the agent's function, its noise and its limits get."""

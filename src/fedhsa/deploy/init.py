@@ -54,7 +54,7 @@ def write_files(
         return server_words(keys, port, *([] if flower else run_words), flower=flower)
 
     def node(keys: str, state: str, metrics: str) -> list[str]:
-        return node_words(keys, host, port, "--state", state, flower=flower)
+        return node_words(keys, host, port, "--state", state, "--metrics", metrics, flower=flower)
 
     seen, unseen = f"0.0.0.0:{METRICS}", str(METRICS)  # in a container, and on a machine
     values = {

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from .. import _check, _files, _own
 from . import compiled
 from .fit import MismatchError
 from .limits import Audit, refusal
+from .measure import VALUES
 from .plan import Plan, load_agent
 from .site import HELLO, Site, failure_reply, in_words, log_to
 from .store import BusyError, Store, check_run_name
@@ -42,6 +44,8 @@ class Node:
     - `allow`: further code that a plan may name, such as `"mine.py:HalfHSA"` in its algorithm.
     - `plan`: the only plan to take part in. Default: any that needs no more than the above.
     - `say`: called with a sentence for whoever watches the node.
+    - `watch`: called with every entry of the node's audit log, and with `answered` after every message: the bytes both
+      ways, the seconds, and what the node has sent of what it measures.
 
     !!! example
         >>> import tempfile
@@ -64,6 +68,7 @@ class Node:
         allow: Sequence[str] = (),
         plan: Plan | None = None,
         say: Callable[[str], None] = lambda sentence: None,
+        watch: Callable[[dict[str, Any]], None] | None = None,
     ):
         self.folder, self.number = pathlib.Path(folder).expanduser().absolute(), number
         self.agent, self.config, self.plan, self.say = agent, dict(config or {}), plan, say
@@ -74,7 +79,7 @@ class Node:
         self._sites: dict[str, Site] = {}  # by run; the one asked last is the last
         self._said = ""
         self._fresh = 0  # answers to come that may compile something
-        self.audit = Audit(self.folder)
+        self.audit, self._watch = Audit(self.folder, watch), watch
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "Node":
@@ -97,6 +102,14 @@ class Node:
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a message, or a rejection that says why; never an error. One message at a time."""
+        began = time.perf_counter()
+        reply = self._answer(data)
+        if self._watch is not None:
+            spent = {"seconds": time.perf_counter() - began, "bytes_down": len(data), "bytes_up": len(reply)}
+            self._watch({"event": "answered", **spent, **_measured(reply)})
+        return reply
+
+    def _answer(self, data: bytes) -> bytes:
         try:
             header = peek(data)
             run = check_run_name(str(header.get("run")))  # it becomes the name of a folder
@@ -203,6 +216,14 @@ def _reference(text: str) -> _own.Reference:
     if found is None:
         raise ValueError(f"`allow` must be FILE.py:NAME or MODULE:NAME, like `mine.py:HalfHSA`, got {text!r}.")
     return found
+
+
+def _measured(reply: bytes) -> dict[str, Any]:
+    """What a reply says of what its one agent has measured."""
+    header, arrays = unpack(reply)
+    if VALUES not in arrays:
+        return {}
+    return {"measured": dict(zip(header["measures"], arrays[VALUES][0, :-1].tolist(), strict=True))}
 
 
 def _read(text: str) -> Plan:
