@@ -317,6 +317,21 @@ def test_a_node_that_was_killed_is_let_in_again_at_once(folder, link, gate):
         join()
 
 
+def test_a_node_whose_key_is_replaced_joins_with_the_new_one(folder, link, tmp_path):
+    own = pathlib.Path(shutil.copytree(folder, tmp_path / "k"))
+    with gated(own, link) as (gate, port):
+        node = Fleet(f"127.0.0.1:{port}", own / "node-1")
+        before = node.join()
+        answer = keys.sign(own, keys.request(own / "node-1"), 1, replace=True)
+        gate.register._looked = float("-inf")
+        with pytest.raises(httpx.HTTPStatusError, match="403"):
+            node.beat()
+        keys.accept(own / "node-1", answer)
+        fleet.register(link.port, own / "server" / "ca.crt", gate.register.keys())
+        assert node.join() != before
+        node.leave()
+
+
 class Broken:
     """A connection that fails in these ways, one after the other."""
 
