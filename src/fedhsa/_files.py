@@ -12,6 +12,60 @@ from typing import IO, Any
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # not on Windows; there the user keeps processes apart
+    fcntl = None
+
+
+class BusyError(Exception):
+    """Another process is using the same files."""
+
+
+@contextlib.contextmanager
+def locked(handle: int, wait: bool, words: str) -> Iterator[None]:
+    """Keeps an open file locked; without `wait` raises with these words at once if another process does."""
+    if fcntl is None:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise BusyError(words) from error
+    try:
+        yield
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def alone(path: str | os.PathLike) -> Iterator[None]:
+    """Keeps other processes that ask for it from a file or folder, with a lock beside it that is gone afterwards."""
+    path = pathlib.Path(path)
+    lock, words = path.with_name(f".{path.name}.lock"), f"Another process is using {str(path)!r}. Wait for it, stop it,"
+    with contextlib.ExitStack() as stack:
+        while True:
+            handle = _open_placed(lock, os.O_WRONLY | os.O_CREAT, 0o600)
+            stack.callback(os.close, handle)
+            stack.enter_context(locked(handle, False, f"{words} or choose another name."))
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(lock)):  # else its owner has just removed it
+                    break
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _telling(path: str | os.PathLike) -> Iterator[None]:
+    """Lets errors of the disk say which file was written: a full one does not say it by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]]:
@@ -21,7 +75,8 @@ def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    prefix = f".{path.name}."
+    with _telling(path), tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, delete=False) as file:
         try:
             yield file
             file.flush()
@@ -47,7 +102,8 @@ def write_quickly(path: pathlib.Path, data: bytes) -> os.stat_result:
     new, old = f"{path}.new", f"{path}~"
     handle = _open_placed(new, _WRITE, 0o600)
     try:
-        _write_all(handle, data)
+        with _telling(path):
+            _write_all(handle, data)
         written = os.fstat(handle)
     finally:
         os.close(handle)
@@ -67,6 +123,20 @@ def open_quickly(path: pathlib.Path) -> int:
     return os.open(path, _READ)  # it may have appeared between the two attempts
 
 
+def write_at(path: pathlib.Path, start: int, data: bytes, sync: bool) -> None:
+    """Writes to a private file from a place on, which is where it then ends but for this."""
+    handle = _open_placed(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o600)
+    try:
+        with _telling(path):
+            os.ftruncate(handle, start)
+            os.lseek(handle, start, os.SEEK_SET)
+            _write_all(handle, data)
+            if sync:
+                os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def append_line(path: pathlib.Path, line: bytes, mode: int = 0o666) -> None:
     """Adds a line to a file; half a line, as a killed process leaves it, is ended before."""
     handle = _open_placed(path, _APPEND, mode)
@@ -74,7 +144,8 @@ def append_line(path: pathlib.Path, line: bytes, mode: int = 0o666) -> None:
         if size := os.fstat(handle).st_size:
             os.lseek(handle, size - 1, os.SEEK_SET)
             line = line if os.read(handle, 1) == b"\n" else b"\n" + line
-        _write_all(handle, line + b"\n")
+        with _telling(path):
+            _write_all(handle, line + b"\n")
     finally:
         os.close(handle)
 

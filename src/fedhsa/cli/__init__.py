@@ -92,6 +92,7 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from .._check import nearest
+    from .._files import BusyError
     from .errors import FailedRunError, UsageError
 
     command, *rest = arguments
@@ -105,7 +106,7 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
         return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
-    except (FailedRunError, ImportError) as error:  # a package that only some commands need
+    except (FailedRunError, BusyError, ImportError) as error:  # the last: a package that only some commands need
         return _say(f"fedhsa: {error}", 1)
     except MemoryError as error:
         return _say(f"fedhsa: This does not fit in memory: {error}. Use fewer agents, seeds or parameters.", 1)

@@ -1,5 +1,6 @@
 """How far a run by messages is, what a checkpoint keeps of it, and the result that `simulate` would give."""
 
+import contextlib
 import dataclasses
 import datetime
 import pathlib
@@ -105,7 +106,8 @@ def carry_out(
         if not server.progress.round:
             raise  # there is nothing to write
         seconds = (datetime.datetime.now(datetime.UTC) - began).total_seconds()
-        _write(plan, server, folder, result(server, plan.cost, seconds, complete=False), began, command)
+        with contextlib.suppress(OSError):  # as of a disk that is full, of which the error may tell
+            _write(plan, server, folder, result(server, plan.cost, seconds, complete=False), began, command)
         raise
     _write(plan, server, folder, found, began, command)
     return found

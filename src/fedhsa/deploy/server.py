@@ -163,7 +163,7 @@ class Server:
         self.journal = Journal(home, watch)
         self.phase: Callable[[str], None] = lambda name: None
         """Called on the way through a round: sent, collected, aggregated, checkpointed."""
-        self.attempt, self.boots, self._own = BOOT, 1, False
+        self.attempt, self.boots, self._own, self._saved = BOOT, 1, False, 0
         self._reasons: dict[int, str] = {}
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
@@ -200,7 +200,7 @@ class Server:
             )
         records = self._records.read(header.get("records", (0, 0)))
         self.run_id, self.boots, self._own = header["run"], header["boots"] + 1, True
-        self.attempt = self.boots * BOOT
+        self.attempt, self._saved = self.boots * BOOT, header["round"]
         leaves = [arrays[f"server/{i}"] for i in range(len(self._server_schema.leaves))]
         self.progress = Progress(
             header["round"],
@@ -235,6 +235,18 @@ class Server:
         self._own = True
 
     def _run(self, rounds: int) -> Progress:
+        try:
+            return self._go_on(rounds)
+        except OSError as error:
+            name = error.filename
+            if self.store is None or not isinstance(name, str) or self.store.path.parent != pathlib.Path(name).parent:
+                raise
+            raise FederationError(
+                f"{name!r} cannot be written: {error.strerror}. The run is kept up to round {self._saved}: mend that, "
+                "then resume it."
+            ) from error
+
+    def _go_on(self, rounds: int) -> Progress:
         self._checkpoint()
         facts = {"agents": self.task.num_agents, "missing": self.missing.action, "transport": self.transport.name}
         began = "resumed" if self.boots > 1 else "started"
@@ -251,7 +263,8 @@ class Server:
             raise
         except Exception as error:
             why = str(error) if isinstance(error, FederationError) else f"{type(error).__name__}: {error}"
-            self.journal("failed", round=self.progress.round, why=why)
+            with contextlib.suppress(OSError):  # as of a disk that is full, of which the error tells
+                self.journal("failed", round=self.progress.round, why=why)
             raise
         diverged = self.progress.failed_round >= 0
         self.journal("diverged" if diverged else "finished", round=self.progress.round)
@@ -696,6 +709,7 @@ class Server:
         header |= {"records": self._records.mark, "measured": self._measured.mark}
         arrays |= {"settings": self._settings, **self.measurements.arrays()}
         self.store.save(header, arrays | {"records": self._table(progress.records)})
+        self._saved = progress.round
 
 
 def hello(task: Task, run: str, plan: Plan | None = None) -> bytes:

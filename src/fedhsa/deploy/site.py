@@ -547,7 +547,8 @@ def public_reason(error: Exception) -> str:
         log.error("could not answer", exc_info=error)
     _told[:] = [told]
     raised = error.__cause__ if isinstance(error, OwnCodeError) else error
-    return f"{type(raised).__name__}; see the log of the site"
+    kind = os.strerror(raised.errno) if isinstance(raised, OSError) and raised.errno else type(raised).__name__
+    return f"{kind}; see the log of the site"
 
 
 def in_words(error: Exception) -> str:
@@ -572,6 +573,7 @@ def log_to(path: pathlib.Path) -> Callable[[], None]:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.handleError = lambda record: None  # a full disk is told of elsewhere
     log.addHandler(handler)
 
     def end() -> None:

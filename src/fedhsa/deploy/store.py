@@ -11,12 +11,8 @@ from typing import Any
 import numpy as np
 
 from .. import _files
+from .._files import BusyError as BusyError
 from .wire import Packet, RejectedError, pack, unpack
-
-try:
-    import fcntl
-except ImportError:  # not on Windows; there the user keeps processes apart
-    fcntl = None
 
 
 class Store:
@@ -85,10 +81,11 @@ class Store:
         # Opened each time, since threads that share an open file do not keep each other out.
         handle = os.open(self._lock, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            if not self._placed and fcntl is not None:
+            if not self._placed and os.name != "nt":
                 os.fchmod(handle, 0o600)  # earlier versions let others open it, and whoever can may hold the lock
                 self._placed = True
-            with _lock_file(handle, wait, self.path):
+            words = f"Another process is working in {str(self.path.parent)!r}. Wait for it, or stop it."
+            with _files.locked(handle, wait, words):
                 yield
         finally:
             os.close(handle)
@@ -123,15 +120,7 @@ class Rows:
     def extend(self, rows: np.ndarray) -> None:
         """Adds rows behind those that count; what a process wrote whose state was not saved any more is dropped."""
         data, (count, checksum) = np.ascontiguousarray(rows, "<f8").tobytes(), self.mark
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-        with open(handle, "wb", buffering=0) as file:
-            file.truncate(8 * self.width * count)
-            file.seek(0, os.SEEK_END)
-            left = memoryview(data)
-            while left:
-                left = left[file.write(left) :]
-            if self.store.sync:
-                os.fsync(handle)
+        _files.write_at(self.path, 8 * self.width * count, data, self.store.sync)
         self.mark = count + len(rows), zlib.crc32(data, checksum)
 
     def read(self, mark: Sequence[int]) -> np.ndarray:
@@ -173,29 +162,10 @@ def check_run_name(run: str) -> str:
 
 def _sync_folder(folder: pathlib.Path) -> None:
     """Lets the file's new name survive a loss of power too."""
-    if fcntl is None:  # folders cannot be opened there
+    if os.name == "nt":  # folders cannot be opened there
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-class BusyError(Exception):
-    """Another process is using the same state."""
-
-
-@contextlib.contextmanager
-def _lock_file(file: int, wait: bool, path: pathlib.Path) -> Iterator[None]:
-    if fcntl is None:
-        yield
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise BusyError(f"Another process is working in {str(path.parent)!r}. Wait for it, or stop it.") from error
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)

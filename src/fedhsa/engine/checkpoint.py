@@ -1,6 +1,8 @@
 """Runs that survive: all that the next round needs, in one file."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -58,13 +60,26 @@ def read(path: str | os.PathLike, fingerprint: str) -> tuple[dict[str, Any], lis
     return header, leaves, records
 
 
+@contextlib.contextmanager
+def claimed(path: str | os.PathLike, peers: Peers) -> Iterator[None]:
+    """Keeps other simulations from the file, once it is known that it can be written; process 0 does that for all."""
+    with contextlib.ExitStack() as stack:
+
+        def claim() -> tuple[Any, list[np.ndarray]]:
+            _files.check_writable("checkpoint", path)
+            stack.enter_context(_files.alone(path))
+            return None, []
+
+        peers.from_first(claim)
+        yield
+
+
 def prepare(
     path: str | os.PathLike, fingerprint: str, rounds: int, resume: bool, peers: Peers
 ) -> tuple[dict[str, Any], list[np.ndarray], dict[str, np.ndarray]] | None:
-    """Makes sure that the file can be written, and reads it where a run resumes; process 0 does that for all."""
+    """Reads the file where a run resumes; process 0 does that for all."""
 
     def look() -> tuple[Any, list[np.ndarray]]:
-        _files.check_writable("checkpoint", path)
         if not (resume and os.path.exists(path)):
             return None, []
         header, leaves, records = read(path, fingerprint)

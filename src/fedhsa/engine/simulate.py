@@ -1,5 +1,6 @@
 """`simulate`: a problem, an algorithm, and many rounds and seeds as one compiled program."""
 
+import contextlib
 import os
 import time
 import warnings
@@ -126,10 +127,11 @@ def simulate(
                 run.debug(seed, rounds)
             return run.result(settings, price)
         restored = None
-        if checkpoint is not None:
-            restored = checkpoints.prepare(checkpoint, settings["fingerprint"], rounds, resume, run.peers)
-        run.begin(chunk, restored)
-        complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, price, progress)
+        with contextlib.nullcontext() if checkpoint is None else checkpoints.claimed(checkpoint, run.peers):
+            if checkpoint is not None:
+                restored = checkpoints.prepare(checkpoint, settings["fingerprint"], rounds, resume, run.peers)
+            run.begin(chunk, restored)
+            complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, price, progress)
         return run.result(settings, price, complete)
 
 
