@@ -29,7 +29,7 @@ from fedhsa.deploy.flower.fleet import Fleet, public_bytes, serve
 from fedhsa.deploy.flower.gate import Gate, GateLimits
 from fedhsa.deploy.flower.transport import FlowerTransport
 from fedhsa.deploy.server import hello
-from superlink import LocalGrid, SuperLink, superlink
+from superlink import SuperLink, superlink
 
 TD = Plan(problem="td", num_agents=2, dim=3, option={"num_states": 6}, step_size=0.05, local_steps=5)
 
@@ -293,9 +293,10 @@ def test_a_run_over_flower_behind_the_gate_is_that_of_the_engine(folder, link, g
         return TD.site([i], Store(tmp_path / f"{i}.state"), "run").answer
 
     with nodes(folder, gate, [answer(0), answer(1)]) as told:
-        transport = FlowerTransport(LocalGrid(link), lambda: hello(TD.task, "run"), {0: 0, 1: 1})  # pyright: ignore
+        transport = FlowerTransport(link.grid, lambda: hello(TD.task, "run"), {0: 0, 1: 1})
         server = Server(TD.task, transport, [[0], [1]], run="run")
         progress = server.run(3)
+        assert len(transport.mail.ours) == 2  # both have said that they are ours
     expected = fedhsa.simulate(TD.built_problem, TD.method, rounds=3).theta
     np.testing.assert_allclose(progress.server.theta, expected, rtol=0, atol=1e-12)
     assert len(told) == 2

@@ -7,15 +7,17 @@ A stock SuperNode fetches an app from the server and starts a process of it for 
 the agent is in this process, no code of the server's is run, and nothing listens on this machine.
 """
 
+import base64
 import contextlib
 import functools
 import json
 import os
 import pathlib
+import secrets
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import httpx
@@ -33,8 +35,9 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node as FlowerNode
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode
@@ -64,6 +67,9 @@ from ..signing import read_key
 
 RECORD, ENTRY = "fedhsa", "message"
 """Where a message of ours is in one of Flower's."""
+OURS, SHORT = "fedhsa:", 2**18
+"""What begins the group of a message that has all it says there; and how many bytes that may be."""
+TYPE = "query.fedhsa"
 PATHS = frozenset(
     f"/v1/fleet/{name}"
     for name in (
@@ -110,6 +116,28 @@ def unwrap(content: RecordDict) -> bytes:
     record = content.config_records.get(RECORD)
     data = None if record is None else record.get(ENTRY)
     return data if isinstance(data, bytes) else b""
+
+
+def _as_group(data: bytes) -> str:
+    """A short message as the name of a group."""
+    return OURS + base64.b64encode(data).decode()
+
+
+def _from_group(group: str) -> bytes | None:
+    """What `_as_group` was given; None for any other group."""
+    if not group.startswith(OURS):
+        return None
+    try:
+        return base64.b64decode(group[len(OURS) :], validate=True)
+    except ValueError:
+        return b""
+
+
+def _without_parts(message: Message, group: str) -> tuple[Any, Any]:
+    """A message that says everything in its group, and a tree of parts that nobody hands in or fetches."""
+    name = secrets.token_hex(32)
+    message.metadata.__dict__.update(_message_id=name, _group_id=group)
+    return message_to_proto(message), ObjectTree(object_id=name)
 
 
 class Asked(NamedTuple):
@@ -172,35 +200,33 @@ class Fleet:
         if not found.messages_list:
             return None
         head, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
-        run, name = head.metadata.run_id, head.metadata.message_id
-        pull = make_pull_object_fn_protobuf(self._client.PullObject, self.node, run)
-        contents = {part.object_id: _available(pull, part.object_id) for part in iterate_object_tree(tree)}
-        message: Any = inflate_object_from_contents(tree.object_id, contents)
-        message.metadata.__dict__["_message_id"] = name
-        self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=name)
-        )
-        return Asked(unwrap(message.content) if message.has_content() else b"", message)
+        if (data := _from_group(head.metadata.group_id)) is not None:
+            return Asked(data, head)
+        return Asked(_fetch(self._client, self.node, head, tree), head)
 
     def reply(self, asked: Asked, data: bytes, seconds: float = 0.0) -> None:
         """Hands in the reply to a message, and how long it took."""
-        reply = Message(wrap(data), reply_to=asked.message)
+        short = len(data) <= SHORT and _from_group(asked.message.metadata.group_id) is not None
+        reply = Message(RecordDict() if short else wrap(data), reply_to=asked.message)
+        if short:
+            head, tree = _without_parts(reply, _as_group(data))
+            self._hand_in(head, tree, seconds)
+            return
+        reply.metadata.__dict__["_group_id"] = OURS  # which says that we need no more than this
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             parts = get_all_nested_objects(reply)
-            taken = self._client.PushMessages(
-                PushMessagesRequest(
-                    node=self.node,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[seconds],
-                )
-            )
+            head = message_to_proto(remove_content_from_message(reply))
+            taken = self._hand_in(head, get_object_tree(reply), seconds)
             push = make_push_object_fn_protobuf(
                 self._client.PushObject, self.node, reply.metadata.run_id, taken.session_id
             )
             for name in taken.objects_to_push:
                 push(name, parts[name].deflate())
+
+    def _hand_in(self, head: Any, tree: Any, seconds: float) -> Any:
+        lists = {"messages_list": [head], "message_object_trees": [tree], "clientapp_runtime_list": [seconds]}
+        return self._client.PushMessages(PushMessagesRequest(node=self.node, **lists))
 
     def leave(self) -> None:
         """Says that this node leaves, if it can be said."""
@@ -212,6 +238,16 @@ class Fleet:
     def close(self) -> None:
         """Closes the connection without a word."""
         self._client.close()
+
+
+def _fetch(client: Any, node: FlowerNode, head: Message, tree: Any) -> bytes:
+    """What a message says that has parts: they are fetched one by one, and the SuperLink may forget them."""
+    run, name = head.metadata.run_id, head.metadata.message_id
+    pull = make_pull_object_fn_protobuf(client.PullObject, node, run)
+    contents = {part.object_id: _available(pull, part.object_id) for part in iterate_object_tree(tree)}
+    message: Any = inflate_object_from_contents(tree.object_id, contents)
+    client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=name))
+    return unwrap(message.content) if message.has_content() else b""
 
 
 def _available(pull: Callable[[str], bytes], name: str) -> bytes:
@@ -238,9 +274,96 @@ def register(port: int, authority: str | os.PathLike, publics: Iterable[bytes]) 
                     raise
 
 
-def hasten() -> None:
-    """Lets Flower's grid in this process look again soon for a reply that is being handed in; it waits a second."""
-    http_grid.pull_objects = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
+class Replied(NamedTuple):
+    """What came back for a message."""
+
+    to: str
+    """The message's id."""
+    data: bytes | None
+    error: str
+    """What Flower says where there are no data."""
+
+
+class Mailbox:
+    """The server's side: hands in messages to nodes, and fetches their replies.
+
+    A message of Flower's is a tree of three objects, each handed in and fetched by itself, so that with its reply it
+    takes the SuperLink some sixteen requests. To nodes of ours, which say so in their first reply, a short message
+    travels in the name of its group, and takes two.
+
+    **Arguments:**
+
+    - `grid`: Flower's.
+    """
+
+    def __init__(self, grid: Any):
+        self._grid, self.ours = grid, set[int]()
+        self._short: set[str] = set()  # messages that went in the name of a group
+        self._asked: dict[str, int] = {}  # the others, and the nodes they went to
+        # Flower's grid waits a second when it finds a reply that is just being handed in.
+        http_grid.pull_objects = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
+
+    def nodes(self) -> set[int]:
+        """The nodes that are online."""
+        return set(self._grid.get_node_ids())
+
+    def push(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
+        """Hands in a message to each node; gives the messages' ids, and the nodes they went to."""
+        short = {node: data for node, data in nodes.items() if node in self.ours and len(data) <= SHORT}
+        whole = {node: data for node, data in nodes.items() if node not in short}
+        sent = self._push_short(short) if short else {}
+        if whole:
+            names = list(self._grid.push_messages([Message(wrap(data), node, TYPE) for node, data in whole.items()]))
+            self._asked |= {name: node for name, node in zip(names, whole, strict=True) if name}
+            sent |= {name: node for name, node in zip(names, whole, strict=True) if name}
+        return sent
+
+    def pull(self, names: Iterable[str]) -> list[Replied]:
+        """The replies to these messages that are there, or errors."""
+        names = set(names)
+        replies = self._pull_short(names & self._short) if names & self._short else []
+        whole = sorted(names - self._short)
+        for reply in list(self._grid.pull_messages(whole)) if whole else []:
+            to = reply.metadata.reply_to_message_id
+            node = self._asked.pop(to, None)
+            if not reply.has_content():
+                replies.append(Replied(to, None, _in_words(reply)))
+                continue
+            if reply.metadata.group_id == OURS and node is not None:
+                self.ours.add(node)
+            replies.append(Replied(to, unwrap(reply.content), ""))
+        return replies
+
+    def _push_short(self, nodes: Mapping[int, bytes]) -> dict[str, int]:
+        made = [_without_parts(Message(RecordDict(), node, TYPE), _as_group(data)) for node, data in nodes.items()]
+        lists = {"messages_list": [head for head, _ in made], "message_object_trees": [tree for _, tree in made]}
+        names = self._grid._runtime_client.PushMessages(PushAppMessagesRequest(**lists)).message_ids
+        sent = {name: node for name, node in zip(names, nodes, strict=True) if name}
+        self._short |= sent.keys()
+        return sent
+
+    def _pull_short(self, names: set[str]) -> list[Replied]:
+        client, replies = self._grid._runtime_client, []
+        found = client.PullMessages(PullAppMessagesRequest(message_ids=sorted(names)))
+        for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            head = message_from_proto(proto)
+            to = head.metadata.reply_to_message_id
+            self._short.discard(to)
+            data = _from_group(head.metadata.group_id)
+            if head.has_error():
+                replies.append(Replied(to, None, _in_words(head)))
+            elif data:
+                replies.append(Replied(to, data, ""))
+            else:  # a long one
+                try:
+                    replies.append(Replied(to, _fetch(client, self._grid.node, head, tree), ""))
+                except ObjectPullError as error:
+                    replies.append(Replied(to, None, str(error)))
+        return replies
+
+
+def _in_words(message: Message) -> str:
+    return message.error.reason or f"error {message.error.code}"
 
 
 def serve(
@@ -289,7 +412,7 @@ def _attend(fleet: Fleet, answer: Callable[[bytes], bytes], ended: threading.Eve
     over = threading.Event()
     heart = threading.Thread(target=_beat, args=(fleet, over), daemon=True)
     heart.start()
-    pause = SOONEST
+    pace, replied = _Pace(), None
     try:
         while not ended.is_set() and not over.is_set():
             began = time.monotonic()
@@ -297,20 +420,41 @@ def _attend(fleet: Fleet, answer: Callable[[bytes], bytes], ended: threading.Eve
                 asked = fleet.receive()
                 pulled = time.monotonic()
                 if asked is not None:
+                    pace.came(None if replied is None else pulled - replied)
                     fleet.reply(asked, answer(asked.data), time.monotonic() - pulled)
-                    pause = SOONEST
-                    continue
+                    replied = time.monotonic()
             except (ObjectPullError, ObjectPushError):
-                continue  # the run has ended meanwhile, or the server asks again
+                pass  # the run has ended meanwhile, or the server asks again
             except httpx.HTTPStatusError as error:
-                if error.response.status_code in (401, 404) or not _of_ended_run(error.response):
+                if not _of_ended_run(error.response):
                     raise
-                continue
-            took = time.monotonic() - began
-            ended.wait(max(pause, SHARE * took))
-            pause = min(1.1 * pause, LATEST)
+            ended.wait(pace.pause(time.monotonic() - began))
     finally:
         over.set()
+
+
+class _Pace:
+    """How long to wait before the next look for a message.
+
+    Every look costs the SuperLink as much as a message does, and between two messages to a node are those to all the
+    others. So a node first waits for half the time that it was between its last ones.
+    """
+
+    def __init__(self):
+        self._gap, self._looks = 0.0, 1
+
+    def came(self, gap: float | None) -> None:
+        """Takes note of a message, so many seconds after the last reply."""
+        if gap is not None and gap < 5 * LATEST:  # or the server was idle
+            self._gap = gap if not self._gap else 0.7 * self._gap + 0.3 * gap
+        self._looks = 0
+
+    def pause(self, took: float) -> float:
+        """Seconds to wait, after a look that took so many."""
+        self._looks += 1
+        if self._looks == 1:
+            return self._gap / 2
+        return min(max(SOONEST * 1.1**self._looks, self._gap / 8, SHARE * took), LATEST)
 
 
 def _beat(fleet: Fleet, over: threading.Event) -> None:

@@ -12,7 +12,6 @@ from ..missing import Missing
 from ..outcome import carry_out
 from ..plan import Plan
 from ..server import Server, hello
-from .fleet import hasten
 from .transport import FlowerTransport, print_for_user
 
 app = ServerApp()
@@ -33,7 +32,6 @@ def main(grid: Grid, context: Context) -> None:
         {i: i for i in range(len(sites))},
         pathlib.Path(str(config["keys"])).expanduser() if config["keys"] else None,
     )
-    hasten()
     watch = Teller(print_for_user) if config.get("events") != "json" else print_event
     server = Server(
         plan.task,

@@ -4,14 +4,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from ..journal import PREFIX
 from ..signing import Identity, Trust, node_name, node_number
 from ..transport import AbstractTransport
 from ..wire import RejectedError, unpack
-from .fleet import unwrap, wrap
+from .fleet import Mailbox, Replied
 
 SOONEST, LATEST = 0.02, 0.5
 """Seconds between looks for replies, longer as they do not come; Flower's own `send_and_receive` looks every three."""
@@ -21,7 +20,6 @@ STRANGE = 60.0
 """Seconds after which a node that could not identify itself is asked again: it may have been repaired."""
 GREETING = 60.0
 """Seconds that the first nodes have to identify themselves."""
-TYPE = "query.fedhsa"
 
 
 def print_for_user(words: str) -> None:
@@ -51,7 +49,7 @@ class FlowerTransport(AbstractTransport):
         site_of: Mapping[int, int],
         keys: str | os.PathLike | None = None,
     ):
-        self.grid, self.hello, self.site_of = grid, hello, site_of
+        self.mail, self.hello, self.site_of = Mailbox(grid), hello, site_of
         self._first = {site: agent for agent, site in site_of.items()}
         self._identity = None if keys is None else Identity.load(keys)
         self._trust = None if keys is None else Trust.load(keys)
@@ -67,7 +65,7 @@ class FlowerTransport(AbstractTransport):
         self._strange: dict[int, float] = {}  # nodes that are no site of this run, and when to ask them again
 
     def present(self) -> set[int]:
-        online, now = set(self.grid.get_node_ids()), time.monotonic()
+        online, now = self.mail.nodes(), time.monotonic()
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
         # A node that was killed has taken its greeting with it.
         self._forget({name for name in self._greeted if now > self._greeted_at[name] + max(AGAIN, 10 * self._slowest)})
@@ -126,9 +124,9 @@ class FlowerTransport(AbstractTransport):
     def _welcome(self) -> None:
         """Hears those nodes that have said by now who they are."""
         for reply in self._receive(self._greeted):
-            node = self._greeted[reply.metadata.reply_to_message_id]
+            node = self._greeted[reply.to]
             try:
-                self._introduce(node, *self._opened(unwrap(reply.content)))
+                self._introduce(node, *self._opened(reply.data or b""))
             except RejectedError as rejected:
                 self._reject(node, rejected.reason)
         self._greeted = {message: node for message, node in self._greeted.items() if message in self._open}
@@ -179,18 +177,16 @@ class FlowerTransport(AbstractTransport):
             return {}
         sign = (lambda data: data) if self._identity is None else self._identity.sign
         signed = {data: sign(data) for data in {*nodes.values()}}  # a greeting is the same for all
-        messages = [Message(wrap(signed[data]), node, TYPE) for node, data in nodes.items()]
-        ids = list(self.grid.push_messages(messages))
-        sent = {name: node for name, node in zip(ids, nodes, strict=True) if name}
+        sent = self.mail.push({node: signed[data] for node, data in nodes.items()})
         self._open |= sent
         return sent
 
     def _pull(self) -> Iterator[bytes]:
         asked = {message: node for message, node in self._open.items() if message not in self._greeted}
         for reply in self._receive(asked):
-            data = unwrap(reply.content)
+            data = reply.data or b""
             if self._trust is not None:
-                site = self._site_at(asked[reply.metadata.reply_to_message_id])
+                site = self._site_at(asked[reply.to])
                 if site is None:
                     continue
                 try:
@@ -204,16 +200,15 @@ class FlowerTransport(AbstractTransport):
     def _site_at(self, node: int) -> int | None:
         return next((site for site, known in self.node_of.items() if known == node), None)
 
-    def _receive(self, messages: Mapping[str, int]) -> list[Message]:
+    def _receive(self, messages: Mapping[str, int]) -> list[Replied]:
         """Replies to these messages; an error that Flower reports for a node is its site's trouble."""
         replies = []
-        for reply in list(self.grid.pull_messages(list(messages))):
-            node = self._open.pop(reply.metadata.reply_to_message_id, None)
-            if reply.has_content():
+        for reply in self.mail.pull(messages) if messages else []:
+            node = self._open.pop(reply.to, None)
+            if reply.data is not None:
                 replies.append(reply)
-                continue
-            for site in [site for site, known in self.node_of.items() if known == node]:
-                self._troubles[site] = f"Flower says: {reply.error.reason or f'error {reply.error.code}'}"
+            elif (site := None if node is None else self._site_at(node)) is not None:
+                self._troubles[site] = f"Flower says: {reply.error}"
                 del self.node_of[site]  # if it comes back, it may be under another id
         return replies
 
