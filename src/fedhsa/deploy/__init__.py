@@ -26,6 +26,7 @@ from .ray_tasks import RayExecutor as RayExecutor
 from .ray_tasks import RemoteError as RemoteError
 from .ray_tasks import ray_executor as ray_executor
 from .schema import Schema as Schema
+from .secure import Secure as Secure
 from .server import FederationError as FederationError
 from .server import Server as Server
 from .site import Site as Site

@@ -261,13 +261,13 @@ class Masking:
         """The sum of the site's replies under its masks. `facts` tell this from everything else that is ever masked."""
         if self.cohort is None:
             raise RejectedError("keys", "this site does not know the keys of the round")
-        masked = {}
         sums = {name: array.view(np.uint64).sum(axis=0, keepdims=True) for name, array in arrays.items()}
-        for name, total in (sums | {AGENTS: np.array([self.agents], np.uint64)}).items():
-            what = label(self.run, self.task.digest, self.cohort.digest, *facts, name)
-            masked[name] = self._keys.mask(total.ravel(), self.first, self.cohort, what).view(np.int64)
-            masked[name] = masked[name].reshape(total.shape)
-        return masked
+        sums[AGENTS] = np.array([self.agents], np.uint64)
+        what = label(self.run, self.task.digest, self.cohort.digest, *facts, [*sums])
+        joined = np.concatenate([array.ravel() for array in sums.values()])
+        masked = self._keys.mask(joined, self.first, self.cohort, what).view(np.int64)
+        parts = np.split(masked, np.cumsum([array.size for array in sums.values()])[:-1])
+        return {name: part.reshape(sums[name].shape) for name, part in zip(sums, parts, strict=True)}
 
 
 def check_range(arrays: Mapping[str, np.ndarray], bits: int, num_agents: int, numbers: np.ndarray) -> None:
