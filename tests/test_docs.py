@@ -38,6 +38,7 @@ LONG = (
         "docs/deploy.md",
         "docs/methods.md",
         "docs/one-exchange.md",
+        "docs/secure-aggregation.md",
         "docs/three-sites.md",
         "examples/private_series/README.md",
     ),

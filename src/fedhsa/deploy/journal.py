@@ -109,8 +109,8 @@ def sentence(event: dict[str, Any]) -> str | None:
         case "withheld":
             whose, s = _agents(event["agents"]).capitalize(), "s" * (len(event["agents"]) == 1)
             return (
-                f"{whose} measure{s} what the parameter is worth, and keep{s} it private, since the noise on replies "
-                "would not cover it; `--release-metrics` sends it all the same."
+                f"{whose} measure{s} what the parameter is worth, and keep{s} it private, since noise and masks are "
+                "for replies and would not cover it; `--release-metrics` sends it all the same."
             )
         case "rejected" if event["code"] in ("diverged", "beyond"):  # whose failure it is follows
             return None
