@@ -152,7 +152,14 @@ class Gate:
         async with httpx.AsyncClient(
             verify=self._trust, limits=most, timeout=self.limits.patience, trust_env=False
         ) as ask:
-            server = await asyncio.start_server(lambda r, w: self._meet(r, w, ask), host, port, limit=_GRANULE)
+            visits: set[asyncio.Future[None]] = set()
+
+            def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                # Not a coroutine: of those asyncio prints a traceback each when the gate is stopped.
+                visits.add(visit := asyncio.ensure_future(self._meet(reader, writer, ask)))
+                visit.add_done_callback(visits.discard)
+
+            server = await asyncio.start_server(meet, host, port, limit=_GRANULE)
             async with server:
                 ready(server.sockets[0].getsockname()[1])
                 await server.serve_forever()
