@@ -1,13 +1,17 @@
-"""What one exchange costs by messages: in memory, on Ray and on Flower, next to a bare message of the same size."""
+"""What an exchange costs by messages: in memory, over gRPC, on Ray, on Flower, next to bare ones of the same size."""
 
 import functools
 import json
 import pathlib
+import queue
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,10 @@ from fedhsa.deploy import AbstractTransport, MemoryTransport, Plan, Server, Stor
 from fedhsa.deploy import ray as on_ray
 from fedhsa.deploy import site as site_module
 from fedhsa.deploy.compiled import Compiled
+from fedhsa.deploy.grpc import GrpcTransport
+from fedhsa.deploy.local import LocalNodes, free_port
+from fedhsa.deploy.server import hello
+from fedhsa.deploy.signing import Identity
 from machine import RESULTS, load, machine
 
 STAGES = ("unpack", "compute", "pack", "save")
@@ -60,6 +68,8 @@ class Case:
         )
 
 
+GRPC = [(Case(1, 10), 1), (Case(1, 10), 3), (Case(1, 10_000), 3), (Case(1, 10), 10)]
+"""What is measured over gRPC, and with how many nodes."""
 CASES = [Case(1, 10), Case(100, 10), Case(10_000, 10), Case(1, 10_000), Case(100, 10_000)]
 
 
@@ -245,6 +255,103 @@ def bare_exchanges(ray: Any, echo: list[Any], sizes: list[tuple[int, int]]) -> f
     return (time.perf_counter() - began) / 3 / len(sizes)
 
 
+# A node that answers with as many bytes as ours, and does nothing else.
+BARE_NODE = """
+import json, queue, sys
+import grpc
+from fedhsa.deploy.signing import Identity
+address, folder, sizes = sys.argv[1:]
+own, replies = Identity.load(folder), {asked: bytes(given) for asked, given in json.loads(sizes)}
+secret, out = grpc.ssl_channel_credentials(own.authority_pem, own.key_pem, own.certificate_pem), queue.SimpleQueue()
+for data in grpc.secure_channel(address, secret).stream_stream("/Bare/Join")(iter(out.get, None)):
+    out.put(replies[len(data)])
+"""
+
+
+class BareGrpc:
+    """What gRPC does with messages without us: the same keys, streams and sizes, and nobody looks at anything."""
+
+    def __init__(self, keys: Path, sites: int, sizes: list[tuple[int, int]]):
+        import grpc
+
+        self.sites, self.sizes = sites, sizes
+        self.arrived: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.streams: list[queue.SimpleQueue[bytes]] = []
+
+        def join(incoming, context):
+            mine: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+            threading.Thread(target=lambda: [self.arrived.put(data) for data in incoming], daemon=True).start()
+            self.streams.append(mine)
+            yield from iter(mine.get, b"")
+
+        own = Identity.load(keys / "server")
+        secret = grpc.ssl_server_credentials([(own.key_pem, own.certificate_pem)], own.authority_pem, True)
+        self.server = grpc.server(futures.ThreadPoolExecutor(sites))
+        handlers = {"Join": grpc.stream_stream_rpc_method_handler(join)}
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Bare", handlers)])
+        address = f"127.0.0.1:{self.server.add_secure_port('127.0.0.1:0', secret)}"
+        self.server.start()
+        words = [sys.executable, "-c", BARE_NODE, address]
+        self.nodes = [subprocess.Popen([*words, keys / f"node-{i}", json.dumps(sizes)]) for i in range(sites)]
+        while len(self.streams) < sites:
+            time.sleep(0.05)
+
+    def exchanges(self, count: int = 10) -> float:
+        """Seconds per exchange."""
+        began = time.perf_counter()
+        for _ in range(count):
+            for asked, _ in self.sizes:
+                for stream in self.streams:
+                    stream.put(bytes(asked))
+                for _ in range(self.sites):
+                    self.arrived.get()
+        return (time.perf_counter() - began) / count / len(self.sizes)
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.put(b"")
+        self.server.stop(0.2).wait()
+        for node in self.nodes:
+            node.kill()
+            node.wait()
+
+
+def over_grpc(case: Case, settings: Settings) -> dict[str, Any]:
+    """Ours and bare messages in turns: nodes as processes of this machine, encrypted, with keys."""
+    plan, listen = case.plan(settings), f"127.0.0.1:{free_port()}"
+    agent = ["--agent", str(plan.agent), "--no-sync"]  # how long a disk takes is the disk's
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with LocalNodes(settings.actors, listen, arguments=lambda number: agent, logs=folder / "logs") as nodes:
+            inner = GrpcTransport(
+                listen, nodes.keys / "server", plan.task, lambda: hello(plan.task, server.run_id, plan)
+            )
+            transport = Measured(inner)
+            server = make_server(plan, transport, settings, folder)
+            bare: list[float] = []
+            echo: list[BareGrpc] = []
+
+            def between() -> None:
+                if echo:
+                    bare.append(echo[0].exchanges())
+                    return
+                pairs = zip(transport.requests, transport.replies, strict=True)
+                sizes = [(len(asked[0]), len(given[0])) for asked, given in pairs]
+                echo.append(BareGrpc(nodes.keys, settings.actors, sizes))
+                echo[0].exchanges()
+
+            try:
+                times = blocks(server, transport, settings, between)
+            finally:
+                inner.close()
+                for one in echo:
+                    one.close()
+    times |= {"bare": statistics.median(bare), "bare_fastest": min(bare)}
+    times |= {"on_top": times["exchange"] - times["bare"]}
+    sites = f"grpc, {settings.actors}"
+    return {"transport": sites, **asdict(case), "seconds": times, "wire": wire_ratio(server, transport)}
+
+
 BARE_SERVER = """
 import time
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -352,6 +459,10 @@ def main(settings: Settings) -> None:
     if where["load"] > 0.5:
         console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
     rows = []
+    for case, sites in GRPC[:1] if settings.quick else GRPC:
+        began = load()
+        rows.append(over_grpc(case, replace(settings, actors=sites)) | {"load": [began, load()]})
+        show(rows[-1:], console)
     with on_ray.private_ray(settings.actors):
         for case in cases:
             for measure in (in_memory, on_ray_actors):

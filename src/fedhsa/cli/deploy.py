@@ -134,6 +134,7 @@ def _serve_grpc(
         watch=watch,
         say=lambda words: _print(console, words),
         command=_command(settings, args),
+        sync=getattr(settings, "sync", True),
         reply_bound=settings.reply_bound,
     )
 
@@ -358,7 +359,7 @@ def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
     privacy = deploy.Privacy.from_config(settings.config_of_sites())
     if privacy is None:
         return
-    spent: dict[int, tuple[float, int]] = {}
+    spent: dict[str, tuple[float, int]] = {}
     for path in (settings.folder / "sites").rglob("privacy.account"):
         account = Account(deploy.Store(path), privacy, [])
         spent |= {agent: (epsilon(sent, privacy.delta), sum(sent.values())) for agent, sent in account.sent.items()}

@@ -269,6 +269,8 @@ Nodes stay for the next run. Code, data, noise and limits are each node's own.
     """Where to listen; 0.0.0.0 stands for all addresses of this machine."""
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("server")
     """The server's folder of `fedhsa deploy keys`; its folder `nodes` says who may take part."""
+    sync: bool = True
+    """Let the checkpoint survive a loss of power, for which every round waits for the disk; --no-sync saves that."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/grpc")] = None
     """The folder for the results."""
 

@@ -69,6 +69,7 @@ def node(args: list[str], console: Console) -> int:
             config=settings.config(),
             allow=settings.allow,
             plan=plan,
+            sync=settings.sync,
             say=say,
             watch=watch,
         )

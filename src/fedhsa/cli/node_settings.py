@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import tyro
 
 from .. import _check
-from ..deploy.prometheus import Target
 from .errors import UsageError
 from .settings import AbstractFlags
 
@@ -105,6 +104,8 @@ are this node's own: no server can change them.
     """Begin a round again no more often than this."""
     exchanges: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: all)")] = ()
     """Answer only these exchanges, like operator and delta; `measure` stands for what this site measures."""
+    sync: bool = True
+    """Let the state survive a loss of power, for which every answer waits for the disk; --no-sync saves that time."""
     metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
     """Tell Prometheus how this node is: in a file, or on a port (of this machine alone, unless a host is named)."""
 
@@ -121,6 +122,8 @@ are this node's own: no server can change them.
         if self.data and self.agent is None:
             raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
         if self.metrics:
+            from ..deploy.prometheus import Target  # help does not wait for JAX
+
             Target.parse(self.metrics)
 
     def config(self) -> dict[str, Any]:

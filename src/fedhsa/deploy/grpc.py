@@ -310,6 +310,7 @@ def federate_on_grpc(
     watch: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] = lambda sentence: None,
     command: str = "",
+    sync: bool = True,
     **options: Any,
 ) -> Result:
     """Runs a plan with nodes that connect to this process: the server's whole part.
@@ -327,6 +328,7 @@ def federate_on_grpc(
     - `resume`: continue the run in `folder`; it may ask for more rounds.
     - `watch`: called with every event. `say`: with a sentence when a node comes or goes.
     - `command`: what the manifest in `folder` says was typed.
+    - `sync`: whether the checkpoint must also survive a loss of power, and not only the end of the process.
     - `options`: further ones of `Server`.
     """
     _check.count("rounds", rounds)
@@ -336,6 +338,8 @@ def federate_on_grpc(
     try:
         given = {"missing": missing, "folder": home, "theta_star": plan.theta_star, "watch": watch, **options}
         server = Server(plan.task, transport, sites, **given)
+        if server.store is not None:
+            server.store.sync = sync
         return carry_out(plan, server, rounds, home, resume, command)
     finally:
         transport.close()

@@ -43,6 +43,8 @@ class Node:
     - `config`: what this function gets, such as `data`, and the settings of `Privacy`; nothing of it leaves the node.
     - `allow`: further code that a plan may name, such as `"mine.py:HalfHSA"` in its algorithm.
     - `plan`: the only plan to take part in. Default: any that needs no more than the above.
+    - `sync`: whether its state must also survive a loss of power, and not only the end of its process: then every
+      answer waits for the disk, which takes milliseconds.
     - `say`: called with a sentence for whoever watches the node.
     - `watch`: called with every entry of the node's audit log, and with `answered` after every message: the bytes both
       ways, the seconds, and what the node has sent of what it measures.
@@ -67,11 +69,13 @@ class Node:
         config: Mapping[str, Any] | None = None,
         allow: Sequence[str] = (),
         plan: Plan | None = None,
+        sync: bool = True,
         say: Callable[[str], None] = lambda sentence: None,
         watch: Callable[[dict[str, Any]], None] | None = None,
     ):
         self.folder, self.number = pathlib.Path(folder).expanduser().absolute(), number
         self.agent, self.config, self.plan, self.say = agent, dict(config or {}), plan, say
+        self.sync = sync
         _check.number("number", number, least=0)
         if agent is not None:
             load_agent(agent)  # raises if it is not there
@@ -157,7 +161,7 @@ class Node:
             )
         if not kept.is_file() and sum(1 for _ in home.parent.glob("*/plan.json")) >= ON_DISK:
             raise MismatchError(f"this node keeps {ON_DISK} runs and takes part in no more until old ones are removed")
-        site = plan.site([self.number], Store(home / f"{self.number}.state"), run, self.config, self.audit)
+        site = plan.site([self.number], Store(home / f"{self.number}.state", self.sync), run, self.config, self.audit)
         if not kept.is_file():
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _files.atomic(kept, private=True) as file:
