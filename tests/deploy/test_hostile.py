@@ -57,6 +57,26 @@ def test_a_median_on_the_server_bears_one_site_of_three_that_lies(tmp_path, atta
     np.testing.assert_allclose(theta(progress), expected.theta[0], rtol=1e-12)
 
 
+RULES = (
+    fh.rules.TrimmedMean(0.34),
+    fh.rules.MedianOfMeans(3),
+    fh.rules.GeometricMedian(),
+    fh.rules.ConcentrationFilter(sigma=2.0),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("method", [fh.FedHSA(0.05, 3), fh.LocalSA(0.05, 3)], ids=["FedHSA", "LocalSA"])
+def test_every_rule_by_messages_is_that_of_the_engine_also_with_a_site_that_lies(tmp_path, method, rule):
+    algorithm = fh.Robust(method, rule)
+    found, progress = run(tmp_path, lambda x: x + 3.0, algorithm)
+    attacked = fh.Byzantine(algorithm, (2,), fh.attacks.Shift(3.0))
+    start = np.linspace(-1, 1, found.problem.dim)
+    expected = fh.simulate(found.problem, attacked, rounds=ROUNDS, key=3, theta=start)
+    np.testing.assert_allclose(theta(progress), expected.theta[0], rtol=1e-12)
+
+
 def without_the_last(tmp_path, rounds=ROUNDS):
     """The parameter of a run in which the last site is never there."""
     problem = CASES["td"]().problem
