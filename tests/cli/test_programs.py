@@ -110,10 +110,12 @@ def test_the_folder_does_not_outgrow_its_bound(cache, monkeypatch):
     assert first not in names(programs.folder())
 
 
-@pytest.mark.parametrize("obstacle", ["a file", "another user's"])
+@pytest.mark.parametrize("obstacle", ["a file", "another user's", "a user without a name"])
 def test_a_folder_that_cannot_be_used_is_a_warning_and_not_an_error(cache, monkeypatch, obstacle):
     if obstacle == "a file":
         (cache / "fedhsa").write_text("in the way")
+    elif obstacle == "a user without a name":
+        monkeypatch.setattr(pathlib.Path, "owner", lambda path: {}[path])
     else:
         monkeypatch.setattr(os, "getuid", lambda: -1)
     with pytest.warns(UserWarning, match="not kept for the next run.*--no-cache"), programs.kept():

@@ -101,7 +101,7 @@ def _on_flower(
     from ..deploy.flower.fleet import Fleet, serve
     from ..deploy.signing import signed
 
-    serve(Fleet(address, settings.keys), signed(found.answer, settings.keys), tell=say, ended=ended)
+    serve(Fleet(address, settings.keys, found.folder), signed(found.answer, settings.keys), tell=say, ended=ended)
 
 
 @contextlib.contextmanager

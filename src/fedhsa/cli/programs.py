@@ -84,6 +84,12 @@ def _prepare(path: pathlib.Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():  # who writes programs can have them run
         raise PermissionError(f"{str(path)!r} belongs to another user")
+    try:
+        path.owner()
+    except KeyError:  # as in a container; JAX would stumble over it with every program
+        raise PermissionError(f"user {os.getuid()} has no name on this machine") from None
+    except NotImplementedError:  # on Windows
+        pass
     with tempfile.TemporaryFile(dir=path), filelock.FileLock(path / ".lockfile", timeout=PATIENCE):
         for program in path.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():

@@ -49,8 +49,8 @@ def write_files(
     _check.count("nodes", nodes)
     uid, gid = user or ((os.getuid(), os.getgid()) if os.getuid() else NOBODY)
 
-    def server(keys: str, run: str, out: str, metrics: str) -> list[str]:
-        run_words = ["--config", run, "--out", out, "--resume", "--metrics", metrics]
+    def server(keys: str, run: str, out: str, metrics: str, *further: str) -> list[str]:
+        run_words = ["--config", run, "--out", out, "--resume", "--metrics", metrics, *further]
         return server_words(keys, port, *([] if flower else run_words), flower=flower)
 
     def node(keys: str, state: str, metrics: str) -> list[str]:
@@ -70,7 +70,7 @@ def write_files(
         "metrics": str(METRICS),
         "start": _start(port) if flower else "",
         "server_command": "flower" if flower else "grpc",
-        "server_list": json.dumps(server("/keys", "/run.toml", "/state/run", seen)[1:]),
+        "server_list": json.dumps(server("/keys", "/run.toml", "/state/run", seen, "--no-cache")[1:]),
         "node_list": json.dumps(node("/keys", "/state", seen)[1:]),
         "server_line": shlex.join(server("/etc/fedhsa/server", "/etc/fedhsa/run.toml", "/var/lib/fedhsa/run", unseen)),
         "node_line": shlex.join(node("/etc/fedhsa/node", "/var/lib/fedhsa", unseen)),

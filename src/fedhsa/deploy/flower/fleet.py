@@ -154,12 +154,13 @@ class Fleet:
 
     - `address`: host:port.
     - `folder`: the node's, with `ca.crt` and `key`.
+    - `state`: where it may write. Default: the same.
     """
 
-    def __init__(self, address: str, folder: str | os.PathLike):
+    def __init__(self, address: str, folder: str | os.PathLike, state: str | os.PathLike | None = None):
         self.address, self.folder = address, pathlib.Path(folder)
         self.node = FlowerNode(node_id=0)
-        self._note = self.folder / "flower.json"
+        self._note = pathlib.Path(folder if state is None else state, "flower.json")
         self._open(read_key(self.folder / "key"))
 
     def _open(self, key: ec.EllipticCurvePrivateKey) -> None:
