@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from .._check import nearest
 from .._extras import need
 from .._table import Table
 from .errors import UsageError
@@ -219,6 +220,10 @@ Example:
 def main(args: list[str], console: Console) -> int:
     """Runs `fedhsa deploy keys` with these arguments; gives the exit code."""
     form, rest = (args[0], args[1:]) if args and args[0] in FORMS else ("", args)
+    if not form and rest and "/" not in rest[0] and (near := nearest(rest[0], [name for name in FORMS if name])):
+        raise UsageError(
+            f"fedhsa deploy keys has no form {rest[0]!r}.{near} A new folder of this name is `./{rest[0]}`."
+        )
     kind, run = FORMS[form]
     if not form and {"-h", "--help"} & {*rest}:
         print(HELP, end="")
