@@ -44,7 +44,7 @@ class Settings:
     seconds: float = 8.0
     """how long each case is measured, after its programs are compiled"""
     flower_rounds: int = 6
-    """how many rounds, and bare exchanges, a Flower network makes, twice each"""
+    """how many rounds, and bare exchanges, Flower's own nodes make, twice each; ours make five times as many"""
     local_steps: int = 10
     quick: bool = False
     """the smallest cases and short measurements, to see whether everything works"""
@@ -70,6 +70,8 @@ class Case:
 
 GRPC = [(Case(1, 10), 1), (Case(1, 10), 3), (Case(1, 10_000), 3), (Case(1, 10), 10)]
 """What is measured over gRPC, and with how many nodes."""
+FLOWER = [(1, Case(1, 10), False), (3, Case(1, 10), False), (10, Case(1, 10), False), (1, Case(1, 10), True)]
+"""What is measured on Flower: with how many nodes, and whether they are Flower's own."""
 CASES = [Case(1, 10), Case(100, 10), Case(10_000, 10), Case(1, 10_000), Case(100, 10_000)]
 
 
@@ -401,43 +403,53 @@ exchanges = {exchanges}
 """
 
 
-def on_flower_nodes(nodes: int, case: Case, settings: Settings) -> dict[str, Any]:
-    """Ours and bare messages by turns on one network: SuperLink and SuperNodes on loopback, encrypted, with keys."""
+def on_flower_nodes(nodes: int, case: Case, settings: Settings, stock: bool = False) -> dict[str, Any]:
+    """A SuperLink behind its gate and nodes on loopback, encrypted, signed; Flower's own by turns with bare messages."""
     from fedhsa.deploy.flower.network import Network
     from fedhsa.deploy.flower.write import write_app
 
     plan = replace(case, per_site=1).plan(replace(settings, actors=nodes))
-    rounds = 2 if settings.quick else settings.flower_rounds
+    rounds = 2 if settings.quick else settings.flower_rounds * (1 if stock else 5)
     bare, ours, first, sent = [], [], [], []
-    with tempfile.TemporaryDirectory() as name, Network(nodes, logs=pathlib.Path(name, "logs")) as network:
+    agent = [] if stock else ["--agent", str(plan.agent)]
+
+    def note(line: str) -> None:
+        if line.startswith("exchange "):
+            bare.append(float(line.split()[1]))
+
+    with tempfile.TemporaryDirectory() as name, Network(nodes, stock=stock, arguments=lambda node: agent) as network:
         home, exchanges = pathlib.Path(name), len(plan.method.exchanges)
-        package = home / "bare" / "bare"
-        package.mkdir(parents=True)
-        (package / "__init__.py").touch()
-        (package / "server.py").write_text(BARE_SERVER)
-        (package / "client.py").write_text(BARE_CLIENT)
-        size = 8 * case.dim + 300
-        project = BARE_PROJECT.format(nodes=nodes, size=size, exchanges=rounds)
-        (home / "bare" / "pyproject.toml").write_text(project)
-
-        def note(line: str) -> None:
-            if line.startswith("exchange "):
-                bare.append(float(line.split()[1]))
-
         for turn in range(2):
-            assert network.run(home / "bare", on_line=note) == 0
-            app = write_app(home / "app", plan, rounds=rounds, out=home / f"out-{turn}", state=home / "state")
-            assert network.run(app) == 0
-            lines = (home / f"out-{turn}" / "log.jsonl").read_text().splitlines()
-            events = [event for event in map(json.loads, lines) if event["event"] == "round"]
+            if stock:
+                assert network.run(bare_app(home / "bare", nodes, case, rounds), on_line=note) == 0
+            out = home / f"out-{turn}"
+            settings_of_run = {"out": out, "state": home / "state", "keys": network.keys / "server"}
+            assert network.run(write_app(home / "app", plan, rounds=rounds, **settings_of_run)) == 0
+            events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+            events = [event for event in events if event["event"] == "round"]
             seconds = [event["seconds"] / exchanges for event in events]
             first.append(seconds[0])  # in which the nodes say who they are, load and compile
             ours += seconds[1:]
             payload = nodes * exchanges * 8 * case.dim
             sent.append((events[-1]["bytes_down"] + events[-1]["bytes_up"]) / 2 / payload)
-    times = {"exchange": statistics.median(ours), "bare": statistics.median(bare), "first": statistics.median(first)}
-    times |= {"on_top": times["exchange"] - times["bare"], "exchange_all": ours, "bare_all": bare}
-    return {"transport": f"flower, {nodes}", "per_site": 1, "dim": case.dim, "seconds": times, "wire": sent[-1]}
+    times = {"exchange": statistics.median(ours), "first": statistics.median(first), "exchange_all": ours}
+    if stock:
+        times |= {"bare": statistics.median(bare), "bare_all": bare}
+        times |= {"on_top": times["exchange"] - times["bare"]}
+    kind = "flower, stock" if stock else "flower"
+    return {"transport": f"{kind}, {nodes}", "per_site": 1, "dim": case.dim, "seconds": times, "wire": sent[-1]}
+
+
+def bare_app(folder: pathlib.Path, nodes: int, case: Case, exchanges: int) -> pathlib.Path:
+    """An app whose messages have the size of ours, and say nothing."""
+    package = folder / "bare"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "server.py").write_text(BARE_SERVER)
+    (package / "client.py").write_text(BARE_CLIENT)
+    project = BARE_PROJECT.format(nodes=nodes, size=8 * case.dim + 300, exchanges=exchanges)
+    (folder / "pyproject.toml").write_text(project)
+    return folder
 
 
 def show(rows: list[dict[str, Any]], console: Console) -> None:
@@ -469,9 +481,9 @@ def main(settings: Settings) -> None:
                 began = load()
                 rows.append(measure(case, settings) | {"load": [began, load()]})
                 show(rows[-1:], console)
-    for nodes, case in [(1, CASES[0])] if settings.quick else [(1, CASES[0]), (4, CASES[0]), (4, CASES[3])]:
+    for nodes, case, stock in FLOWER[:1] if settings.quick else FLOWER:
         began = load()
-        rows.append(on_flower_nodes(nodes, case, settings) | {"load": [began, load()]})
+        rows.append(on_flower_nodes(nodes, case, settings, stock) | {"load": [began, load()]})
         show(rows[-1:], console)
     show(rows, console)
     settings.out.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ def nodes(tmp_path_factory):
         yield found
 
 
-def app_for(found: network.Network, tmp_path: pathlib.Path, plan: Plan = TD, **options) -> pathlib.Path:
+def app_for(found, tmp_path: pathlib.Path, plan: Plan = TD, **options) -> pathlib.Path:
     settings = {"out": tmp_path / "out", "state": tmp_path / "state", "keys": found.keys / "server"}
     return write_app(tmp_path / "app", plan, **settings, **options)
 

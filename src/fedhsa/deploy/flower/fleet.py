@@ -302,7 +302,8 @@ class Mailbox:
         self._short: set[str] = set()  # messages that went in the name of a group
         self._asked: dict[str, int] = {}  # the others, and the nodes they went to
         # Flower's grid waits a second when it finds a reply that is just being handed in.
-        http_grid.pull_objects = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
+        soon = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
+        vars(http_grid)["pull_objects"] = soon
 
     def nodes(self) -> set[int]:
         """The nodes that are online."""
