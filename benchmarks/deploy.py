@@ -404,7 +404,7 @@ exchanges = {exchanges}
 
 
 def on_flower_nodes(nodes: int, case: Case, settings: Settings, stock: bool = False) -> dict[str, Any]:
-    """A SuperLink behind its gate and nodes on loopback, encrypted, signed; Flower's own by turns with bare messages."""
+    """A SuperLink behind its gate and nodes on loopback; with Flower's own nodes by turns with bare messages."""
     from fedhsa.deploy.flower.network import Network
     from fedhsa.deploy.flower.write import write_app
 
