@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import pathlib
+import secrets
 import shutil
 import signal
 import socket
@@ -412,7 +413,7 @@ def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
     with _end_by_exception() as armed:
         home = tempfile.mkdtemp(prefix="fr", dir=short(tempfile.gettempdir()))
         try:
-            with warnings.catch_warnings(), _on_loopback():
+            with warnings.catch_warnings(), _on_loopback(), _with_token():
                 # JAX warns of every fork once it has been used; Ray's are followed by another program at once.
                 warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
                 quiet = {"logging_level": "ERROR", "log_to_driver": log_to_driver}
@@ -425,6 +426,31 @@ def private_ray(cores: int, log_to_driver: bool = True) -> Iterator[float]:
                 ray.shutdown()
                 _end([*processes, *_processes(home)])  # also those that were only starting before
                 _remove(home)
+
+
+@contextlib.contextmanager
+def _with_token() -> Iterator[None]:
+    """Within, Ray starts with a token of its own, unless users have chosen one.
+
+    Whoever shows no token may not run code there, which every user of the machine could otherwise. By itself Ray writes
+    it to a file in the home folder that others can read where they can enter that folder, and leaves it there. (Before
+    Ray 2.52 there were no tokens; nothing then keeps a machine's other users out.)
+    """
+    if any(name in os.environ for name in ("RAY_AUTH_MODE", _TOKEN, f"{_TOKEN}_PATH")):
+        yield
+        return
+    os.environ[_TOKEN] = secrets.token_hex(32)
+    loader = getattr(importlib.import_module("ray._raylet"), "AuthenticationTokenLoader", None)
+    try:
+        if loader is not None:
+            loader.instance().reset_cache()  # of one before
+        yield
+    finally:
+        del os.environ[_TOKEN]  # processes that Ray has started have it; others need it not
+        os.environ.pop("RAY_AUTH_MODE", None)
+
+
+_TOKEN = "RAY_AUTH_TOKEN"
 
 
 @contextlib.contextmanager
