@@ -32,7 +32,7 @@ from .server import Server, hello
 from .signing import Identity, Trust, node_name, node_number
 from .task import Task
 from .transport import AbstractTransport
-from .wire import HEADER_BYTES, RejectedError, unpack
+from .wire import HEADER_BYTES, RejectedError, unpack, words
 
 SERVICE, JOIN = "fedhsa.Federation", "Join"
 DOCTOR, TIME, VERSION = "fedhsa-doctor", "fedhsa-time", "fedhsa-version"
@@ -101,6 +101,7 @@ class GrpcTransport(AbstractTransport):
         self._arrived: queue.SimpleQueue[tuple[int, bytes | None, bytes]] = queue.SimpleQueue()
         """Site, what it was asked, or None to look at the site again, and its reply."""
         self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code and reason, and how often in a row
+        self._told: dict[int, str] = {}  # by site: the refusal that was said last
         self._begun, self._reviewed, self._closed = False, 0.0, False
         reply = max(replies.num_bytes for _, _, replies in task.schemas(1)) + 8 * (MOST + 1)
         sites = task.num_agents
@@ -273,16 +274,18 @@ class GrpcTransport(AbstractTransport):
             with self._lock:
                 stream.ready = True
                 self._refusals.pop(stream.site, None)
+                self._told.pop(stream.site, None)
             self.say(f"Agent {stream.site} is here.")
         else:
-            code, reason = str(header.get("code", "")), str(header.get("reason", "no reason given"))[:300]
+            code, reason = words(header.get("code"), ""), words(header.get("reason"))
             with self._lock:
                 before = self._refusals.get(stream.site, ("", "", 0))
                 times = 1 + before[2] * (before[:2] == (code, reason))
                 self._refusals[stream.site] = code, reason, times
                 # What fails once is asked again soon: if it then fails in the same way, nobody need wait for it.
                 stream.greet_at = time.monotonic() + (MENDED if times == 1 else 30 * MENDED)
-            if times < 2:
+            if times < 2 and self._told.get(stream.site) != reason:  # however often it connects
+                self._told[stream.site] = reason
                 self.say(f"Agent {stream.site} does not take part: {reason}")
         self._arrived.put((stream.site, None, b""))
 
@@ -467,7 +470,7 @@ def _code(error: grpc.RpcError) -> Any:
 
 def _in_words(error: grpc.RpcError, address: str) -> str:
     """Why there is no connection, and what to do about it."""
-    code, details = _code(error), (error.details() if isinstance(error, grpc.Call) else None) or str(error)
+    code, details = _code(error), words((error.details() if isinstance(error, grpc.Call) else None) or str(error))
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return f"The server at {address} refuses this node: {details}. Trying again."
     if code is grpc.StatusCode.ABORTED:

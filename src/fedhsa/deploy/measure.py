@@ -18,6 +18,8 @@ Measure: TypeAlias = Callable[[np.ndarray], Mapping[str, float]]
 
 MOST = 16
 """How many numbers an agent may report."""
+ALL = 4 * MOST
+"""How many different names the server keeps: a site that invents new ones in every round does not fill its memory."""
 THETA, VALUES = "measure/theta", "measure/values"
 """The arrays of a request and of a reply: the parameter to measure at; per agent its numbers, and last its weight."""
 _TAKEN = {*Record._fields, "round", "seed", "theta", "agent", "weight"}
@@ -195,9 +197,10 @@ class Measurements:
         """Keeps what the agents `numbers` have measured of the parameter after `round` rounds."""
         row = self._rows.setdefault(round, {})
         self._new.add(round)
-        self.names += [name for name in report.names if name not in self.names]
+        self.names += [name for name in report.names if name not in self.names][: ALL - len(self.names)]
         for name, column in zip(report.names, report.values.T, strict=False):
-            row.setdefault(name, np.full(len(self.weights), np.nan))[numbers] = column
+            if name in self.names:
+                row.setdefault(name, np.full(len(self.weights), np.nan))[numbers] = column
         self.weights[numbers] = report.values[:, -1]
 
     def at(self, round: int) -> dict[str, np.ndarray]:
@@ -271,4 +274,5 @@ class Measurements:
 def weighted_mean(values: np.ndarray, weights: np.ndarray) -> float:
     """The average of the finite values; NaN where there is none."""
     there = np.isfinite(values) & (weights > 0)
-    return float(np.average(values[there], weights=weights[there])) if there.any() else float("nan")
+    with np.errstate(over="ignore", invalid="ignore"):  # a site may say anything
+        return float(np.average(values[there], weights=weights[there])) if there.any() else float("nan")

@@ -24,6 +24,8 @@ IN_MEMORY, ON_DISK = 4, 1000
 """How many runs a node has at hand at a time, and of how many it keeps the state."""
 MOST_AGENTS, MOST_PARAMETERS = 2**20, 2**23
 """The largest federation, and the longest parameter, that a plan may ask for: more does not fit into a message."""
+MOST_OBSERVATIONS = 2**20
+"""The most observations of a round, which a node has in memory at once."""
 
 
 class Node:
@@ -189,7 +191,12 @@ class Node:
                 "with `--agent`, or this node without"
             )
         changed = {name: _own.replace(getattr(plan, name), self._own_code) for name in ("problem", "algorithm")}
-        return plan.replace(**changed)
+        plan = plan.replace(**changed)
+        if (length := plan.method.block_length) > MOST_OBSERVATIONS:
+            raise MismatchError(
+                f"{length} observations in a round are too many for a node: at most {MOST_OBSERVATIONS}"
+            )
+        return plan
 
     def _own_agent(self, name: str) -> str:
         if self.agent is None:

@@ -47,7 +47,7 @@ from .site import HELLO, JUMP, MEASURE
 from .store import Rows, Store, check_run_name, set_aside
 from .task import Task
 from .transport import AbstractTransport
-from .wire import REASON, Packet, RejectedError, pack, unpack
+from .wire import Packet, RejectedError, pack, unpack, words
 
 BOOT = 2**36
 """Each start of the server numbers its attempts from the next multiple of this, so that no number occurs twice."""
@@ -593,10 +593,7 @@ class Server:
             self._reports[site] = report
 
     def _rejected(self, site: int, packet: Packet, number: int) -> tuple[int, PyTree]:
-        code, reason = (
-            value[:REASON] if isinstance(value, str) else "no reason given"
-            for value in (packet.header.get("code"), packet.header.get("reason"))
-        )
+        code, reason = words(packet.header.get("code")), words(packet.header.get("reason"))
         self._reasons[site] = reason
         if code in ("missed", "conflict", "keys"):
             self._agreed = None if code == "keys" else self._agreed

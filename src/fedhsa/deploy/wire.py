@@ -31,6 +31,18 @@ class RejectedError(Exception):
         self.code, self.reason, self.facts = code, reason[:REASON], facts
 
 
+def words(value: Any, default: str = "no reason given") -> str:
+    """What a stranger says, to be shown: not too long, and nothing in it that a terminal would obey.
+
+    !!! example
+        >>> words("gone\\x1b[2J for lunch"), words(3)
+        ('gone?[2J for lunch', 'no reason given')
+    """
+    if not isinstance(value, str):
+        return default
+    return "".join(character if character.isprintable() else "?" for character in value[:REASON])
+
+
 class Packet(NamedTuple):
     """What one message says: who, when and what for, and named arrays."""
 

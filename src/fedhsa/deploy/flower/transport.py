@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from ..journal import PREFIX
 from ..signing import Identity, Trust, node_name, node_number
 from ..transport import AbstractTransport
-from ..wire import RejectedError, unpack
+from ..wire import RejectedError, unpack, words
 from .fleet import Mailbox, Replied
 
 SOONEST, LATEST = 0.02, 0.5
@@ -154,7 +154,7 @@ class FlowerTransport(AbstractTransport):
         named = self.site_of.get(first) if type(first) is int else None
         site = named if header.get("kind") == "present" else None
         if site is None:
-            reason = str(header.get("reason", "it does not speak our language"))[:300]
+            reason = words(header.get("reason"), "it does not speak our language")
             times = 0
             if named is not None:
                 code = str(header.get("code", ""))
