@@ -87,6 +87,8 @@ def test_containers_and_services_can_do_no_more_than_they_need(folder):
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["user"] == "1234:1234"
         assert "./keys:/keys:ro" in service["volumes"]
+        for own in [volume.partition(":")[0] for volume in service["volumes"] if "keys" not in volume]:
+            assert (folder / side / own).exists()
         public = [port for port in service["ports"] if not port.startswith("127.0.0.1:")]
         assert public == (["8443:8443"] if side == "server" else [])  # nothing connects to a site
         (path,) = (folder / side).glob("*.service")

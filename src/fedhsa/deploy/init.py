@@ -87,6 +87,8 @@ def write_files(
         raise FileExistsError(f"`folder`: {there[0]!r} exists, and is not overwritten. Name another folder.")
     for path, text in zip(written, texts.values(), strict=True):
         _files.write_text(path, text)
+    for name in ("server/state", "site/state", "site/data"):  # docker would make them root's
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
     return written
 
 
