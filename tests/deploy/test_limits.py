@@ -41,7 +41,9 @@ def test_a_server_that_asks_for_more_rounds_than_agreed_is_refused_in_all_runs_t
     other = limited(tmp_path, "other", rounds=2)
     reply = other.answer(changed(messages[0], run="other"))
     assert word(reply) == "limit"
-    assert unpack(reply).header["reason"] == "this site takes part in 2 rounds in all (`max_rounds`), and has done so"
+    assert (
+        unpack(reply).header["reason"] == "this site has taken part in all rounds that it agreed to, 2 (`max_rounds`)"
+    )
     more = limited(tmp_path, "other", rounds=3)
     assert word(more.answer(changed(messages[0], run="other"))) == "reply"
 
@@ -105,7 +107,7 @@ def test_strangers_do_not_fill_the_disk_with_refusals(tmp_path, monkeypatch):
 
 def test_a_node_that_has_given_all_it_agreed_to_is_named_and_the_others_may_go_on(tmp_path):
     plan = Plan(problem="td", num_agents=2, dim=2, option={"num_states": 4}, step_size=0.1, local_steps=2)
-    with pytest.raises(FederationError, match=r"Round 3 stopped: agents 0, 1 cannot answer \(this site takes part"):
+    with pytest.raises(FederationError, match=r"Round 3 stopped: agents 0, 1 cannot answer \(this site has taken part"):
         in_memory(plan, tmp_path, config={"max_rounds": 2}, missing=Missing("wait", patience=60)).run(5)
 
 

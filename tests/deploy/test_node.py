@@ -162,6 +162,20 @@ def test_a_node_has_few_runs_in_memory_and_not_many_on_disk(tmp_path, monkeypatc
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["run0", "run1"]
 
 
+def test_a_nodes_owner_is_told_what_keeps_it_from_answering(tmp_path):
+    told = []
+    with Node(tmp_path, 0, config={"max_rounds": 1}, say=told.append) as node:
+        assert greeted(node, PLAN)["kind"] == "present"
+        server = Server(PLAN.task, MemoryTransport(lambda site: node, 1), [range(PLAN.num_agents)], run="run1")
+        request = server._request_header("request", 0, 0, 0) | {"agents": 1}
+        zeros = {"value": np.zeros(len(PLAN.task.theta))}
+        for t in (0, 1):
+            node.answer(pack(request | {"round": t, "attempt": request["attempt"] + t, "counted": t - 1}, zeros))
+    assert told[1:] == [
+        "Could not answer in round 2: this site has taken part in all rounds that it agreed to, 1 (`max_rounds`)."
+    ]
+
+
 def test_a_node_started_twice_in_one_folder_ends_in_a_sentence(tmp_path):
     with Node(tmp_path, 0), pytest.raises(BusyError, match=r"A node is already running in .*\. Stop that one first"):
         Node(tmp_path, 0).__enter__()

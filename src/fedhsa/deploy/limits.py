@@ -87,7 +87,7 @@ class Limits:
         """Raises if one more round would be too many."""
         if self.rounds is not None and before >= self.rounds:
             raise RejectedError(
-                "limit", f"this site takes part in {self.rounds} rounds in all (`max_rounds`), and has done so"
+                "limit", f"this site has taken part in all rounds that it agreed to, {self.rounds} (`max_rounds`)"
             )
 
 

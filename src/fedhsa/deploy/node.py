@@ -27,6 +27,9 @@ MOST_AGENTS, MOST_PARAMETERS = 2**20, 2**23
 MOST_OBSERVATIONS = 2**20
 """The most observations of a round, which a node has in memory at once."""
 
+TROUBLES = ("diverged", "exhausted", "failed", "limit", "lost", "unavailable")
+"""Codes of refusals whose cause is on this machine."""
+
 
 class Node:
     """One agent of whatever runs the server starts, built here: `answer` takes a message and returns one.
@@ -85,7 +88,7 @@ class Node:
         self._sites: dict[str, Site] = {}  # by run; the one asked last is the last
         self._said = ""
         self._fresh = 0  # answers to come that may compile something
-        self.audit, self._watch = Audit(self.folder, watch), watch
+        self.audit, self._watch = Audit(self.folder, self._hear), watch
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "Node":
@@ -214,6 +217,13 @@ class Node:
             if same and own.name == found.name:
                 return f"{own.path}:{own.name}" if own.is_file else str(own)
         raise MismatchError(f"the plan names code, {found.title}, that this node was not given with `--allow`")
+
+    def _hear(self, entry: dict[str, Any]) -> None:
+        """Takes an entry of the audit log: what keeps the agent itself from answering is its owner's business."""
+        if entry["event"] == "refused" and entry["code"] in TROUBLES and entry.get("round") is not None:
+            self._tell(f"Could not answer in round {entry['round']}: {entry['why']}.")
+        if self._watch is not None:
+            self._watch(entry)
 
     def _tell(self, sentence: str) -> None:
         """Says a sentence once, however often a server asks the same."""

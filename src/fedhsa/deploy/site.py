@@ -326,8 +326,9 @@ class Site:
         past = state.past
         if self.masking is not None and self.masking.remembers and counted == state.round >= 0:
             past = chain(state.past, state.messages)
-        elsewhere = 0 if self.audit is None else self.audit.rounds(int(self.numbers[0]), other_than=self.run)
-        self.limits.check_rounds(elsewhere + state.blocks)
+        if self.limits.rounds is not None:
+            elsewhere = 0 if self.audit is None else self.audit.rounds(int(self.numbers[0]), other_than=self.run)
+            self.limits.check_rounds(elsewhere + state.blocks)
         blocks = state.blocks + 1
         if self._length is not None and blocks * self._block_length > self._length:
             raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
