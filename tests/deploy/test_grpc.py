@@ -5,6 +5,7 @@ import functools
 import pathlib
 import queue
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -253,6 +254,25 @@ def test_what_nobody_asked_for_and_what_is_too_large_ends_a_stream(keys):
         assert transport.present() == set()
 
 
+def test_what_a_node_says_reaches_the_operators_terminal_without_control_characters_and_not_without_end(
+    keys, monkeypatch
+):
+    monkeypatch.setattr(over_grpc, "SENTENCES", 2)
+    said = []
+    with listening(keys, said.append) as transport:
+        for reason in ("\x1b[2J\nAgent 1 is gone.", "Second.", "Third."):
+            member = Member(transport.port, keys / "node-0")
+            member.hear()
+            member.say(pack({"kind": "rejection", "first": 0, "code": "x", "reason": reason}, {}))
+            eventually(lambda: len(said) == 3 or 0 in transport._refusals)
+            member.leave()
+            eventually(lambda: 0 not in transport._streams)
+    assert said[1:] == [
+        "Agent 0 does not take part: ?[2J?Agent 1 is gone.",
+        "Agent 0 does not take part: Second. No more is told of it.",
+    ]
+
+
 def test_a_slow_node_has_one_message_under_way_and_the_latest_behind_it(keys):
     with listening(keys) as transport:
         member = Member(transport.port, keys / "node-0").present(0)
@@ -378,6 +398,26 @@ def test_a_run_of_processes_that_are_killed_is_the_run_in_memory_bit_for_bit_and
     expected = in_memory(plan, tmp_path / "memory").run(done + 200).server.theta
     np.testing.assert_array_equal(found.theta, expected)
     assert memory[1] < memory[0] + 2  # MB
+
+
+@pytest.mark.slow
+def test_a_node_that_stands_still_without_a_word_is_noticed_and_let_in_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(over_grpc, "ALIVE", 1.0)
+    monkeypatch.setattr(over_grpc, "GONE", 1.0)
+    address = f"127.0.0.1:{free_port()}"
+    with LocalNodes(1, address, logs=tmp_path) as local:
+        transport = GrpcTransport(
+            address, local.keys / "server", PLAN.task, lambda: hello(PLAN.task, "run1", PLAN), say=(said := []).append
+        )
+        with contextlib.closing(transport):
+            transport._begin()
+            eventually(lambda: transport.present() == {0}, 120)
+            time.sleep(5)  # nobody says anything, but for asking who is there
+            local.processes[0].send_signal(signal.SIGSTOP)
+            eventually(lambda: transport.present() == set(), 10)
+            local.processes[0].send_signal(signal.SIGCONT)
+            eventually(lambda: transport.present() == {0}, 60)
+    assert said[2:] == ["Agent 0 is here.", "Agent 0 is gone.", "Agent 0 is here."]
 
 
 def resident() -> float:

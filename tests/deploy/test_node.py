@@ -110,6 +110,13 @@ REFUSED = {
     "a parameter beyond all messages": ({"dim": 2**30}, {}, "1073741824 parameters do not fit"),
     "another kind of value": ({"problem": ["td"]}, {}, "the plan cannot be read"),
     "an unknown name": ({"problm": "td"}, {}, "the plan cannot be read (TypeError)"),
+    "a text without end": ({"algorithm": 2000 * "a"}, {}, "a text in it is too long"),
+    "a plan without end": ({"option": {"x": 20_000 * [0]}}, {}, "the plan cannot be read: it has"),
+    "more than memory holds": (
+        {"agent": "x.py:build", "dim": 3, "algorithm": "FedHSA(local_steps=1000000000)"},
+        MINE,
+        "1000000000 observations in a round are too many",
+    ),
     "a problem where the node has data": ({}, MINE, "this node builds an agent of its own"),
     "another function": ({"agent": "x.py:make", "dim": 3}, MINE, "`make`, this node's by `build`"),
     "another plan than the pinned one": ({"key": 5, "step_size": 1.0}, {"plan": PLAN}, "key, step_size differ"),

@@ -53,17 +53,22 @@ SOONEST, LATEST = 0.2, 5.0
 """Seconds after which a node connects again: twice as long each time, since a server may be away for the night."""
 REPLACED = 60.0
 """Seconds after which a node tries again whose place another process with the same key has taken."""
+SENTENCES = 1000
+"""How often the coming and going of one node is told."""
 
-_BOTH: list[tuple[str, Any]] = [
-    ("grpc.keepalive_time_ms", int(1000 * ALIVE)),
-    ("grpc.keepalive_timeout_ms", int(1000 * GONE)),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", int(500 * ALIVE)),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", int(500 * ALIVE)),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is small on its way may not be large here
-    ("grpc.max_metadata_size", 8192),
-]
+
+def _options() -> list[tuple[str, Any]]:
+    """What both sides of a connection keep to."""
+    return [
+        ("grpc.keepalive_time_ms", int(1000 * ALIVE)),
+        ("grpc.keepalive_timeout_ms", int(1000 * GONE)),
+        ("grpc.http2.ping_timeout_ms", int(1000 * GONE)),  # without it the line above is of no effect
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),  # nobody is thrown out for asking
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is small on its way may not be large here
+        ("grpc.max_metadata_size", 8192),
+    ]
 
 
 class GrpcTransport(AbstractTransport):
@@ -102,6 +107,7 @@ class GrpcTransport(AbstractTransport):
         """Site, what it was asked, or None to look at the site again, and its reply."""
         self._refusals: dict[int, tuple[str, str, int]] = {}  # by site: code and reason, and how often in a row
         self._told: dict[int, str] = {}  # by site: the refusal that was said last
+        self._sentences: dict[int, int] = {}  # by site: how much was said of it
         self._begun, self._reviewed, self._closed = False, 0.0, False
         reply = max(replies.num_bytes for _, _, replies in task.schemas(1)) + 8 * (MOST + 1)
         sites = task.num_agents
@@ -116,7 +122,7 @@ class GrpcTransport(AbstractTransport):
         ]
         workers = 2 * sites + 8
         pool = futures.ThreadPoolExecutor(workers, thread_name_prefix="fedhsa-grpc")
-        self._server = grpc.server(pool, options=_BOTH + limits, maximum_concurrent_rpcs=workers)
+        self._server = grpc.server(pool, options=_options() + limits, maximum_concurrent_rpcs=workers)
         handler = grpc.stream_stream_rpc_method_handler(self._join)
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {JOIN: handler})])
         pair = (self._identity.key_pem, self._identity.certificate_pem)
@@ -275,7 +281,7 @@ class GrpcTransport(AbstractTransport):
                 stream.ready = True
                 self._refusals.pop(stream.site, None)
                 self._told.pop(stream.site, None)
-            self.say(f"Agent {stream.site} is here.")
+            self._tell(stream.site, "is here.")
         else:
             code, reason = words(header.get("code"), ""), words(header.get("reason"))
             with self._lock:
@@ -286,7 +292,7 @@ class GrpcTransport(AbstractTransport):
                 stream.greet_at = time.monotonic() + (MENDED if times == 1 else 30 * MENDED)
             if times < 2 and self._told.get(stream.site) != reason:  # however often it connects
                 self._told[stream.site] = reason
-                self.say(f"Agent {stream.site} does not take part: {reason}")
+                self._tell(stream.site, f"does not take part: {reason}")
         self._arrived.put((stream.site, None, b""))
 
     def _leave(self, stream: "_Stream") -> None:
@@ -298,7 +304,13 @@ class GrpcTransport(AbstractTransport):
                 del self._streams[stream.site]
             tell = mine and stream.ready and not self._closed
         if tell:
-            self.say(f"Agent {stream.site} is gone" + (f": {stream.why}." if stream.why else "."))
+            self._tell(stream.site, f"is gone: {stream.why}." if stream.why else "is gone.")
+
+    def _tell(self, site: int, what: str) -> None:
+        """Says what a node does, but not without end: one that comes and goes must not fill a log."""
+        self._sentences[site] = told = self._sentences.get(site, 0) + 1
+        if told <= SENTENCES:
+            self.say(f"Agent {site} {what}" + (" No more is told of it." if told == SENTENCES else ""))
 
 
 def federate_on_grpc(
@@ -438,7 +450,7 @@ def _converse(
 ) -> None:
     """One stream, from the greeting to its end."""
     options = [
-        *_BOTH,
+        *_options(),
         ("grpc.max_receive_message_length", LARGEST),
         ("grpc.max_send_message_length", LARGEST),
         ("grpc.use_local_subchannel_pool", 1),  # a new attempt is one, and not the echo of the last

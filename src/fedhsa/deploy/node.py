@@ -26,6 +26,8 @@ MOST_AGENTS, MOST_PARAMETERS = 2**20, 2**23
 """The largest federation, and the longest parameter, that a plan may ask for: more does not fit into a message."""
 MOST_OBSERVATIONS = 2**20
 """The most observations of a round, which a node has in memory at once."""
+LONGEST, LONGEST_TEXT = 2**14, 500
+"""How long a plan may be as text, and each of the texts in it: reading takes ever longer."""
 
 TROUBLES = ("diverged", "exhausted", "failed", "limit", "lost", "unavailable")
 """Codes of refusals whose cause is on this machine."""
@@ -250,9 +252,15 @@ def _measured(reply: bytes) -> dict[str, Any]:
 def _read(text: str) -> Plan:
     """The plan in a text that anybody may have sent."""
     try:
+        values = json.loads(text) if len(text) <= LONGEST else None
+        texts = [value for value in (values or {}).values() if isinstance(value, str)]
+        if values is None or any(len(value) > LONGEST_TEXT for value in texts):
+            raise MismatchError(f"the plan cannot be read: it has {len(text)} characters, or a text in it is too long")
         plan = Plan.from_json(text)
         plain = json.loads(plan.to_json()) == json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
+    except MismatchError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise MismatchError(f"the plan cannot be read ({type(error).__name__})") from None
     kinds: dict[str, Any] = {"problem": str, "algorithm": str, "num_agents": int, "dim": int | None, "option": dict}
     if not plain or not all(isinstance(getattr(plan, name), kind) for name, kind in kinds.items()):
