@@ -133,8 +133,8 @@ class OnFlower:
 
         if resume:
             self.network.start_superlink()
-        out, rounds = self.folder / "run", self.settings.rounds
-        app = write_app(self.folder / "app", self.settings.plan, rounds=rounds, out=out, resume=resume)
+        given = {"rounds": self.settings.rounds, "out": self.folder / "run", "keys": self.network.keys / "server"}
+        app = write_app(self.folder / "app", self.settings.plan, resume=resume, **given)
 
         def watch() -> None:
             code = self.network.run(app)
