@@ -303,7 +303,7 @@ class Mailbox:
         self._asked: dict[str, int] = {}  # the others, and the nodes they went to
         # Flower's grid waits a second when it finds a reply that is just being handed in.
         soon = functools.partial(pull_objects, initial_backoff=SOONEST, backoff_cap=LATEST)
-        vars(http_grid)["pull_objects"] = soon
+        http_grid.__dict__["pull_objects"] = soon
 
     def nodes(self) -> set[int]:
         """The nodes that are online."""
