@@ -16,6 +16,7 @@ import pytest
 
 from federation import Federation
 from fedhsa.deploy import MemoryTransport, Missing, Node, Plan
+from fedhsa.deploy import site as site_module
 from fedhsa.deploy.measure import ALL, MOST, VALUES, Measurements, SiteReport
 from fedhsa.deploy.node import MOST_OBSERVATIONS
 from fedhsa.deploy.server import hello
@@ -132,6 +133,25 @@ def test_a_plan_is_data_whatever_stands_in_it(name, tmp_path):
     said = unpack(Node(tmp_path / "node", 0).answer(asked)).header
     assert said["kind"] == "rejection"
     assert not (tmp_path / "node").exists()
+
+
+def test_what_a_server_says_does_not_command_the_terminal_of_a_node_nor_fill_its_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(site_module, "LOG_BYTES", 5000)
+    said = []
+    plan = json.dumps(json.loads(PLAN.to_json()) | {"agent": "x.py:make", "problem": "\x1b[2J"})
+    evil = pack({"kind": "hello", "run": "\x1b]0;owned\x07" + 900_000 * "x", "task": ""}, {})
+    with Node(tmp_path, 0, say=said.append) as node:
+        for _ in range(100):
+            answer = node.answer(evil)
+            node.answer(pack({"kind": "hello", "run": "run1", "task": "", "plan": plan}, {}))
+    assert len(answer) < 1000
+    assert said
+    assert all(sentence.isprintable() for sentence in said)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.is_file()}
+    assert sizes["audit.jsonl"] < 100_000
+    assert all((path.stat().st_mode & 0o077) == 0 for path in tmp_path.iterdir())
+    assert sizes["site.log"] <= 5000
+    assert sizes["site.log.1"] <= 5000
 
 
 # Another user of the machine.

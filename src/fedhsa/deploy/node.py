@@ -18,7 +18,7 @@ from .measure import VALUES
 from .plan import Plan, load_agent
 from .site import HELLO, Site, failure_reply, in_words, log_to
 from .store import BusyError, Store, check_run_name
-from .wire import RejectedError, peek, unpack
+from .wire import RejectedError, peek, unpack, words
 
 IN_MEMORY, ON_DISK = 4, 1000
 """How many runs a node has at hand at a time, and of how many it keeps the state."""
@@ -231,7 +231,7 @@ class Node:
         """Says a sentence once, however often a server asks the same."""
         if sentence != self._said:
             self._said = sentence
-            self.say(sentence)
+            self.say(words(sentence))
 
 
 def _reference(text: str) -> _own.Reference:

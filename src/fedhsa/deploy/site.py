@@ -7,6 +7,7 @@ be killed at any moment, and asked anything twice.
 import contextlib
 import hashlib
 import logging
+import logging.handlers
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -49,8 +50,10 @@ from .secure import (
 )
 from .store import Store, check_run_name
 from .task import Task
-from .wire import REASON, Packet, RejectedError, pack, unpack
+from .wire import Packet, RejectedError, pack, unpack, words
 
+LOG_BYTES = 10 * 2**20
+"""How long a site's log becomes before it is begun anew; the one before is kept."""
 log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # whoever runs sites says where their words go: `log_to`
 HELLO, MEASURE = "hello", "measure"
@@ -526,7 +529,7 @@ def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
         asked = unpack(data).header
     except RejectedError:
         asked = {}
-    of_run = {name: asked.get(name) if isinstance(asked.get(name), str) else "" for name in ("run", "task")}
+    of_run = {name: words(asked.get(name), "")[:64] for name in ("run", "task")}
     own = {**of_run, "first": number, "agents": 1}
     if isinstance(error, MismatchError):
         log.error("%s", error)
@@ -536,12 +539,12 @@ def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
         code, reason = error.code, error.reason
     else:
         code, reason = "failed", public_reason(error)
-    return pack({"kind": "rejection", **own, **_echo(asked), "code": code, "reason": reason[:REASON]}, {})
+    return pack({"kind": "rejection", **own, **_echo(asked), "code": code, "reason": words(reason)}, {})
 
 
 def public_reason(error: Exception) -> str:
     """What other machines may learn of an error in the user's code; its message may be private and stays here."""
-    told = f"{type(error).__name__}: {error}"
+    told = f"{type(error).__name__}: {str(error)[:1000]}"
     if [told] == _told:
         log.error("could not answer, as before: %s", told)
     else:
@@ -563,6 +566,13 @@ _told: list[str] = []
 """The last error whose traceback was written down: the same one is not written twice in a row."""
 
 
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """A log that only its owner can read, also when it was begun anew because it had become long."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=lambda n, f: os.open(n, f, 0o600))
+
+
 def log_to(path: pathlib.Path) -> Callable[[], None]:
     """Writes what the sites of this process say, tracebacks of the user's code among it, to a file of its owner's.
 
@@ -572,7 +582,7 @@ def log_to(path: pathlib.Path) -> Callable[[], None]:
         return lambda: None
     path.parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler = _PrivateLog(path, encoding="utf-8", delay=True, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     handler.handleError = lambda record: None  # a full disk is told of elsewhere
     log.addHandler(handler)

@@ -156,7 +156,7 @@ def _numbered(path: pathlib.Path, number: int) -> pathlib.Path:
 def check_run_name(run: str) -> str:
     """Raises if the name of a run could not be that of a folder, or would lead out of one."""
     if not isinstance(run, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", run):
-        raise ValueError(f"`run` must be up to 64 letters, digits, - and _, got {run!r}.")
+        raise ValueError(f"`run` must be up to 64 letters, digits, - and _, got {str(run)[:100]!r}.")
     return run
 
 

@@ -23,14 +23,6 @@ _LENGTHS = struct.Struct("<II")
 _START = len(MAGIC) + _LENGTHS.size
 
 
-class RejectedError(Exception):
-    """A message was rejected; `code` is a word for programs, `reason` a sentence for people, `facts` go with it."""
-
-    def __init__(self, code: str, reason: str, **facts: Any):
-        super().__init__(reason[:REASON])
-        self.code, self.reason, self.facts = code, reason[:REASON], facts
-
-
 def words(value: Any, default: str = "no reason given") -> str:
     """What a stranger says, to be shown: not too long, and nothing in it that a terminal would obey.
 
@@ -41,6 +33,14 @@ def words(value: Any, default: str = "no reason given") -> str:
     if not isinstance(value, str):
         return default
     return "".join(character if character.isprintable() else "?" for character in value[:REASON])
+
+
+class RejectedError(Exception):
+    """A message was rejected; `code` is a word for programs, `reason` a sentence for people, `facts` go with it."""
+
+    def __init__(self, code: str, reason: str, **facts: Any):
+        super().__init__(reason[:REASON])
+        self.code, self.reason, self.facts = code, reason[:REASON], facts
 
 
 class Packet(NamedTuple):
