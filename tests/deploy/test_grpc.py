@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import pathlib
 import queue
 import shutil
@@ -418,6 +419,33 @@ def test_a_node_that_stands_still_without_a_word_is_noticed_and_let_in_again(tmp
             local.processes[0].send_signal(signal.SIGCONT)
             eventually(lambda: transport.present() == {0}, 60)
     assert said[2:] == ["Agent 0 is here.", "Agent 0 is gone.", "Agent 0 is here."]
+
+
+@pytest.mark.slow
+def test_the_demo_over_grpc_ends_with_its_processes_gone_also_when_it_is_killed(tmp_path):
+    mark, scratch = f"FEDHSA_TEST_MARK=demo-{os.getpid()}", tmp_path / "tmp"
+    scratch.mkdir()
+    name, _, value = mark.partition("=")
+    command = [sys.executable, "-m", "fedhsa", "deploy", "demo", "--dim", "2", "--rounds", "100000"]
+    command += ["--out", str(tmp_path / "out")]
+    environment = {**os.environ, name: value, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        eventually(lambda: b'"event": "round"' in (tmp_path / "out" / "log.jsonl").read_bytes(), 120)
+        assert len(marked(mark)) == 4
+        demo.kill()
+        demo.stdout.read()
+    eventually(lambda: not marked(mark), 30)
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that have this mark in their environment."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(folder.name)
+    return found
 
 
 def resident() -> float:

@@ -1,7 +1,8 @@
-"""Runs by messages, with the agents where their data are: in one process, on a cluster (Ray), between sites (Flower).
+"""Runs by messages, with the agents where their data are: in one process, on a cluster, between sites.
 
-Server, sites and messages know nothing of how messages travel; only `flower` and the files named after Ray know those
-engines, and only they import them. `ray_executor` is for other work: sweeps, comparisons and studies as tasks.
+Server, sites and messages know nothing of how messages travel: `grpc`, `flower` and `ray` do, and only they import
+those packages. `Node` is what a site runs, over gRPC or on Flower. `ray_executor` is for other work: sweeps,
+comparisons and studies as tasks.
 """
 
 from ..environments.gym import GymEpisodes as GymEpisodes

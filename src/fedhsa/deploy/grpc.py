@@ -149,7 +149,9 @@ class GrpcTransport(AbstractTransport):
         left, deadline = set(messages), time.monotonic() + min(seconds, AGAIN)
         for site, data in messages.items():
             self._ask(site, data)
-        while left and (wait := deadline - time.monotonic()) > 0 and not any(map(self.hopeless, left)):
+        while left and (wait := deadline - time.monotonic()) > 0:
+            if self._refusals and any(map(self.hopeless, left)):
+                return  # the server decides what that means
             try:
                 site, asked, data = self._arrived.get(timeout=wait)
             except queue.Empty:

@@ -44,7 +44,7 @@ class LocalNodes:
         federate_on_grpc(plan, rounds=5, listen="127.0.0.1:8000", keys=nodes.keys / "server", folder="out")
     ```
 
-    All processes end with the block, and when this process is killed; the keys are removed.
+    All processes end with the block, and also when this process is killed; the keys are removed with the block.
 
     **Arguments:**
 
