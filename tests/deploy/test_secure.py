@@ -160,6 +160,12 @@ def test_masks_cancel_modulo_the_word_and_do_not_without_one_of_them():
         assert not (np.add.reduce([seen[i] for i in others]) == np.add.reduce(values[others])).any()
 
 
+def test_a_stream_belongs_to_two_sites_even_if_one_of_them_shows_the_key_of_another():
+    one, other = KeyPair(), KeyPair()
+    cohort = Cohort([Member(0, 1, one.public), Member(1, 1, other.public), Member(2, 1, other.public)])
+    assert (one.mask(np.zeros(50, np.uint64), 0, cohort, b"") % 2).any()  # the same twice would be even
+
+
 # The server sees nothing else.
 
 
@@ -294,6 +300,20 @@ def test_a_server_that_asks_one_site_something_else_learns_nothing(keys, tmp_pat
     later = [world.ask(i, "request", {"value": np.ones(4)}, number=1, cohort=digest) for i in range(M)]
     assert [code(packet) for packet in later] == [""] * M
     assert total([packet.arrays for packet in later]) is None
+
+
+def test_sites_that_were_shown_different_keys_use_different_masks(keys, tmp_path):
+    """A site that works together with the server could give everybody another key of its own."""
+    world, used = World(tmp_path, keys), []
+    for i in (0, 1):
+        offers = world.offers(range(M))  # of which site 2 has another each time
+        world.live[2] = world.start(2)
+        digest = world.meet([i], offers)[i]["cohort"]
+        masking = world.live[i].masking
+        assert masking is not None
+        masking._keys.mask = lambda values, own, cohort, label: used.append(label) or values
+        assert code(world.request(i, digest)) == ""
+    assert len({*used}) == 2
 
 
 @pytest.mark.parametrize("name", ["FedHSA", "SCAFFOLD"])
