@@ -17,7 +17,8 @@ pytest.importorskip("flwr")
 from fedhsa.deploy import keys
 from fedhsa.deploy.flower import network
 from fedhsa.deploy.flower._keeper import descendants
-from fedhsa.deploy.flower.processes import free_port, toml
+from fedhsa.deploy.flower.processes import toml
+from fedhsa.deploy.local import free_port
 
 # The smallest app: every node answers with its number and the settings it was started with.
 PYPROJECT = """

@@ -223,12 +223,13 @@ def _flower(args: list[str], console: Console) -> int:
         _print(console, f"Run it with `flwr run {app} SUPERLINK --stream`; its settings are in its pyproject.toml.")
         return 0
     from ..deploy.flower.network import run_on
+    from ..deploy.flower.superlink import server_keys
 
     here = settings.keys is not None  # then the SuperLink is on this machine
     folder = settings.folder.absolute() if here else settings.folder
     with tempfile.TemporaryDirectory(prefix="fedhsa-app-") as home, _watching(settings, console) as watch:
         on_line = _line_printer(console, watch, settings.verbose)
-        keys = "" if settings.keys is None else settings.keys.absolute()
+        keys = "" if settings.keys is None else server_keys(settings.keys)
         app = _write(pathlib.Path(home, "app"), settings, folder, settings.state, args, keys)
         certificates = settings.root_certificates if settings.keys is None else settings.keys / "ca.crt"
         with writable(folder) if here else contextlib.nullcontext():

@@ -222,7 +222,7 @@ class Gate:
         if (now := time.monotonic()) < self._quiet_until:
             self._untold += 1
             return
-        more = f" ({self._untold} more refusals before it)" if self._untold else ""
+        more = f" ({self._untold} more before it)" if self._untold else ""
         log.warning("refused %s: %s%s", who, why, more)
         self._quiet_until, self._untold = now + 1, 0
 

@@ -11,7 +11,8 @@ from typing import Self
 from fedhsa import _check, _files
 
 from .. import keys
-from .processes import POLL, Kept, Processes, Value, free_port, toml
+from ..local import free_port
+from .processes import POLL, Kept, Processes, Value, toml
 
 _FEDHSA = [sys.executable, "-P", "-m", "fedhsa", "deploy"]
 """Our own command; `-P`, or a folder `fedhsa` wherever this is started would be run instead."""

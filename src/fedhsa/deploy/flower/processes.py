@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedhsa import _files
 from fedhsa._extras import install
+
+from ..local import free_port
 
 Value = str | int | float | bool
 """What a setting of a Flower app or node can be."""
@@ -319,13 +320,6 @@ def tail(log: pathlib.Path, lines: int = 20) -> str:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
         text = _COLOUR.sub("", file.read().decode(errors="replace")).strip()
     return "\n".join(f"    {line}" for line in text.splitlines()[-lines:]) or "(empty)"
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens to."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _answers(port: int, authority: pathlib.Path) -> bool:

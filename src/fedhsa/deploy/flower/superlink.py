@@ -6,12 +6,20 @@ import pathlib
 import socket
 from collections.abc import Callable
 
+from ..signing import Identity
 from . import fleet
 from .gate import Gate, GateLimits
 from .processes import Kept, Processes
 
 LOOK = 1.0
 """Seconds between looks whether the register has changed, and whether the SuperLink still runs."""
+
+
+def server_keys(keys: str | os.PathLike) -> pathlib.Path:
+    """The folder with the server's keys; raises if it is not that."""
+    if Identity.load(keys).number is not None:
+        raise ValueError(f"`keys`: {os.fspath(keys)!r} is a node's folder. Name the server's of `fedhsa deploy keys`.")
+    return pathlib.Path(keys).absolute()
 
 
 def run_superlink(
@@ -40,7 +48,7 @@ def run_superlink(
     - `patience`: seconds that the SuperLink may take to start.
     - `tell`: gets a sentence when something changes.
     """
-    folder = pathlib.Path(keys).absolute()
+    folder = server_keys(keys)
     _check_free(host, port)
     processes = Processes(logs, inner, None, patience)
     with processes.starting():
