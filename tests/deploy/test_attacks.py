@@ -205,3 +205,13 @@ def test_no_message_or_state_is_unpickled():
     unsafe = r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)\b|allow_pickle=True|(?<![.\w])(eval|exec)\("
     sources = (ROOT / "src" / "fedhsa").rglob("*.py")
     assert [path.name for path in sources if re.search(unsafe, path.read_text(), re.MULTILINE)] == ["_own.py"]
+
+
+def test_every_row_of_the_threat_model_names_a_test_that_exists():
+    rows = (ROOT / "docs" / "threat-model.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", rows))
+    defined = {
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 40
+    assert named <= defined, sorted(named - defined)

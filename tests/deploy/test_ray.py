@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import types
@@ -217,6 +218,33 @@ def ray():
     pytest.importorskip("ray")
     with on_ray.private_ray(4):
         yield on_ray.import_ray()
+
+
+@pytest.mark.slow
+def test_another_process_without_the_token_runs_nothing_in_a_private_ray(ray, tmp_path):
+    """Nor is the token written to a file, as Ray by itself does, where other users of the machine may read it."""
+    token = "RAY_AUTH_TOKEN"
+    assert token not in os.environ
+    code = """
+        import sys, ray
+        import ray._private.ray_constants as constants
+        constants.ENABLE_RAY_CLUSTER = False  # on loopback, like the one that is attacked
+        ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+        print("ran as", ray.get(ray.remote(lambda: __import__("os").getuid()).remote(), timeout=10))
+    """
+    for mode in ("disabled", "token"):
+        stranger = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "RAY_AUTH_MODE": mode}
+        if mode == "token":
+            stranger[token] = "guessed"
+        command = [sys.executable, "-c", textwrap.dedent(code), ray.get_runtime_context().gcs_address]
+        process = subprocess.Popen(command, env=stranger, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            printed, errors = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:  # it tries for minutes
+            process.kill()
+            printed, errors = process.communicate()
+        assert "ran as" not in printed
+        assert "token" in errors.lower()
 
 
 def workers() -> list:
