@@ -20,13 +20,16 @@ class Hostile(MemoryTransport):
 
     lie = staticmethod(lambda x: x)
     whose: list[int] | None = None
+    code = "diverged"
 
     def _ask(self, site, message):
         header, arrays = unpack(super()._ask(site, message))
         if site == self.num_sites - 1 and header["kind"] == "reply":
             if self.lie is None:
-                said = {"kind": "rejection", "code": "diverged", "reason": "so it says", "diverged": self.whose}
-                return pack(header | said, {})
+                return pack(
+                    header | {"kind": "rejection", "code": self.code, "reason": "so it says", "diverged": self.whose},
+                    {},
+                )
             arrays = {name: self.lie(a) for name, a in arrays.items()}
         return pack(header, arrays)
 
@@ -181,6 +184,34 @@ def test_where_most_agents_diverge_the_run_has_diverged_and_where_few_do_they_ar
             assert server.progress.failed_round < 0
         else:
             assert server.run(2).failed_round == 1
+
+
+def test_a_site_that_has_every_round_begun_again_is_named_before_the_others_have_had_enough(tmp_path):
+    """Honest sites begin a round again 100 times at most."""
+    found = Federation(tmp_path)
+    server = found.server(kind=Hostile, missing=Missing("skip", patience=60))
+    server.transport.code = "missed"
+    server.transport.lie = None
+    progress = server.run(3)
+    assert [record.agents for record in progress.records] == [0, 2, 2, 2]
+    assert progress.records[1].attempts == 21
+    assert found.named("missing")[0]["agents"] == [2]
+
+
+def test_a_site_does_not_fill_the_servers_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedhsa.deploy.server._REJECTED", 5)
+    found = Federation(tmp_path)
+    server = found.server()
+    exchange = server.transport.exchange
+
+    def noisy(messages, seconds):
+        yield from [b"noise"] * 50
+        yield from exchange(messages, seconds)
+
+    server.transport.exchange = noisy
+    server.run(1)
+    assert len(found.named("rejected")) == 5
+    assert "the last of 5 that are written down" in found.named("rejected")[-1]["why"]
 
 
 def test_a_median_goes_on_without_a_site_that_says_it_diverged(tmp_path):

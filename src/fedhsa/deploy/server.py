@@ -85,6 +85,10 @@ MEASURED = "measured"
 """The kind of a reply that only says what was measured."""
 _LARGE = DIVERGED**0.5
 """Where one agent has diverged and most others send numbers this many times larger than start and root, all diverge."""
+_RESTARTS = 20
+"""How often a site may have a round begun again: the others answer each time, and they bear that only so often."""
+_REJECTED = 10_000
+"""How many rejected messages a process writes to the log: nobody must be able to fill the disk."""
 _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
 """Seconds between requests to sites that do not answer or reject them: twice as long each time."""
 
@@ -168,6 +172,7 @@ class Server:
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
         self._failures: dict[int, tuple[str, int]] = {}  # what a site has failed with, and how often in a row
+        self._num_rejected = 0
         self._overtaken: set[int] = set()  # sites whose attempts this process has had to catch up with
         self._sizes: dict[int, np.ndarray] = {}  # of the largest numbers in each site's reply of this exchange
         self._gave_up: dict[int, int] = {}  # how often in a row a site was the reason that a round was given up
@@ -323,7 +328,7 @@ class Server:
                 try:
                     site, report = self._read_reply(data, t, 0, MEASURED)
                 except RejectedError as rejected:
-                    self.journal("rejected", round=t, code=rejected.code, why=rejected.reason, bytes=len(data))
+                    self._note_rejected(t, rejected, len(data))
                     continue
                 left.discard(site)
                 if report is not None:
@@ -344,16 +349,18 @@ class Server:
     def _round(self, t: int) -> tuple[PyTree, set[int], float]:
         """The server after round `t`, who took part, and the norm of the averaged operators, or NaN without any."""
         self._short_since, self._asked = None, False
-        cohort, trouble_since = self._cohort(), None
+        cohort, trouble_since, again_for = self._cohort(), None, dict[int, int]()
         while True:
             self.attempt += 1
             try:
                 return self._attempt_round(t, cohort)
             except _RestartRoundError as again:
                 trouble_since = trouble_since or time.monotonic()
-                if time.monotonic() - trouble_since < self.missing.seconds:
+                times = again_for[again.site] = again_for.get(again.site, 0) + 1
+                if times < _RESTARTS and time.monotonic() - trouble_since < self.missing.seconds:
                     continue
                 absent, trouble_since = {again.site}, None
+                self._fail(again.site, self._reasons.get(again.site, "it misses part of every round"))
             except _AbsentSitesError as error:
                 absent = error.sites
             names = self._numbers(absent)
@@ -501,7 +508,7 @@ class Server:
                 try:
                     site, values = self._read_reply(data, t, number, kind)
                 except RejectedError as rejected:
-                    self.journal("rejected", round=t + 1, code=rejected.code, why=rejected.reason, bytes=len(data))
+                    self._note_rejected(t + 1, rejected, len(data))
                     continue
                 if site in waiting:
                     replies[site] = values
@@ -526,6 +533,14 @@ class Server:
             else:
                 pause = _PAUSE
         return replies
+
+    def _note_rejected(self, t: int, rejected: RejectedError, size: int) -> None:
+        self._num_rejected += 1
+        if self._num_rejected <= _REJECTED:
+            why = rejected.reason
+            if self._num_rejected == _REJECTED:
+                why = f"{why} (this is the last of {_REJECTED:,} that are written down)"
+            self.journal("rejected", round=t, code=rejected.code, why=why, bytes=size)
 
     def _read_reply(self, data: bytes, t: int, number: int, kind: str = "reply") -> tuple[int, Any]:
         """The site and its reply to this exchange, or what it measured; raises if the message is anything else."""
