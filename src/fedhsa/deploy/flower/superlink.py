@@ -79,11 +79,14 @@ async def _serve(
         """Makes the keys of the register known to the SuperLink; those that leave it are refused by the gate."""
         while True:
             names = {key: name for key, (name, _) in gate.register.keys().items()}
-            if new := names.keys() - known.keys():
+            new, gone = names.keys() - known.keys(), known.keys() - names.keys()
+            if new:
                 await asyncio.to_thread(fleet.register, inside, folder / "ca.crt", new)
-                tell(f"May connect: {', '.join(sorted(names[key] for key in new))}.")
-            if gone := known.keys() - names.keys():
-                tell(f"May no longer connect: {', '.join(sorted(known[key] for key in gone))}.")
+            came, left = {names[key] for key in new}, {known[key] for key in gone}
+            told = {"May connect": came - left, "May no longer connect": left - came, "Changed its key": came & left}
+            for words, who in told.items():
+                if who:
+                    tell(f"{words}: {', '.join(sorted(who))}.")
             for key in gone:
                 del known[key]
             known.update(names)
