@@ -423,7 +423,7 @@ def on_flower_nodes(nodes: int, case: Case, settings: Settings, stock: bool = Fa
             if stock:
                 assert network.run(bare_app(home / "bare", nodes, case, rounds), on_line=note) == 0
             out = home / f"out-{turn}"
-            settings_of_run = {"out": out, "state": home / "state", "keys": network.keys / "server"}
+            settings_of_run: dict[str, Any] = {"out": out, "state": home / "state", "keys": network.keys / "server"}
             assert network.run(write_app(home / "app", plan, rounds=rounds, **settings_of_run)) == 0
             events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
             events = [event for event in events if event["event"] == "round"]

@@ -329,7 +329,8 @@ def test_rounds_go_on_without_a_node_that_is_away_and_with_it_when_it_is_back(ke
         assert server.run(4).records[-1].agents == 2
 
 
-def test_a_node_changes_its_key_while_a_run_goes_on_and_the_numbers_stay(keys, port, tmp_path):
+def test_a_node_changes_its_key_while_a_run_goes_on_and_the_numbers_stay(keys, port, tmp_path, monkeypatch):
+    monkeypatch.setattr(over_grpc, "REPLACED", 60.0)  # a node that waits sees at once that a new certificate is there
     said = []
     with nodes(keys, port, say=said.append), serving(keys, port, tmp_path) as server:
         server.run(2)

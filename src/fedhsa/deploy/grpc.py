@@ -431,10 +431,13 @@ def serve(
         pause, talking = SOONEST, True
         tell(f"Connected to {address} as agent {node.number}.")
 
+    identity = Identity.load(keys)
     while not ended.is_set():
         talking = False
+        with contextlib.suppress(OSError, ValueError):  # a new certificate is just being put there
+            identity = Identity.load(keys)
         try:
-            _converse(node, address, Identity.load(keys), connected, ended)  # it may have been renewed meanwhile
+            _converse(node, address, identity, connected, ended)
             tell(closed)
         except grpc.RpcError as error:
             if ended.is_set():
@@ -443,8 +446,22 @@ def serve(
             tell(f"The connection to {address} was lost. Trying again." if lost else _in_words(error, address))
             if _code(error) is grpc.StatusCode.ABORTED:
                 pause = REPLACED
-        ended.wait(random.uniform(0.5, 1.0) * pause)
+        _rest(random.uniform(0.5, 1.0) * pause, pathlib.Path(keys), ended)
         pause = min(2 * pause, LATEST)
+
+
+def _rest(seconds: float, keys: pathlib.Path, ended: threading.Event) -> None:
+    """Waits, but no longer once a new certificate has come, for which there may be another answer."""
+
+    def stamp() -> int | None:
+        with contextlib.suppress(OSError):
+            return (keys / "node.crt").stat().st_mtime_ns
+        return None
+
+    before, deadline = stamp(), time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 and stamp() == before:
+        if ended.wait(min(left, 1.0)):
+            return
 
 
 def _converse(
