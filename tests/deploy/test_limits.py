@@ -105,12 +105,14 @@ def test_strangers_do_not_fill_the_disk_with_refusals(tmp_path, monkeypatch):
     assert found[-1]["more"] == "further refusals are not written down"
 
 
-def test_a_node_that_has_given_all_it_agreed_to_is_named_and_the_others_may_go_on(tmp_path):
+@pytest.mark.slow
+def test_a_run_of_nodes_that_have_given_all_they_agreed_to_stops_and_names_them(tmp_path):
     plan = Plan(problem="td", num_agents=2, dim=2, option={"num_states": 4}, step_size=0.1, local_steps=2)
     with pytest.raises(FederationError, match=r"Round 3 stopped: agents 0, 1 cannot answer \(this site has taken part"):
         in_memory(plan, tmp_path, config={"max_rounds": 2}, missing=Missing("wait", patience=60)).run(5)
 
 
+@pytest.mark.slow
 def test_privacy_that_is_spent_is_in_the_log(tmp_path):
     pytest.importorskip("dp_accounting")
     plan = Plan(problem="quadratic", num_agents=1, dim=2, step_size=0.1, local_steps=2, algorithm="LocalSA")

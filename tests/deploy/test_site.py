@@ -103,7 +103,7 @@ def test_a_new_attempt_has_the_same_observations_and_an_older_one_is_stale(asked
     assert word(site.answer(first)) == "stale"
 
 
-@pytest.mark.parametrize("name", ["FedHSA", "SCAFFOLD"])
+@pytest.mark.parametrize("name", ["FedHSA", pytest.param("SCAFFOLD", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lead", [0, 2**40], ids=["in a round", "in attempts too"])
 def test_a_site_that_a_stranger_has_pushed_ahead_goes_on_with_the_honest_run(name, lead, tmp_path):
     """A request for round 2^52 in the run's name, before the server's own."""
