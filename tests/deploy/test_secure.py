@@ -582,6 +582,31 @@ def test_a_site_that_never_answers_stops_fewer_and_fewer_rounds(keys, tmp_path):
     assert [record.agents for record in found.run(10).records[1:]] == [0, 2, 0, 2, 2, 0, 2, 2, 2, 2]
 
 
+class Coming(MemoryTransport):
+    """Sites that come and go, and messages that are lost, late, garbled and repeated."""
+
+    draws = None
+
+    def exchange(self, messages, seconds):
+        draws = self.draws = self.draws or np.random.default_rng(5)
+        self.absent = {site for site in range(self.num_sites) if draws.random() < 0.1}
+        yield from super().exchange(messages, seconds)
+
+
+@pytest.mark.slow
+def test_whoever_comes_and_goes_the_masks_of_every_round_that_counts_are_gone(keys, tmp_path):
+    """Four sites, of which two are enough; every round has a result over those who answered, or is given up."""
+    world, events = World(tmp_path, keys, minimum=2, num_agents=4), []
+    policy = Missing("skip", patience=0.1, at_least=2)
+    found = server(world, Coming, policy, Faults(0.1, seed=2), watch=events.append)
+    progress = found.run(60)
+    agents = [record.agents for record in progress.records[1:]]
+    assert {*agents} >= {0, 2, 3, 4}
+    assert agents.count(0) == sum(event["event"] == "given up" for event in events) < 40
+    assert np.isfinite(progress.server.theta).all()
+    assert np.abs(progress.server.theta).max() < 10  # what is left of a mask would be thousands
+
+
 def test_a_server_that_is_started_again_with_others_gives_its_round_up_and_goes_on(keys, tmp_path):
     world = World(tmp_path / "sites", keys, minimum=2)
     policy = Missing("skip", patience=0.2, at_least=2)
