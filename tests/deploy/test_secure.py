@@ -160,6 +160,23 @@ def test_masks_cancel_modulo_the_word_and_do_not_without_one_of_them():
         assert not (np.add.reduce([seen[i] for i in others]) == np.add.reduce(values[others])).any()
 
 
+def test_a_stream_is_what_the_standards_say():
+    """X25519, HKDF with SHA-256 (RFC 5869) and ChaCha20 (RFC 8439), as another library has them."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    one, other = KeyPair(), KeyPair()
+    secret = other._private.exchange(X25519PublicKey.from_public_bytes(one.public))
+    info = b"fedhsa-masks-1\0" + b"3 12 " + b"label"
+    key = HKDF(hashes.SHA256(), 32, None, info).derive(secret)
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor().update(bytes(80))
+    cohort = Cohort([Member(3, 1, one.public), Member(12, 1, other.public)])
+    masked = one.mask(np.zeros(10, np.uint64), 3, cohort, b"label")
+    assert masked.astype("<u8").tobytes() == stream
+
+
 def test_a_stream_belongs_to_two_sites_even_if_one_of_them_shows_the_key_of_another():
     one, other = KeyPair(), KeyPair()
     cohort = Cohort([Member(0, 1, one.public), Member(1, 1, other.public), Member(2, 1, other.public)])

@@ -26,6 +26,11 @@ also gets metrics.csv, metrics.png and metrics.pdf.
 `fedhsa deploy status` shows how far a run is, also while it runs.
 """
 
+_NO_MASKS = (
+    "`secure_aggregation` hides nothing on stock SuperNodes, which run the code that the server sends. Use nodes of "
+    "`fedhsa deploy node`, with `--keys`."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class AbstractDeploySettings(AbstractSettings):
@@ -328,6 +333,8 @@ Examples:
         check_name("transport", self.transport, ("grpc", "flower"))
         if self.stock and self.transport != "flower":
             raise UsageError("`stock` goes with `--transport flower`, whose SuperNodes they are.")
+        if self.stock and self.secure_aggregation:
+            raise UsageError(_NO_MASKS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,6 +396,8 @@ below this folder, otherwise below the one in which the SuperLink was started.
             of_superlink = ("keys", "insecure", "root_certificates", "verbose")
             for name in [name for name in of_superlink if getattr(self, name)]:
                 raise UsageError(f"`{name}` does nothing with `--write`: leave it out.")
+            if self.secure_aggregation:
+                raise UsageError(_NO_MASKS)
             return
         split_address("superlink", self.superlink)
         if sum([self.keys is not None, self.root_certificates is not None, self.insecure]) != 1:
@@ -396,6 +405,8 @@ below this folder, otherwise below the one in which the SuperLink was started.
                 "`superlink` needs `--keys FOLDER`, the server's of `fedhsa deploy keys`. With stock SuperNodes, "
                 "`--root-certificates ca.crt` or `--insecure` stands in its place."
             )
+        if self.keys is None and self.secure_aggregation:
+            raise UsageError(_NO_MASKS)
         own = ("data", "release_metrics", "minimum_cohort", "noise_shared_by", *SETTINGS)
         for name in [name for name in own if self.keys is not None and getattr(self, name)]:
             raise UsageError(f"`{name}` is each node's own setting: give it to `fedhsa deploy node`.")

@@ -4,6 +4,7 @@ All arithmetic is modulo 2^64, so that a masked number is uniformly distributed,
 """
 
 import hashlib
+import hmac
 import importlib
 import json
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class KeyPair:
     """
 
     def __init__(self):
-        crypto = _cryptography("asymmetric.x25519")
+        crypto, self._ciphers = _cryptography("asymmetric.x25519"), _cryptography("ciphers")
         self._private, self._read = crypto.X25519PrivateKey.generate(), crypto.X25519PublicKey.from_public_bytes
         self.public: bytes = self._private.public_key().public_bytes_raw()
         self._shared: dict[bytes, bytes] = {}
@@ -80,16 +81,16 @@ class KeyPair:
         """Agrees on a secret with the owner of a key; raises if it is none."""
         if public not in self._shared:
             try:
-                self._shared[public] = self._private.exchange(self._read(public))
+                secret = self._private.exchange(self._read(public))
             except ValueError:
                 raise RejectedError("forged", "what should be a public key is none") from None
+            self._shared[public] = hmac.digest(bytes(KEY_BYTES), secret, "sha256")  # the first step of HKDF
 
     def _stream(self, public: bytes, label: bytes, count: int) -> np.ndarray:
         self.share(public)
-        hkdf, hashes, ciphers = (_cryptography(name) for name in ("kdf.hkdf", "hashes", "ciphers"))
-        # A key for every label, so that the nonce need not differ.
-        key = hkdf.HKDF(hashes.SHA256(), KEY_BYTES, None, label).derive(self._shared[public])
-        chacha = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), None).encryptor()
+        # The second step of HKDF: a key for every label, so that the nonce need not differ.
+        key = hmac.digest(self._shared[public], label + b"\x01", "sha256")
+        chacha = self._ciphers.Cipher(self._ciphers.algorithms.ChaCha20(key, bytes(16)), None).encryptor()
         return np.frombuffer(chacha.update(bytes(8 * count)), "<u8").astype(np.uint64, copy=False)
 
 
