@@ -30,6 +30,7 @@ from fedhsa.deploy.grpc import GrpcTransport
 from fedhsa.deploy.local import LocalNodes, free_port
 from fedhsa.deploy.server import hello
 from fedhsa.deploy.signing import Identity
+from fedhsa.engine.placement import count_cores
 from machine import RESULTS, load, machine
 
 STAGES = ("unpack", "compute", "pack", "save")
@@ -199,7 +200,12 @@ def in_memory(case: Case, settings: Settings) -> dict[str, Any]:
         transport = Measured(MemoryTransport(sites.__getitem__, settings.actors))
         server = make_server(plan, transport, settings, folder)
         times = blocks(server, transport, settings, lambda: None)
-    return {"transport": "memory", **asdict(case), "seconds": times, "wire": wire_ratio(server, transport)}
+    return {
+        "transport": f"memory, {settings.actors}",
+        **asdict(case),
+        "seconds": times,
+        "wire": wire_ratio(server, transport),
+    }
 
 
 def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
@@ -245,7 +251,12 @@ def on_ray_actors(case: Case, settings: Settings) -> dict[str, Any]:
     times |= {"bare": statistics.median(bare), "bare_fastest": min(bare)}
     times |= {"on_top": times["exchange"] - times["bare"]}
     times |= {f"actor_{name}": seconds for name, seconds in inside.items()}
-    return {"transport": "ray", **asdict(case), "seconds": times, "wire": wire_ratio(server, transport)}
+    return {
+        "transport": f"ray, {settings.actors}",
+        **asdict(case),
+        "seconds": times,
+        "wire": wire_ratio(server, transport),
+    }
 
 
 def bare_exchanges(ray: Any, echo: list[Any], sizes: list[tuple[int, int]]) -> float:
@@ -475,11 +486,12 @@ def main(settings: Settings) -> None:
         began = load()
         rows.append(over_grpc(case, replace(settings, actors=sites)) | {"load": [began, load()]})
         show(rows[-1:], console)
-    with on_ray.private_ray(settings.actors):
-        for case in cases:
+    cores = replace(settings, actors=count_cores())  # as many actors as `fedhsa deploy ray` starts
+    with on_ray.private_ray(max(settings.actors, cores.actors)):
+        for case, given in [(CASES[0], cores), *((case, settings) for case in cases)]:
             for measure in (in_memory, on_ray_actors):
                 began = load()
-                rows.append(measure(case, settings) | {"load": [began, load()]})
+                rows.append(measure(case, given) | {"load": [began, load()]})
                 show(rows[-1:], console)
     for nodes, case, stock in FLOWER[:1] if settings.quick else FLOWER:
         began = load()

@@ -141,8 +141,9 @@ def test_what_a_server_says_does_not_command_the_terminal_of_a_node_nor_fill_its
     plan = json.dumps(json.loads(PLAN.to_json()) | {"agent": "x.py:make", "problem": "\x1b[2J"})
     evil = pack({"kind": "hello", "run": "\x1b]0;owned\x07" + 900_000 * "x", "task": ""}, {})
     with Node(tmp_path, 0, say=said.append) as node:
+        answer = node.answer(evil)
         for _ in range(100):
-            answer = node.answer(evil)
+            node.answer(evil)
             node.answer(pack({"kind": "hello", "run": "run1", "task": "", "plan": plan}, {}))
     assert len(answer) < 1000
     assert said

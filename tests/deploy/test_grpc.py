@@ -354,6 +354,28 @@ def test_a_node_that_is_signed_while_a_run_goes_on_joins_it(keys, port, tmp_path
             assert server.run(4).records[-1].agents == 2
 
 
+def test_idle_strangers_and_a_node_with_very_many_streams_keep_no_other_node_waiting(keys):
+    said = []
+    with listening(keys, said.append) as transport, contextlib.ExitStack() as stack:
+        honest = Member(transport.port, keys / "node-0").present(0)
+        eventually(lambda: transport._ready() == {0})
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", transport.port), timeout=5))
+        for _ in range(40):
+            hostile = Member(transport.port, keys / "node-1")
+            hostile.say(b"nonsense")
+            stack.callback(hostile.leave)
+        for number in range(3):
+            asked = b"question %d" % number
+            replies = transport.exchange({0: asked}, 5.0)
+            thread = threading.Thread(target=lambda: honest.say(honest.hear() + b", answered"))
+            thread.start()
+            assert next(iter(replies)) == asked + b", answered"
+            thread.join()
+        honest.leave()
+    assert len([sentence for sentence in said if "Agent 1 does not take part" in sentence]) <= 1
+
+
 def test_two_servers_on_one_port_end_in_a_sentence(keys):
     with listening(keys) as transport:
         make = functools.partial(GrpcTransport, f"127.0.0.1:{transport.port}", keys / "server", PLAN.task, bytes)
