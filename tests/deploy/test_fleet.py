@@ -31,7 +31,7 @@ from fedhsa.deploy.flower.transport import FlowerTransport
 from fedhsa.deploy.server import hello
 from superlink import SuperLink, superlink
 
-TD = Plan(problem="td", num_agents=2, dim=3, option={"num_states": 6}, step_size=0.05, local_steps=5)
+PLAN = Plan(num_agents=2, dim=2, algorithm="LocalSA", step_size=0.05, local_steps=5)
 
 
 @pytest.fixture(scope="module")
@@ -290,17 +290,34 @@ def nodes(folder: pathlib.Path, port: int, answers):
 
 def test_a_run_over_flower_behind_the_gate_is_that_of_the_engine(folder, link, gate, tmp_path, capsys):
     def answer(i):
-        return TD.site([i], Store(tmp_path / f"{i}.state"), "run").answer
+        return PLAN.site([i], Store(tmp_path / f"{i}.state"), "run").answer
 
     with nodes(folder, gate, [answer(0), answer(1)]) as told:
-        transport = FlowerTransport(link.grid, lambda: hello(TD.task, "run"), {0: 0, 1: 1})
-        server = Server(TD.task, transport, [[0], [1]], run="run")
+        transport = FlowerTransport(link.grid, lambda: hello(PLAN.task, "run"), {0: 0, 1: 1})
+        server = Server(PLAN.task, transport, [[0], [1]], run="run")
         progress = server.run(3)
         assert len(transport.mail.ours) == 2  # both have said that they are ours
-    expected = fedhsa.simulate(TD.built_problem, TD.method, rounds=3).theta
+    expected = fedhsa.simulate(PLAN.built_problem, PLAN.method, rounds=3).theta
     np.testing.assert_allclose(progress.server.theta, expected, rtol=0, atol=1e-12)
     assert len(told) == 2
     assert all(words.startswith("Connected to 127.0.0.1:") for words in told)
+
+
+def test_short_and_long_messages_arrive_whole_in_both_directions(folder, link, gate, monkeypatch):
+    monkeypatch.setattr(fleet, "SHORT", 100)
+    mail = fleet.Mailbox(link.grid)
+    with nodes(folder, gate, [lambda data: data[::-1] * (50 if data.startswith(b"grow") else 1)]):
+        while not (online := mail.nodes()):
+            time.sleep(0.02)
+        (node,) = online
+        for asked in (b"first", b"short", b"grow", bytes(range(256)), b"\x00" * 100):
+            (name,) = mail.push({node: asked})
+            while not (replies := mail.pull([name])):
+                time.sleep(0.02)
+            (reply,) = replies
+            assert (reply.to, reply.error) == (name, "")
+            assert reply.data == asked[::-1] * (50 if asked == b"grow" else 1)
+    assert mail.ours == {node}
 
 
 def test_a_node_that_was_killed_is_let_in_again_at_once(folder, link, gate):

@@ -323,8 +323,8 @@ class Mailbox:
     def pull(self, names: Iterable[str]) -> list[Replied]:
         """The replies to these messages that are there, or errors."""
         names = set(names)
-        replies = self._pull_short(names & self._short) if names & self._short else []
-        whole = sorted(names - self._short)
+        short, whole = names & self._short, sorted(names - self._short)
+        replies = self._pull_short(short) if short else []
         for reply in list(self._grid.pull_messages(whole)) if whole else []:
             to = reply.metadata.reply_to_message_id
             node = self._asked.pop(to, None)
