@@ -142,6 +142,7 @@ def test_a_greeting_tells_who_is_there_and_how_far(asked):
     site, (first, *_) = asked
     greeting = hello(site.task, "test")
     assert unpack(site.answer(greeting)).header["round"] == -1
+    assert not site.store.path.parent.exists()  # a name that somebody made up leaves nothing
     site.answer(first)
     header = unpack(site.answer(greeting)).header
     assert (header["kind"], header["first"], header["agents"], header["round"]) == ("present", 0, 1, 0)
