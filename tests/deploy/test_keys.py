@@ -285,9 +285,19 @@ def test_what_is_exchanged_on_the_way_is_not_signed_and_not_accepted(federation,
     other = keys.make_keys(tmp_path / "other")
     with pytest.raises(ValueError, match="of another authority than this node knows"):
         keys.accept(tmp_path / "mine", keys.sign(other, keys.request(tmp_path / "mine"), 2))
-    (tmp_path / "bad.pem").write_bytes(asked.read_bytes()[:100] if asked.exists() else b"")
-    with pytest.raises(ValueError, match="is not a request, or is damaged"):
-        keys.sign(federation, tmp_path / "bad.pem", 4)
+    request, bad = x509.load_pem_x509_csr(foreign.read_bytes()), tmp_path / "bad.pem"
+    encoded = bytearray(request.public_bytes(serialization.Encoding.DER))
+    encoded[-1] ^= 1  # the signature, which proves that whoever asks has the private key
+    for content, words in (
+        (foreign.read_bytes()[:100], "is not a request, or is damaged"),
+        (
+            ssl.DER_cert_to_PEM_cert(bytes(encoded)).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode(),
+            "was changed",
+        ),
+    ):
+        bad.write_bytes(content)
+        with pytest.raises(ValueError, match=words):
+            keys.sign(federation, bad, 4)
     assert [member.number for member in keys.members(federation)] == [0, 1, 2]
 
 
@@ -308,6 +318,16 @@ def test_an_interrupted_acceptance_can_be_repeated(federation, monkeypatch, writ
             keys.accept(node, answer)
     keys.accept(node, answer)
     assert Trust.load(federation / "server").open(Identity.load(node).sign(b"x"), "node-0") == b"x"
+
+
+def test_a_certificate_is_believed_only_for_what_it_was_made_for(made):
+    authority, node = keys.read_key(made / "authority" / "ca.key"), Identity.load(made / "node-0")
+    public, trust = node.certificate.public_key(), Trust(node.authority)
+    names = keys._alternative_names(["localhost"])
+    assert trust.admit(keys._certificate("node-0", public, authority, 1)) == "node-0"
+    for name, hosts in (("server", None), ("node-0", names), ("node-00", None), ("somebody", None)):
+        with pytest.raises(RejectedError, match="neither a server's nor a node's"):
+            trust.admit(keys._certificate(name, public, authority, 1, names=hosts))
 
 
 def test_a_node_cannot_play_the_server_to_another_node(made, tmp_path):
