@@ -671,10 +671,13 @@ def test_a_server_that_was_killed_continues_bit_for_bit(place, keys, tmp_path):
         (fh.Partial(METHODS["FedHSA"], fh.sampling.Bernoulli(0.5)), "needs the agents' replies one by one"),
         (fh.Lossy(METHODS["FedHSA"], 0.1), "does not go with Lossy"),
         (fh.Delayed(fh.LocalSA(0.1, 2), 2), "does not go with Delayed"),
+        (fh.Byzantine(METHODS["FedHSA"], (1, 2), fh.attacks.Zero()), "those of Byzantine, FedHSA do different things"),
+        (fh.FedLin(0.1, (3, 1, 1)), "those of FedLin do different things by their numbers"),
+        (fh.Weighted(METHODS["FedHSA"], np.array([1.0, 1e-9, 1e-9])), "by a factor of 10 with secure aggregation"),
         (fh.Compressed(METHODS["FedHSA"], fh.codecs.TopK(0.5)), "does not go with coded replies"),
     ],
 )
-def test_methods_that_need_more_than_sums_are_refused_with_the_reason(method, words):
+def test_methods_that_need_more_than_sums_or_hide_too_little_are_refused_with_the_reason(method, words):
     with pytest.raises((TypeError, ValueError), match=words):
         federate(CASES["td"]().problem, method, rounds=1, secure_aggregation=True)
 

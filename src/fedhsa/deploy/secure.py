@@ -16,12 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _check
+from .. import _check, tree
 from .._types import precision
 from ..algorithms import AbstractAlgorithm, FixedPoint
 from ..algorithms.base import Coded, PerAgent
-from ..algorithms.demands import ON_THE_WAY
+from ..algorithms.demands import ON_THE_WAY, Effect, before_rounding
 from ..algorithms.fixed_point import TOO_LARGE
+from ..algorithms.trace import exchange_shapes
+from ..algorithms.wrapper import AbstractWrapper
 from .fit import MismatchError
 from .masks import KEY_BYTES, Cohort, KeyPair, Member, label
 from .missing import Missing
@@ -39,6 +41,8 @@ OFFER, ACCEPTED = "offer", "accepted"
 AGENTS = "secure/agents"
 """In every masked reply: how many agents are in it, so that the server sees from the sum that all masks are gone."""
 PURPOSE = "secure aggregation"
+HEAVIEST = 10
+"""How many times the weight of the lightest agent that of the heaviest may be."""
 REFUSALS = 10
 """How often a site says in a run that its reply is out of range, which tells the server something of it alone."""
 OFFER_BYTES = 4096
@@ -71,9 +75,11 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
             )
         if any(isinstance(kind, Coded) for kind in kinds):
             raise ValueError(_on_the_way("coded replies"))
+        _check_weights(exchange.mean_weights)
     for layer in task.algorithm.layers:
         if layer.effects & ON_THE_WAY:
             raise ValueError(_on_the_way(type(layer).__name__))
+    _check_alike(task)
     if missing.action == "skip" and remembers(task):
         raise ValueError(
             "`secure_aggregation` with `missing='skip'` is for methods whose agents remember nothing from round to "
@@ -83,6 +89,53 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
     if missing.action == "skip" and missing.at_least < 2:
         raise ValueError(
             "`at_least` must be at least 2 with `secure_aggregation` and 'skip': the sum of one agent is what it sent."
+        )
+
+
+def _check_weights(weights: Any) -> None:
+    """Raises if one agent weighs so much that the sum is little else than its reply."""
+    if weights is not None and (ratio := float(np.max(weights) / np.min(weights))) > HEAVIEST:
+        raise ValueError(
+            f"`weights` may differ by a factor of {HEAVIEST} with secure aggregation, got {ratio:.3g}: the sum would "
+            "be little else than the reply of the heaviest agent. Use weights that are more alike."
+        )
+
+
+class _Anonymous(AbstractWrapper):
+    """The algorithm with agents that do not know their numbers."""
+
+    algorithm: AbstractAlgorithm
+
+    effects = Effect.NOTHING
+
+    @property
+    def exchanges(self):
+        def unnumbered(exchange):
+            def local(message, memory, agent, block, round):
+                return exchange.local(message, memory, agent, block, round._replace(agent=object()))
+
+            return exchange._replace(local=local)
+
+        return tuple(unnumbered(exchange) for exchange in self.algorithm.exchanges)
+
+
+def _check_alike(task: Task) -> None:
+    """Raises if agents do different things by their numbers: those of whom all is known would leave the others bare."""
+    weighted = any(exchange.mean_weights is not None for exchange in task.algorithm.exchanges)
+    algorithm = before_rounding(task.settings) if weighted else task.settings  # weights go by numbers, and are checked
+    with precision(task.dtype):
+        example = None if task.example is None else tree.to_device(task.example, task.dtype)
+        theta = jnp.asarray(task.theta, task.dtype)
+        try:
+            unnumbered = exchange_shapes(_Anonymous(algorithm), theta, task.num_agents, example)
+        except Exception:  # with numbers it was traced before
+            unnumbered = None
+    if unnumbered is None:
+        names = ", ".join(type(layer).__name__ for layer in before_rounding(task.algorithm).layers)
+        raise ValueError(
+            f"`secure_aggregation` needs agents that all do the same, and those of {names} do different things by "
+            "their numbers: if some send what everybody knows, the sum tells what the others sent. Use equal settings "
+            "for all, and no hostile agents."
         )
 
 
