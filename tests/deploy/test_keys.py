@@ -321,7 +321,7 @@ def test_an_interrupted_acceptance_can_be_repeated(federation, monkeypatch, writ
 
 
 def test_a_certificate_is_believed_only_for_what_it_was_made_for(made):
-    authority, node = keys.read_key(made / "authority" / "ca.key"), Identity.load(made / "node-0")
+    authority, node = signing.read_key(made / "authority" / "ca.key"), Identity.load(made / "node-0")
     public, trust = node.certificate.public_key(), Trust(node.authority)
     names = keys._alternative_names(["localhost"])
     assert trust.admit(keys._certificate("node-0", public, authority, 1)) == "node-0"
