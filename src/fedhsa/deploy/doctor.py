@@ -121,8 +121,8 @@ def _certificates(folder: pathlib.Path) -> Iterator[Finding]:
     if number is not None:
         remedy = f"Ask the operator for `fedhsa deploy keys renew FEDERATION {number}`, and accept what it writes."
     yield _lasting("certificate", f"of {identity.name}, ", identity.certificate.not_valid_after_utc, remedy)
-    anew = "Every machine will need new keys: `fedhsa deploy keys create`."
-    yield _lasting("authority", "", identity.authority.not_valid_after_utc, anew)
+    remedy = "Every machine will need new keys: `fedhsa deploy keys create`."
+    yield _lasting("authority", "", identity.authority.not_valid_after_utc, remedy)
     if number is not None:
         return
     nodes = members(folder)

@@ -169,8 +169,8 @@ def accept(folder: str | os.PathLike, certificate: str | os.PathLike) -> pathlib
     known = folder / "ca.crt"
     if known.exists() and read_certificate(known) != root:
         raise ValueError(
-            f"`certificate`: {str(path)!r} is of another authority than this node knows. If the federation has really "
-            f"begun anew, remove {str(known)!r}; otherwise somebody else has made it."
+            f"`certificate`: {str(path)!r} is of another authority than this node knows. If the operator has really "
+            f"made a new one, remove {str(known)!r}; otherwise somebody else has made it."
         )
     candidates = [key for name in ("new/key", "key") if (key := folder / name).exists()]
     for candidate in candidates:

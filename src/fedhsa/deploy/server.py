@@ -147,7 +147,7 @@ class Server:
         fixed, numbers = (task.num_agents, task.settings, self.keys), range(len(self.schemas[0]))
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
-        self._exchanges = task.algorithm.exchanges  # made anew each time that they are asked for
+        self._exchanges = task.algorithm.exchanges  # a property, which makes them in every call
         self._bears_any = [exchange.bears_any_reply for exchange in self._exchanges]
         # As bytes, since settings may hold long arrays, and headers are short.
         self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)

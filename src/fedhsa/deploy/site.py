@@ -53,7 +53,7 @@ from .task import Task
 from .wire import Packet, RejectedError, pack, unpack, words
 
 LOG_BYTES = 10 * 2**20
-"""How long a site's log becomes before it is begun anew; the one before is kept."""
+"""How long a site's log becomes before a new one is begun; the one before is kept."""
 log = logging.getLogger("fedhsa.site")
 log.addHandler(logging.NullHandler())  # whoever runs sites says where their words go: `log_to`
 HELLO, MEASURE = "hello", "measure"
@@ -379,7 +379,7 @@ class Site:
             raise RejectedError(
                 "limit",
                 f"replies of this site were out of range {REFUSALS} times in this run, each of which told something of "
-                "them: it takes part again when it was started anew",
+                "them: it takes part again after a restart",
             )
         try:
             check_range(arrays, bits, self.task.num_agents, self.numbers)
@@ -567,7 +567,7 @@ _told: list[str] = []
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """A log that only its owner can read, also when it was begun anew because it had become long."""
+    """A log that only its owner can read, also after a new one was begun because it had become long."""
 
     def _open(self) -> Any:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=lambda n, f: os.open(n, f, 0o600))

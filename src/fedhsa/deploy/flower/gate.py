@@ -8,7 +8,7 @@ if
 - it bears the key of a registered node and a fresh signature by it, which is checked before the body is read;
 - the node keeps to its limits: the size of a body, requests per second, connections.
 
-What is passed on is written anew, from what was understood: a request that means one thing here and another to the
+What is passed on is written again from what was understood: a request that means one thing here and another to the
 SuperLink does not exist.
 """
 
