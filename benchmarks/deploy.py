@@ -1,5 +1,6 @@
 """What an exchange costs by messages: in memory, over gRPC, on Ray, on Flower, next to bare ones of the same size."""
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -47,6 +48,8 @@ class Settings:
     flower_rounds: int = 6
     """how many rounds, and bare exchanges, Flower's own nodes make, twice each; ours make five times as many"""
     local_steps: int = 10
+    only: tuple[Literal["grpc", "ray", "flower", "stock"], ...] = ("grpc", "ray", "flower", "stock")
+    """what to measure; stock stands for Flower's own nodes, which take long"""
     quick: bool = False
     """the smallest cases and short measurements, to see whether everything works"""
     out: Path = RESULTS
@@ -482,18 +485,21 @@ def main(settings: Settings) -> None:
     if where["load"] > 0.5:
         console.print(f"Something else is running (load {where['load']:.1f}): expect noise.", style="yellow")
     rows = []
-    for case, sites in GRPC[:1] if settings.quick else GRPC:
+    for case, sites in (GRPC[:1] if settings.quick else GRPC) * ("grpc" in settings.only):
         began = load()
         rows.append(over_grpc(case, replace(settings, actors=sites)) | {"load": [began, load()]})
         show(rows[-1:], console)
     cores = replace(settings, actors=count_cores())  # as many actors as `fedhsa deploy ray` starts
-    with on_ray.private_ray(max(settings.actors, cores.actors)):
-        for case, given in [(CASES[0], cores), *((case, settings) for case in cases)]:
+    on_cluster = on_ray.private_ray(max(settings.actors, cores.actors))
+    with on_cluster if "ray" in settings.only else contextlib.nullcontext():
+        for case, given in [(CASES[0], cores), *((case, settings) for case in cases)] * ("ray" in settings.only):
             for measure in (in_memory, on_ray_actors):
                 began = load()
                 rows.append(measure(case, given) | {"load": [began, load()]})
                 show(rows[-1:], console)
     for nodes, case, stock in FLOWER[:1] if settings.quick else FLOWER:
+        if ("stock" if stock else "flower") not in settings.only:
+            continue
         began = load()
         rows.append(on_flower_nodes(nodes, case, settings, stock) | {"load": [began, load()]})
         show(rows[-1:], console)

@@ -98,6 +98,15 @@ def test_what_is_lost_or_comes_from_a_node_that_is_away_is_asked_again(answers, 
     assert len(calls) > 5
 
 
+def test_a_slow_first_round_does_not_make_later_lost_messages_wait(answers, folder):
+    _, server = run(answers, folder)
+    carried = server.transport
+    carried._slowest = 20.0  # as if the first answers had waited for the compiler
+    assert carried._patience({0: b"before"}) > 100
+    server.run(8)
+    assert carried._patience({0: b"after"}) < 10
+
+
 def test_a_reply_that_the_right_node_has_not_signed_is_refused_and_the_run_unharmed(answers, folder, expected, capsys):
     honest, stranger, calls = answers[70], Identity.load(folder / "node-1"), []
 

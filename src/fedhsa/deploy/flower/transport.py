@@ -53,7 +53,7 @@ class FlowerTransport(AbstractTransport):
         self._first = {site: agent for agent, site in site_of.items()}
         self._identity = None if keys is None else Identity.load(keys)
         self._trust = None if keys is None else Trust.load(keys)
-        self._slowest = 0.0  # seconds that a reply has taken so far
+        self._slowest = 0.0  # seconds that replies take; what was long ago, as the first one's compiling, counts less
         self._unanswered: dict[int, tuple[bytes, int]] = {}  # by site: what was asked in vain, and how often
         self.node_of: dict[int, int] = {}
         """The node of each site that has said who it is."""
@@ -93,6 +93,7 @@ class FlowerTransport(AbstractTransport):
         for site in messages.keys() & self.node_of.keys():
             self._troubles.pop(site, None)
         waiting = self._push(nodes).keys()
+        self._slowest /= 2
         for _ in _looks(deadline):
             if not waiting & self._open.keys():
                 break
