@@ -17,20 +17,21 @@ RUNS = pathlib.Path("runs", "deploy")
 
 def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
     """Prints how far the run in `folder` is, or what has left the node in it; by default the run that changed last."""
-    if folder is not None and (folder / AUDIT).is_file():
-        return _show_node(summarise_node(folder), as_json, console)
-    found = summarise(_latest() if folder is None else folder)
+    of_node = folder is not None and (folder / AUDIT).is_file()
+    found = summarise_node(folder) if folder is not None and of_node else summarise(folder or _latest())
     if as_json:
         print(json.dumps(found, indent=2))
         return 0
+    apart = "runs" if of_node else "measured"
     table = plain_table(show_header=False)
     for name, value in found.items():
-        if name != "measured":
+        if name != apart:
             table.add_row(name.replace("_", " "), _words(value))
     console.print(table)
-    if measured := found["measured"]:
-        console.print(f"\nMeasured by the sites after round {measured['round']}:")
-        console.print(_measured(measured))
+    if details := found[apart]:
+        what = "What has left this node:" if of_node else f"Measured by the sites after round {details['round']}:"
+        console.print(f"\n{what}")
+        console.print(_runs(details) if of_node else _measured(details))
     return 0
 
 
@@ -43,22 +44,11 @@ def _measured(measured: dict[str, Any]) -> PlainTable:
     return table
 
 
-def _show_node(found: dict[str, Any], as_json: bool, console: Console) -> int:
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return 0
-    table = plain_table(show_header=False)
-    for name, value in found.items():
-        if name != "runs":
-            table.add_row(name.replace("_", " "), _words(value))
-    console.print(table)
-    if found["runs"]:
-        console.print("\nWhat has left this node:")
-        runs = plain_table(*next(iter(found["runs"].values())))
-        for run in found["runs"].values():
-            runs.add_row(*(_words(value) for value in run.values()))
-        console.print(runs)
-    return 0
+def _runs(runs: dict[str, dict[str, Any]]) -> PlainTable:
+    table = plain_table(*next(iter(runs.values())))
+    for run in runs.values():
+        table.add_row(*(_words(value) for value in run.values()))
+    return table
 
 
 def summarise_node(folder: pathlib.Path) -> dict[str, Any]:
