@@ -40,6 +40,7 @@ def test_the_engine_equals_a_loop_written_from_the_paper(method, case, M, H, ser
     np.testing.assert_allclose(result.error[0], ((expected - problem.theta_star) ** 2).sum(1), rtol=1e-11, atol=1e-26)
 
 
+@pytest.mark.slow
 def test_a_schedule_gives_the_step_of_each_round_and_block():
     problem, G, record = CASES["quadratic"](2)
     schedule = fh.PerBlock((fh.Polynomial(scale=0.2, offset=4.0, power=0.75), 0.03), (3, 1))

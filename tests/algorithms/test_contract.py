@@ -36,6 +36,7 @@ SHOWN_BY_OTHERS = {
     "LocalSA, unequal chances": "LocalSA, agents that come and go",
     "LocalSA, adaptive to its delay": "A3C",
     "FedHSA, quantised": "LocalSA, random differences",
+    "FedHSA, geometric median of those present, no numbers": "FedHSA, median, one agent flips signs",
     "LocalSA, two of three agents": "LocalSA, agents that come and go",
 }
 """Entries with the parts of another, which runs with the fast tests; these run with the slow ones."""

@@ -60,7 +60,9 @@ def test_a_run_without_faults_is_that_of_the_engine(name, tmp_path):
     np.testing.assert_allclose(errors, expected.error[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "rounds"), [("FedHSA", 2), ("SCAFFLSA", 2), *SLOW])
+@pytest.mark.parametrize(
+    ("name", "rounds"), [("FedHSA", 2), pytest.param("SCAFFLSA", 2, marks=pytest.mark.slow), *SLOW]
+)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_any_fault_of_any_message_changes_nothing(name, rounds, fault, tmp_path):
     for place in range(rounds * EXCHANGES[name] * 3):

@@ -97,7 +97,7 @@ METHODS = {"FedHSA": fh.FedHSA(0.05, LENGTH), "SCAFFLSA": fh.SCAFFLSA(0.05, LENG
         ("td", "FedHSA"),
         pytest.param("td", "SCAFFLSA", marks=pytest.mark.slow),
         pytest.param("quadratic", "FedHSA", marks=pytest.mark.slow),
-        ("quadratic", "SCAFFLSA"),
+        pytest.param("quadratic", "SCAFFLSA", marks=pytest.mark.slow),
     ],
 )
 def test_no_observation_state_or_private_array_is_in_any_message(case, name, tmp_path):

@@ -139,6 +139,7 @@ def test_a_sweep_by_an_executor_is_the_same_and_what_fails_is_named_while_the_re
     assert found.best == {"step_size": 0.04} or len(found.results) == 2
 
 
+@pytest.mark.slow
 def test_a_comparison_by_an_executor_is_the_same_and_a_method_that_fails_is_named(fake):
     terms = {"samples": 8, "seeds": 2, "grid": 2, "tuning_seeds": 2}
     methods = [METHOD, fh.LocalSA(0.1, 2)]

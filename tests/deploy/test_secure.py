@@ -261,6 +261,7 @@ def eavesdrop(problem, method, keys, rounds, missing=None):
     return [packet for packet in transport.seen if packet.header["kind"] == "reply"]
 
 
+@pytest.mark.slow
 def test_an_agents_matrix_cannot_be_solved_for_as_on_the_privacy_page_but_their_sum_can(keys):
     problem = fh.problems.quadratic.random(num_agents=3, dim=4).noiseless()
     seen = eavesdrop(problem, fh.FedHSA(0.05, 5), keys, rounds=5)
@@ -731,6 +732,7 @@ def test_noise_that_agents_share_adds_up_to_all_of_it():
     assert (far == TOO_LARGE).any()  # refused afterwards, not clipped
 
 
+@pytest.mark.slow
 def test_noise_goes_under_the_masks(tmp_path):
     plan = Plan(problem="quadratic", num_agents=3, dim=2, step_size=0.01, local_steps=2, secure_aggregation=True)
     config = {"clip": 1.0, "noise": 1.0, "noise_shared_by": 3}

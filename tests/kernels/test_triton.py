@@ -61,7 +61,7 @@ def test_local_steps_of_rank_one_are_those_of_the_plain_steps(dtype):
         close(*both(steps, arguments, axes), dtype)
 
 
-@pytest.mark.parametrize("most_steps", [triton.MOST_STEPS, 1])
+@pytest.mark.parametrize("most_steps", [pytest.param(triton.MOST_STEPS, marks=pytest.mark.slow), 1])
 def test_chains_walk_through_the_same_states(monkeypatch, most_steps):
     monkeypatch.setattr(triton, "MOST_STEPS", most_steps)  # steps written out, and steps in a loop
     law = np.random.default_rng(0).dirichlet(np.ones(S), size=(M, S))
@@ -93,6 +93,7 @@ def test_small_matrices_multiply_as_in_the_plain_steps(dtype):
         close(*both(steps, arguments, ("agent", "agent", "agent", "both", "both", "shared")), dtype)
 
 
+@pytest.mark.slow
 def test_what_is_not_mapped_over_seeds_and_then_agents_takes_the_plain_steps():
     with precision():
         form = kernels.Affine(normal(1, D, D), normal(1, D, key=1), noise=normal(H, D, key=2))

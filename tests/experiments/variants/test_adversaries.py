@@ -61,6 +61,7 @@ def test_what_the_laws_do_not_say_fails(off, named):
     assert named in failing(made(off))
 
 
+@pytest.mark.slow
 def test_the_summary_and_the_figure_say_what_was_found(tmp_path):
     outcome = made()
     assert "flips its displacements nothing" in STUDY.summary(outcome)[0]

@@ -64,7 +64,7 @@ def test_what_the_laws_say_passes():
     ("off", "expected"),
     [
         pytest.param("availability", {"availability"}, marks=pytest.mark.slow),
-        ("Local SA/m 2", {"Local SA/m 2"}),
+        pytest.param("Local SA/m 2", {"Local SA/m 2"}, marks=pytest.mark.slow),
         ("FedHSA/step 0.04", {"FedHSA/step 0.04", "slope, step"}),
         ("Horvitz-Thompson/step 0.005", {"Horvitz-Thompson/step 0.005", "products"}),
         ("price", {"bytes, noise 0.25", "bytes, noise 4"}),
