@@ -630,7 +630,7 @@ class Server:
         raise RejectedError(code, f"{self._name(site)}: {reason}")
 
     def _can_catch_up(self, site: int, newest: int) -> bool:
-        """Goes on from the attempt that a site is at, which somebody else has asked it for; only once, since it may lie."""
+        """Goes on from the attempt that a site is at, which somebody else asked it for; only once, since it may lie."""
         if site in self._overtaken or not self.attempt <= newest < self.attempt + JUMP:
             return False
         self._overtaken.add(site)
