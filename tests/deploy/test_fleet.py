@@ -393,7 +393,9 @@ def test_a_node_says_in_one_sentence_each_why_it_is_not_connected(monkeypatch):
 
 def test_flower_has_what_our_node_leans_on():
     """If this fails, Flower has changed: mend `deploy/flower/fleet.py`, which is the only file that minds."""
+    from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2
     from flwr.superlink.routers.fleet import router
+    from flwr.supernode.fleet_http_client import FleetHttpClient
 
     version = flwr.__version__
     asked = {
@@ -407,17 +409,17 @@ def test_flower_has_what_our_node_leans_on():
         "ConfirmMessageReceived": "ConfirmMessageReceivedRequest",
     }
     for method, request in asked.items():
-        found = getattr(fleet.FleetHttpClient, method, None)
+        found = getattr(FleetHttpClient, method, None)
         assert found is not None, f"Flower {version}: FleetHttpClient has no method {method}"
         kind = inspect.signature(found).parameters["request"].annotation
         assert request in str(kind), f"Flower {version}: {method} takes {kind}, not {request}"
     fields = {
-        fleet.ActivateNodeRequest: {"public_key", "heartbeat_interval"},
-        fleet.DeactivateNodeRequest: {"node_id"},
-        fleet.SendNodeHeartbeatRequest: {"node", "heartbeat_interval"},
-        fleet.PullMessagesRequest: {"node"},
-        fleet.PushMessagesRequest: {"node", "messages_list", "message_object_trees", "clientapp_runtime_list"},
-        fleet.ConfirmMessageReceivedRequest: {"node", "run_id", "message_object_id"},
+        fleet_pb2.ActivateNodeRequest: {"public_key", "heartbeat_interval"},
+        fleet_pb2.DeactivateNodeRequest: {"node_id"},
+        heartbeat_pb2.SendNodeHeartbeatRequest: {"node", "heartbeat_interval"},
+        fleet_pb2.PullMessagesRequest: {"node"},
+        fleet_pb2.PushMessagesRequest: {"node", "messages_list", "message_object_trees", "clientapp_runtime_list"},
+        message_pb2.ConfirmMessageReceivedRequest: {"node", "run_id", "message_object_id"},
     }
     for kind, names in fields.items():
         there = {field.name for field in kind.DESCRIPTOR.fields}

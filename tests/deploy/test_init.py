@@ -14,8 +14,8 @@ pytest.importorskip("yaml")
 
 import yaml
 
-from fedhsa.cli import deploy_commands, main
-from fedhsa.cli.deploy_settings import AbstractDeploySettings
+from fedhsa.cli import main
+from fedhsa.cli.deploy_settings import COMMANDS, AbstractDeploySettings
 from fedhsa.cli.parsing import parse, parse_flags
 from fedhsa.deploy import init
 from fedhsa.deploy.commands import all_commands
@@ -55,7 +55,7 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
 def check(words: list[str]) -> None:
     """Raises if the command line does not understand a command."""
     assert words[0] == "deploy"
-    kind = deploy_commands.COMMANDS[words[1]]
+    kind = COMMANDS[words[1]]
     (parse if issubclass(kind, AbstractDeploySettings) else parse_flags)(kind, words[2:])
 
 
