@@ -188,7 +188,7 @@ class ExcludeSettings(AbstractFlags):
 
     command = "deploy keys exclude"
     description = """\
-Takes a node out of the register. The server refuses it from the next message
+Removes a node from the register. The server refuses it from the next message
 on, also in a run that goes on.
 
 Example:

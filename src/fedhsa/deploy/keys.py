@@ -221,7 +221,7 @@ def renew(
 
 
 def exclude(folder: str | os.PathLike, number: int) -> "Member":
-    """Takes a node out of the register, and returns it: the server refuses what it says from then on."""
+    """Removes a node from the register and gives its entry; the server refuses its messages from the next one on."""
     member = _member(pathlib.Path(folder), _check_number(number))
     member.path.unlink()
     return member
