@@ -20,36 +20,43 @@ from pages import PAGES, ROOT
 
 NAMES = [pages.name(page) for page in PAGES]
 README = ROOT / "README.md"
-LONG = (
-    *("README.md", "docs/command-line.md", "docs/compressed.md", "docs/engine.md", "docs/extrapolation.md"),
-    *(
-        "docs/drawing.md",
-        "docs/games.md",
-        "docs/live.md",
-        "docs/mixing.md",
-        "docs/participation.md",
-        "docs/problems.md",
-    ),
-    *("docs/streams.md", "docs/theory.md", "docs/tutorial-control.md", "docs/tutorial-grid-worlds.md"),
-    *("docs/adversaries.md", "docs/own-algorithm.md", "docs/reinforcement-learning.md", "docs/tutorial-policies.md"),
-    *("docs/for-a-class.md", "examples/pedestrians/README.md"),
-    *(
-        "CONTRIBUTING.md",
-        "docs/deploy.md",
-        "docs/methods.md",
-        "docs/one-exchange.md",
-        "docs/secure-aggregation.md",
-        "docs/three-sites.md",
-        "examples/private_series/README.md",
-    ),
-)
+LONG = {
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/deploy/index.md",
+    "docs/deploy/secure-aggregation.md",
+    "docs/how-to/drawing.md",
+    "docs/how-to/live-environments.md",
+    "docs/how-to/own-algorithm.md",
+    "docs/reference/command-line.md",
+    "docs/reference/engine.md",
+    "docs/reference/games.md",
+    "docs/reference/methods.md",
+    "docs/reference/problems.md",
+    "docs/reference/reinforcement-learning.md",
+    "docs/theory/adversaries.md",
+    "docs/theory/compressed.md",
+    "docs/theory/extrapolation.md",
+    "docs/theory/mixing.md",
+    "docs/theory/one-exchange.md",
+    "docs/theory/participation.md",
+    "docs/theory/predict.md",
+    "docs/tutorials/control.md",
+    "docs/tutorials/for-a-class.md",
+    "docs/tutorials/grid-worlds.md",
+    "docs/tutorials/policies.md",
+    "docs/tutorials/streams.md",
+    "docs/tutorials/three-sites.md",
+    "examples/pedestrians/README.md",
+    "examples/private_series/README.md",
+}
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
 NOT_RUN = {
-    "docs/clusters.md": 2,
-    "docs/deploy.md": 3,
-    "docs/three-sites.md": 2,
-    "docs/live.md": 1,
-    "docs/several-machines.md": 1,
+    "docs/deploy/clusters.md": 2,
+    "docs/deploy/index.md": 3,
+    "docs/tutorials/three-sites.md": 2,
+    "docs/how-to/live-environments.md": 1,
+    "docs/deploy/several-machines.md": 1,
 }
 """How many blocks of which pages are not run: those of a Flower network. The pages say why."""
 LANGUAGES = ("python", "text", "toml", "console", "sh", "bash", "diff")

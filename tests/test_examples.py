@@ -105,7 +105,7 @@ def cart_poles(printed: str, folder: pathlib.Path) -> None:
 
 def grid_worlds(printed: str, folder: pathlib.Path) -> None:
     """Local SA is off by its predicted bias and FedHSA is not; its average is nearer, its single rounds are not."""
-    on_page("tutorial-grid-worlds.md", printed)
+    on_page("tutorials/grid-worlds.md", printed)
     lines = [line.replace(",", "").split() for line in printed.splitlines()]
     biases = {words[0]: (float(words[7]), float(words[9]), float(words[11])) for words in lines if words[1] == "bias"}
     for predicted, measured, half in biases.values():
@@ -120,7 +120,7 @@ def grid_worlds(printed: str, folder: pathlib.Path) -> None:
 
 def control(printed: str, folder: pathlib.Path) -> None:
     """Short rounds make no difference along cliffs, long ones harm FedHSA; without noise it alone has the root."""
-    on_page("tutorial-control.md", printed)
+    on_page("tutorials/control.md", printed)
     q_learning, _ = printed.split("SARSA")
     rows = re.findall(r"  (\w+), (\d+) local steps(?:, (exact|sampled)|) +(-?[\d.]+)", q_learning)
     found = {(name, int(steps), kind): float(value) for name, steps, kind, value in rows}

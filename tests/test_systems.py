@@ -17,7 +17,7 @@ from fedhsa.problems import PROBLEMS
 from fedhsa.problems.make import COMMON
 from pages import ROOT
 
-PAGE = (ROOT / "docs" / "systems.md").read_text()
+PAGE = (ROOT / "docs" / "reproductions" / "systems.md").read_text()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in PAGE.splitlines()

@@ -1,7 +1,7 @@
 """Brings the pages up to date: runs their code and writes what it prints where they show it.
 
     python tests/update_docs.py                    # all pages
-    python tests/update_docs.py docs/theory.md     # some of them
+    python tests/update_docs.py docs/theory/predict.md     # some of them
 
 Look at the difference before you commit it: the text around a number that has changed may have to change, too.
 """

@@ -15,7 +15,7 @@ FOLDER = ROOT / "examples" / "own_algorithm"
 
 
 def test_the_page_shows_the_files_that_its_commands_name():
-    shown = [block.text for block in pages.read((ROOT / "docs" / "own-algorithm.md").read_text())]
+    shown = [block.text for block in pages.read((ROOT / "docs" / "how-to" / "own-algorithm.md").read_text())]
     for file, first in (("thermostats.py", "WISH"), ("damped.py", "class Server")):
         text = (FOLDER / file).read_text()
         assert any(text[text.index(first) :].strip() in block for block in shown), file

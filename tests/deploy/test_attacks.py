@@ -1,4 +1,4 @@
-"""What each party was seen to try and must not achieve; each test is a row of docs/threat-model.md."""
+"""What each party was seen to try and must not achieve; each test is a row of docs/deploy/threat-model.md."""
 
 import json
 import os
@@ -209,7 +209,7 @@ def test_no_message_or_state_is_unpickled():
 
 
 def test_every_row_of_the_threat_model_names_a_test_that_exists():
-    rows = (ROOT / "docs" / "threat-model.md").read_text()
+    rows = (ROOT / "docs" / "deploy" / "threat-model.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", rows))
     defined = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())

@@ -27,7 +27,7 @@ commands:
   doctor     what keeps this machine from taking part, and what to do
   status     how far a run is, while it runs or afterwards
 
-Every command explains its settings with `--help`. docs/deploy.md leads from a
+Every command explains its settings with `--help`. docs/deploy/index.md leads from a
 laptop to three machines and to your own data.
 """
 

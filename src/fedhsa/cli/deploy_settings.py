@@ -21,8 +21,9 @@ _FILES = """\
 The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
 curves.csv, curves.npz, manifest.json), log.jsonl (what happened, one JSON
 object per line) and server.state (the checkpoint; --resume continues from it).
-Where sites measure something on data of their own (see docs/three-sites.md), it
-also gets metrics.csv, metrics.png and metrics.pdf.
+Where sites measure something on data of their own (see
+docs/tutorials/three-sites.md), it also gets metrics.csv, metrics.png and
+metrics.pdf.
 `fedhsa deploy status` shows how far a run is, also while it runs.
 """
 
@@ -123,8 +124,8 @@ class AbstractDeploySettings(AbstractSettings):
             if self.missing == "skip" and self.minimum_cohort is None and not self.nodes_decide:
                 raise UsageError(
                     "`missing` can be 'skip' with `--secure-aggregation` only if sites answer without some of the "
-                    "others: say how many there must be, `--minimum-cohort K`. docs/secure-aggregation.md says what "
-                    "the server can then learn."
+                    "others: say how many there must be, `--minimum-cohort K`. docs/deploy/secure-aggregation.md says "
+                    "what the server can then learn."
                 )
 
     def check_complete(self) -> None:

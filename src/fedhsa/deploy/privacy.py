@@ -49,7 +49,8 @@ class Privacy:
     - `epsilon`: how much privacy may be spent in total. Default: any amount; it is counted all the same.
     - `delta`: the probability with which `epsilon` may not hold.
     - `shared_by`: $k$, with secure aggregation alone: each agent adds a $k$-th of the variance, so that the sum over
-      $k$ agents who do so has all of it. That protects against whoever sees sums only; see docs/secure-aggregation.md.
+      $k$ agents who do so has all of it. That protects against whoever sees sums only; see
+      docs/deploy/secure-aggregation.md.
 
     !!! example
         >>> privacy = Privacy(clip=1.0, noise=20.0)

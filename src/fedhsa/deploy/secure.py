@@ -163,7 +163,7 @@ class Secure:
     - `trust`: the authority by whose certificates it knows the other sites.
     - `minimum`: the least number of sites with which it takes part in a round. Default: all agents of the run must be
       there. With fewer, which `missing='skip'` needs, a server can compare sums with and without a site; see
-      docs/secure-aggregation.md for what it learns from that.
+      docs/deploy/secure-aggregation.md for what it learns from that.
 
     !!! example
         >>> import tempfile

@@ -267,7 +267,7 @@ class Extrapolation(AbstractStudy):
     def notes(self) -> list[str]:
         return [
             "Extrapolation on one Markovian trajectory is from Huo, Chen and Xie (2023, arXiv:2210.00953), for one "
-            "agent; `docs/extrapolation.md` derives what it does to FedHSA. The problem is drawn like that of "
+            "agent; `docs/theory/extrapolation.md` derives what it does to FedHSA. The problem is drawn like that of "
             "`saturation` and picked for its bias, and more agents are copies of one cohort with noise of their own.",
             "Extrapolated floors are predicted by the bias at both steps, and by the plain variance times a ratio that "
             "is first order in the step.",

@@ -275,7 +275,7 @@ class OneExchange(AbstractStudy):
         return [
             "The method is this package's; with everyone taking part it is option I of SCAFFOLD (Karimireddy et al., "
             "2020, arXiv:1910.06378). The problem of floors and boundary is the paper's random quadratic with "
-            f"curvatures from {self.min_eigenvalue:g} on; `docs/one-exchange.md` has the derivations.",
+            f"curvatures from {self.min_eigenvalue:g} on; `docs/theory/one-exchange.md` has the derivations.",
             f"Largest steps of the figure are closed forms, and the runs next to them ({100 * self.near:g} % off) are "
             "held to spectral radii from the exchanges themselves. All methods see the same observations.",
             "The bias is measured on the problem of `saturation`, TD on a slow chain picked for that bias.",
