@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 2
-EXTRAS := test,lint,bench,grpc,flower,ray,privacy,gym,gymnax,data
+EXTRAS := test,lint,bench,docs,lab,grpc,flower,ray,privacy,gym,gymnax,data,tensorboard,mlflow,wandb
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
