@@ -45,9 +45,9 @@ def test_the_numbers_are_those_of_the_formulas():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"batches": 2}, "`batches` must be more than the dimension 2"),
+        ({"batches": 2}, "`batches` must exceed the dimension 2"),
         ({"burn_in": 40}, "leaves 10 records for 24 `batches`"),
-        ({"level": 1.0}, "`level` is a probability"),
+        ({"level": 1.0}, "`level` must be a probability"),
         ({"burn_in": -1}, "`burn_in` must be at least 0"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_result_without_iterates_or_a_mean_is_refused():
     with pytest.raises(ValueError, match="record="):
         fh.confidence(result)
     diverged = dataclasses.replace(result, records={"theta": np.zeros((2, 8, 4))}, failed_round=np.array([-1, 3]))
-    with pytest.raises(ValueError, match="Seed 1 has diverged"):
+    with pytest.raises(ValueError, match="Seed 1 diverged"):
         fh.confidence(diverged)
 
 

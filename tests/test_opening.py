@@ -109,7 +109,7 @@ def test_anything_else_is_told_what_it_is_and_what_could_be_opened(folder, tmp_p
         (tmp_path / "text.npz", "is damaged, or was not written by fedhsa"),
         (tmp_path / "empty.npz", "is damaged, or was not written by fedhsa"),
         (tmp_path / "other.npz", "it holds the arrays rounds, weights. `numpy.load` opens it."),
-        (folder / "run" / "curves.csv", "curves.npz' beside it."),
+        (folder / "run" / "curves.csv", "curves.npz' instead."),
         (tmp_path, "holds no results. `load` opens what `Result.save`"),
         (folder, f"There are results in {folder / 'compare'}, {folder / 'run'}, {folder / 'sweep'}."),
     ]

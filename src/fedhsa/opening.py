@@ -1,4 +1,4 @@
-"""`load`: opens whatever the package and its commands have written."""
+"""`load`, which opens the files that the package and its commands write."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ from .engine.result import SIGNED, unknown_cost, unpack
 from .outputs import read_manifest
 
 MADE = ("curves.npz", "compare.npz", "sweep.npz", "data.npz")
-"""What a folder is opened by: files of `run` and `deploy`, of `compare`, of `sweep`, of `reproduce`."""
+"""The files by which a folder is opened: those of `run` and `deploy`, `compare`, `sweep`, and `reproduce`."""
 OPENS = (
     "`load` opens what `Result.save`, `simulate(checkpoint=...)` and the commands have written: .npz files, "
     "manifest.json, and output folders."
@@ -25,21 +25,27 @@ OPENS = (
 
 
 def load(path: str | os.PathLike) -> Any:
-    """Opens whatever the package has written: a file of `Result.save`, a checkpoint, or what a command left.
+    """Opens a file or folder that the package has written.
 
-    What comes back depends on what the file holds:
+    **Arguments:**
+
+    - `path`: a file of `Result.save`, a checkpoint, or a file or output folder of a command.
+
+    **Returns:** an object that depends on the file:
 
     - a file of `Result.save`: the `Result`;
     - a checkpoint of `simulate` or of `fedhsa run --checkpoint`: the `Result` so far;
     - `curves.npz`, of `fedhsa run` and `fedhsa deploy`: a dictionary of `Result`s by the name of the algorithm;
     - `compare.npz`: the `Contest` that `compare` returned; `sweep.npz`: the `Sweep`;
     - `data.npz`, of an experiment of `fedhsa reproduce`: an `Outcome` with `arrays` and `facts`;
-    - a `manifest.json`, or an output folder: what lies beside it or in it.
+    - a `manifest.json` or an output folder: the contents of that folder.
 
-    The commands keep what they show, and the manifest beside the file says the rest: costs, settings, times. In
-    files of `Result.save`, parameters of dictionaries, lists and tuples come back as they were, a named tuple as a
-    dictionary of its fields, and any other structure (an Equinox module, say) as a dictionary from the path of each
-    array to the array.
+    The files of commands contain the arrays that the commands show; costs, settings and times come from the manifest in
+    the same folder. In files of `Result.save`, a parameter that consists of dictionaries, lists and tuples keeps its
+    structure, a named tuple becomes a dictionary of its fields, and any other structure (such as an Equinox module)
+    becomes a dictionary from the path of each array to the array.
+
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it was not written by fedhsa.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -72,7 +78,7 @@ def load(path: str | os.PathLike) -> Any:
 
 
 def _open_folder(folder: pathlib.Path) -> Any:
-    """What was made there; where a run has not come so far, its checkpoints."""
+    """Opens the output in a folder, or its checkpoints if the run is not finished."""
     there = [name for name in MADE if (folder / name).is_file()]
     command = str(read_manifest(folder).get("command")).split()[1:2]
     if command and f"{command[0]}.npz" in there:  # several commands may have written to one folder
@@ -88,24 +94,26 @@ def _open_folder(folder: pathlib.Path) -> Any:
 
 
 def _not_ours(path: pathlib.Path) -> str:
-    """Why a file that is no archive cannot be opened, and what can be instead."""
+    """Says why a file that is not an archive cannot be opened, and what can be opened instead."""
     beside = [name for name in MADE if (path.parent / name).is_file() and name != path.name]
-    hint = f"Open {str(path.parent / beside[0])!r} beside it." if beside else OPENS
+    hint = f"Open {str(path.parent / beside[0])!r} instead." if beside else OPENS
     if path.suffix == ".npz":
-        return f"{str(path)!r} is damaged, or was not written by fedhsa: it does not begin as such a file does. {hint}"
+        return f"{str(path)!r} is damaged or was not written by fedhsa: it is not an .npz file. {hint}"
     return f"{str(path)!r} is not a file of results. {hint}"
 
 
 def _open_result(arrays: dict[str, np.ndarray], header: dict[str, Any], manifest: Any) -> Result:
     if "theta" not in header:
-        raise ValueError("An earlier version wrote this checkpoint: only `simulate(..., resume=True)` can read it.")
+        raise ValueError(
+            "This checkpoint was written by an earlier version: only `simulate(..., resume=True)` can read it."
+        )
     if "rounds" not in arrays:
         arrays["rounds"] = np.arange(0, header["settings"]["rounds"] + 1, header["settings"]["every"])
     return unpack(arrays, header)
 
 
 def _open_outcome(arrays: dict[str, np.ndarray], header: dict[str, Any], manifest: Any) -> Any:
-    from .experiments.study.base import Outcome  # with which come all studies
+    from .experiments.study.base import Outcome  # imported here because it imports all studies
 
     return Outcome(arrays, header["facts"])
 
@@ -158,7 +166,7 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
 
 
 def _kind(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """What a file without a header holds, by the names of its arrays."""
+    """Infers the kind of a file without a header from the names of its arrays."""
     if "rounds" in arrays and any(a.ndim == 3 for a in arrays.values()):
         return "sweep"
     return next((kind for kind, end in (("contest", "/score"), ("curves", "/rounds")) if _names(arrays, end)), None)
@@ -173,13 +181,13 @@ def _columns(arrays: Mapping[str, np.ndarray], name: str) -> dict[str, np.ndarra
 
 
 def _without_theta(columns: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Any]:
-    """The columns of curves, and the parameter: one vector, or its arrays by their paths."""
+    """Separates the columns of curves from the parameter, which is one vector or arrays by their paths."""
     thetas = {column.removeprefix("theta"): a for column, a in columns.items() if column.startswith("theta")}
     return {column: a for column, a in columns.items() if not column.startswith("theta")}, thetas.get("", thetas)
 
 
 def _about(manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What the manifest says of an algorithm; where it says nothing, its name."""
+    """Returns the manifest's entry for an algorithm, or its name if there is none."""
     return manifest.get("algorithms", {}).get(name) or {"settings": {"algorithm": {"name": name}}}
 
 
@@ -187,7 +195,7 @@ def _result(records: dict[str, np.ndarray], rounds: np.ndarray, theta: Any, abou
     shown = next(iter(records.values()))
     diverged = np.isinf(shown)
     first = np.where(diverged.any(1), rounds[diverged.argmax(1)], -1)
-    for seed, round in (about.get("failed_round") or {}).items():  # the curves know it to a record only
+    for seed, round in (about.get("failed_round") or {}).items():  # the curves resolve it only to a record
         first[int(seed)] = round
     return Result(
         error=records.get("error", np.full(shown.shape, np.nan)),
@@ -203,7 +211,7 @@ def _result(records: dict[str, np.ndarray], rounds: np.ndarray, theta: Any, abou
 
 
 def _number(value: Any) -> float:
-    """A number of a manifest, where JSON has words for what it cannot hold."""
+    """Converts a number of a manifest, where infinities and NaN are words."""
     return float("nan") if value is None else float(value)
 
 

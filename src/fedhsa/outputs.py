@@ -1,4 +1,4 @@
-"""The files a run leaves behind, wherever it ran: its curves in three forms, and the manifest."""
+"""The output files of a run: its curves in three forms, and the manifest."""
 
 import contextlib
 import datetime
@@ -19,7 +19,7 @@ from .engine import Result
 
 FILES = ("curves.png", "curves.pdf", "curves.csv", "curves.npz", "theta.csv", "manifest.json")
 LISTED = 10_000
-"""How many numbers of a parameter the table has; all of them are in `curves.npz`."""
+"""The largest number of a parameter's entries in `theta.csv`; all of them are in `curves.npz`."""
 
 
 def write(
@@ -35,21 +35,21 @@ def write(
     width: float | None = None,
     formats: Sequence[str] = ("png", "pdf"),
 ) -> None:
-    """Writes all files, each whole or not at all, the manifest last: it never describes what is not there.
+    """Writes all output files, each atomically. The manifest is last, so that it never describes missing files.
 
-    They show the error, or, where the root is not known, the norm of the average operator (see `quantity`).
+    They contain the error, or the norm of the average operator if the root is not known (see `quantity`).
 
     **Arguments:**
 
-    - `folder`: where to put them.
-    - `results`: what was run, by name.
-    - `manifest`: what the manifest says before it comes to the algorithms.
-    - `title`: of the figure.
-    - `theory`: by the same names, predicted values of what is shown, one per record.
-    - `theory_label`: what the figure's legend calls them.
-    - `predictions`: by the same names, what the manifest says of a prediction.
-    - `labels`, `width`: of the figure, as for `plots.curves`.
-    - `formats`: of the figure, as for `plots.save`.
+    - `folder`: the output folder.
+    - `results`: the results, by name.
+    - `manifest`: the first entries of the manifest, before the algorithms.
+    - `title`: the title of the figure.
+    - `theory`: predicted values of the quantity shown, one per record, by the same names.
+    - `theory_label`: the label of the predictions in the figure's legend.
+    - `predictions`: the manifest's entries about predictions, by the same names.
+    - `labels`, `width`: as for `plots.curves`.
+    - `formats`: the formats of the figure, as for `plots.save`.
     """
     shown, theory, predictions = quantity(results), theory or {}, predictions or {}
     _files.write_npz(folder / "curves.npz", _arrays(results, shown))
@@ -64,7 +64,7 @@ def write(
 
 
 def save_figure(figure: Any, path: pathlib.Path, formats: Sequence[str]) -> None:
-    """Writes a figure in these formats and removes it in others, which an earlier run may have left."""
+    """Writes a figure in these formats, and removes other formats that an earlier run may have left."""
     plots.save(figure, path, formats)
     for suffix in plots.FORMATS:
         if suffix[1:] not in formats:
@@ -74,10 +74,10 @@ def save_figure(figure: Any, path: pathlib.Path, formats: Sequence[str]) -> None
 def manifest_head(
     command: str, complete: bool, started: datetime.datetime, key: int, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What every manifest begins with: what was typed, when, how long it took, and with which versions.
+    """Returns the first entries of every manifest: the command, its time and duration, and the software versions.
 
-    Where the settings name files of the user's, it has their digests too: the same command with other code is another
-    run.
+    If the settings name user-supplied files, their digests are included: the same command with other code is a
+    different run.
     """
     files = own_files(settings)
     return {
@@ -93,20 +93,20 @@ def manifest_head(
 
 
 def own_files(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The files that settings name problems, algorithms or agents from, with their digests."""
+    """Returns the user-supplied files from which the settings take problems, algorithms or agents, with digests."""
     algorithms = settings.get("algorithm") or ()
     algorithms = [algorithms] if isinstance(algorithms, str) else algorithms
     return _own.digests(settings.get("problem"), *algorithms, settings.get("agent"))
 
 
 def write_manifest(folder: pathlib.Path, manifest: Mapping[str, Any]) -> None:
-    """Writes the manifest, whole or not at all."""
+    """Writes the manifest atomically."""
     text = json.dumps(plain(manifest), indent=2, allow_nan=False)
     _files.write_text(folder / "manifest.json", text + "\n")
 
 
 def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
-    """The manifest of an earlier run, or an empty one where there is none to be read."""
+    """Reads the manifest of an earlier run; returns an empty one if there is none or it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         if isinstance(manifest, dict):
@@ -115,19 +115,19 @@ def read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def quantity(results: Mapping[str, Result]) -> str:
-    """What is shown of runs on one problem: what all of them are judged by, or else `"error"`."""
+    """Returns the quantity to show for runs on one problem: the one that all are scored by, or else `"error"`."""
     judged = {result.quantity for result in results.values()}
     return judged.pop() if len(judged) == 1 else "error"
 
 
 def final(result: Result, quantity: str) -> tuple[float, float, float]:
-    """The mean over seeds of a quantity after the last round, and its 95 % interval."""
+    """Returns the mean over seeds of a quantity after the last round, and its 95 % interval."""
     (low, high), mean = result.interval(quantity=quantity), result.mean(quantity)
     return float(mean[-1]), float(low[-1]), float(high[-1])
 
 
 def status(result: Result) -> str:
-    """In words: ok, how many seeds diverged, where it was interrupted."""
+    """Describes how a run ended: ok, the number of seeds that diverged, or the round of its interruption."""
     seeds, diverged = len(result.error), int((result.failed_round >= 0).sum())
     words = []
     if diverged:
@@ -138,7 +138,7 @@ def status(result: Result) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The software that made the numbers."""
+    """Returns the versions of Python and of the packages that the numbers depend on."""
     packages = ("fedhsa", "jax", "jaxlib", "equinox", "numpy", "scipy", "matplotlib")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
@@ -147,13 +147,13 @@ def _arrays(results: Mapping[str, Result], quantity: str) -> dict[str, np.ndarra
     arrays: dict[str, np.ndarray] = {}
     for name, result in results.items():
         columns = {quantity: result.records[quantity], "rounds": result.rounds, **named_theta(result)}
-        # Contiguous: equal curves, equal bytes.
+        # Contiguous, so that equal curves give equal bytes.
         arrays |= {f"{name}/{column}": np.ascontiguousarray(values) for column, values in columns.items()}
     return arrays
 
 
 def named_theta(result: Result) -> dict[str, Any]:
-    """The arrays of the parameter by name: `theta` if it is one vector, else with the path of each array after it."""
+    """Returns the arrays of the parameter by name: `theta` for one vector, else `theta` with each array's path."""
     found = jax.tree_util.tree_leaves_with_path(result.theta)
     return {f"theta{jax.tree_util.keystr(path)}": leaf for path, leaf in found}
 

@@ -196,7 +196,7 @@ def test_an_interrupt_leaves_the_methods_that_are_done(problem):
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        ({"samples": 3}, "`samples` must be at least 4, what a round of FedHSA uses, got 3"),
+        ({"samples": 3}, "`samples` must be at least 4, one round of FedHSA, got 3"),
         ({"target": 100.0}, "`target` must be below the error at the start"),
         ({"seeds": 1}, "`seeds` must be at least 2"),
         ({"grid": 0}, "`grid` must be at least 1"),

@@ -1,4 +1,4 @@
-"""Methods on equal terms: tuned with the same effort, then run on the same fresh observations, and ranked."""
+"""Comparison of methods that are tuned with the same effort, run on the same fresh observations, and ranked."""
 
 import dataclasses
 import functools
@@ -30,42 +30,50 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POINTS = 200
-"""How many points a curve is recorded at, about."""
+"""The approximate number of records of a curve."""
 TAIL = 0.1
-"""The part of a run, at its end, over which errors are averaged to one score."""
+"""The fraction of a run, at its end, over which errors are averaged to one score."""
 FLOAT = 8
-"""Bytes of a number."""
+"""The number of bytes of one number."""
 NUDGE = 1.0
-"""How far the first step tried should move the parameter where no root says how far it is."""
+"""The distance that the first step size tried should move the parameter if the root is not known."""
 NOTHING = 1e-24
-"""A squared error, by one plus that of the root, that is nothing but rounding."""
+"""The squared error, relative to one plus the squared norm of the root, that counts as rounding."""
 
 Method: TypeAlias = AbstractAlgorithm | Callable[[float], AbstractAlgorithm]
-"""An algorithm as it is, or one for each step size, to be tuned."""
+"""An algorithm with its step size, or a function from a step size to an algorithm, which is then tuned."""
 Progress: TypeAlias = Callable[[str, float], None]
-"""Called with what is being done and how much is done."""
+"""Called with a description of the current work and the fraction that is done."""
 Done: TypeAlias = Callable[[Mapping[str, "Entry"], Mapping[str, str]], None]
-"""Called with the methods that are done, and those that failed, when one more is."""
+"""Called with the finished methods and the failed ones whenever a method finishes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What is the same for all methods."""
+    """The terms of a comparison, which are the same for all methods.
+
+    Raises `ValueError` if a number is too small (`seeds` must be at least 2) or `objective` is not one of the three.
+
+    !!! example
+        >>> terms = Terms(samples=500, seeds=4, target=1e-2, objective="exchanges")
+        >>> terms.grid, terms.tuning_seeds
+        (8, 4)
+    """
 
     samples: int = 10_000
-    """Observations per agent."""
+    """The number of observations per agent."""
     seeds: int = 16
-    """Independent runs that count."""
+    """The number of independent runs that are scored."""
     grid: int = 8
-    """Steps that each method may try."""
+    """The number of step sizes that each method may try."""
     tuning_seeds: int = 4
-    """Independent runs of each step tried, none of them among those that count."""
+    """The number of independent runs for each step size tried. They are not among the scored runs."""
     target: float | None = None
-    """An error, or a return, to reach. Without one, the mean over the last tenth of the run counts."""
+    """The error, or the return, to reach. Without a target, the score is the mean over the last tenth of the run."""
     objective: str = "samples"
-    """With a target, what to spend least of: `exchanges`, `samples` or `bytes`."""
+    """With a target, the cost of reaching it that is scored: `exchanges`, `samples` or `bytes`."""
     key: int = 0
-    """Which random observations."""
+    """The key of the random observations."""
 
     def __post_init__(self):
         for name, least in (("samples", 1), ("seeds", 2), ("tuning_seeds", 1)):
@@ -77,71 +85,77 @@ class Terms:
 
 
 class Entry(NamedTuple):
-    """One method with its step, and how it did; arrays have one entry per record."""
+    """The outcome of one method."""
 
     algorithm: AbstractAlgorithm | None
-    """None for one that was read from a file."""
+    """The algorithm with its step size; None if the comparison was read from a file."""
     tuning: Tuning | None
-    """None for a method that came with its step."""
+    """The trials; None if the method was given with its step size."""
     result: Result
+    """The result of the scored runs."""
     exchanges: np.ndarray
-    """Round trips of the server, whoever takes part; on average, where a coin that everyone sees decides."""
+    """The number of exchanges at each record, whether all agents or a few participate. It is an average where a shared
+    coin decides whether there is an exchange."""
     samples: np.ndarray
-    """Observations per agent."""
+    """The number of observations per agent at each record."""
     bytes: np.ndarray
-    """Sent by and to all agents."""
+    """The number of bytes sent by and to all agents at each record."""
     reached: dict[str, np.ndarray]
-    """What it took each seed to reach the target, in exchanges, samples and bytes; empty without a target."""
+    """The exchanges, samples and bytes that each seed needed to reach the target; empty without a target."""
     score: np.ndarray
-    """Per seed what counts: the mean over the end of the run, or what it took to reach the target."""
+    """One score per seed: the mean over the end of the run, or the cost of reaching the target."""
 
     @property
     def quantity(self) -> str:
-        """What methods are judged by: `"error"`; where there is no root, `"mean_return"` or `"operator_norm"`."""
+        """The recorded quantity that is scored: `"error"`, or without a root `"mean_return"` or `"operator_norm"`."""
         return self.result.quantity
 
     @property
     def values(self) -> np.ndarray:
-        """What methods are judged by, `(seeds, records)`."""
+        """The records of the scored quantity, `(seeds, records)`."""
         return self.result.records[self.quantity]
 
     @property
     def error(self) -> np.ndarray:
-        """`(seeds, records)`."""
+        """The squared error, `(seeds, records)`."""
         return self.result.error
 
 
 class Contest(NamedTuple):
-    """What came out, method by method."""
+    """The outcome of a comparison, as returned by `compare`."""
 
     entries: dict[str, Entry]
+    """The outcome of each method, by name."""
     ranking: Ranking
+    """The methods from best to worst, with paired tests."""
     complete: bool
-    """False when methods are missing: it was interrupted, or some failed."""
+    """False if methods are missing because the comparison was interrupted or a method failed."""
     failures: Mapping[str, str] = {}
-    """With an executor: the methods that failed, and why."""
+    """With an executor, the methods that failed and the reasons."""
     terms: Terms | None = None
-    """What was the same for all methods."""
+    """The terms of the comparison; None if it was read from a file."""
 
     def plot(self, *, title: str | None = None, target: float | None = None, **options: Any) -> "Figure":
-        """The mean error or return of each method against exchanges, observations and bytes; `options` as for
-        `plots.compare`."""
+        """Draws the mean error or return of each method against exchanges, observations and bytes.
+
+        `options` are those of `plots.compare`.
+        """
         traces = {name: plots.Trace(e.values, e.exchanges, e.samples, e.bytes) for name, e in self.entries.items()}
         return plots.compare(traces, title=title, target=target, quantity=self.quantity, **options)
 
     @property
     def quantity(self) -> str:
-        """What methods are judged by."""
+        """The recorded quantity that is scored."""
         return next((entry.quantity for entry in self.entries.values()), "error")
 
     def table(self, format: str = "text", *, labels: Mapping[str, str] | None = None, width: int | None = None) -> str:
-        r"""The ranking as a table: scores with intervals, times the best, costs, and ties.
+        r"""Returns the ranking as a table: scores with intervals, scores relative to the best, costs, and ties.
 
         **Arguments:**
 
-        - `format`: `"text"`, `"html"`, or `"latex"`, which needs the package `booktabs`.
-        - `labels`: what to call methods, by their names.
-        - `width`: of text, in characters. Default: that of the terminal. Nothing is cut: lines become more.
+        - `format`: `"text"`, `"html"`, or `"latex"`, which requires the LaTeX package `booktabs`.
+        - `labels`: other names to show for methods, by their names.
+        - `width`: the width of the text in characters; longer lines are wrapped. Default: that of the terminal.
 
         !!! example
             >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -157,7 +171,7 @@ class Contest(NamedTuple):
         return made.text(width) if format == "text" else made.html() if format == "html" else made.latex()
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The ranking as a table of pandas: rank, method, step, score with its interval, and costs, as numbers."""
+        """Returns the ranking as a pandas data frame: rank, method, step size, score with its interval, and costs."""
         rows = [
             {
                 "rank": place.rank,
@@ -176,7 +190,7 @@ class Contest(NamedTuple):
         return optional_package("pandas").DataFrame(rows)
 
     def __repr__(self):
-        return self.table() if self.entries else "a comparison of which no method is done"
+        return self.table() if self.entries else "a comparison without a finished method"
 
     def _repr_html_(self) -> str:
         return self.table("html") if self.entries else f"<p>{self!r}</p>"
@@ -192,22 +206,28 @@ def compare(
     so_far: Callable[["Contest"], None] = lambda contest: None,
     **changes: Any,
 ) -> Contest:
-    """Tunes each method, runs it on fresh seeds, and ranks them all; Ctrl-C leaves the methods that are done.
+    """Tunes each method, runs it on fresh seeds, and ranks all methods.
 
-    Every method gets the same number of observations of each agent, whatever it makes a round of.
+    Every method receives the same number of observations of each agent, however many of them form one of its rounds.
+    After Ctrl-C the result contains the methods that are finished.
 
     **Arguments:**
 
-    - `problem`: the problem. Without a root, methods are judged by their returns, of which more is better, or by the
+    - `problem`: the problem. If its root is not known, methods are scored by their returns (larger is better) or by the
       norm of the average operator.
-    - `methods`: a list of algorithms, whose step sizes are tuned; or by name, an algorithm that is taken as it is, or a
-      function from a step size to an algorithm.
-    - `terms`: what is the same for all; single fields of it may also be given by name (`samples=500`).
-    - `progress`: called with what is being done and the part of the whole that is done.
-    - `executor`: who computes, a method each, like `concurrent.futures.ThreadPoolExecutor()`, or a cluster's
-      `fedhsa.deploy.ray_executor()`. The numbers are the same; a method that fails is told by a warning, and the others
-      are finished.
-    - `so_far`: called with what there is whenever a method is done, for those who want to keep it.
+    - `methods`: a list of algorithms, whose step sizes are tuned; or a dictionary from names to algorithms, which are
+      used as given, or to functions from a step size to an algorithm, which are tuned.
+    - `terms`: the terms of the comparison. Single fields may also be given by name (`samples=500`).
+    - `progress`: called with a description of the current work and the fraction of the whole that is done.
+    - `executor`: runs one task per method, for example `concurrent.futures.ThreadPoolExecutor()`, or
+      `fedhsa.deploy.ray_executor()` on a cluster. The numbers are the same. A method that fails causes a warning, and
+      the others continue.
+    - `so_far`: called with the comparison so far whenever a method finishes.
+
+    **Returns:** a `Contest`, which prints as a table.
+
+    Raises `ValueError` if `methods` is empty, `samples` is too small for one round, `target` is already reached at the
+    start, or the problem offers nothing to score methods by.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -219,9 +239,9 @@ def compare(
     terms = dataclasses.replace(terms or Terms(), **changes)
     methods = methods if isinstance(methods, Mapping) else _tuned(methods)
     if not methods:
-        raise ValueError("`methods` is empty. Name at least one, like `[FedHSA(0.1, local_steps=10)]`.")
+        raise ValueError("`methods` is empty. Pass at least one, such as `[FedHSA(0.1, local_steps=10)]`.")
     if terms.samples >= POSITIONS:
-        raise ValueError(f"`samples` must be below {POSITIONS}, where random numbers begin again, got {terms.samples}.")
+        raise ValueError(f"`samples` must be below {POSITIONS}, where random numbers repeat, got {terms.samples}.")
     judged_by = _judged_by(problem, terms)
     rooted = judged_by == "error"
     tuned = not all(isinstance(method, AbstractAlgorithm) for method in methods.values())
@@ -229,7 +249,7 @@ def compare(
     for name, method in methods.items():
         algorithm = method if isinstance(method, AbstractAlgorithm) else method(centre)
         if (length := algorithm.block_length) > terms.samples:
-            raise ValueError(f"`samples` must be at least {length}, what a round of {name} uses, got {terms.samples}.")
+            raise ValueError(f"`samples` must be at least {length}, one round of {name}, got {terms.samples}.")
     start = float(problem.root @ problem.root) if rooted else math.inf
     if terms.target is not None and terms.target >= start:
         raise ValueError(f"`target` must be below the error at the start, {start:.3g}, got {terms.target:g}.")
@@ -248,7 +268,7 @@ def compare(
 
 
 def _judged_by(problem: Problem, terms: Terms) -> str:
-    """What methods are judged by on this problem; raises if that is nothing, or the target does not fit it."""
+    """Returns the quantity that is scored on this problem; raises if there is none or the target does not fit it."""
     if not isinstance(problem, Problem):
         raise TypeError(
             f"`problem` must be a `Problem`, got {type(problem).__name__}. Make one: `Problem(agents, ...)`."
@@ -256,8 +276,8 @@ def _judged_by(problem: Problem, terms: Terms) -> str:
     judged_by = problem.judged_by if problem.theta_star is None else "error"
     if judged_by is None:
         raise ValueError(
-            "Nothing is known by which methods could be compared on this problem: neither its root, nor its mean "
-            "operator, nor returns. Pass `theta_star` to `Problem` where you know it."
+            "Methods cannot be compared on this problem: neither its root, nor its mean operator, nor its returns are "
+            "known. Pass `theta_star` to `Problem` if you know the root."
         )
     if terms.target is not None and judged_by not in SIGNED:
         _check.number("target", terms.target, above=0.0)
@@ -265,8 +285,10 @@ def _judged_by(problem: Problem, terms: Terms) -> str:
 
 
 def rootless_step(problem: Problem, terms: Terms) -> float:
-    """Where to begin where no root is known: at the step with which one observation of each agent moves the parameter
-    by a distance of 1, to one digit."""
+    """Returns the step size around which tuning begins if the root is not known, to one digit.
+
+    With it, one observation of each agent moves the parameter by a distance of 1.
+    """
     key, tiny = fold_in(as_key(terms.key), Stream.TUNING), 1e-3
     first = simulate(problem, LocalSA(tiny, local_steps=1), rounds=1, seeds=terms.tuning_seeds, key=key, record="theta")
     moves = np.diff(first.records["theta"], axis=1)[:, 0] / tiny
@@ -277,7 +299,7 @@ def rootless_step(problem: Problem, terms: Terms) -> float:
 def _one_by_one(
     problem: Problem, methods: Mapping[str, Method], terms: Terms, centre: float, progress: Progress, done: Done
 ) -> tuple[dict[str, Entry], dict[str, str]]:
-    """All methods in their order, until Ctrl-C."""
+    """Runs all methods in order, until Ctrl-C."""
     total, behind = sum(_work(method, terms) for method in methods.values()), 0
     entries: dict[str, Entry] = {}
     try:
@@ -304,7 +326,7 @@ def _share_out(
     progress: Progress,
     done: Done,
 ) -> tuple[dict[str, Entry], dict[str, str]]:
-    """The same by an executor: what is done until Ctrl-C, and what failed."""
+    """Runs all methods on an executor, until Ctrl-C; returns the finished and the failed ones."""
     work = {name: _work(method, terms) for name, method in methods.items()}
     entries: dict[str, Entry] = {}
     failures: dict[str, str] = {}
@@ -331,11 +353,11 @@ def _share_out(
 
 
 def _tuned(algorithms: Sequence[AbstractAlgorithm]) -> dict[str, Method]:
-    """By name, a function from a step size to the algorithm with that step; one without a step stays as it is."""
+    """Returns for each name a function from a step size to the algorithm; an algorithm without one stays as it is."""
     methods: dict[str, Method] = {}
     for algorithm in [algorithms] if isinstance(algorithms, AbstractAlgorithm) else algorithms:
         if not isinstance(algorithm, AbstractAlgorithm):
-            raise TypeError(f"`methods` must be algorithms, like `FedHSA(0.1, local_steps=10)`, got {algorithm!r}.")
+            raise TypeError(f"`methods` must be algorithms such as `FedHSA(0.1, local_steps=10)`, got {algorithm!r}.")
         names = [type(layer).__name__ for layer in algorithm.layers]
         plain, number = "(".join(names) + ")" * (len(names) - 1), 2
         name = plain
@@ -351,14 +373,14 @@ def _at_step(algorithm: AbstractAlgorithm, step: float) -> AbstractAlgorithm:
 
 
 def _work(method: Method, terms: Terms) -> int:
-    """How many runs of one seed a method takes."""
+    """Returns the number of single-seed runs that a method takes."""
     return terms.seeds + (0 if isinstance(method, AbstractAlgorithm) else terms.grid * terms.tuning_seeds)
 
 
 def enter(
     problem: Problem, method: Method, terms: Terms, centre: float, progress: Progress = lambda what, done: None
 ) -> Entry:
-    """Tunes one method, where there is something to tune, and runs it; reports how many runs of one seed are done."""
+    """Tunes one method if it has a step size to tune, and runs it; reports the number of finished single-seed runs."""
     done = 0
 
     def run(algorithm: AbstractAlgorithm, seeds: int, key: int | Key, what: str) -> Entry:
@@ -376,10 +398,10 @@ def enter(
         entry = run(make(step), terms.tuning_seeds, tuning_key, what)
         error = float(tail(problem, entry.values, entry.samples).mean())
         if entry.quantity in SIGNED and math.isfinite(error):
-            error = -error  # the more the better
+            error = -error  # larger is better
         return Trial(step, error, 0.0 if terms.target is None else float(entry.score.mean()))
 
-    sample = make(centre)  # a step of a whole round is that of all its observations
+    sample = make(centre)  # the step size of a whole round covers all its observations
     tuning = search(attempt, centre * sample.block_length if sample.step_is_per_round else centre, terms.grid)
     best = run(make(tuning.best.step), terms.seeds, terms.key, f"{terms.seeds} fresh seeds")
     return best._replace(tuning=tuning)
@@ -393,12 +415,12 @@ def _run(
     key: int | Key,
     progress: Callable[[float], None],
 ) -> Entry:
-    """One method at one step, on as many observations as all others."""
+    """Runs one method with one step size on the common number of observations."""
     length = algorithm.block_length
     rounds = terms.samples // length
     every = -(-rounds // POINTS)
     rounds -= rounds % every
-    # On a CPU the seeds that count go in chunks as large as those that tune: one compiled program serves both.
+    # On a CPU the scored seeds run in chunks as large as the tuning seeds, so that one compiled program serves both.
     devices = jax.devices()
     chunk = -(-terms.tuning_seeds // parallel_chunks(devices)) if devices[0].platform == "cpu" else None
     with warnings.catch_warnings():
@@ -431,7 +453,7 @@ def _run(
 
 
 def tail(problem: Problem, values: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Per seed the mean over the last tenth of the run; of errors at least what rounding makes of nothing."""
+    """Returns each seed's mean over the last tenth of the run; for errors, at least the level of rounding."""
     last = values[:, samples > (1 - TAIL) * samples[-1]]
     if problem.theta_star is None:
         return last.mean(1)
@@ -439,15 +461,15 @@ def tail(problem: Problem, values: np.ndarray, samples: np.ndarray) -> np.ndarra
 
 
 def _exchanges(algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
-    """The exchanges held so far, also those of a few agents; just one, the last, where rounds have none."""
+    """Returns the exchanges so far, including those of a few agents; one, at the end, if rounds have none."""
     inner = algorithm.layers[-1]
     full = len(inner.exchanges)
-    share = inner.average_cost(Cost(full, 0, 0, 0, 0)).exchanges / full  # that of a coin, not of the agents present
+    share = inner.average_cost(Cost(full, 0, 0, 0, 0)).exchanges / full  # the probability of a shared coin
     return _spent(result, len(algorithm.exchanges) * share, once=1)
 
 
 def _bytes(problem: Problem, algorithm: AbstractAlgorithm, result: Result) -> np.ndarray:
-    """What all agents have sent and received; a parameter of each copy, where they are sent once, at the end."""
+    """Returns the bytes sent and received by all agents; one parameter per copy if they are sent once, at the end."""
     floats = result.cost.floats_up + result.cost.floats_down
     copies = math.prod(len(layer.factors) for layer in algorithm.layers if isinstance(layer, RichardsonRomberg))
     return _spent(result, FLOAT * problem.num_agents * floats, once=FLOAT * problem.num_agents * problem.dim * copies)
@@ -458,5 +480,5 @@ def _spent(result: Result, per_round: float, once: float) -> np.ndarray:
 
 
 def _reached(there: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Per seed the first of `at` where it is there, or infinity."""
+    """Returns for each seed the first value of `at` where the target is reached, or infinity."""
     return np.where(there.any(1), at[there.argmax(1)].astype(float), np.inf)

@@ -1,4 +1,4 @@
-"""Which of several methods is better, from scores on the same seeds: intervals, paired tests, and ties."""
+"""Ranking of methods by their scores on the same seeds: intervals, paired tests, and ties."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,56 +11,61 @@ from .. import statistics
 from ..statistics import Estimate
 
 LEVEL = 0.95
-"""Of the intervals, and one minus the level of the tests."""
+"""The level of the intervals; the tests have the level 1 - `LEVEL`."""
 ROUNDING = 1e-9
-"""The least relative standard error of a ratio: methods that differ by rounding alone are equal."""
+"""The smallest relative standard error of a ratio. Methods that differ by less than rounding count as equal."""
 
 
 _UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 class Pair(NamedTuple):
-    """Two methods on the same seeds."""
+    """A paired comparison of two methods on the same seeds."""
 
     better: str
+    """The name of the method with the better mean score."""
     worse: str
+    """The name of the other method."""
     ratio: Estimate
-    """The worse mean score by the better one, with its own 95 % interval."""
+    """The worse mean score divided by the better one, with its 95 % interval. NaN for signed scores."""
     p: float
-    """The chance of a ratio this far from 1, were there no difference."""
+    """The probability of a ratio at least this far from 1 if the methods do not differ."""
     adjusted: float
-    """The same, corrected for the number of pairs (Holm)."""
+    """The p-value after Holm's correction for the number of pairs."""
     difference: Estimate | None = None
-    """Of scores that may be negative, in the place of the ratio, which is then not a number: by how much the better
-    mean score is above the worse."""
+    """For signed scores, the better mean score minus the worse one; otherwise None."""
 
     @property
     def different(self) -> bool:
-        """Whether chance is ruled out, in this and all other pairs together."""
+        """Whether the difference is significant, at 5 % for all pairs together."""
         return self.adjusted < 1 - LEVEL
 
 
 class Place(NamedTuple):
-    """One method in the order of their mean scores."""
+    """The place of one method in a ranking."""
 
     rank: int
+    """The rank, from 1 for the best mean score."""
     name: str
+    """The name of the method."""
     score: Estimate
+    """The mean score over the seeds, with its 95 % interval; infinite if a seed failed."""
     failed: int
-    """Seeds without a finite score; a method that has one is last."""
+    """The number of seeds without a finite score. Methods with failed seeds come last."""
     ties: tuple[str, ...]
-    """The methods it cannot be told apart from."""
+    """The methods that do not differ significantly from this one."""
 
 
 class Ranking(NamedTuple):
-    """Methods from best to worst, and what is known of every two of them."""
+    """Methods from best to worst, with a comparison of every pair."""
 
     places: tuple[Place, ...]
+    """The methods from best to worst."""
     pairs: tuple[Pair, ...]
-    """Of methods of which no seed failed."""
+    """All pairs of methods without failed seeds."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Returns the ranking as plain dictionaries, lists and numbers."""
         estimate = Estimate._asdict
         places = [place._asdict() | {"score": estimate(place.score)} for place in self.places]
         pairs = [
@@ -73,15 +78,20 @@ class Ranking(NamedTuple):
 
 
 def rank(scores: Mapping[str, Any], *, signed: bool = False) -> Ranking:
-    r"""Orders methods by their mean scores, positive numbers of which less is better, one per seed.
+    r"""Ranks methods by their mean scores over seeds.
 
-    Seeds are paired: with the same key all methods see the same observations, and what these do to all of them alike
-    cancels in $r = \bar a / \bar b$. To first order $\log r$ has the standard error of the mean of
-    $a_s / \bar a - b_s / \bar b$ over the seeds $s$ (delta method), which gives Student's test of $r = 1$; Holm's
+    Seeds are paired: with the same key all methods see the same observations, so that common noise cancels in
+    $r = \bar a / \bar b$. To first order $\log r$ has the standard error of the mean of
+    $a_s / \bar a - b_s / \bar b$ over the seeds $s$ (delta method), which gives Student's test of $r = 1$. Holm's
     correction makes the p-values hold for all pairs together.
 
-    Scores that may be negative and of which more is better (`signed`), like returns, are compared by the mean of
-    $a_s - b_s$ in the same way.
+    **Arguments:**
+
+    - `scores`: for each method, one score per seed. Scores are positive, and smaller is better.
+    - `signed`: scores may be negative, and larger is better, as for returns. They are compared by the mean of
+      $a_s - b_s$.
+
+    Raises `ValueError` if there are fewer than two seeds.
 
     !!! example
         >>> noise = np.array([1.0, 2.0, 3.0, 2.0])
@@ -116,7 +126,7 @@ def _mean(row: np.ndarray, signed: bool) -> Estimate:
 
 
 def _pairs(rows: Mapping[str, np.ndarray], signed: bool) -> tuple[Pair, ...]:
-    """Every two, the better one first."""
+    """Returns all pairs, with the better method first."""
     test = _test_difference if signed else _test_ratio
     found = [test(rows[a], rows[b], Pair(a, b, _UNKNOWN, 1.0, 1.0)) for a, b in itertools.combinations(rows, 2)]
     adjusted = holm([pair.p for pair in found])
@@ -124,7 +134,7 @@ def _pairs(rows: Mapping[str, np.ndarray], signed: bool) -> tuple[Pair, ...]:
 
 
 def _test_ratio(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
-    """The ratio of the means, the worse by the better, and the p-value of their equality."""
+    """Adds the ratio of the worse mean to the better one, and the p-value of their equality."""
     ratio = statistics.ratio(worse, better, LEVEL)
     return pair._replace(
         ratio=ratio, p=_p_value(np.log(ratio.value), np.log(ratio.high / ratio.value), ROUNDING, len(better))
@@ -132,20 +142,23 @@ def _test_ratio(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
 
 
 def _test_difference(better: np.ndarray, worse: np.ndarray, pair: Pair) -> Pair:
-    """No ratio, but how far the means are apart, and the p-value of their equality."""
+    """Adds the difference of the means, and the p-value of their equality."""
     apart = _mean(better - worse, signed=True)
     least = ROUNDING * max(abs(better).max(), abs(worse).max(), 1e-300)
     return pair._replace(difference=apart, p=_p_value(apart.value, apart.high - apart.value, least, len(better)))
 
 
 def _p_value(away: float, half_width: float, least: float, seeds: int) -> float:
-    """Of Student's test that an estimate with this interval is 0; `least` is the smallest standard error."""
+    """Returns the p-value of Student's test that an estimate with this interval is 0.
+
+    `least` is a lower bound on the standard error.
+    """
     standard_error = max(half_width / scipy.special.stdtrit(seeds - 1, (1 + LEVEL) / 2), least)
     return float(2 * scipy.special.stdtr(seeds - 1, -abs(away) / standard_error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment: at any level, the chance of even one false difference among all is at most that level.
+    """Adjusts p-values by Holm's method: at any level, the probability of any false rejection is at most that level.
 
     !!! example
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]

@@ -1,4 +1,4 @@
-"""The outcome of a comparison as a table: what each method scored, by how much it is worse than the best, its cost."""
+"""The outcome of a comparison as a table: each method's score, its score relative to the best, and its cost."""
 
 from collections.abc import Mapping
 
@@ -9,21 +9,21 @@ from .contest import Contest, Entry
 from .ranking import Place, Ranking
 
 CAPTION = (
-    "Intervals: 95 %. Same as: the ranks it cannot be told apart from, at 5 % for all pairs together (paired by seed, "
+    "Intervals: 95 %. Same as: ranks that do not differ significantly, at 5 % for all pairs together (paired by seed, "
     "Holm's correction)."
 )
 LARGE = 1e6
-"""From here on it does not matter how many times worse a method is."""
+"""Ratios to the best score above this number are shown only as "over" it."""
 
 
 def of_contest(found: Contest, labels: Mapping[str, str] | None = None, caption: str = CAPTION) -> Table:
-    """A row for each method, the best first.
+    """Returns a table with one row per method, the best first.
 
     **Arguments:**
 
     - `found`: the comparison.
-    - `labels`: what to call methods, by their names.
-    - `caption`: the sentence below.
+    - `labels`: other names to show for methods, by their names.
+    - `caption`: the sentence below the table.
     """
     terms, labels = found.terms, labels or {}
     target = None if terms is None else terms.target
@@ -81,5 +81,5 @@ def _against_best(place: Place, ranking: Ranking) -> str:
 
 
 def estimate(found: Estimate, form: str) -> str:
-    """A value with its interval, which no line's end divides."""
+    """Formats a value with its interval, which is never broken over two lines."""
     return f"{found.value:{form}} [{found.low:{form}},{FIXED}{found.high:{form}}]"

@@ -1,4 +1,4 @@
-"""Tuning on equal terms: every method tries as many step sizes, found by the same rule, from the same start."""
+"""Tuning on equal terms: every method tries the same number of step sizes, chosen by the same rule."""
 
 import bisect
 from collections.abc import Callable
@@ -9,47 +9,50 @@ import numpy as np
 from ..problems import Problem
 
 RATIO = 4.0
-"""Of neighbouring steps, until the best is between two of them."""
+"""The ratio of neighbouring step sizes until the best is between two others."""
 
 
 class Trial(NamedTuple):
-    """A step and what came of it, on average over the seeds that tune."""
+    """One step size and its outcome, averaged over the tuning seeds."""
 
     step: float
+    """The step size."""
     error: float
-    """At the end of the run; of returns, of which more is better, the negative."""
+    """The mean error over the end of the run; for returns, minus the mean return."""
     cost: float = 0.0
-    """What it took to reach the target; infinite where it was not reached, 0 where there is none."""
+    """The cost of reaching the target: infinite if it was not reached, 0 if there is no target."""
 
     @property
     def order(self) -> tuple[float, float, float]:
-        """By which trials are compared: the cost, then the error, then the step, the smaller the better."""
+        """The sort key of trials: the cost, then the error, then the step size; smaller is better."""
         return self.cost, self.error, self.step
 
 
 class Tuning(NamedTuple):
-    """All that was tried, in order, and the best of it."""
+    """The trials of one method."""
 
     trials: tuple[Trial, ...]
+    """All trials, in the order in which they were run."""
 
     @property
     def best(self) -> Trial:
-        """The trial that won."""
+        """The best trial."""
         return min(self.trials, key=lambda trial: trial.order)
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best step is the smallest or the largest tried, so that a better one may lie beyond."""
+        """Whether the best step size is the smallest or the largest one tried, so that a better one may be outside."""
         steps = [trial.step for trial in self.trials]
         return self.best.step in (min(steps), max(steps))
 
 
 def search(attempt: Callable[[float], Trial], centre: float, trials: int) -> Tuning:
-    """Tries exactly `trials` steps, as many for every method.
+    """Tries exactly `trials` step sizes.
 
-    Half of them (at least three) are a factor of four apart around `centre`. The others go, one by one, where the best
-    so far asks for them: a factor of four beyond it while it is the smallest or the largest step tried, else half-way
-    (on a logarithmic axis) into the wider of the two gaps beside it, the one with the better end if they are equal.
+    Half of them (at least three) are a factor of four apart around `centre`. The others are chosen one by one from the
+    best so far. If it is the smallest or the largest one tried, the next is a factor of four beyond it. Otherwise the
+    next is halfway, on a logarithmic axis, into the wider of the two gaps next to it, or into the gap with the better
+    end if they are equal.
 
     !!! example
         >>> found = search(lambda step: Trial(step, error=np.log(step / 0.02) ** 2), centre=1.0, trials=9)
@@ -72,7 +75,7 @@ def search(attempt: Callable[[float], Trial], centre: float, trials: int) -> Tun
 
 
 def _next(done: dict[float, Trial]) -> float:
-    """Where to try next, as an exponent of `RATIO`."""
+    """Returns the next step size to try, as an exponent of `RATIO`."""
     tried = sorted(done)
     best = min(tried, key=lambda exponent: done[exponent].order)
     place = bisect.bisect_left(tried, best)
@@ -86,9 +89,10 @@ def _next(done: dict[float, Trial]) -> float:
 
 
 def starting_step(problem: Problem, samples: int) -> float:
-    r"""Where to begin: between $1/L$, about the largest stable step, and $1/(\mu N)$, too small for $N$ observations.
+    r"""Returns the step size around which tuning begins, to one digit.
 
-    $L$ and $\mu$ are those of the average operator at the root; the geometric mean of the two, to one digit.
+    It is the geometric mean of $1/L$, about the largest stable step size, and $1/(\mu N)$, which is too small for $N$
+    observations. $L$ and $\mu$ are those of the average operator at the root.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.from_arrays(2.0 * np.eye(2)[None], b=np.zeros((1, 2)))

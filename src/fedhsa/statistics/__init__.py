@@ -16,3 +16,20 @@ from .estimates import ratio as ratio
 from .estimates import slope as slope
 from .estimates import squared_bias as squared_bias
 from .estimates import squared_bias_samples as squared_bias_samples
+
+__all__ = [
+    "Confidence",
+    "Estimate",
+    "autocorrelation_time",
+    "confidence",
+    "crossing",
+    "growth",
+    "interval",
+    "jackknife",
+    "mean",
+    "power",
+    "ratio",
+    "slope",
+    "squared_bias",
+    "squared_bias_samples",
+]

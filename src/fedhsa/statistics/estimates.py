@@ -1,9 +1,9 @@
-r"""Means, ratios and slopes with intervals: positive, skewed errors of independent seeds.
+r"""Means, ratios and slopes with intervals, for positive and skewed errors of independent seeds.
 
-All intervals are symmetric for the logarithm (delta method) with Student's quantile: a quantity that is a smooth
-function of means over seeds is, to first order, itself a mean over seeds of its influence values, whose spread gives
-the standard error. Seeds are independent whatever happens within a run, so means over the rounds of each run carry
-their autocorrelation in the spread between seeds, and curves that share their noise keep what they gain from it.
+All intervals are symmetric on the logarithmic scale (delta method) and use Student's quantile. A smooth function of
+means over seeds is, to first order, itself a mean over seeds of its influence values, and the spread of these values
+gives the standard error. Seeds are independent, so the autocorrelation within a run is already reflected in the spread
+between seeds, and comparisons of curves that share their noise keep the benefit of pairing.
 """
 
 import math
@@ -14,40 +14,56 @@ import numpy as np
 import scipy
 
 LEVEL = 0.999
-"""Of the intervals that decide claims: so high that some seventy of them can be expected to hold together."""
+"""The default level of intervals. It is so high that some seventy of them can be expected to hold jointly."""
 
 ROUNDING = 1e-10
-"""Down to which part of the error at the start its speed is taken."""
+"""The error relative to the initial one below which `growth` ignores records, since rounding dominates there."""
 
 
 class Estimate(NamedTuple):
-    """A number with its interval."""
+    """An estimated number with its confidence interval.
+
+    !!! example
+        >>> found = Estimate(2.0, low=1.5, high=2.7)
+        >>> found.contains(1.6), f"{found:.2f}", (found / 2).interval
+        (True, '2.00 [1.50, 2.70]', (0.75, 1.35))
+    """
 
     value: float
+    """The estimate."""
     low: float
+    """The lower end of the interval."""
     high: float
+    """The upper end of the interval."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its two ends."""
+        """The two ends of the interval."""
         return self.low, self.high
 
     def contains(self, value: float) -> bool:
-        """Whether the value lies in the interval."""
+        """Returns whether the interval contains the value."""
         return self.low <= value <= self.high
 
     def __truediv__(self, unit: float) -> "Estimate":
-        """The same in another unit."""
+        """Returns the estimate in another unit."""
         return Estimate(*(end / unit for end in (self.value, self.low, self.high)))
 
     def __format__(self, spec: str) -> str:
-        """The number with its interval, such as `2.00 [1.50, 2.70]`."""
+        """Formats the number with its interval, such as `2.00 [1.50, 2.70]`."""
         value, low, high = (format(end, spec) for end in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}]"
 
 
 def mean(samples: Any, level: float = LEVEL) -> Estimate:
-    """The mean of positive samples, one per seed.
+    """Estimates the mean of positive samples, one per seed.
+
+    **Arguments:**
+
+    - `samples`: one positive number per seed, at least two.
+    - `level`: the level of the interval.
+
+    Raises `ValueError` if `samples` is not one row of at least two numbers.
 
     !!! example
         >>> found = mean([1.0, 2.0, 3.0, 2.0], level=0.95)
@@ -59,7 +75,14 @@ def mean(samples: Any, level: float = LEVEL) -> Estimate:
 
 
 def ratio(above: Any, below: Any, level: float = LEVEL) -> Estimate:
-    """The ratio of two means over the same seeds, paired: what the two have in common cancels.
+    """Estimates the ratio of two means over the same seeds. The seeds are paired, so that common noise cancels.
+
+    **Arguments:**
+
+    - `above`, `below`: the samples of the numerator and of the denominator, one positive number per seed.
+    - `level`: the level of the interval.
+
+    Raises `ValueError` if `above` or `below` is not one row of at least two numbers.
 
     !!! example
         >>> noise = np.array([1.0, 2.0, 3.0, 2.0])
@@ -72,7 +95,15 @@ def ratio(above: Any, below: Any, level: float = LEVEL) -> Estimate:
 
 
 def slope(x: Any, samples: Any, level: float = LEVEL) -> Estimate:
-    """The least-squares slope of the logarithm of the mean against that of `x`; `samples` are `(len(x), seeds)`.
+    """Estimates the least-squares slope of the logarithm of the mean over seeds against the logarithm of `x`.
+
+    **Arguments:**
+
+    - `x`: positive numbers.
+    - `samples`: positive numbers, `(len(x), seeds)`.
+    - `level`: the level of the interval.
+
+    Raises `ValueError` if there are fewer than two seeds.
 
     !!! example
         >>> samples = np.outer([8.0, 4.0, 2.0], [0.9, 1.0, 1.1])
@@ -90,7 +121,11 @@ def slope(x: Any, samples: Any, level: float = LEVEL) -> Estimate:
 
 
 def power(x: Any, values: Any) -> float:
-    """The slope of numbers without noise on logarithmic axes.
+    """Returns the slope of noiseless numbers on logarithmic axes.
+
+    **Arguments:**
+
+    - `x`, `values`: positive numbers, equally many.
 
     !!! example
         >>> round(power([1, 2, 4], [8.0, 4.0, 2.0]), 6)
@@ -100,11 +135,17 @@ def power(x: Any, values: Any) -> float:
 
 
 def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
-    r"""The squared norm of a mean, from one estimate of the mean per seed, `(seeds, d)`.
+    r"""Estimates the squared norm of a mean from one estimate of the mean per seed.
 
-    With the average $m$ of the $K$ seeds and their covariance $S$, $|m|^2$ is too large by $\mathrm{tr} S / K$, which
-    is taken off; the interval has the variance $4 m^T S m / K + 2\,\mathrm{tr}(S^2) / K^2$, which is generous where the
-    bias is small. Without a bias the estimate may come out negative.
+    With the average $m$ of the $K$ seeds and their covariance $S$, $|m|^2$ exceeds the squared norm by
+    $\mathrm{tr} S / K$ on average, which is subtracted. The interval uses the variance
+    $4 m^T S m / K + 2\,\mathrm{tr}(S^2) / K^2$, which is conservative if the bias is small. The estimate may be
+    negative if there is no bias.
+
+    **Arguments:**
+
+    - `means`: one estimate of the mean per seed, `(seeds, d)`.
+    - `level`: the level of the interval.
 
     !!! example
         >>> seeds = np.random.default_rng(0).normal([3.0, 4.0], 1.0, size=(10000, 2))
@@ -119,7 +160,13 @@ def squared_bias(means: np.ndarray, level: float = LEVEL) -> Estimate:
 
 
 def squared_bias_samples(means: np.ndarray) -> np.ndarray:
-    """One number per seed whose mean is the squared bias and whose spread is, to first order, that of its estimate.
+    """Returns one number per seed, whose mean is the estimated squared bias.
+
+    To first order, the spread of these numbers is that of the estimate.
+
+    **Arguments:**
+
+    - `means`: one estimate of the mean per seed, `(seeds, d)`.
 
     !!! example
         >>> errors = np.random.default_rng(0).normal(loc=[3.0, 4.0], size=(1000, 2))  # mean errors of 1000 seeds
@@ -131,7 +178,13 @@ def squared_bias_samples(means: np.ndarray) -> np.ndarray:
 
 
 def jackknife(value: Callable[[np.ndarray], float], seeds: np.ndarray, level: float = LEVEL) -> Estimate:
-    """A smooth positive function of the seeds: its value on all, with an interval from leaving out one at a time.
+    """Estimates a smooth positive function of the seeds, with an interval from leaving out one seed at a time.
+
+    **Arguments:**
+
+    - `value`: a function from an array of seeds to a positive number.
+    - `seeds`: all seeds.
+    - `level`: the level of the interval.
 
     !!! example
         >>> samples = np.array([1.0, 2.0, 3.0, 2.0])
@@ -146,9 +199,14 @@ def jackknife(value: Callable[[np.ndarray], float], seeds: np.ndarray, level: fl
 
 
 def autocorrelation_time(errors: Any) -> float:
-    r"""How many successive records are worth one independent one: $1 + 2 \sum_k \rho_k$, `errors` `(seeds, records)`.
+    r"""Estimates the integrated autocorrelation time $1 + 2 \sum_k \rho_k$, in records.
 
-    The correlations $\rho_k$ are averaged over seeds; the sum ends at five times its own value (Sokal's window).
+    One independent record is worth this number of successive records. The correlations $\rho_k$ are averaged over
+    seeds, and the sum ends at five times its own value (Sokal's window).
+
+    **Arguments:**
+
+    - `errors`: the records of a stationary run, `(seeds, records)`.
 
     !!! example
         >>> rng = np.random.default_rng(0)
@@ -168,15 +226,23 @@ def autocorrelation_time(errors: Any) -> float:
 
 
 def interval(error: Any, level: float = 0.95, *, positive: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    r"""The mean over seeds and its interval, each `(records,)`, of errors `(seeds, records)`.
+    r"""Returns the mean over seeds and the two ends of its interval, three arrays of shape `(records,)`.
 
-    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method):
-    with the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of
-    freedom, $m \exp(\pm q\, s / (m \sqrt n))$.
+    Errors are positive and skewed, so the interval is symmetric for the logarithm of the mean (delta method). With
+    the sample mean $m$, the standard deviation $s$ and the Student quantile $q$ of $n - 1$ degrees of freedom, it is
+    $m \exp(\pm q\, s / (m \sqrt n))$.
 
-    Of a quantity that may be negative (`positive=False`), or somewhere is, it is Student's own,
-    $m \pm q\, s / \sqrt n$. Where a seed has diverged (infinite or not a number) all three are infinite. One seed has
-    no interval: its bounds are NaN.
+    If `positive=False`, or if any value is negative, it is Student's interval $m \pm q\, s / \sqrt n$ instead. All
+    three numbers are infinite at records where a seed has diverged (is infinite or NaN). With a single seed the two
+    ends are NaN.
+
+    **Arguments:**
+
+    - `error`: one row of records per seed, `(seeds, records)`.
+    - `level`: the level of the interval.
+    - `positive`: whether the quantity is always positive.
+
+    Raises `ValueError` if `error` has another shape.
 
     !!! example
         >>> mean, low, high = interval([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
@@ -200,9 +266,14 @@ def interval(error: Any, level: float = 0.95, *, positive: bool = True) -> tuple
 
 
 def growth(error: np.ndarray) -> float:
-    """The factor of the error per round over the second half of a run, before it overflows or meets rounding.
+    """Returns the factor per round of the root of a squared error, over the second half of a noiseless run.
 
-    From a line through the logarithms, since errors may oscillate on their way.
+    The run ends where the error overflows or reaches the level of rounding. The factor is the slope of a line fitted to
+    the logarithms, since errors may oscillate.
+
+    **Arguments:**
+
+    - `error`: the squared error after each round.
 
     !!! example
         >>> round(growth(0.25 ** np.arange(50)), 6), round(growth(4.0 ** np.arange(50)), 6)
@@ -217,7 +288,14 @@ def growth(error: np.ndarray) -> float:
 
 
 def crossing(error: np.ndarray, target: float) -> float:
-    """When the error passes the target, between rounds on a logarithmic scale; infinite where it never does.
+    """Returns the round at which the error reaches the target, or infinity if it never does.
+
+    Between two rounds the logarithm of the error is interpolated linearly.
+
+    **Arguments:**
+
+    - `error`: the error after each round.
+    - `target`: the error to reach.
 
     !!! example
         >>> crossing(np.array([1.0, 0.1, 0.01]), 0.1), crossing(np.array([1.0, 0.5]), 0.1)
@@ -233,7 +311,7 @@ def crossing(error: np.ndarray, target: float) -> float:
 def _row(samples: Any) -> np.ndarray:
     samples = np.asarray(samples, dtype=float)
     if samples.ndim != 1 or len(samples) < 2:
-        raise ValueError(f"An interval needs at least two seeds in one row, got an array of shape {samples.shape}.")
+        raise ValueError(f"An interval requires one row of at least two seeds, got an array of shape {samples.shape}.")
     return samples
 
 
