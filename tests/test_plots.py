@@ -1,5 +1,7 @@
 """Figures and the interval that figure, table and file share."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -147,12 +149,22 @@ def test_one_record_is_a_dot():
 def test_theory_is_dashed_and_in_the_legend(values):
     figure = plots.curves({"FedHSA": make(falling(records=6), every=10)}, theory={"FedHSA": values})
     assert figure.axes[0].lines[-1].is_dashed()
-    assert "theory of FedHSA" in labels(figure)
+    assert labels(figure)[1] == "predicted"
 
 
-def test_the_legend_can_say_that_theory_is_exact():
-    figure = plots.curves({"FedHSA": make(falling())}, theory={"FedHSA": 0.5}, theory_label="exact law")
-    assert labels(figure)[1] == "exact law of FedHSA"
+def test_results_and_predictions_in_lists_are_named_after_their_algorithms_and_exact_ones_are_called_so():
+    problem, method = quadratic(), fedhsa.FedHSA(0.02, local_steps=4)
+    results = [fedhsa.simulate(problem, method, rounds=10, seeds=2)]
+    prediction = predict(0.02)
+    figure = plots.curves(results, theory=[prediction])
+    assert labels(figure)[:2] == ["FedHSA", "exact"]
+    np.testing.assert_allclose(figure.axes[0].lines[-1].get_ydata(), prediction.error(10))
+    assert labels(plots.curves(results, theory=[dataclasses.replace(prediction, basis="pairs")]))[1] == "predicted"
+    assert len(plots.curves(results, theory=[dataclasses.replace(prediction, stable=False)]).axes[0].lines) == 1
+    with pytest.raises(ValueError, match="`results` has FedHSA twice: give a mapping with a name for each"):
+        plots.curves([*results, *results])
+    with pytest.raises(TypeError, match="`theory` must be named.*got a list of float"):
+        plots.curves(results, theory=[0.5])  # pyright: ignore[reportArgumentType]
 
 
 def test_theory_of_another_length_is_refused():

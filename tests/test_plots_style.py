@@ -258,7 +258,7 @@ def test_a_curve_below_another_is_wider_and_others_are_not():
     assert _style.graded_widths([]) == []
 
 
-@pytest.mark.parametrize(("seeds", "note"), [(1, "1 seed: no interval"), (4, "mean of 4 seeds: too few"), (5, "95 %")])
+@pytest.mark.parametrize(("seeds", "note"), [(1, "1 seed: no interval"), (4, "mean of 4 seeds: too few"), (5, "mean of 5 seeds, 95 %")])
 def test_few_seeds_have_no_band_and_the_legend_says_so(seeds, note):
     for figure in (plots.curves({"a": curve(seeds=seeds)}), plots.compare({"a": trace(seeds=seeds)})):
         assert bool(figure.axes[0].collections) == (seeds >= 5)
@@ -273,12 +273,12 @@ def test_there_is_no_half_round():
         assert (ticks == ticks.round()).all()
 
 
-def test_the_legend_says_whose_theory_a_dashed_line_is_in_the_colour_of_the_line():
-    figure = plots.curves({"a": curve(), "b": curve(key=1)}, theory={"b": 0.1}, theory_label="exact law")
-    assert labels(figure)[2] == "exact law of b"
+def test_the_legend_says_whose_prediction_a_dashed_line_is_where_not_every_curve_has_one():
+    figure = plots.curves({"a": curve(), "b": curve(key=1)}, theory={"b": 0.1}, theory_label="exact")
+    assert labels(figure)[2] == "exact, b"
     assert figure.legends[0].get_lines()[2].get_color() == figure.axes[0].lines[-1].get_color()
     many = {name: curve() for name in "abcd"}
-    assert "theory of each, in a darker shade" in labels(plots.curves(many, theory=dict.fromkeys(many, 0.1)))
+    assert labels(plots.curves(many, theory=dict.fromkeys(many, 0.1)))[4] == "predicted"
 
 
 def test_a_name_may_have_an_ending_or_none(tmp_path):

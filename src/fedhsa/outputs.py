@@ -29,7 +29,7 @@ def write(
     *,
     title: str | None = None,
     theory: Mapping[str, np.ndarray] | None = None,
-    theory_label: str = "theory",
+    theory_label: str = "predicted",
     predictions: Mapping[str, Mapping[str, Any]] | None = None,
     labels: Mapping[str, str] | None = None,
     width: float | None = None,

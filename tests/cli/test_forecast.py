@@ -39,7 +39,7 @@ def test_the_exact_law_stands_in_the_table_beside_the_simulation(tmp_path, nothi
         law = theory.exact.mean_square_error(problem, algorithm, rounds=20)[::5]
         np.testing.assert_allclose([float(value) for value in theory_column(tmp_path, name)], law, rtol=1e-12)
         np.testing.assert_allclose(nothing_drawn["theory"][name], law, rtol=1e-12)
-    assert nothing_drawn["theory_label"] == "exact law"
+    assert nothing_drawn["theory_label"] == "exact"
 
 
 def test_the_manifest_keeps_the_prediction(tmp_path, nothing_drawn):
@@ -56,7 +56,7 @@ def test_markov_chains_get_a_predicted_curve_too(tmp_path, nothing_drawn):
     assert main(["run", *arguments, "--step-size", "0.1", "--out", str(tmp_path)]) == 0
     prediction = theory.predict(fedhsa.problems.td.random(2, 3, 2), fedhsa.FedHSA(0.1, local_steps=4))
     np.testing.assert_allclose(nothing_drawn["theory"]["FedHSA"], prediction.error(20)[::5], rtol=1e-12)
-    assert nothing_drawn["theory_label"] == "exact law"
+    assert nothing_drawn["theory_label"] == "exact"
 
 
 def test_a_method_that_will_diverge_is_announced_with_a_remedy(tmp_path, capsys, nothing_drawn):

@@ -174,4 +174,4 @@ def curves(predictions: Mapping[str, Prediction], results: Mapping[str, Result])
             continue  # the mean is not what runs show
         exact = exact and prediction.basis == "exact"
         found[name] = prediction.error(int(result.rounds[-1]))[result.rounds]
-    return found, "exact law" if exact else "theory"
+    return found, "exact" if exact else "predicted"

@@ -12,6 +12,7 @@ from ._style import FORMATS as FORMATS
 from ._style import POINTS as POINTS
 from ._style import rehearse as rehearse
 from ._style import save as save
+from ._style import style as style
 from ._sweep import sweep as sweep
 from ._theory import analysis as analysis
 from ._theory import decay as decay

@@ -8,6 +8,7 @@ import numpy as np
 from ..engine import Result
 from ..engine.result import SIGNED
 from ..statistics import interval
+from ..theory import Prediction
 from ._sites import fair_axis, spans
 from ._style import (
     DASHES,
@@ -55,20 +56,20 @@ LABELS = {
 HEADROOM = 1e3
 """How far above the starting error the axis follows a diverging curve."""
 
-WIDTH, HEIGHT = 3.5, 2.3
-"""Inches: one column of a two-column page, and the figure without its legend."""
+WIDTH, HEIGHT, WIDE = 3.5, 2.3, 5.5
+"""Inches: one column of a two-column page, the figure without its legend, and a width at which a legend is one row."""
 
 MANY = 3
-"""Of more predictions than these, the legend does not name each."""
+"""The legend names at most this many predictions one by one."""
 
 
 def curves(
-    results: Mapping[str, Result | Curve],
+    results: Mapping[str, Result | Curve] | Sequence[Result],
     *,
     quantity: str = "error",
     title: str | None = None,
-    theory: Mapping[str, Any] | None = None,
-    theory_label: str = "theory",
+    theory: Mapping[str, Any] | Sequence[Prediction] | None = None,
+    theory_label: str | None = None,
     palette: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     figsize: tuple[float, float] | None = None,
@@ -84,11 +85,13 @@ def curves(
 
     **Arguments:**
 
-    - `results`: results by name; a name has the same colour in every figure.
+    - `results`: results by name, or a list of results of different algorithms, which are named after these. A name has
+      the same colour in every figure.
     - `quantity`: what to draw, by the name under which all results recorded it; its positive values are drawn.
     - `title`: of the figure.
-    - `theory`: what to draw dashed, by the same names: one value per record or round, or a number.
-    - `theory_label`: what the legend calls it.
+    - `theory`: predictions, drawn dashed, by the same names: each a `theory.Prediction`, one value per record or round,
+      or a number. A list of `theory.Prediction`s is named after their algorithms. Only stable ones are drawn.
+    - `theory_label`: the legend's word for them. Default: `"exact"` where all are exact laws, otherwise `"predicted"`.
     - `palette`: colours by name. Default: those of `plots.COLOURS`, and for other names one that the name decides.
     - `labels`: what the legend calls the results, by their names. Default: the names.
     - `figsize`: width and height in inches. Default: the session's `figure.figsize` where that was changed, else one
@@ -102,13 +105,16 @@ def curves(
         >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=20, seeds=5)
         >>> figure = curves({"FedHSA": result}, labels={"FedHSA": "ours"}, width=3.25)
         >>> figure.axes[0].get_yscale(), [text.get_text() for text in figure.legends[0].get_texts()]
-        ('log', ['ours', '95 % interval, 5 seeds'])
+        ('log', ['ours', 'mean of 5 seeds, 95 % interval'])
     """
     if not results:
         raise ValueError("`results` is empty: there is nothing to draw.")
+    results = _by_name("results", results)
+    theory, default_label = _computed(_by_name("theory", theory or {}), results)
+    theory_label = default_label if theory_label is None else theory_label
     if quantity != "error":
         results = {name: _recorded(name, result, quantity) for name, result in results.items()}
-    theory, linear = dict(theory or {}), quantity in SIGNED or _is_flat(quantity, results)
+    linear = quantity in SIGNED or _is_flat(quantity, results)
     with house_style(ax):
         own, grow = (None, False) if ax is not None else new_figure((WIDTH, HEIGHT), figsize, width)
         if ax is None:
@@ -134,12 +140,16 @@ def curves(
         ax.set_xlabel(r"round $t$")
         ax.set_ylabel(LABELS.get(quantity, words(quantity.replace("_", " "))))
         if legend:
-            entries += _theory_entries({name: shown[name] for name in theory}, palette, words(theory_label))
+            whole = set(theory) == set(results)
+            named = {} if whole else {name: shown[name] for name in theory}
+            entries += _theory_entries(named, palette, words(theory_label)) if theory else []
             entries.append(seeds_entry(len(result.error) for result in results.values()))
             handles, names = zip(*entries, strict=True)
             if own is not None:
                 first = len(results) if len(results) <= len(entries) - len(results) + 1 else 0
-                legend_above(own, handles, names, title, grow=grow, first=first if theory else 0)
+                columns = len(entries) if own.get_figwidth() >= WIDE else 2
+                first = first if theory and columns == 2 else 0
+                legend_above(own, handles, names, title, grow=grow, columns=columns, first=first)
             else:
                 legend_inside(ax, handles, names, title, above=legend == "above")
         elif title:
@@ -147,6 +157,36 @@ def curves(
         if own is None:
             arrange(ax)
     return ax.get_figure(root=True)  # pyright: ignore[reportReturnType]
+
+
+def _by_name(argument: str, given: Any) -> dict[str, Any]:
+    """The argument by name; the entries of a list are named after their algorithms."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    named: dict[str, Any] = {}
+    for entry in given:
+        if not isinstance(entry, Result | Prediction):
+            kind = type(entry).__name__
+            raise TypeError(f"`{argument}` must be named: give a mapping, or a list of results; got a list of {kind}.")
+        own = entry.algorithm if isinstance(entry, Result) else type(entry.algorithm).__name__
+        if own in named:
+            raise ValueError(f"`{argument}` has {own} twice: give a mapping with a name for each.")
+        named[own] = entry
+    return named
+
+
+def _computed(theory: Mapping[str, Any], results: Mapping[str, Result | Curve]) -> tuple[dict[str, Any], str]:
+    """Predictions as the values to draw, and the legend's word for them."""
+    found, kinds = {}, set()
+    for name, values in theory.items():
+        if not isinstance(values, Prediction):
+            found[name] = values
+            kinds.add(False)
+        elif values.stable and values.basis != "mean":  # the mean alone is not the mean-square error of the runs
+            last = max(int(result.rounds[-1]) for result in (results[n] for n in ([name] if name in results else results)))
+            found[name] = values.error(last)
+            kinds.add(values.basis == "exact")
+    return found, "exact" if kinds == {True} else "predicted"
 
 
 def _is_flat(quantity: str, results: Mapping[str, Result | Curve]) -> bool:
@@ -244,13 +284,12 @@ def _dashed(colour: Any) -> dict[str, Any]:
 
 
 def _theory_entries(shown: Mapping[str, str], palette: Mapping[str, Any], label: str) -> list[tuple[Any, str]]:
-    """Whose theory a dashed line is: an entry each, or, for many, one with the dashes of all of them."""
+    """What dashes mean: one entry where every curve has them, or is one of many; otherwise one for each of `shown`."""
     from matplotlib.lines import Line2D
 
-    lines = {name: Line2D([], [], **_dashed(palette[name])) for name in shown}
-    if len(lines) > MANY:
-        return [(Line2D([], [], color=ink(0.8), linestyle=DASHES), f"{label} of each, in a darker shade")]
-    return [(line, f"{label} of {shown[name]}") for name, line in lines.items()]
+    if not 0 < len(shown) <= MANY:
+        return [(Line2D([], [], color=ink(0.8), linestyle=DASHES), label)]
+    return [(Line2D([], [], **_dashed(palette[name])), f"{label}, {text}") for name, text in shown.items()]
 
 
 def _ending(result: Result | Curve) -> str:

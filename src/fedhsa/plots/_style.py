@@ -71,6 +71,9 @@ STYLE: dict[Any, Any] = SIZES | {
     "axes.spines.right": False,
     "lines.linewidth": 1.2,
     "axes.axisbelow": True,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "legend.frameon": False,
     "grid.color": "0.9",
     "grid.linewidth": 0.5,
     "pdf.fonttype": 42,  # text stays text, as journals ask for
@@ -101,6 +104,23 @@ def house_style(ax: "Axes | None" = None, more: Mapping[Any, Any] | None = None)
     own = STYLE if not changed("font.size") else {name: value for name, value in STYLE.items() if name not in SIZES}
     kept = {} if ax is not None else {name: value for name, value in own.items() if not changed(name)}
     with matplotlib.rc_context({**kept, **(more or {})}):
+        yield
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Applies the style of these figures to whatever is drawn within the block.
+
+    A setting that the session, a style sheet or a `matplotlibrc` has changed is left as it is.
+
+    !!! example
+        >>> import matplotlib.pyplot as plt
+        >>> with style():
+        ...     figure, axes = plt.subplots(1, 2, figsize=(7, 2.5), layout="constrained")
+        >>> bool(axes[0].spines["top"].get_visible())
+        False
+    """
+    with house_style():
         yield
 
 
@@ -362,18 +382,18 @@ def _covers(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], 
 
 
 def seeds_entry(seeds: Iterable[int]) -> tuple[Any, str]:
-    """What the legend says about intervals: over how many seeds they are, or that there are too few."""
+    """What the legend says about curves and intervals: over how many seeds they are, or that there are too few."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     counts = sorted(set(seeds))
+    many = "/".join(map(str, counts))
     if counts[-1] < FEWEST:
-        many = f"mean of {'/'.join(map(str, counts))} seeds: too few for an interval"
-        return Line2D([], [], linestyle="none"), words("1 seed: no interval" if counts[-1] == 1 else many)
-    enough = [count for count in counts if count >= FEWEST]
-    fewer = "" if len(enough) == len(counts) else f", none below {FEWEST}"
-    shade = Patch(color=ink(0.5), alpha=0.3, linewidth=0)
-    return shade, words(f"95 % interval, {'/'.join(map(str, enough))} seeds{fewer}")
+        few = "1 seed: no interval" if counts[-1] == 1 else f"mean of {many} seeds: too few for an interval"
+        return Line2D([], [], linestyle="none"), words(few)
+    fewer = "" if counts[0] >= FEWEST else f" from {FEWEST} seeds on"
+    shade = Patch(color=ink(0.5), alpha=0.3, linewidth=0), Line2D([], [], color=ink(0.5))
+    return shade, words(f"mean of {many} seeds, 95 % interval{fewer}")
 
 
 def band(ax: "Axes", x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: Any, seeds: int) -> None:

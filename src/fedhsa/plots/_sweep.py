@@ -123,8 +123,7 @@ def sweep(
         if any(np.isfinite(row.get("theory", np.nan)) for row in rows):
             only = next(iter(groups)) if len(groups) == 1 else None
             colour = ink(0.8) if only is None else darker(palette[only])
-            whose = "each, in a darker shade" if only is None else shown[only]
-            entries.append((Line2D([], [], color=colour, linestyle=DASHES), f"theory of {whose}"))
+            entries.append((Line2D([], [], color=colour, linestyle=DASHES), "predicted"))
         if diverged:
             entries.append((Line2D([], [], color=ink(0.6), marker="x", linestyle="none"), "seeds diverged"))
         if seeds is not None:

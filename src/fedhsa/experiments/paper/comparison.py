@@ -65,7 +65,7 @@ class Comparison(AbstractStudy):
 
     def draw(self, outcome: Outcome) -> figures.Figure:
         exact = all(curve["basis"] == "exact" for curve in outcome.facts["curves"].values())
-        label = "exact law" if exact else "theory"
+        label = "exact" if exact else "predicted"
         figure = plots.curves(traces.curves(outcome), theory=traces.predicted(outcome), theory_label=label)
         if self.noiseless:
             figure.axes[0].set_ylim(bottom=DEEP / 30)
