@@ -139,7 +139,7 @@ def test_theory_and_predictions_stand_where_they_were_given(tmp_path, known, dra
         theory_label="a guess",
         predictions={"LocalSA": {"floor": np.inf}},
     )
-    assert "a guess of FedHSA" in [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert "a guess, FedHSA" in [text.get_text() for text in drawn[0].legends[0].get_texts()]
     by_name = {name: [row["theory"] for row in table(tmp_path) if row["algorithm"] == name] for name in NAMES}
     assert by_name == {"FedHSA": ["4.0", "3.0", "2.0", "1.0"], "LocalSA": [""] * 4}
     assert entries(tmp_path)["FedHSA"]["prediction"] is None

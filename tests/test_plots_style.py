@@ -258,7 +258,9 @@ def test_a_curve_below_another_is_wider_and_others_are_not():
     assert _style.graded_widths([]) == []
 
 
-@pytest.mark.parametrize(("seeds", "note"), [(1, "1 seed: no interval"), (4, "mean of 4 seeds: too few"), (5, "mean of 5 seeds, 95 %")])
+@pytest.mark.parametrize(
+    ("seeds", "note"), [(1, "1 seed: no interval"), (4, "mean of 4 seeds: too few"), (5, "mean of 5 seeds, 95 %")]
+)
 def test_few_seeds_have_no_band_and_the_legend_says_so(seeds, note):
     for figure in (plots.curves({"a": curve(seeds=seeds)}), plots.compare({"a": trace(seeds=seeds)})):
         assert bool(figure.axes[0].collections) == (seeds >= 5)

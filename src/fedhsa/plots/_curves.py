@@ -183,7 +183,9 @@ def _computed(theory: Mapping[str, Any], results: Mapping[str, Result | Curve]) 
             found[name] = values
             kinds.add(False)
         elif values.stable and values.basis != "mean":  # the mean alone is not the mean-square error of the runs
-            last = max(int(result.rounds[-1]) for result in (results[n] for n in ([name] if name in results else results)))
+            last = max(
+                int(result.rounds[-1]) for result in (results[n] for n in ([name] if name in results else results))
+            )
             found[name] = values.error(last)
             kinds.add(values.basis == "exact")
     return found, "exact" if kinds == {True} else "predicted"
