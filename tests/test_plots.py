@@ -163,7 +163,7 @@ def test_results_and_predictions_in_lists_are_named_after_their_algorithms_and_e
     assert len(plots.curves(results, theory=[dataclasses.replace(prediction, stable=False)]).axes[0].lines) == 1
     with pytest.raises(ValueError, match="`results` has FedHSA twice: give a mapping with a name for each"):
         plots.curves([*results, *results])
-    with pytest.raises(TypeError, match="`theory` must be named.*got a list of float"):
+    with pytest.raises(TypeError, match=r"`theory` must be named.*got a list of float"):
         plots.curves(results, theory=[0.5])  # pyright: ignore[reportArgumentType]
 
 
