@@ -49,7 +49,7 @@ def test_without_the_manifest_the_curves_are_still_results(folder, tmp_path):
     (tmp_path / "alone.npz").write_bytes((folder / "run" / "curves.npz").read_bytes())
     found = fh.load(tmp_path / "alone.npz")
     assert [result.algorithm for result in found.values()] == ["FedHSA", "FedHSA(0.02)"]
-    with pytest.raises(ValueError, match=r"does not say what a round costs: `fedhsa.cost"):
+    with pytest.raises(ValueError, match=r"does not contain the cost of a round. Count it with `fedhsa.cost"):
         found["FedHSA"].cost  # noqa: B018
 
 

@@ -103,7 +103,7 @@ def test_a_jax_key_and_the_number_it_was_made_from_give_the_same_run():
 
 def test_a_record_that_is_too_short_is_rejected_before_the_first_round():
     problem = CASES["quadratic"]().problem.replay(np.zeros((3, 10, 4)))
-    with pytest.raises(ValueError, match="asks for 12 observations of each agent, but the source has 10"):
+    with pytest.raises(ValueError, match="requires 12 observations of each agent, but the source has 10"):
         federate(problem, fh.FedHSA(0.1, 3), rounds=4)
 
 

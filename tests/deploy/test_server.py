@@ -476,7 +476,7 @@ def test_a_finished_run_can_be_resumed_as_it_is_and_for_more_rounds(tmp_path):
     longer = federation.server()
     longer.resume()
     assert theta(longer.run(4)).tobytes() == theta(Federation(tmp_path / "whole").server().run(4)).tobytes()
-    with pytest.raises(ValueError, match="`rounds` must be at least 4, where the checkpoint stands, got 3"):
+    with pytest.raises(ValueError, match="`rounds` must be at least 4, the round of the checkpoint, got 3"):
         longer.run(3)
 
 

@@ -39,7 +39,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(case, tmp_path):
     same(whole, resumed)
     again = fh.simulate(problem, algorithm, rounds=40, checkpoint=path, resume=True, **options)
     same(whole, again)
-    with pytest.raises(ValueError, match=r"`rounds` must be at least 40, where the checkpoint stands, got 30"):
+    with pytest.raises(ValueError, match=r"`rounds` must be at least 40, the round of the checkpoint, got 30"):
         fh.simulate(problem, algorithm, rounds=30, checkpoint=path, resume=True, **options)
 
 
@@ -194,5 +194,5 @@ def test_a_long_run_and_its_checkpoint_keep_what_was_asked_for_and_nothing_else(
 
 
 def test_more_observations_than_can_be_told_apart_are_refused():
-    with pytest.raises(ValueError, match=r"`rounds` asks for 4294967296 observations .* at most 4294967295 are indep"):
+    with pytest.raises(ValueError, match=r"`rounds` requires 4294967296 observations .* repeat after 4294967295"):
         fh.simulate(CASES["td"]().problem, fh.FedHSA(0.05, 4), rounds=2**30)

@@ -130,7 +130,7 @@ def test_every_seed_belongs_to_one_share_and_every_process_works(seeds, processe
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("node0:1",), "`num_processes` and `index` must be given as well"),
+        (("node0:1",), "`num_processes` and `index` must be given too"),
         (("node0:1", 2, 2), "`index` must be below `num_processes`, 2, got 2"),
         (("node0:port", 2, 0), "`coordinator` must be a host and a port, like 'node0:7654', got 'node0:port'"),
     ],
@@ -172,7 +172,7 @@ def test_processes_that_agree_find_each_other():
 def test_all_processes_are_told_in_a_sentence_what_is_wrong():
     assert all_call((3, 0), (3, 2)) == ["Of 3 processes, 1 did not report within 0.4 seconds."] * 2
     assert all_call((2, 0), (3, 1)) == ["Process 0 expects 2 processes, and process 1 expects 3."] * 2
-    twice = "Two processes say that they are number 1. Each needs an index of its own."
+    twice = "Two processes have index 1. Each process needs its own index."
     assert all_call((3, 0), (3, 1), (3, 1)) == [twice] * 3
     (alone,) = all_call((2, 1))
     assert alone is not None

@@ -228,7 +228,7 @@ def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
     for call, says in (
         (
             lambda: fh.simulate(fog, METHOD, rounds=1, checkpoint=tmp_path / "a"),
-            "`checkpoint`: what GymStream observes",
+            "`checkpoint`: the observations of GymStream",
         ),
         (lambda: fh.simulate(problem, METHOD, rounds=1, debug=True), "which live agents do not use"),
         (lambda: theory.predict(problem, METHOD), "observe running environments, whose law is not known"),

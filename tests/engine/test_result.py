@@ -57,7 +57,7 @@ def test_a_dataset_has_seed_and_round_and_the_axes_of_vectors():
 @pytest.mark.parametrize(("package", "method"), [("pandas", Result.to_pandas), ("xarray", Result.to_xarray)])
 def test_a_missing_package_is_named_with_how_to_install_it(package, method, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"needs {package}.*pip install 'fedhsa\[data\]'"):
+    with pytest.raises(ModuleNotFoundError, match=rf"requires {package}.*pip install 'fedhsa\[data\]'"):
         method(make())
 
 
@@ -74,7 +74,7 @@ def test_mean_and_interval_are_over_seeds_and_of_any_record():
     low, high = result.interval(0.9, "theta")
     expected = stats.t.interval(0.9, 2, values.mean(0), stats.sem(values, axis=0))
     np.testing.assert_allclose([low, high], expected)
-    with pytest.raises(ValueError, match=r"`quantity` must be something recorded, error, theta; got 'norm'"):
+    with pytest.raises(ValueError, match=r"`quantity` must be one of the recorded quantities \(error, theta\)"):
         result.mean("norm")
 
 

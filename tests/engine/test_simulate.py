@@ -275,11 +275,11 @@ def test_debug_names_agent_exchange_and_round():
         ),
         ({"rounds": 5, "theta": np.full(4, np.nan)}, r"`theta` must be finite"),
         ({"rounds": 5, "dtype": "float16"}, r"`dtype` must be one of float64, float32"),
-        ({"rounds": 5, "record": ("loss",)}, r"`record` knows error, theta, operator_norm here, got 'loss'"),
+        ({"rounds": 5, "record": ("loss",)}, r"`record` supports error, theta, operator_norm here, got 'loss'"),
         ({"rounds": 5, "key": "seed"}, r"`key` must be an int or one JAX key"),
         ({"rounds": 5, "key": -1}, r"`key` must be an int from 0 to 2\^64 - 1, got -1"),
-        ({"rounds": 5, "resume": True}, r"`resume=True` needs `checkpoint`"),
-        ({"rounds": 5, "debug": True, "checkpoint": "x.npz"}, r"`debug=True` keeps no checkpoint"),
+        ({"rounds": 5, "resume": True}, r"`resume=True` requires `checkpoint`"),
+        ({"rounds": 5, "debug": True, "checkpoint": "x.npz"}, r"`debug=True` does not support `checkpoint`"),
         ({"rounds": 5, "chunk": 0}, r"`chunk` must be at least 1"),
     ],
 )
@@ -327,7 +327,7 @@ def test_sa_asks_for_one_agent():
 def test_a_replay_that_is_too_short_is_refused():
     problem, _, record = CASES["finite-sum"]()
     replayed, _ = record(10, np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"asks for 12 observations of each agent, but the source has 10"):
+    with pytest.raises(ValueError, match=r"requires 12 observations of each agent, but the source has 10"):
         fh.simulate(problem.replay(replayed), fh.FedHSA(0.1, 3), rounds=4)
     wrapped = fh.simulate(problem.replay(replayed, wrap=True), fh.FedHSA(0.1, 3), rounds=4)
     assert wrapped.status[0] == "ok"
@@ -378,8 +378,8 @@ def test_records_map_names_to_names_or_functions_and_the_error_keeps_its_name():
     assert sorted(result.records) == ["error", "norm", "where"]
     assert result.records["where"].shape == (1, 3, 4)
     for record, message in (
-        ({"error": lambda snapshot: 0.0}, r"`record`: 'error' is the name of a recorder of its own"),
-        ({"x": lambda snapshot: {"a": 0.0}}, r"`record`: 'x' must give one number or array, got dict"),
+        ({"error": lambda snapshot: 0.0}, r"`record`: 'error' is the name of a built-in recorder"),
+        ({"x": lambda snapshot: {"a": 0.0}}, r"`record`: 'x' must return one number or array, got dict"),
         ({"x": 3}, r"`record`: 'x' must be the name of a recorder or a function, got 3"),
         ([len], r"`record`: a function needs a name"),
     ):

@@ -51,10 +51,10 @@ def test_a_sweep_over_arguments_of_the_problem_makes_one_for_each_and_keeps_what
     ("over", "message"),
     [
         ({"stepsize": [0.1]}, r"`over`: FedHSA has no setting 'stepsize'. Did you mean 'step_size'\? It has step_size"),
-        ({"step_size": []}, r"`over` must name settings and values for each"),
-        ({}, r"`over` must name settings"),
-        ({"step_size": 0.1}, r"`over` must name settings"),
-        ({"step_size": "0.1"}, r"`over` must name settings"),
+        ({"step_size": []}, r"`over` must map settings to lists"),
+        ({}, r"`over` must map settings"),
+        ({"step_size": 0.1}, r"`over` must map settings"),
+        ({"step_size": "0.1"}, r"`over` must map settings"),
         ({"local_steps": [1, 0]}, r"`local_steps` must be at least 1, got 0"),
     ],
 )

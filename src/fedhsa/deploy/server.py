@@ -226,7 +226,7 @@ class Server:
             self._claim()
             if self.progress.round > rounds and self.progress.failed_round < 0:
                 raise ValueError(
-                    f"`rounds` must be at least {self.progress.round}, where the checkpoint stands, got {rounds}."
+                    f"`rounds` must be at least {self.progress.round}, the round of the checkpoint, got {rounds}."
                 )
             return self._run(rounds)
 

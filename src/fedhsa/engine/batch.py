@@ -23,7 +23,7 @@ from .record import is_float, take_snapshot
 
 
 class Keys(NamedTuple):
-    """One key per seed for what all share, two per agent and seed: for its observations and for its own coins."""
+    """Random keys: one per seed for everyone, and two per agent and seed, for its observations and decisions."""
 
     server: Key
     source: Key
@@ -31,9 +31,9 @@ class Keys(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """All that the next round needs: with it a run continues bit for bit.
+    """The state between two rounds, from which a run continues bit for bit.
 
-    Agents' memories are in it if they matter beyond a round.
+    It contains the memories of the agents if these are needed beyond a round.
     """
 
     server: PyTree
@@ -44,7 +44,7 @@ class Carry(NamedTuple):
 
 
 def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
-    """Keys that depend on nothing but the key, the seed and the agent's number."""
+    """Derives keys that depend only on the key, the seed and the index of the agent."""
     of_seeds = fold_in_words(np.asarray(jax.random.key_data(key))[None], seeds)
     of_agents = fold_in_words(fold_in_words(of_seeds, 0), agents[:, None])
     words = fold_in_words(of_seeds, 1), fold_in_words(of_agents, 0), fold_in_words(of_agents, 1)
@@ -52,14 +52,14 @@ def make_keys(key: Key, seeds: np.ndarray, agents: np.ndarray) -> Keys:
 
 
 def keys_of_seed(key: Key, seed: Any, num_agents: int) -> Keys:
-    """The same keys for one seed, which may be traced: the agents' have a leading axis."""
+    """Derives the same keys for one seed, which may be traced. The keys of agents have a leading axis."""
     key = fold_in(key, seed)
     of_agents = fold_in(fold_in(key, 0), jnp.arange(num_agents))
     return Keys(fold_in(key, 1), fold_in(of_agents, 0), fold_in(of_agents, 1))
 
 
 def positions(index: Any, length: int) -> Array:
-    """Where in a trajectory the observations of a round are; position 0 is the chain's start."""
+    """The positions of the observations of a round in a trajectory. Position 0 is the initial state of the chain."""
     return index * length + 1 + jnp.arange(length)
 
 
@@ -72,7 +72,7 @@ def begin(
     record: dict[str, Callable],
     num_agents: int,
 ) -> tuple[Carry, dict[str, Array]]:
-    """The state before the first round, position 0 of every chain, and what the recorders see of it as one record."""
+    """The state before the first round, with every chain at position 0, and its first record."""
     M, K = keys.source.shape
     server = jax.tree.map(lambda x: jnp.broadcast_to(x, (K, *x.shape)), checked_init(algorithm, theta)[0])
     carry = Carry(
@@ -92,7 +92,7 @@ def fresh_memory(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, se
 
 
 def start_sources(agents: AbstractAgent, keys: Keys) -> PyTree:
-    """Position 0 of every chain."""
+    """The initial states of all chains."""
 
     def init(agent, key):
         return agent.source.init(fold_in(key, 0))
@@ -103,7 +103,7 @@ def start_sources(agents: AbstractAgent, keys: Keys) -> PyTree:
 def draw(
     agents: AbstractAgent, algorithm: AbstractAlgorithm, keys: Keys, source: PyTree, index: Any
 ) -> tuple[PyTree, PyTree]:
-    """The chains after this round, and the blocks of observations that all its exchanges see."""
+    """The chains after this round, and the blocks of observations that all of its exchanges use."""
     at = positions(index, algorithm.block_length)
 
     def of_agent(agent, keys, states):
@@ -114,7 +114,7 @@ def draw(
 
 
 def send(exchange: Exchange, keys: Keys, server: PyTree, index: Any, num_agents: int) -> PyTree:
-    """What the server says, once per seed."""
+    """The server's message, once per seed."""
     return jax.vmap(lambda s, k: exchange.send(s, Round(index, k, num_agents=num_agents)))(
         server, fold_in(keys.server, index)
     )
@@ -132,7 +132,7 @@ def local(
     num_agents: int,
     group: int,
 ) -> tuple[PyTree, PyTree]:
-    """The replies and memories of these agents, of which there are `num_agents` in all, `group` at a time."""
+    """The replies and memories of some of the `num_agents` agents, computed for `group` agents at a time."""
     round_keys, agent_keys = fold_in(keys.server, index), fold_in(keys.agent, index)
     own = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), split(message)[0])
     if len(numbers) > num_agents:
@@ -150,12 +150,12 @@ def local(
     if kernels.in_use():
         marked = jax.tree.map(lambda x: Common(x[0]) if len(x) == 1 < len(numbers) else x, agents)
         return common_once(of_agent, (marked, *others))
-    # One agent's seeds are mapped inside: what belongs to the agent alone, like its features, is shared by all of them.
+    # The seeds of an agent are mapped inside, so that they share what belongs to the agent alone, such as its features.
     return tree.over_agents(of_agent, group)(agents, *others)
 
 
 def aggregate(exchange: Exchange, keys: Keys, server: PyTree, replies: Replies, index: Any, num_agents: int) -> PyTree:
-    """The server after the replies of all agents; weights are the same for all seeds."""
+    """The state of the server after the replies of all agents. Weights are the same for all seeds."""
 
     def of_seed(server, values, key):
         return exchange.aggregate(server, Replies(values, replies.weights), Round(index, key, num_agents=num_agents))
@@ -173,11 +173,11 @@ def run_round(
     group: int,
     block: PyTree | None = None,
 ) -> Carry:
-    """One round for all agents and seeds, `group` agents at a time, on a given block where sources draw none.
+    """Runs one round for all agents and seeds, `group` agents at a time. Sources that do not sample use a given block.
 
-    Arrays may hold more than `num_agents` agents: those after them compute too, but nobody hears of it.
+    Arrays may hold more than `num_agents` agents. The additional ones compute too, but their replies are ignored.
     """
-    # The chain moves on once per round; until then every exchange sees the same block.
+    # The chain advances once per round, so every exchange of a round uses the same block.
     source, block = draw(agents, algorithm, keys, carry.source, index) if block is None else (carry.source, block)
     M, width = num_agents, len(keys.source)
     numbers = jnp.minimum(jnp.arange(width), M - 1) if width > M else jnp.arange(M)
@@ -196,7 +196,7 @@ def run_round(
 
 
 def mark_diverged(carry: Carry, index: Any, bound: Any) -> Carry:
-    """Notes the seeds whose parameter has left all bounds in this round."""
+    """Marks the seeds whose parameter exceeded the bound in this round."""
     square = jnp.sum(carry.server.theta**2, axis=-1)
     diverged = ~(square <= bound**2) & (carry.failed < 0)
     return carry._replace(failed=jnp.where(diverged, (index + 1).astype(jnp.int32), carry.failed))
@@ -219,7 +219,7 @@ def advance(
     mesh: Mesh | None,
     backend: str | None = None,
 ) -> tuple[Carry, dict[str, Array]]:
-    """Runs `num_records * every` rounds and returns what was recorded, in buffers with room for `capacity` records."""
+    """Runs `num_records * every` rounds and returns the records, in buffers of size `capacity`."""
 
     def one_round(index, carry):
         with kernels.using(backend):
@@ -249,7 +249,7 @@ def observe(
     record: dict[str, Callable],
     num_agents: int,
 ) -> dict[str, Array]:
-    """What the recorders see after a round, for every seed; infinite once a seed has diverged."""
+    """The recorders' values after a round for every seed. They are infinite for seeds that have diverged."""
     agents = tree.for_each(tree.take(agents, slice(num_agents)), num_agents)
 
     def of_seed(server, failed):
@@ -260,12 +260,12 @@ def observe(
 
 
 def only(values: PyTree, num_agents: int, width: int) -> PyTree:
-    """The entries of the agents that there are, where arrays hold those of `width`."""
+    """Cuts arrays that hold `width` agents down to the `num_agents` real ones."""
     return tree.take(values, slice(num_agents)) if width > num_agents else values
 
 
 def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
-    """Keeps agents and seeds where `mesh` puts them."""
+    """Constrains agents and seeds to their places on `mesh`."""
     if mesh is None:
         return carry
     per_agent, per_seed = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("agents", "seeds"), ("seeds",)))
@@ -279,7 +279,7 @@ def shard_carry(carry: Carry, mesh: Mesh | None) -> Carry:
 
 
 def have_form(agents: AbstractAgent, algorithm: AbstractAlgorithm) -> bool:
-    """Whether the operators of a block of observations have a form that kernels know."""
+    """Whether the operators of a block of observations have a form that the kernels support."""
 
     def of_one_agent(agents):
         agent, key = tree.take(agents, 0), jax.random.key(0)
@@ -290,7 +290,7 @@ def have_form(agents: AbstractAgent, algorithm: AbstractAlgorithm) -> bool:
 
 
 def bytes_per_seed(agents: AbstractAgent, algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> int:
-    """The memory one seed takes during a round: its states, keys and block, and the temporaries of a step."""
+    """The memory that one seed needs during a round: its states, keys and block, and the temporaries of a step."""
 
     def of_one_agent(agents, theta):
         agent, key = tree.take(agents, 0), jax.random.key(0)

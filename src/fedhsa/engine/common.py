@@ -1,4 +1,4 @@
-"""Memories that do not depend on the agent: they are there once, for all agents."""
+"""Memories that do not depend on the agent, and are stored once for all agents."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,26 +10,26 @@ from jaxtyping import Array, PyTree
 
 
 class Common(NamedTuple):
-    """What is the same for all agents, and so has no axis for them."""
+    """A value that all agents share, without an axis for agents."""
 
     value: Array
 
 
 def is_common(value: Any) -> bool:
-    """Whether there is one value for all agents."""
+    """Whether all agents share this value."""
     return isinstance(value, Common)
 
 
 def for_each(value: Any, count: int) -> Array:
-    """The value with an entry for each of `count` agents."""
+    """Repeats the value for each of `count` agents."""
     return jnp.broadcast_to(value.value, (count, *value.value.shape)) if is_common(value) else value
 
 
 def common_once(function: Callable, arguments: tuple) -> tuple[PyTree, PyTree]:
-    """Like `tree.over_agents`, for replies and memories, but memories that do not depend on the agent are there once.
+    """Like `tree.over_agents` for replies and memories, but stores memories that do not depend on the agent once.
 
-    XLA sees to that by itself wherever it sees what is done with them. For a kernel, into which it does not see, it
-    would write out a copy for each agent.
+    XLA does this itself where it can see how the memories are used. A kernel is opaque to XLA, which would otherwise
+    write out a copy for each agent.
     """
     leaves, structure = jax.tree.flatten(arguments, is_leaf=is_common)
     arrays, axes = [x.value if is_common(x) else x for x in leaves], [None if is_common(x) else 0 for x in leaves]

@@ -1,4 +1,4 @@
-"""The slow, clear engine: no compilation, one agent at a time, errors that say where they happened."""
+"""A slow and simple engine: no compilation, one agent at a time, and errors that name their location."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def run_one_by_one(
     bound: float,
     record: dict[str, Callable],
 ) -> tuple[dict[str, np.ndarray], np.ndarray, int]:
-    """One seed, written as the paper's loops are; gives the records, the last parameter and the round of failure."""
+    """Runs one seed as plain loops. Returns the records, the last parameter and the round of failure."""
     num_agents, H = tree.leading_axis(agents), algorithm.block_length
     server_key, source_keys, own_keys = keys_of_seed(key, seed, num_agents)
     failed, history = -1, []
@@ -44,7 +44,7 @@ def run_one_by_one(
 
     with jax.disable_jit():
         server, memory = start(algorithm, theta, num_agents)
-        source = _one_by_one(init, f"start of its source, seed {seed}")(agents, source_keys)
+        source = _one_by_one(init, f"initial state of its source, seed {seed}")(agents, source_keys)
         observe(0, server)
         for t in range(rounds):
             at = positions(t, H)
@@ -65,7 +65,7 @@ def run_one_by_one(
 
 
 def _with_locations(agents: Any, block: Any, shared: Round, keys: Key, place: str) -> Driver:
-    """The driver of one seed, with errors that say in which part of the round they happened."""
+    """The driver of one seed, with errors that name the part of the round in which they occurred."""
 
     def send(exchange, server):
         with _where(f"server, send of exchange {exchange.name!r}, {place}"):

@@ -1,4 +1,4 @@
-"""Several processes, on one machine or many, that run one simulation: how they find each other."""
+"""How several processes, on one machine or many, find each other to run one simulation."""
 
 import atexit
 import contextlib
@@ -17,9 +17,9 @@ from .._version import versions
 from .peers import LostProcessError
 
 PORT = 7654
-"""Where the first process waits for the others, unless it is told otherwise."""
+"""The default port on which the first process waits for the others."""
 HEARTBEAT_SECONDS = 60
-"""After so long without a sign of life a process counts as lost; one that ends is noticed at once."""
+"""A process that is silent for this long is considered lost; one that exits is noticed immediately."""
 
 
 def join_processes(
@@ -32,18 +32,18 @@ def join_processes(
 ) -> None:
     """Makes this process one of several that run every `simulate` together, on one machine or on many.
 
-    All of them call it before anything is computed, and then the same functions with the same arguments, and all get
-    the same results. Seeds are divided among the processes, and agents where there are more processes than seeds. In a
-    job of SLURM, Open MPI or Kubernetes it needs no arguments. An error that ends one process ends the others.
+    Every process calls this before it computes anything, and then calls the same functions with the same arguments. All
+    of them get the same results. Seeds are divided among the processes, and so are agents if there are more processes
+    than seeds. In a SLURM, Open MPI or Kubernetes job no arguments are needed. An error that ends one process ends all.
 
     **Arguments:**
 
     - `coordinator`: the address of process 0, like `"node0:7654"`. Any free port will do.
-    - `num_processes`: how many there are.
-    - `index`: which one this is, from 0.
-    - `timeout`: how many seconds to wait for the others.
-    - `local_device`: the one GPU of this machine that this process uses. Default: all of them, or one for each process
-      where SLURM or Open MPI started several on a machine.
+    - `num_processes`: the number of processes.
+    - `index`: the index of this process, from 0.
+    - `timeout`: the number of seconds to wait for the others.
+    - `local_device`: the index of the GPU of this machine that this process uses. Defaults to all GPUs, or to one per
+      process if SLURM or Open MPI started several processes on a machine.
 
     Raises `ValueError` if an argument is wrong, and `LostProcessError` if the processes do not find each other.
 
@@ -55,7 +55,7 @@ def join_processes(
     given = {"coordinator": coordinator, "num_processes": num_processes, "index": index}
     missing = [f"`{name}`" for name, value in given.items() if value is None]
     if 0 < len(missing) < len(given):
-        raise ValueError(f"{' and '.join(missing)} must be given as well, or none of `coordinator` and the others.")
+        raise ValueError(f"{' and '.join(missing)} must be given too, or `coordinator` and the others left out.")
     _check.number("timeout", timeout, above=0.0)
     if coordinator is not None and num_processes is not None and index is not None:
         _check.count("num_processes", num_processes)
@@ -77,7 +77,7 @@ def join_processes(
         if coordinator is not None:
             raise
         raise ValueError(
-            "No job of SLURM, Open MPI or Kubernetes was found in the environment. Start the processes with `srun` or "
+            "The environment shows no SLURM, Open MPI or Kubernetes job. Start the processes with `srun` or "
             f"`mpirun`, or give `coordinator`, `num_processes` and `index`. ({error})"
         ) from error
     except RuntimeError as error:
@@ -98,9 +98,9 @@ def address(text: str) -> tuple[str, int]:
 
 
 def _roll_call(host: str, port: int, count: int, index: int, timeout: float) -> None:
-    """Waits until all processes are there and agree on how many they are.
+    """Waits until all processes have connected and agree on their number.
 
-    JAX, which would find out by itself, ends the program with a page of addresses where this gives a sentence.
+    JAX would notice disagreement too, but it ends the program with a page of addresses instead of a sentence.
     """
     hello = {"count": count, "index": index, "versions": versions()}
     deadline = time.monotonic() + timeout
@@ -110,13 +110,13 @@ def _roll_call(host: str, port: int, count: int, index: int, timeout: float) -> 
 
 
 def _receive(port: int, hello: dict, deadline: float, timeout: float) -> str:
-    """Process 0's side: lets the others report, and tells them all how it went; gives what is wrong, or nothing."""
+    """Process 0: receives the reports of the others and sends the outcome to all. Returns the problem, or nothing."""
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
         server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
-        return f"`coordinator`: cannot listen on port {port} of this machine: {error.strerror}. Name another port."
+        return f"`coordinator`: cannot listen on port {port} of this machine: {error.strerror}. Choose another port."
     there: dict[int, socket.socket] = {}
     problem, count = "", hello["count"]
     with server, contextlib.ExitStack() as open_sockets:
@@ -131,11 +131,11 @@ def _receive(port: int, hello: dict, deadline: float, timeout: float) -> str:
             open_sockets.enter_context(connection)
             said = _hear(connection, min(deadline, time.monotonic() + 5.0))
             if not (isinstance(said, dict) and hello.keys() == said.keys()):
-                continue  # not one of us
+                continue  # not one of our processes
             there_already = said["index"] in there or said["index"] == 0
             there.setdefault(said["index"], connection)
             if there_already:
-                problem = f"Two processes say that they are number {said['index']}. Each needs an index of its own."
+                problem = f"Two processes have index {said['index']}. Each process needs its own index."
                 _say(connection, problem)
             elif said["count"] != count:
                 problem = f"Process 0 expects {count} processes, and process {said['index']} expects {said['count']}."
@@ -145,7 +145,7 @@ def _receive(port: int, hello: dict, deadline: float, timeout: float) -> str:
                 problem = f"Processes 0 and {said['index']} have different versions: {', '.join(differ)}."
         for connection in there.values():
             _say(connection, problem)
-        for connection in there.values():  # they hang up first, so that the port is free at once
+        for connection in there.values():  # they close first, so that the port is free immediately
             with contextlib.suppress(OSError):
                 connection.settimeout(1.0)
                 connection.recv(1)
@@ -153,7 +153,7 @@ def _receive(port: int, hello: dict, deadline: float, timeout: float) -> str:
 
 
 def _report(host: str, port: int, hello: dict, deadline: float, timeout: float) -> str:
-    """The other processes' side: reports to process 0 and waits for its word; gives what is wrong, or nothing."""
+    """Other processes: report to process 0 and wait for its answer. Returns the problem, or nothing."""
     reason = "nobody answered"
     while True:
         left = deadline - time.monotonic()
@@ -166,7 +166,7 @@ def _report(host: str, port: int, hello: dict, deadline: float, timeout: float) 
                 answer = _hear(connection, deadline + 5.0)
                 if answer is not None:
                     return str(answer)
-                reason = "what answered there is not fedhsa, or it gave up"
+                reason = "the program that answered there is not fedhsa, or it gave up"
         except OSError as error:
             reason = error.strerror or str(error)
         time.sleep(0.1)
@@ -178,7 +178,7 @@ def _say(connection: socket.socket, what: Any) -> None:
 
 
 def _hear(connection: socket.socket, deadline: float) -> Any:
-    """One line of JSON, or None if nothing sensible comes."""
+    """Reads one line of JSON. Returns None if none arrives."""
     with contextlib.suppress(OSError, ValueError):
         connection.settimeout(max(0.01, deadline - time.monotonic()))
         with connection.makefile("rb") as lines:
@@ -188,7 +188,7 @@ def _hear(connection: socket.socket, deadline: float) -> Any:
 
 
 def leave_at_once(code: int) -> None:
-    """Lets this process end, when it does, without waiting for the others, which notice then and end as well."""
+    """Makes this process exit without waiting for the others, which notice this and exit too."""
 
     def leave():
         for stream in (sys.stdout, sys.stderr):
@@ -196,7 +196,7 @@ def leave_at_once(code: int) -> None:
                 stream.flush()
         os._exit(code)
 
-    atexit.register(leave)  # called before what JAX has registered, which waits for minutes
+    atexit.register(leave)  # runs before JAX's own exit function, which waits for minutes
 
 
 def _end_others_on_errors() -> None:
@@ -210,7 +210,7 @@ def _end_others_on_errors() -> None:
 
 
 def this_machine(names: Sequence[str]) -> list[int]:
-    """Which of these names or addresses are this machine's; of a name with a domain its first part decides."""
+    """The indices of the names that belong to this machine. Only the first part of a domain name counts."""
     own = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
     with contextlib.suppress(OSError):
         own |= {str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)}
@@ -218,12 +218,12 @@ def this_machine(names: Sequence[str]) -> list[int]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A port of this machine that is currently free."""
     with socket.create_server(("localhost", 0)) as server:
         return server.getsockname()[1]
 
 
 def job_size() -> int:
-    """How many processes the job has that this one is part of, as SLURM and Open MPI say; 1 outside of jobs."""
+    """The number of processes in the current SLURM or Open MPI job, or 1 outside a job."""
     steps = {"SLURM_NTASKS": "SLURM_STEP_NODELIST", "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK"}
     return next((int(os.environ[n]) for n, also in steps.items() if n in os.environ and also in os.environ), 1)

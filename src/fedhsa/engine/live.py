@@ -1,4 +1,4 @@
-"""Runs on live environments: a stream for every agent of every seed, and the same compiled rounds as elsewhere."""
+"""Runs on live environments, with a stream for every agent of every seed and the usual compiled rounds."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from .run import Run, _compiled, _Progress
 
 
 def check_live(problem: Problem, checkpoint: bool, debug: bool) -> None:
-    """Raises if a run on live environments is asked for what these cannot do."""
+    """Raises if the settings of a run are not supported by live environments."""
     streams = problem.streams or []
     if debug:
         raise ValueError("`debug=True` follows one observation at a time through JAX, which live agents do not use.")
@@ -29,8 +29,8 @@ def check_live(problem: Problem, checkpoint: bool, debug: bool) -> None:
         raise ValueError("Live environments run in one process. Start it without `--hosts` or `join_processes`.")
     if checkpoint and not all(stream.resumable for stream in streams):
         raise ValueError(
-            f"`checkpoint`: what {type(streams[0]).__name__} observes cannot be saved, because the state of its "
-            "environment is not known. Give the environment `state_names`, the names of the attributes that make up "
+            f"`checkpoint`: the observations of {type(streams[0]).__name__} cannot be saved, because the state of its "
+            "environment is unknown. Give the environment `state_names`, the names of the attributes that make up "
             "its state, observe whole episodes (`GymEpisodes`), or leave `checkpoint` out."
         )
 
@@ -41,10 +41,10 @@ def _round(agents, algorithm, keys, carry, block, index, bound, num_agents, grou
 
 
 class LiveRun(Run):
-    """One simulation under way whose observations come from streams; all seeds move on together, on one device.
+    """A simulation whose observations come from streams. All seeds advance together on one device.
 
-    All observations of a round are made under the parameter with which it begins. The source of a `Carry` is what
-    streams need to continue, where a checkpoint may ask for it.
+    All observations of a round are made under the parameter at its beginning. The source of a `Carry` is the state from
+    which the streams continue, if they can be saved.
     """
 
     def __init__(self, problem: Problem, *others: Any):
@@ -60,7 +60,7 @@ class LiveRun(Run):
         self.length = self.algorithm.block_length
 
     def begin(self, chunk: int | None, restored: tuple | None = None) -> None:
-        del chunk  # all seeds go together
+        del chunk  # all seeds run together
         if not restored:
             super().begin(self.seeds)
             records = self.progress.records[0] | self._measure(0, self.progress.carries[0])
@@ -79,7 +79,7 @@ class LiveRun(Run):
         self.progress = self.progress._replace(carries=[carry._replace(source=source)])
 
     def compile(self) -> None:
-        """Compiles the round by running it once on observations that are all zero, and forgets what came out."""
+        """Compiles the round by running it once on zeros and discarding the result."""
         began = time.perf_counter()
         empty = jax.tree.map(lambda x: np.zeros((self.length, *np.shape(x)), np.asarray(x).dtype), self.like)
         jax.block_until_ready(self._play(self.progress.carries[0], [empty] * len(self.streams), self.round))
@@ -102,7 +102,7 @@ class LiveRun(Run):
         return records
 
     def _play(self, carry: batch.Carry, blocks: Sequence[PyTree], t: int) -> batch.Carry:
-        """The state after a round on these blocks, one for each agent and seed."""
+        """The state after a round on these blocks, one block for each agent and seed."""
         shape = (self.num_agents, self.seeds)
         stacked = jax.tree.map(lambda x: np.moveaxis(x.reshape(*shape, *x.shape[1:]), 1, 2), tree.stack(blocks))
         return _compiled(_round, self.devices[0].platform)(
@@ -124,7 +124,7 @@ class LiveRun(Run):
             return [check_block(block, self.like, self.length) for block in blocks]
 
     def _measure(self, t: int, carry: batch.Carry) -> dict[str, np.ndarray]:
-        """Returns under the parameters of the moment, `(seeds, 1)` or `(seeds, 1, agents)`; infinite once diverged."""
+        """Returns under the current parameters, `(seeds, 1)` or `(seeds, 1, agents)`; infinite for diverged seeds."""
         if not self.measured:
             return {}
         kind = type(self.streams[0])
@@ -135,18 +135,18 @@ class LiveRun(Run):
         return {name: each.mean(-1) if average else each for name, average in self.measured.items()}
 
     def _thetas(self, carry: batch.Carry) -> list[np.ndarray]:
-        """What each stream acts on; where a seed has diverged that does not matter, and is where it began."""
+        """The parameter that each stream acts on; for diverged seeds, the initial one."""
         lost = np.asarray(carry.failed)[:, None] >= 0
         thetas = np.where(lost, np.asarray(self.theta), np.asarray(carry.server.theta))
         return [thetas[i % self.seeds] for i in range(len(self.streams))]
 
     def _generators(self, purpose: str, t: int) -> list[np.random.Generator]:
-        """Of each stream: those of the first seed are the ones that a site has."""
+        """The key of each stream. The streams of the first seed are those of a real site."""
         places = (divmod(i, self.seeds) for i in range(len(self.streams)))
         return [host_generator(self.key, purpose, agent, t, *([seed] if seed else [])) for agent, seed in places]
 
     def _save(self) -> dict[str, np.ndarray] | tuple:
-        """What streams need to continue, `(agents, seeds, ...)`, where all of them can say it."""
+        """The saved states of the streams, `(agents, seeds, ...)`, if all of them can be saved."""
         if not all(stream.resumable for stream in self.streams):
             return ()
         saved = [self._saved_by(stream) for stream in self.streams]
@@ -156,7 +156,7 @@ class LiveRun(Run):
         }
 
     def _saved_by(self, stream: AbstractStream, drawn: bool = False) -> dict[str, np.ndarray]:
-        if drawn:  # a stream may have nothing to say before it has begun
+        if drawn:  # a stream may have no state before it has started
             generator, theta = np.random.default_rng(0), np.asarray(self.theta)
             type(stream).draw_together([stream], [generator], 1, [theta])
         return {name: np.asarray(value) for name, value in stream.save().items()}

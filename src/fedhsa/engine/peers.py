@@ -1,4 +1,4 @@
-"""The processes that run one simulation together: what they agree on, and what they hand to each other."""
+"""Communication between the processes that run one simulation together."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ import numpy as np
 from .._types import Device
 
 PIECE_BYTES = 2**24
-"""The most that goes from process to process in one message."""
+"""The largest message between processes, in bytes."""
 
 
 class LostProcessError(RuntimeError):
@@ -24,7 +24,7 @@ class LostProcessError(RuntimeError):
 
 
 class _Asked:
-    """A handler of signals that remembers them; who insists is heard at once."""
+    """A signal handler that remembers the first signal and acts on the second one immediately."""
 
     def __init__(self):
         self.times = 0
@@ -36,7 +36,7 @@ class _Asked:
 
 
 class Peers:
-    """The processes that run a simulation together, seen from one of them; alone, nothing is sent anywhere."""
+    """The processes that run a simulation together, seen from one of them. A single process sends nothing."""
 
     def __init__(self, devices: Sequence[Device]):
         self.ids = sorted({device.process_index for device in devices})
@@ -54,13 +54,13 @@ class Peers:
         return self.index == 0
 
     def numbers(self, *mine: int) -> np.ndarray:
-        """Whole numbers of every process, `(processes, numbers)`."""
+        """Gathers the integers of every process, `(processes, numbers)`."""
         if self.alone:
             return np.array([mine])
         return self._gather(np.array(mine, np.int32))
 
     def arrays(self, mine: Sequence[np.ndarray] | None, everywhere: bool = True) -> list[list[np.ndarray]]:
-        """The arrays of the processes that have some, in their order; unless `everywhere`, for process 0 alone."""
+        """Gathers the arrays of the processes that have any. Unless `everywhere`, only process 0 gets them."""
         if self.alone:
             return [] if mine is None else [list(mine)]
         file = io.BytesIO()
@@ -73,7 +73,7 @@ class Peers:
         return found
 
     def from_first(self, function: Callable[[], tuple[Any, Sequence[np.ndarray]]]) -> tuple[Any, list[np.ndarray]]:
-        """What a function gives in process 0, plain values and arrays; an error that it raises is raised everywhere."""
+        """Calls a function in process 0 and shares its values and arrays. Its errors are raised in every process."""
         if self.alone:
             plain, arrays = function()
             return plain, list(arrays)
@@ -96,10 +96,10 @@ class Peers:
         digests = self.numbers(zlib.crc32(json.dumps(settings, sort_keys=True, default=str).encode()) >> 1)[:, 0]
         if (different := np.flatnonzero(digests != digests[0])).size:
             others = ", ".join(map(str, different))
-            raise ValueError(f"All processes must simulate the same thing, but others than process 0: {others}.")
+            raise ValueError(f"All processes must run the same simulation, but these differ from process 0: {others}.")
 
     def _texts(self, mine: memoryview, keep: bool) -> list[bytes]:
-        """The bytes of every process, in pieces whose sizes recur, so that few programs are compiled to send them."""
+        """Gathers the bytes of every process, in pieces of few sizes, so that few programs are compiled."""
         lengths = [int(high) * 2**30 + int(low) for high, low in self.numbers(len(mine) // 2**30, len(mine) % 2**30)]
         whole: list[list[bytes]] = [[] for _ in lengths]
         for begin in range(0, max(lengths), PIECE_BYTES):
@@ -113,21 +113,21 @@ class Peers:
         return [b"".join(texts) for texts in whole]
 
     def _gather(self, mine: np.ndarray) -> np.ndarray:
-        from jax.experimental import multihost_utils  # here, since few runs have several processes
+        from jax.experimental import multihost_utils  # imported here because few runs have several processes
 
         return multihost_utils.process_allgather(mine)
 
     @contextlib.contextmanager
     def stop_together(self) -> Iterator[Callable[[], bool]]:
-        """Gives a function that says whether this process was asked to stop, by Ctrl-C or SIGTERM.
+        """Provides a function that tells whether Ctrl-C or SIGTERM has asked this process to stop.
 
-        One process that stopped at once would leave the others waiting, and its part would end at another round.
+        If one process stopped immediately, the others would keep waiting, and its part would end at another round.
         """
         if self.alone or threading.current_thread() is not threading.main_thread():
             yield lambda: False
             return
         outer = signal.getsignal(signal.SIGINT)
-        asked = outer if isinstance(outer, _Asked) else _Asked()  # what came between two simulations counts too
+        asked = outer if isinstance(outer, _Asked) else _Asked()  # a signal between two simulations counts too
         before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield lambda: asked.times > 0
@@ -138,7 +138,7 @@ class Peers:
 
 @contextlib.contextmanager
 def lost_if_silent() -> Iterator[None]:
-    """Says in a sentence that another process is gone, where JAX speaks of sockets."""
+    """Replaces JAX's errors about sockets by a sentence that says that another process is gone."""
     try:
         yield
     except (ValueError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Where the work goes: how many seeds fit at once, and how agents and seeds are spread over several devices."""
+"""Placement of the work: how many seeds fit at once, and how agents and seeds are spread over devices."""
 
 import functools
 import os
@@ -15,13 +15,13 @@ from .._linear import available_cores
 from .._types import Device
 
 GROUP_BYTES, GROUP_SEEDS = 2**16, 8
-"""What the parameters of one group of agents may take, a core's first cache; and the seeds that make it pay."""
+"""The memory for the parameters of one group of agents (a core's first cache), and the least seeds that make it pay."""
 CHUNK_BYTES = 2**30
-"""What the working set of one chunk of seeds may take when the device does not say how much memory it has."""
+"""The memory for the working set of one chunk of seeds if the device does not report its memory."""
 
 
 def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[Device]) -> int:
-    """How many seeds run together: as many as fit in memory, shared out over the cores of a CPU, all chunks alike."""
+    """The number of seeds in a chunk: as many as fit in memory, in equal chunks, one or more per CPU core."""
     mine = next(device for device in devices if device.process_index == jax.process_index())
     stats = mine.memory_stats() or {}
     available = len(devices) * stats.get("bytes_limit", 4 * CHUNK_BYTES) // 4
@@ -31,19 +31,19 @@ def chunk_size(seeds: int, bytes_per_seed: int, devices: Sequence[Device]) -> in
 
 
 def parallel_chunks(devices: Sequence[Device]) -> int:
-    """How many chunks run at the same time: one per core on a CPU, whose small operations do not use several."""
+    """The number of chunks that run at the same time: one per CPU core, because small operations use only one core."""
     if devices[0].platform != "cpu" or len(devices) > 1:
         return 1
     return _as_on or count_cores()
 
 
 def threads(devices: Sequence[Device]) -> int:
-    """How many threads run them: one, where other processes have the other cores."""
+    """The number of threads that run the chunks. It is one if other processes use the other cores."""
     return 1 if _as_on else parallel_chunks(devices)
 
 
 def count_cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(available_cores())
 
 
@@ -51,32 +51,32 @@ _as_on: int | None = None
 
 
 def compute_as_on(cores: int) -> None:
-    """From now on this process divides work as a machine with so many cores does, and computes it on one of its own.
+    """Makes this process divide work like a machine with this many cores, while it uses only one core.
 
-    How seeds are divided into chunks shows in the last digits. Where the parts of a job are computed by several
-    processes, this makes them the same as those of one.
+    The division of seeds into chunks affects the last digits. If several processes compute the parts of a job, this
+    makes their numbers equal to those of a single process.
     """
     global _as_on
     _as_on = cores
 
 
 def group_size(num_agents: int, seeds: int, bytes_per_seed: int, devices: Sequence[Device]) -> int:
-    """How many agents go through the steps of a round together.
+    """The number of agents that go through the steps of a round together.
 
-    A GPU wants all of them. A CPU core is fastest when what a step touches stays in its nearest caches, so there agents
-    take turns in small groups, each going through all its steps; with few seeds, setting a group up costs more than
-    that saves. Several devices share the agents out instead.
+    A GPU is fastest with all of them. A CPU core is fastest if the data of a step stay in its nearest caches, so agents
+    take turns in small groups, and each group goes through all of its steps. With few seeds, setting up a group costs
+    more than this saves. Several devices divide the agents among them instead.
     """
     if devices[0].platform != "cpu" or len(devices) > 1 or seeds < GROUP_SEEDS:
         return num_agents
     most = max(1, min(num_agents, GROUP_BYTES // (seeds * bytes_per_seed)))
-    # A divisor leaves no smaller last group, which would have to be compiled as well.
+    # A divisor avoids a smaller last group, which would have to be compiled too.
     divisor = max(size for size in range(1, most + 1) if num_agents % size == 0)
     return divisor if 2 * divisor > most else most
 
 
 class Share(NamedTuple):
-    """The part of a run that some processes compute together, most often one alone."""
+    """The part of a run that one process, or several together, compute."""
 
     seeds: range
     processes: list[int]
@@ -86,8 +86,8 @@ class Share(NamedTuple):
 def share_out(seeds: int, devices: Sequence[Device]) -> list[Share]:
     """Divides a run among the processes that the devices belong to, in their order.
 
-    Seeds never talk to each other, so each process gets seeds of its own and runs them as if it were alone. Only where
-    there are more processes than seeds, several take one seed, and share its agents.
+    Seeds are independent, so each process gets its own seeds and runs them as if it were alone. Only if there are more
+    processes than seeds do several processes share one seed and divide its agents.
     """
     processes = sorted({device.process_index for device in devices})
     parts = min(len(processes), seeds)
@@ -101,8 +101,8 @@ def share_out(seeds: int, devices: Sequence[Device]) -> list[Share]:
 def make_mesh(num_agents: int, seeds: int, devices: Sequence[Device]) -> Mesh | None:
     """A grid of devices over agents and seeds, or None for one device.
 
-    Seeds never talk to each other, so they are spread first; agents take the devices that are left. Devices of several
-    processes share the agents of one seed, all of them.
+    Seeds are independent, so they are spread first, and agents are spread over the remaining devices. If the devices
+    belong to several processes, all of them share the agents of one seed.
     """
     if spans_processes(devices):
         return Mesh(np.array(devices).reshape(-1, 1), ("agents", "seeds"))
@@ -130,20 +130,20 @@ def spread(tree: PyTree, mesh: Mesh | None, *axes: str, device: Device) -> PyTre
     several = spans_processes(list(mesh.devices.flat))
 
     def put(array):
-        everywhere = array.shape[0] == 1 < mesh.shape[axes[0]]  # what all agents share
+        everywhere = array.shape[0] == 1 < mesh.shape[axes[0]]  # a value that all agents share
         sharding = NamedSharding(mesh, PartitionSpec() if everywhere else PartitionSpec(*axes))
         if not several:
             return jax.device_put(array, sharding)
         if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put(jax.random.key_data(array)), impl=jax.random.key_impl(array))
-        host = np.asarray(array)  # the same in every process, of which `device_put` would make sure by asking them
+        host = np.asarray(array)  # equal in every process; `device_put` would check this by communication
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     return jax.tree.map(put, tree)
 
 
 def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
-    """Arrays as NumPy arrays, whole also where other processes have parts of them; then all of these must call it."""
+    """Converts arrays to whole NumPy arrays. If other processes hold parts of them, all of these must call it."""
     if mesh is None or not spans_processes(list(mesh.devices.flat)):
         return jax.tree.map(np.asarray, tree)
     whole = jax.jit(_same, out_shardings=NamedSharding(mesh, PartitionSpec()))(tree)
@@ -151,8 +151,10 @@ def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
 
 
 def width(num_agents: int, mesh: Mesh | None) -> int:
-    """How many agents are computed, such that all devices have equally many; more than there are only where several
-    processes share them, and then the last is repeated."""
+    """The number of agents that are computed, so that all devices have equally many.
+
+    It exceeds the number of agents only if several processes share them; the last agent is then repeated.
+    """
     devices = 1 if mesh is None else mesh.shape["agents"]
     return -(-num_agents // devices) * devices
 
@@ -165,7 +167,7 @@ def padded(tree: PyTree, length: int) -> PyTree:
     """Repeats the last entry of the leading axis of every array until there are `length`."""
 
     def pad(array):
-        if not (missing := length - len(array)) or len(array) == 1:  # of one agent, or of all
+        if not (missing := length - len(array)) or len(array) == 1:  # one agent, or shared by all
             return array
         return jnp.concatenate([array, jnp.broadcast_to(array[-1:], (missing, *array.shape[1:]))])
 
@@ -175,18 +177,18 @@ def padded(tree: PyTree, length: int) -> PyTree:
 OPTIONS: dict[str, dict[str, str | bool]] = {
     "cpu": {"xla_cpu_experimental_ynn_fusion_type": "", "xla_cpu_use_fusion_emitters": False}
 }
-"""What XLA is told for a kind of device.
+"""Compiler options for XLA, by kind of device.
 
-On CPU it would hand reductions to a library that cannot be fused with the look-ups before them; for the short dot
-products of an operator that costs more than it gives: left on, the TD problem takes about a fifth longer. And it would
-translate each loop once more on the way to machine code: the programs are as fast without, and give the same bits, but
-are compiled in three quarters of the time.
+On CPUs, XLA hands reductions to a library that cannot be fused with the look-ups before them. For the short dot
+products of an operator this costs more than it gains: with it, the TD problem takes about a fifth longer. XLA also
+lowers each loop through one more stage. Without that stage, programs are as fast and give the same bits, and compile in
+three quarters of the time.
 """
 
 
 @functools.cache
 def compiler_options(platform: str) -> dict[str, str | bool]:
-    """The options for this kind of device that this version of XLA knows."""
+    """The options for this kind of device that this version of XLA supports."""
     return {name: value for name, value in OPTIONS.get(platform, {}).items() if _known({name: value})}
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for long runs on a terminal; silence elsewhere."""
+"""A progress bar for long runs on a terminal."""
 
 import contextlib
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 ShowProgress: TypeAlias = bool | Callable[[int], None] | None
-"""A bar or none, a function of yours, or by default a bar on a terminal."""
+"""True or False for a progress bar, a function, or None for a bar on terminals only."""
 
 PATIENCE = 2.0
 """Seconds before the bar appears."""
@@ -15,14 +15,14 @@ PATIENCE = 2.0
 
 @contextlib.contextmanager
 def progress_bar(label: str, total: int, show: ShowProgress) -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the number of rounds done."""
+    """Provides a function to call with the number of completed rounds."""
     if callable(show):
         yield show
         return
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda done: None
         return
-    from rich.console import Console  # here, since few runs show a bar
+    from rich.console import Console  # imported here because few runs show a bar
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

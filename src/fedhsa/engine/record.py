@@ -1,4 +1,4 @@
-"""What can be kept per round: functions of a snapshot, for one seed."""
+"""Recorders: functions of a snapshot of one seed, evaluated after each round."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,17 +18,17 @@ Record = str | Sequence[str] | Mapping[str, str | Callable]
 
 
 class Snapshot(NamedTuple):
-    """What a recorder sees after a round, for one seed."""
+    """The state of one seed after a round, as recorders see it."""
 
     theta: PyTree
     """The parameter, in the shape the problem gives it."""
     theta_star: PyTree
-    """The root in the same shape; None where the problem has none."""
+    """The root in the same shape, or None if the problem has none."""
     round: Any
     server: Any
     """The server's state, in which the parameter is a flat vector."""
     agents: AbstractAgent
-    """All agents: arrays carry a leading axis."""
+    """All agents. Their arrays have a leading axis."""
 
 
 def error(snapshot: Snapshot):
@@ -43,7 +43,7 @@ def theta(snapshot: Snapshot):
 
 
 def operator_norm(snapshot: Snapshot):
-    r"""The norm of the average mean operator, $|\bar G(\theta)|$; needs no root."""
+    r"""The norm of the average mean operator, $|\bar G(\theta)|$. It does not require a root."""
     values = jax.vmap(lambda agent: tree.ravel(agent.mean_operator(snapshot.theta)))(snapshot.agents)
     return jnp.linalg.norm(jnp.mean(values, axis=0))
 
@@ -52,13 +52,13 @@ RECORDERS: dict[str, Callable] = {"error": error, "theta": theta, "operator_norm
 
 
 class Returns(NamedTuple):
-    """What live environments are asked for outside of JAX: the mean return of each agent, or of all of them."""
+    """A recorder outside JAX for live environments: the mean return of each agent, or of all agents."""
 
     average: bool
 
 
 class _SameCode:
-    """A recorder that equals another one of the same code and values, so that compiled programs are found again."""
+    """A recorder that equals any other with the same code and values, so that compiled programs are reused."""
 
     def __init__(self, function: Callable):
         self.function, self.digest = function, digest(function, "record")
@@ -74,9 +74,10 @@ class _SameCode:
 
 
 def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
-    """The recorders by name, with the error among them; without a root, what the agents are judged by instead.
+    """Returns the recorders by name, including the error.
 
-    That is a recorder of theirs, like returns, or the norm of the average operator.
+    If the problem has no root, a recorder of the agents, such as returns, or the norm of the average operator is
+    included instead.
     """
     if isinstance(record, str):
         record = (record,)
@@ -93,15 +94,15 @@ def resolve(record: Record, problem: Problem) -> dict[str, Callable]:
 
 
 def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Any:
-    if name in ("error", "operator_norm") and chosen != name:  # runs are judged by these
-        raise ValueError(f"`record`: {name!r} is the name of a recorder of its own. Give yours another name.")
+    if name in ("error", "operator_norm") and chosen != name:  # runs are judged by them
+        raise ValueError(f"`record`: {name!r} is the name of a built-in recorder. Give yours another name.")
     if isinstance(chosen, str):
         known = {name: lambda name=name: RECORDERS[name] for name in RECORDERS} | problem.agents.recorders()
         if problem.streams is not None and problem.judged_by == "mean_return":
             known |= {"returns": lambda: Returns(False), "mean_return": lambda: Returns(True)}
         if chosen not in known:
             raise ValueError(
-                f"`record` knows {', '.join(known)} here, got {chosen!r}. Pass your own as a dictionary, "
+                f"`record` supports {', '.join(known)} here, got {chosen!r}. Pass your own as a dictionary, "
                 "`record={'first': lambda snapshot: snapshot.theta[0]}`."
             )
         if chosen == "error" and problem.theta_star is None:
@@ -111,14 +112,14 @@ def _recorder(name: str, chosen: str | Callable, problem: Problem) -> Any:
         raise TypeError(f"`record`: {name!r} must be the name of a recorder or a function, got {chosen!r}.")
     try:
         return chosen if isinstance(chosen, eqx.Module) else _SameCode(chosen)  # a module's arrays are traced
-    except IndescribableError:  # it is compiled again when it is given again
+    except IndescribableError:  # it is recompiled each time
         return chosen
 
 
 def take_snapshot(
     agents: AbstractAgent, server: Any, index: Any, theta_star: Theta | None, record: dict[str, Callable]
 ) -> dict[str, Array]:
-    """What the recorders make of the server's state, for one seed."""
+    """The recorders' values of the server's state, for one seed."""
     flat = isinstance(agents, FlatAgent)
     shape = agents.unravel if flat else lambda theta: theta
     root = None if theta_star is None else shape(theta_star)
@@ -126,7 +127,7 @@ def take_snapshot(
     values = {name: function(snapshot) for name, function in record.items()}
     for name, value in values.items():
         if jax.tree.structure(value) != jax.tree.structure(0):
-            raise TypeError(f"`record`: {name!r} must give one number or array, got {type(value).__name__}.")
+            raise TypeError(f"`record`: {name!r} must return one number or array, got {type(value).__name__}.")
     return {name: jnp.asarray(value) for name, value in values.items()}
 
 

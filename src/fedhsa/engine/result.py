@@ -1,4 +1,4 @@
-"""What a run gives back: its curves as arrays, tables and figures, and how it is kept in a file."""
+"""The result of a run: its curves as arrays, tables and figures, and its file format."""
 
 import dataclasses
 import html
@@ -16,7 +16,7 @@ from .._table import FIXED, Table
 from ..algorithms import Cost
 from ..statistics import Estimate
 
-if TYPE_CHECKING:  # what few need is loaded when it is used
+if TYPE_CHECKING:  # loaded only when they are used
     import pandas
     import xarray
     from matplotlib.figure import Figure
@@ -25,15 +25,15 @@ KIND = "result"
 
 
 SIGNED = ("mean_return",)
-"""What may be negative, and is shown on a linear axis."""
+"""Quantities that may be negative and are shown on a linear axis."""
 
 
 class _LazyCost:
-    """A field that may be given as a function without arguments: it is called when the cost is first asked for."""
+    """A field that may be given as a function without arguments, which is called when the cost is first read."""
 
     def __get__(self, result: Any, owner: Any = None) -> Cost:
         if result is None:
-            raise AttributeError("cost")  # so the dataclass knows that there is no default
+            raise AttributeError("cost")  # so that the dataclass sees no default
         value = vars(result)["cost"]
         if not isinstance(value, Cost):
             value = vars(result)["cost"] = value()
@@ -60,58 +60,66 @@ class Result:
     error: np.ndarray
     """Squared distance to the root, `(seeds, records)`; entry 0 is before the first round."""
     theta: Any
-    """The parameter after the last round, `(seeds, d)`. A parameter that is a pytree comes out as the same pytree, its
-    arrays with a leading axis of seeds."""
+    """The parameter after the last round, `(seeds, d)`. If the parameter is a pytree, this is the same pytree, with a
+    leading axis for the seeds on its arrays."""
     rounds: np.ndarray
-    """The rounds after which something was recorded, `(records,)`; 0, 1, 2, ... unless `every` was given."""
+    """The recorded rounds, `(records,)`: 0, 1, 2, ... unless `every` was given."""
     records: dict[str, np.ndarray]
-    """Everything recorded, by name, `(seeds, records, ...)`. After a seed has diverged real numbers are infinite, and
-    once all seeds have, whole numbers stay what they were."""
+    """All recorded quantities by name, `(seeds, records, ...)`. After a seed has diverged, its real numbers are
+    infinite; after all seeds have diverged, integers keep their last values."""
     failed_round: np.ndarray
-    """Per seed the round in which it diverged, or -1."""
+    """The round in which each seed diverged, or -1."""
     settings: dict[str, Any]
     """Everything that determines the numbers: algorithm, problem, key, seeds, precision, versions."""
     timings: dict[str, float]
     """Seconds spent compiling and running."""
     cost: _LazyCost = _LazyCost()
-    """What one round costs an agent: a `Cost`, or a function that counts it when it is first asked for."""
+    """The cost of one round for an agent: a `Cost`, or a function that counts it when it is first read."""
     complete: bool = True
-    """False when the run was interrupted and the curves are shorter than asked for."""
+    """False if the run was interrupted, so that the curves are shorter than requested."""
 
     @property
     def status(self) -> np.ndarray:
-        """Per seed `"ok"` or `"diverged"`; `failed_round` says when."""
+        """For each seed `"ok"` or `"diverged"`; `failed_round` has the round."""
         return np.where(self.failed_round >= 0, "diverged", "ok")
 
     @property
     def algorithm(self) -> str:
-        """The name of the algorithm, with what it wraps in brackets."""
+        """The name of the algorithm, with the wrapped algorithm in brackets."""
         return _name(self.settings["algorithm"])
 
     @property
     def quantity(self) -> str:
-        """What the run is judged by: `"error"`; where no root is known, what sites measured, `"mean_return"` or
-        `"operator_norm"`, and without any of them how far the parameter moved, `"movement"`."""
+        """The quantity that the run is judged by.
+
+        It is `"error"` if the root is known. Otherwise it is the first of these that was recorded: the metric that the
+        sites measure, `"mean_return"`, `"operator_norm"`, and `"movement"`, the distance that the parameter moved.
+        """
         others = (*self.settings.get("measured", ())[:1], "mean_return", "operator_norm", "movement")
         known = [name for name in others if name in self.records and not np.isnan(self.records[name]).all()]
         return known[0] if known and np.isnan(self.error).all() else "error"
 
     def mean(self, quantity: str | None = None) -> np.ndarray:
-        """The mean over seeds of something recorded, `(records, ...)`; infinite where a seed has diverged.
+        """The mean over seeds of a recorded quantity, `(records, ...)`. It is infinite where a seed has diverged.
 
         **Arguments:**
 
-        - `quantity`: the name of a record. Default: `Result.quantity`, the error where the root is known.
+        - `quantity`: the name of a recorded quantity. Defaults to `Result.quantity`, the error if the root is known.
+
+        Raises `ValueError` if `quantity` was not recorded.
         """
         return self._statistics(quantity, 0.95)[0]
 
     def interval(self, level: float = 0.95, quantity: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The lower and upper ends of a confidence interval for `mean`, `(records, ...)` each; NaN for one seed.
+        """The lower and upper ends of a confidence interval for `mean`, `(records, ...)` each, or NaN for one seed.
 
         **Arguments:**
 
-        - `level`: the probability with which an interval covers the mean. It holds for each record by itself.
-        - `quantity`: as for `mean`. See `fedhsa.statistics.interval` for how it is computed.
+        - `level`: the probability that an interval covers the mean, for each record separately.
+        - `quantity`: as for `mean`.
+
+        `fedhsa.statistics.interval` describes how the interval is computed. Raises `ValueError` if `quantity` was not
+        recorded or `level` is not between 0 and 1.
         """
         _, low, high = self._statistics(quantity, level)
         return low, high
@@ -121,17 +129,22 @@ class Result:
         if name not in self.records:
             remedy = "The problem has no root." if name == "error" else f"Simulate with `record=[{name!r}]`."
             known = ", ".join(self.records) or "nothing here"
-            raise ValueError(f"`quantity` must be something recorded, {known}; got {name!r}. {remedy}")
+            raise ValueError(f"`quantity` must be one of the recorded quantities ({known}), got {name!r}. {remedy}")
         if not (isinstance(level, int | float) and 0 < level < 1):
             raise ValueError(f"`level` must be a probability between 0 and 1, like 0.95, got {level!r}.")
         values = self.records[name]
         columns = values.reshape(len(values), -1)
-        unknown = np.isnan(columns).all(0)  # what nobody measured is not infinite
+        unknown = np.isnan(columns).all(0)  # a quantity that was not measured is unknown, not infinite
         found = statistics.interval(columns, level, positive=name not in SIGNED)
         return tuple(np.where(unknown, np.nan, curve).reshape(values.shape[1:]) for curve in found)
 
     def plot(self, quantity: str | None = None, **options: Any) -> "Figure":
-        """A figure of the mean over seeds with its interval against rounds; `options` are those of `plots.curves`.
+        """Draws the mean over seeds with its interval against rounds.
+
+        **Arguments:**
+
+        - `quantity`: as for `mean`.
+        - `options`: the options of `fedhsa.plots.curves`.
 
         !!! example
             >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -143,9 +156,10 @@ class Result:
         return plots.curves({self.algorithm: self}, quantity=quantity or self.quantity, **options)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A table with one row per seed and record: `seed`, `round`, and a column for each number recorded.
+        """A pandas table with one row per seed and record: `seed`, `round`, and a column for each recorded number.
 
-        The entries of a vector are columns `theta[0]`, `theta[1]` and so on.
+        The entries of a vector are columns `theta[0]`, `theta[1]` and so on. Raises `ModuleNotFoundError` if pandas is
+        not installed.
 
         !!! example
             >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -162,7 +176,9 @@ class Result:
         return optional_package("pandas").DataFrame(columns)
 
     def to_xarray(self) -> "xarray.Dataset":
-        """A dataset over `seed` and `round`; the axes of a vector or matrix `x` are `x_0`, `x_1` and so on.
+        """An xarray dataset over `seed` and `round`. The axes of a vector or matrix `x` are `x_0`, `x_1` and so on.
+
+        Raises `ModuleNotFoundError` if xarray is not installed.
 
         !!! example
             >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -180,10 +196,10 @@ class Result:
         return optional_package("xarray").Dataset(variables, coordinates, {"algorithm": self.algorithm})
 
     def parameters(self, level: float = 0.95) -> dict[str, Estimate]:
-        """The parameter after the last round, number by number: the mean over seeds with its interval.
+        """The mean over seeds of each entry of the final parameter, with its interval.
 
-        The names are those of the problem (`Problem(names=...)`, the columns of a table), or else `theta[0]`,
-        `theta[1]` and so on. One seed has no interval: its ends are NaN.
+        The names are those of the problem (`Problem(names=...)`, the columns of a table), or `theta[0]`, `theta[1]` and
+        so on. With a single seed the ends of the interval are NaN.
 
         !!! example
             >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -206,22 +222,24 @@ class Result:
     def _check_names(self, *taken: str) -> None:
         for name in taken:
             if name in self.records:
-                raise ValueError(f"A record is called {name!r}, as is an axis of the table. Record it by another name.")
+                raise ValueError(
+                    f"A recorded quantity is called {name!r}, like an axis of the table. Give it another name."
+                )
 
     def _summary(self) -> list[str]:
-        """Seeds and rounds, and what went wrong, if anything did."""
+        """The number of seeds and rounds, and whether seeds diverged or the run was interrupted."""
         seeds, rounds, diverged = len(self.error), int(self.rounds[-1]), int((self.failed_round >= 0).sum())
         notes = [f"{seeds} seed{'s' * (seeds != 1)}, {rounds} round{'s' * (rounds != 1)}"]
         notes += [f"{diverged} of {seeds} seeds diverged"] if diverged else []
         return notes if self.complete else [*notes, f"interrupted after round {rounds}"]
 
     def __repr__(self):
-        measured = self.quantity in self.records  # nothing is where there is neither a root nor a mean operator
+        measured = self.quantity in self.records  # false if there is neither a root nor a mean operator
         value = f"{self.quantity.replace('_', ' ')} {brief(self.quantity, self.mean()[-1])}" if measured else "no root"
         return "   ".join([f"{self.algorithm:9s} {value}", *self._summary()])
 
     def _repr_html_(self) -> str:
-        """What notebooks show: a line with the result, and the curve, of an error on a logarithmic axis."""
+        """The view in notebooks: a line with the result, and the curve (errors on a logarithmic axis)."""
         if self.quantity not in self.records:
             return f"<pre>{html.escape(repr(self))}</pre>"
         mean, (low, high) = self.mean(), self.interval()
@@ -231,13 +249,20 @@ class Result:
         return Table(heads, [cells]).html() + _svg(self.rounds, mean, logarithmic=self.quantity not in SIGNED)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the result to one `.npz` file, whole or not at all; `fedhsa.load` reads it."""
+        """Writes the result atomically to one `.npz` file, which `fedhsa.load` reads.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+            >>> fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=2).save("run.npz")
+            >>> fedhsa.load("run.npz").algorithm
+            'FedHSA'
+        """
         arrays, header = pack(self)
         _files.write_arrays(path, arrays, {"kind": KIND, **header, "cost": self.cost._asdict()})
 
 
 def pack(result: Result) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A result as arrays and a header that JSON can hold, all but its cost."""
+    """Splits a result, without its cost, into arrays and a header that JSON can hold."""
     arrays = {f"record/{name}": value for name, value in result.records.items()}
     arrays |= {"rounds": result.rounds, "failed_round": result.failed_round}
     header = {
@@ -252,8 +277,8 @@ def pack(result: Result) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def unpack(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> Result:
     """The inverse of `pack`.
 
-    Parameters of dictionaries, lists and tuples come back as they were; a named tuple comes back as a dictionary of its
-    fields, and any other structure (an Equinox module, say) as a dictionary from the path of each array to the array.
+    Parameters made of dictionaries, lists and tuples are restored unchanged. A named tuple becomes a dictionary of its
+    fields, and any other structure, such as an Equinox module, becomes a dictionary from paths to arrays.
     """
     records = {name.removeprefix("record/"): a for name, a in arrays.items() if name.startswith("record/")}
     return Result(
@@ -270,12 +295,12 @@ def unpack(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> Result:
 
 
 def unknown_cost() -> Cost:
-    """The cost of a result whose file does not say it."""
-    raise ValueError("This file does not say what a round costs: `fedhsa.cost(problem, algorithm)` counts it.")
+    """Stands for the cost of a result whose file does not contain it, and raises when it is called."""
+    raise ValueError("This file does not contain the cost of a round. Count it with `fedhsa.cost(problem, algorithm)`.")
 
 
 def _take_apart(tree: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The structure of a pytree in JSON's terms; its arrays join `arrays` under the names found in the structure."""
+    """Describes a pytree in JSON, and adds its arrays to `arrays` under the names in the description."""
     if tree is None:
         return None
     if isinstance(tree, np.ndarray | np.generic | jax.Array):
@@ -305,7 +330,7 @@ def _put_together(structure: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def brief(quantity: str, value: float, digits: int = 1) -> str:
-    """A number as it is shown: errors by their order of magnitude, returns as they are."""
+    """Formats a number: errors in scientific notation, returns as plain numbers."""
     return f"{value:.4g}" if quantity in SIGNED else f"{value:.{digits}e}"
 
 
@@ -315,15 +340,15 @@ def _name(algorithm: dict[str, Any]) -> str:
 
 
 def optional_package(name: str) -> Any:
-    """A package that only some need."""
+    """Imports an optional package. Raises `ModuleNotFoundError` with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"This needs {name}, which is not installed: {install('data')}.") from error
+        raise ModuleNotFoundError(f"This requires {name}, which is not installed: {install('data')}.") from error
 
 
 def _svg(rounds: np.ndarray, curve: np.ndarray, width: int = 320, height: int = 100, *, logarithmic: bool) -> str:
-    """A curve with its largest and smallest value, on a logarithmic axis its positive part; nothing for no curve."""
+    """Draws a curve with its largest and smallest value; on a logarithmic axis, only its positive part."""
     drawn = np.flatnonzero(np.isfinite(curve) & ((curve > 0) | (not logarithmic)))
     if len(drawn) < 2:
         return ""

@@ -21,14 +21,14 @@ from .peers import Peers
 from .result import Result
 
 CAPACITY = 256
-"""How many records the compiled program keeps before the host takes them."""
+"""The number of records that the compiled program stores before the host fetches them."""
 BUFFER_BYTES = 2**26
 DIVERGED = 1e12
-"""A seed has diverged when its parameter is this many times larger than start and root, or not a number."""
+"""A seed has diverged if its parameter is this many times larger than its start and the root, or not a number."""
 
 
 class _Progress(NamedTuple):
-    """What changes from segment to segment; replaced as a whole, so that Ctrl-C finds it consistent."""
+    """The part of a run that changes between segments. It is replaced as a whole, so Ctrl-C leaves it consistent."""
 
     round: int
     carries: list[batch.Carry]
@@ -41,9 +41,9 @@ def _begin(agents, algorithm, keys, theta, theta_star, record, num_agents, mesh)
 
 
 class Run:
-    """One simulation under way. `advance` moves all seeds on together, or none of them.
+    """A simulation in progress. `advance` moves either all seeds forward or none of them.
 
-    Where several processes run it, each has seeds of its own, and only what is asked of all seeds is sent around.
+    If several processes run it, each has its own seeds, and only values that concern all seeds are communicated.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Run:
         self._debugged: list[tuple] = []
 
     def begin(self, chunk: int | None, restored: tuple | None = None) -> None:
-        """Starts all chains, or takes up a checkpoint."""
+        """Starts all chains, or restores a checkpoint."""
         header, leaves, records = restored or ({}, [], {})
         mine = len(self.share.seeds)
         if chunk is not None:
@@ -85,21 +85,21 @@ class Run:
         self.chunk = int(min(agreed[self.share.processes])) if not self.peers.alone else int(agreed[0])
         self.group = placement.group_size(self.num_agents, self.chunk, self.theta.nbytes, self.devices)
         self.mesh = placement.make_mesh(self.num_agents, self.chunk, self.devices)
-        # A kernel sees all agents and seeds at once; how several devices would share it out is not known to XLA.
+        # A kernel handles all agents and seeds at once, and XLA cannot divide it among several devices.
         self.backend = kernels.backend_of(self.devices[0].platform) if self.mesh is None else None
         if self.group < self.num_agents and not batch.have_form(self.agents, self.algorithm):
-            self.backend = None  # small groups of agents gain more than kernels that only move their chains would
+            self.backend = None  # small groups of agents gain more than kernels that only advance their chains
         self.pool = ThreadPoolExecutor(placement.threads(self.devices))
         self.width = placement.width(self.num_agents, self.mesh)
         self.agents = self._spread(placement.padded(self.agents, self.width), "agents")
         began = time.perf_counter()
-        # The last chunk may reach past the last seed; what it computes there is thrown away.
+        # The last chunk may extend past the last seed; the surplus is discarded.
         firsts = range(self.share.seeds.start, self.share.seeds.stop, self.chunk)
         self.keys = [self._make_keys(np.arange(first, first + self.chunk)) for first in firsts]
         common = (self.theta, self.theta_star, self.record, self.num_agents, self.mesh)
         start = _compiled(_begin, self.devices[0].platform)
         begun = [start(self.agents, self.algorithm, keys, *common) for keys in self.keys]
-        # On the device by decree, as rounds leave it: else the first of them would be compiled for a state that is not.
+        # Placed explicitly, as rounds leave it; otherwise the first round would be compiled for an uncommitted state.
         carries = [carry if self.mesh else jax.device_put(carry, self.devices[0]) for carry, _ in begun]
         round = 0
         self.timings["compile"] += time.perf_counter() - began
@@ -120,7 +120,7 @@ class Run:
         self.timings["compile"] += time.perf_counter() - began
 
     def advance(self, records: int) -> int:
-        """Moves on by at most `records` records; gives the number made."""
+        """Advances by at most `records` records and returns their number."""
         began = time.perf_counter()
         records = min(records, self.capacity)
         chunks = range(len(self.keys))
@@ -133,24 +133,24 @@ class Run:
 
     @property
     def round(self) -> int:
-        """How many rounds have been run."""
+        """The number of completed rounds."""
         return self.progress.round
 
     def agree(self, records: int, stop: bool = False) -> tuple[int, bool, bool]:
-        """How many records all processes move on by, whether one was asked to stop, whether all seeds have diverged."""
+        """Agrees with all processes on the next records, on whether to stop, and on whether all seeds have diverged."""
         failed = self._local(placement.to_host([carry.failed for carry in self.progress.carries], self.mesh))
         said = self.peers.numbers(min(records, self.capacity), stop, (failed >= 0).all())
         return int(said[:, 0].min()), bool(said[:, 1].any()), bool(said[:, 2].all())
 
     def fill(self, rounds: int) -> None:
-        """Ends a run of which every seed has diverged: the records left are infinite."""
+        """Ends a run in which every seed has diverged. The remaining records are infinite."""
         _, carries, records = self.progress
         missing = (rounds - self.round) // self.every
         rest = {name: np.repeat(v[:, -1:], missing, axis=1) for name, v in records[-1].items()}
         self.progress = _Progress(rounds, carries, [*records, rest])
 
     def debug(self, seed: int, rounds: int) -> None:
-        """Runs one seed the slow way."""
+        """Runs one seed without compilation."""
         arguments = (
             tree.for_each(self.agents, self.num_agents),
             self.algorithm,
@@ -165,9 +165,9 @@ class Run:
         self.progress = _Progress(rounds, [], [])
 
     def saved(self) -> Saved | None:
-        """What a checkpoint keeps, all arrays with the seeds in front, so that any number of processes can resume.
+        """The content of a checkpoint. Seeds are the first axis, so that any number of processes can resume.
 
-        Every process must ask for it, and process 0 gets it.
+        Every process must call this, and process 0 gets the content.
         """
         chunks = placement.to_host(self.progress.carries, self.mesh)
         chunks = [c._replace(memory=_swapped(c.memory), source=_swapped(c.source)) for c in chunks]
@@ -177,7 +177,7 @@ class Run:
         return None if whole is None else Saved(self.round, self.chunk, *whole)
 
     def result(self, settings: dict, cost: Callable[[], Cost], complete: bool = True) -> Result:
-        """Everything so far; without a root the error is not a number."""
+        """The result so far. If there is no root, the error is NaN."""
         if self._debugged:
             histories, thetas, failures = zip(*self._debugged, strict=True)
             records, theta, failed = tree.stack(histories), np.stack(thetas), np.array(failures)
@@ -188,7 +188,7 @@ class Run:
         return self._result(records, theta, failed, settings, cost, complete)
 
     def result_of(self, saved: Saved, settings: dict, cost: Callable[[], Cost], complete: bool) -> Result:
-        """What was saved, as a result: without asking the other processes again."""
+        """The saved state as a result, without further communication."""
         return self._result(saved.records, saved.state.server.theta, saved.state.failed, settings, cost, complete)
 
     def _result(
@@ -243,7 +243,7 @@ class Run:
         return placement.spread(values, self.mesh, *axes, device=self.devices[0])
 
     def _restore(self, whole: batch.Carry, first: int) -> batch.Carry:
-        """One chunk of a state of all seeds; past the last seed, that one again."""
+        """One chunk of a state of all seeds. The last seed is repeated to fill the chunk."""
         seeds = np.minimum(np.arange(first, first + self.chunk), self.seeds - 1)
         server, memory, source, failed = tree.take(whole, seeds)
         memory, source = placement.padded(_swapped((memory, source)), self.width)
@@ -255,24 +255,24 @@ class Run:
         )
 
     def _to_host(self, values: Sequence, records: int = 1) -> dict[str, np.ndarray]:
-        """The first records of `(capacity, chunk, ...)` of all chunks as `(seeds, records, ...)`, of this process."""
+        """Converts the records of all chunks, `(capacity, chunk, ...)`, to this process's `(seeds, records, ...)`."""
         mine = slice(len(self.share.seeds))
 
         def join(*leaves):
-            # Cut here and not on the device, where every number of records would be a program to compile.
+            # Cut on the host: on the device, every number of records would compile another program.
             return np.concatenate([np.swapaxes(leaf[:records], 0, 1) for leaf in leaves])[mine]
 
         return jax.tree.map(join, *placement.to_host(values, self.mesh))
 
     def _local(self, chunks: list) -> Any:
-        """Trees of arrays of chunks of seeds, which come first, as one of the seeds of this process."""
+        """Joins the trees of all chunks into one tree for the seeds of this process."""
         mine = slice(len(self.share.seeds))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[mine], *chunks)
 
     def _collect(self, mine: list, everywhere: bool = True) -> Any:
-        """Trees of arrays of the seeds of this process, which come first, as those of all processes.
+        """Joins the trees of all processes, along the seeds.
 
-        Unless `everywhere`, only process 0 gets them. Of processes that share their seeds the first hands them in.
+        Unless `everywhere`, only process 0 gets the result. If processes share seeds, the first of them contributes.
         """
         leaves, structure = jax.tree.flatten(mine)
         hands_in = self.peers.alone or self.peers.index == self.share.processes[0]
@@ -283,17 +283,17 @@ class Run:
         return jax.tree.unflatten(structure, whole)
 
     def _records(self) -> dict[str, np.ndarray]:
-        # Segments differ in length from run to run; the order in memory should not.
+        # Segments differ in length between runs, but the order in memory must not.
         return jax.tree.map(lambda *v: np.ascontiguousarray(np.concatenate(v, axis=1)), *self.progress.records)
 
 
 def _swapped(values: Any) -> Any:
-    """Arrays of agents and seeds as those of seeds and agents."""
+    """Swaps the axes of agents and seeds."""
     return jax.tree.map(lambda x: x.swapaxes(0, 1), values)
 
 
 @functools.cache
 def _compiled(function: Callable, platform: str) -> Callable:
-    """The function compiled, once for each kind of device since their compilers take different options."""
+    """Compiles the function, once for each kind of device because compilers take different options."""
     options: Any = {"compiler_options": placement.compiler_options(platform)}
     return eqx.filter_jit(function, **options)

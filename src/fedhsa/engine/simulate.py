@@ -1,4 +1,4 @@
-"""`simulate`: a problem, an algorithm, and many rounds and seeds as one compiled program."""
+"""`simulate` runs an algorithm on a problem, with all rounds and seeds in one compiled program."""
 
 import contextlib
 import os
@@ -26,11 +26,11 @@ from .result import Result
 from .run import Run
 
 POSITIONS = 2**32
-"""How many places in a trajectory have random numbers of their own."""
+"""The number of positions in a trajectory that have distinct random numbers."""
 SEGMENT_SECONDS = 0.5
-"""How long the compiled program runs before Python looks up, for progress, checkpoints and Ctrl-C."""
+"""The compiled program runs for about this long before Python handles progress, checkpoints and Ctrl-C."""
 SEGMENT_SECONDS_TOGETHER = 2.0
-"""The same where several processes wait for each other then: the shorter, the more they lose by small differences."""
+"""The same for several processes. They wait for each other after each segment, so short segments cost them more."""
 
 
 def simulate(
@@ -52,37 +52,47 @@ def simulate(
     progress: ShowProgress = None,
     debug: bool = False,
 ) -> Result:
-    r"""Runs `algorithm` on `problem`, many seeds at once.
+    r"""Runs `algorithm` on `problem` with many seeds at once.
 
     The same key gives the same numbers, and two algorithms with the same key see the same observations. Live agents
-    (`Live`) observe running environments, of which every seed has copies of its own, stepped together in Python; only
-    the rounds are compiled.
+    (`Live`) observe running environments. Each seed has its own copies of them, which are stepped together in Python,
+    and only the rounds are compiled.
 
     **Arguments:**
 
-    - `rounds`: $T$.
-    - `seeds`: how many independent runs; seed `s` is the same whatever their number.
+    - `problem`: the problem to solve.
+    - `algorithm`: the method to run.
+    - `rounds`: the number of rounds, $T$.
+    - `seeds`: the number of independent runs. Seed `s` gives the same run for any number of seeds.
     - `key`: an int or a JAX key.
-    - `theta`: where to start, shaped like the problem's parameter. Default: the problem's `start`, zeros for most.
-    - `record`: what to keep besides the error: names (`"theta"`, `"operator_norm"`), or a dictionary from names to such
-      names or to functions of a `Snapshot`. Where the problem has no root, the norm of the average operator takes the
-      place of the error.
-    - `every`: keep only every so many rounds; `rounds` must be a multiple.
+    - `theta`: the initial parameter, with the shape of the problem's parameter. Defaults to the problem's `start`,
+      which is zero for most problems.
+    - `record`: the quantities to record in addition to the error: names (`"theta"`, `"operator_norm"`), or a dictionary
+      that maps names to such names or to functions of a `Snapshot`. If the problem has no root, the norm of the average
+      operator is recorded instead of the error.
+    - `every`: record only every `every` rounds. `rounds` must be a multiple of it.
     - `dtype`: `"float64"` or `"float32"`.
 
     **Long runs:**
 
-    - `checkpoint`, `checkpoint_every`: a file to save the whole state to, after every so many rounds (default: about
-      twenty times a run). With `resume=True` the same call continues from it, bit for bit; it may ask for more rounds.
-    - `progress`: True or False for a progress bar; by default on a terminal only. Or a function, called about twice a
-      second with the number of rounds done; an exception it raises ends the run. Ctrl-C gives back what there is, with
-      `result.complete` False.
+    - `checkpoint`, `checkpoint_every`: a file in which the whole state is saved every `checkpoint_every` rounds (by
+      default about twenty times per run).
+    - `resume`: continue from `checkpoint`, bit for bit. Otherwise the call must be the same, except that it may request
+      more rounds.
+    - `progress`: True or False for a progress bar; by default it is shown only on a terminal. It can also be a
+      function, which is called about twice a second with the number of completed rounds. An exception in it ends the
+      run.
 
     **You probably do not need these:**
 
-    - `chunk`: how many seeds run together. Default: as many as fit in memory.
-    - `devices`: where to run. Default: all of JAX's; agents and seeds are spread over them.
-    - `debug`: no compilation, one agent at a time, and errors that name agent, exchange and round. Slow.
+    - `chunk`: the number of seeds that run together. Defaults to as many as fit in memory.
+    - `devices`: the devices to run on. Defaults to all of JAX's devices; agents and seeds are spread over them.
+    - `debug`: run one agent at a time without compilation, so that errors name the agent, exchange and round. Slow.
+
+    **Returns:** a `Result`. After Ctrl-C it holds the rounds completed so far, and `result.complete` is False.
+
+    Raises `ValueError` if the arguments contradict each other, if the algorithm does not support the problem, if the
+    sources hold fewer observations than the run needs, or if `checkpoint` belongs to another run.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=5, num_states=10, dim=4)
@@ -95,9 +105,9 @@ def simulate(
     if rounds % every:
         raise ValueError(f"`rounds` must be a multiple of `every`, got {rounds} and {every}.")
     if debug and checkpoint is not None:
-        raise ValueError("`debug=True` keeps no checkpoint. Leave one of the two out.")
+        raise ValueError("`debug=True` does not support `checkpoint`. Leave one of the two out.")
     if resume and checkpoint is None:
-        raise ValueError("`resume=True` needs `checkpoint`, the file to continue from.")
+        raise ValueError("`resume=True` requires `checkpoint`, the file to continue from.")
     if checkpoint_every is not None:
         _check.count("checkpoint_every", checkpoint_every)
     adapted = adapt(algorithm, problem)
@@ -144,7 +154,7 @@ def _loop(
     price: Callable[[], Cost],
     progress: ShowProgress,
 ) -> bool:
-    """Advances in segments until the end; gives False when interrupted on the way."""
+    """Advances in segments until the end. Returns False if it was interrupted."""
     save_every, seconds_per_record = rounds, None
     segment_seconds = SEGMENT_SECONDS if run.peers.alone else SEGMENT_SECONDS_TOGETHER
     if checkpoint is not None:
@@ -152,7 +162,7 @@ def _loop(
 
     def save() -> None:
         if checkpoint is not None:
-            saved = run.saved()  # in every process, since each has a part of it
+            saved = run.saved()  # in every process, since each holds a part of it
             if saved is not None:
                 so_far = run.result_of(saved, settings, price, complete=run.round == rounds)
                 checkpoints.write(checkpoint, saved, so_far, settings["fingerprint"])
@@ -189,18 +199,17 @@ def _loop(
 
 
 def check_length(problem: Problem, needed: int) -> None:
-    """Raises if more observations are needed than were recorded, or than can be told apart."""
+    """Raises if the run needs more observations than were recorded, or than have distinct random numbers."""
     if needed >= POSITIONS:
         raise ValueError(
-            f"`rounds` asks for {needed} observations of each agent, of which at most {POSITIONS - 1} are independent: "
-            "then their random numbers would begin again. Ask for fewer rounds, or continue from `theta` with another "
-            "`key`."
+            f"`rounds` requires {needed} observations of each agent, but random numbers repeat after {POSITIONS - 1}. "
+            "Request fewer rounds, or continue from `theta` with another `key`."
         )
     available = tree.take(problem.agents, 0).source.length
     if available is not None and needed > available:
         raise ValueError(
-            f"`rounds` asks for {needed} observations of each agent, but the source has {available}. "
-            "Ask for fewer rounds, or replay with `wrap=True`."
+            f"`rounds` requires {needed} observations of each agent, but the source has {available}. "
+            "Request fewer rounds, or replay with `wrap=True`."
         )
 
 
@@ -224,7 +233,7 @@ def _settings(problem, algorithm, key, seeds: int, every: int, dtype: str, recor
 
 
 def _fingerprint(problem, algorithm, theta, recorders: dict[str, Callable], settings: dict[str, Any]) -> str:
-    """A digest of all that determines the numbers; raises if part of it cannot be described."""
+    """A digest of everything that determines the numbers. Raises if a part of it cannot be described."""
     parts = {"problem": problem, "algorithm": algorithm, "theta": theta, "record": recorders}
     plain = {name: settings[name] for name in ("key", "seeds", "every", "dtype", "versions")}
     return digest([digest(value, name) for name, value in parts.items()] + [plain], "settings")

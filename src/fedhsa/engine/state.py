@@ -1,4 +1,4 @@
-"""A start and a step for one seed: what your own JAX program needs to run, map and differentiate an algorithm."""
+"""`init` and `step` for one seed, with which JAX programs run, map and differentiate an algorithm."""
 
 from typing import Any, NamedTuple
 
@@ -15,16 +15,16 @@ from .batch import Keys, keys_of_seed, positions
 
 
 class State(NamedTuple):
-    """One seed of a run between two rounds: all that the next round needs."""
+    """The state of one seed between two rounds."""
 
     server: PyTree
     memory: PyTree
-    """What the agents keep, with a leading axis."""
+    """The memories of the agents, with a leading axis."""
     source: PyTree
-    """Where the agents' chains are, with a leading axis."""
+    """The states of the agents' chains, with a leading axis."""
     keys: Keys
     round: Any
-    """How many rounds have been played."""
+    """The number of completed rounds."""
 
     @property
     def theta(self) -> Theta:
@@ -35,19 +35,19 @@ class State(NamedTuple):
 def init(
     problem: Problem, algorithm: AbstractAlgorithm, theta: Any = None, key: SeedLike = 0, *, seed: Any = 0
 ) -> State:
-    r"""The state before the first round, for one seed.
+    r"""Returns the state before the first round, for one seed.
 
-    Together with `step` this is `simulate` as two pure functions: they can be compiled, mapped over keys, seeds and
-    settings, and differentiated as long as no chain depends on the parameter. They compute in JAX's current precision,
-    which is float32 unless `jax_enable_x64` is set.
+    Together with `step` this is `simulate` as two pure functions. They can be compiled, mapped over keys, seeds and
+    settings, and differentiated if no chain depends on the parameter. They compute in JAX's current precision, which is
+    float32 unless `jax_enable_x64` is set.
 
     **Arguments:**
 
     - `problem`, `algorithm`: as for `simulate`.
-    - `theta`: where to start, shaped like the problem's parameter. Default: zeros.
-    - `key`: an int or a JAX key; only the latter can be mapped over.
-    - `seed`: which of `simulate`'s seeds this is, a whole number that may be mapped over; the same key and seed give
-      the same observations.
+    - `theta`: the initial parameter, with the shape of the problem's parameter. Defaults to zeros.
+    - `key`: an int or a JAX key. Only a JAX key can be mapped over.
+    - `seed`: the index of the seed in `simulate`, an integer that can be mapped over. The same key and seed give the
+      same observations.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3).noiseless()
@@ -70,15 +70,14 @@ def init(
 
 
 def step(problem: Problem, algorithm: AbstractAlgorithm, state: State) -> State:
-    """The state after one more round, for one seed.
+    """Returns the state after one more round, for one seed.
 
     **Arguments:**
 
-    - `problem`, `algorithm`: those that `init` was called with; numbers among their settings may change from step to
-      step.
-    - `state`: what `init` or the last `step` returned.
+    - `problem`, `algorithm`: the arguments of `init`. Numbers among their settings may change from step to step.
+    - `state`: the state that `init` or the last `step` returned.
 
-    Recorded observations (`problem.replay`) begin again at their end, where `simulate` would raise.
+    Recorded observations (`problem.replay`) start over at their end, where `simulate` raises.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=5, dim=2)

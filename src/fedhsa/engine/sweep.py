@@ -1,4 +1,4 @@
-"""One algorithm at many settings, on the same observations, and a table of what came out."""
+"""Runs one algorithm at many settings on the same observations, and tabulates the results."""
 
 import dataclasses
 import functools
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST = 4
-"""How many combinations an executor gets at once, at most: what is under way when one stops is lost."""
+"""The most combinations that an executor gets at once. Those in progress are lost if it stops."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
-    """What `sweep` gives: the settings tried, and the result of each."""
+    """The result of `sweep`: the settings and their results."""
 
     settings: tuple[dict[str, Any], ...]
-    """The values of the settings that were varied, combination by combination."""
+    """The values of the varied settings, one dictionary per combination."""
     results: tuple[Result, ...]
     complete: bool = True
-    """False when combinations are missing: it was interrupted, or some failed."""
+    """False if combinations are missing because the sweep was interrupted or some failed."""
     failures: tuple[tuple[dict[str, Any], str], ...] = ()
-    """With an executor: the combinations that failed, and why."""
+    """The combinations that failed in an executor, with the reasons."""
     theory: tuple[float, ...] | None = None
-    """What theory says of the last record of each combination, where it was asked; not a number where it is silent."""
+    """The predicted last record of each combination, if requested; NaN if there is no prediction."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """Per combination its settings, the mean over seeds of the last record with its 95 % interval, and how many
-        seeds diverged; and what theory says of that mean, where it was asked."""
+        """One row per combination: its settings, the mean over seeds of the last record with its 95 % interval, the
+        number of diverged seeds, and the predicted mean, if requested."""
         found = []
         for number, (settings, result) in enumerate(zip(self.settings, self.results, strict=True)):
             predicted = {} if self.theory is None else {"theory": self.theory[number]}
@@ -57,18 +57,18 @@ class Sweep:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The settings with the least mean at the end, of returns the largest; None where it is finite for none."""
+        """The settings with the lowest final mean (for returns, the highest), or None if no mean is finite."""
         last = [float(result.mean()[-1]) for result in self.results]
         finite = [value for value in last if math.isfinite(value)]
         choose = max if self.results and self.results[0].quantity in SIGNED else min
         return self.settings[last.index(choose(finite))] if finite else None
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """`rows` as a table of pandas."""
+        """`rows` as a pandas table."""
         return optional_package("pandas").DataFrame(self.rows())
 
     def plot(self, **options: Any) -> "Figure":
-        """The last mean against the setting with the most values, a line for each combination of the others."""
+        """Draws the final mean against the setting with the most values, one line per combination of the others."""
         from .. import plots
 
         first = self.results[0]
@@ -81,7 +81,7 @@ class Sweep:
         return Table(names, rows, right=range(len(names)))
 
     def __repr__(self):
-        return self._table().text() if self.results else "a sweep of which no combination is done"
+        return self._table().text() if self.results else "a sweep without a finished combination"
 
     def _repr_html_(self):
         return self._table().html() if self.results else repr(self)
@@ -101,24 +101,24 @@ def sweep(
 ) -> Sweep:
     """Simulates an algorithm at every combination of some of its settings, on the same observations.
 
-    Given a function that makes a problem instead of a problem, it also varies the arguments of that function.
+    If `problem` is a function that builds a problem, the sweep can also vary the arguments of that function.
 
-    Settings that are numbers of the program, such as step sizes, compile nothing after the first; settings that change
-    the program itself, such as `local_steps`, compile one program for each value. Ctrl-C keeps what is done.
+    Numerical settings, such as step sizes, share one compiled program. Settings that change the program, such as
+    `local_steps`, compile one program for each value. Ctrl-C keeps the finished combinations.
 
     **Arguments:**
 
-    - `problem`: the problem, or a function that makes it, like `problems.quadratic.random`.
-    - `rounds`, `seeds`, `progress`: as for `simulate`, which also takes the other `options`.
-    - `algorithm`: the method, with values for the settings that stay; or a function from the problem to it.
-    - `over`: for each setting the values to try. In a wrapped method the outermost layer that has the setting gets it;
-      what no layer has is an argument of the function that makes the problem.
-    - `executor`: who computes, like `concurrent.futures.ThreadPoolExecutor()`, or a cluster's
-      `fedhsa.deploy.ray_executor()`. Combinations that share a program stay together, as far as there are workers for
-      the rest. The numbers are the same; a combination that fails is told by a warning, and the others are finished.
-    - `so_far`: called with what there is whenever combinations are done, for those who want to keep it.
+    - `problem`: the problem, or a function that builds it, such as `problems.quadratic.random`.
+    - `algorithm`: the method, with values for the fixed settings; or a function from the problem to the method.
+    - `over`: the values to try for each setting. In a wrapped method, the outermost layer with the setting gets it. A
+      setting that no layer has is an argument of the function that builds the problem.
+    - `rounds`, `seeds`, `progress`, `options`: as for `simulate`.
+    - `executor`: an executor that computes the combinations, such as `concurrent.futures.ThreadPoolExecutor()` or a
+      cluster's `fedhsa.deploy.ray_executor()`. Combinations that share a program stay together if there are enough
+      workers for the rest. The numbers are the same. A combination that fails causes a warning, and the others finish.
+    - `so_far`: a function that is called with the unfinished `Sweep` whenever combinations are done.
 
-    Raises `ValueError` if the algorithm has no such setting.
+    Raises `ValueError` if neither the algorithm nor the problem has a setting of `over`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -133,9 +133,9 @@ def sweep(
     """
     lists = isinstance(over, Mapping) and all(np.ndim(v) > 0 or isinstance(v, list | tuple) for v in over.values())
     if not (lists and over and all(len(values) for values in over.values())):
-        raise ValueError(f"`over` must name settings and values for each, like {{'step_size': [0.1]}}, got {over!r}.")
+        raise ValueError(f"`over` must map settings to lists of values, like {{'step_size': [0.1]}}, got {over!r}.")
     if "checkpoint" in options:
-        raise ValueError("`checkpoint`: a sweep has many runs and keeps none. Simulate them one by one.")
+        raise ValueError("`checkpoint` is not supported by sweeps, which have many runs. Use `simulate` for each run.")
     values = {name: [_plain(value) for value in values] for name, values in over.items()}
     combinations = [dict(zip(over, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     both = pairs(problem, algorithm, combinations)  # before anything runs
@@ -163,7 +163,7 @@ def pairs(
     algorithm: AbstractAlgorithm | Callable[[Problem], AbstractAlgorithm],
     combinations: Sequence[Mapping[str, Any]],
 ) -> list[tuple[Problem, AbstractAlgorithm]]:
-    """The problem and the algorithm of each combination; those that differ in the algorithm only share the problem."""
+    """The problem and the algorithm of each combination. Problems are shared if only the algorithm differs."""
 
     def method(problem: Problem) -> AbstractAlgorithm:
         return algorithm if isinstance(algorithm, AbstractAlgorithm) else algorithm(problem)
@@ -193,7 +193,7 @@ def _share_out(
     progress: ShowProgress,
     so_far: Callable[[Sweep], None],
 ) -> Sweep:
-    """The sweep by an executor."""
+    """Runs the sweep on an executor."""
     calls: dict[tuple[int, ...], Callable[[], Any]] = {
         tuple(part): functools.partial(simulate_each, both[part[0]][0], [both[i][1] for i in part], simulation)
         for part in parts(_programs(both), workers(executor), LARGEST)
@@ -233,7 +233,7 @@ def _share_out(
 def simulate_each(
     problem: Problem, algorithms: Sequence[AbstractAlgorithm], simulation: Mapping[str, Any]
 ) -> list[Result | str]:
-    """Algorithms one after another; where one fails, the reason in its place."""
+    """Simulates algorithms one after another. A failure is returned as its reason."""
     found: list[Result | str] = []
     for algorithm in algorithms:
         try:
@@ -244,7 +244,7 @@ def simulate_each(
 
 
 def _programs(both: Sequence[tuple[Problem, AbstractAlgorithm]]) -> list[list[int]]:
-    """Which of them share one compiled program: algorithms that differ in numbers only, on the same problem."""
+    """Groups the indices that share one compiled program: algorithms that differ only in numbers, on one problem."""
     kinds: list[Any] = []
     groups: list[list[int]] = []
     for i, (problem, algorithm) in enumerate(both):
@@ -258,7 +258,7 @@ def _programs(both: Sequence[tuple[Problem, AbstractAlgorithm]]) -> list[list[in
 
 
 def _plain(value: Any) -> Any:
-    """A value as algorithms take it: numbers of Python, and several of them as a tuple."""
+    """Converts a value to the form that algorithms expect: Python numbers, or a tuple of them."""
     value = value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
     return tuple(value) if isinstance(value, list) else value
 
@@ -266,9 +266,9 @@ def _plain(value: Any) -> Any:
 def with_settings(
     algorithm: AbstractAlgorithm, settings: Mapping[str, Any], others: Sequence[str] = ()
 ) -> AbstractAlgorithm:
-    """The algorithm with some settings replaced, each in the outermost layer that has it.
+    """Replaces settings of an algorithm, each in the outermost layer that has it.
 
-    `others` are names that would have been known elsewhere, for the error.
+    `others` are further valid names, which the error message lists.
     """
     for name, value in settings.items():
         algorithm = _with_setting(algorithm, name, value, algorithm, others)

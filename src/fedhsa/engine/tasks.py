@@ -1,4 +1,4 @@
-"""Independent computations, handed to an executor: threads or processes of this machine, or those of a cluster."""
+"""Independent computations on an executor: threads or processes of this machine, or of a cluster."""
 
 import concurrent.futures
 import itertools
@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 LOOK = 0.2
-"""Seconds between two looks at what runs."""
+"""Seconds between two checks of running calls."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -15,16 +15,16 @@ K = TypeVar("K", bound=Hashable)
 def outcomes(
     executor: Executor, calls: Mapping[K, Callable[[], Any]], show: Callable[[list[K]], None] = lambda running: None
 ) -> Iterator[tuple[K, Future]]:
-    """Has all calls computed, and gives each with its name when it is done; the caller asks what came out.
+    """Computes all calls, and yields the name and future of each when it is done.
 
-    When the caller stops asking, by an exception (Ctrl-C) or otherwise, what is not done is given up.
+    If the caller stops iterating, by an exception (Ctrl-C) or otherwise, the remaining calls are cancelled.
 
     **Arguments:**
 
-    - `executor`: who computes. One that works in other processes must be able to send the calls there, as partial
-      functions of functions that have a name.
-    - `calls`: by name, in the order in which to begin them.
-    - `show`: called a few times a second with the names of what is under way.
+    - `executor`: the executor. If it works in other processes, the calls must be partial functions of named functions,
+      so that they can be sent there.
+    - `calls`: the calls by name, in the order in which they start.
+    - `show`: a function that is called a few times a second with the names of the running calls.
 
     !!! example
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -47,9 +47,9 @@ def outcomes(
 
 
 def parts(groups: Sequence[Sequence[K]], workers: int, largest: int) -> list[Sequence[K]]:
-    """Divides groups for workers such that few workers share a group: each gets as many parts as its share of them.
+    """Divides groups among workers, so that few workers share a group. Parts are proportional to the group's size.
 
-    No part is larger than `largest`, so that one that is lost, or still under way, is not much.
+    No part is larger than `largest`, so that little is lost with an unfinished part.
 
     !!! example
         >>> parts([[1, 2, 3, 4, 5, 6], ["a", "b"]], workers=4, largest=8)
@@ -64,12 +64,12 @@ def parts(groups: Sequence[Sequence[K]], workers: int, largest: int) -> list[Seq
 
 
 def workers(executor: Executor) -> int:
-    """How many calls an executor computes at once, as far as it says."""
+    """The number of calls that an executor computes at once, if it reports it."""
     return getattr(executor, "cores", None) or getattr(executor, "_max_workers", 1)
 
 
 def kept_programs() -> dict[str, Any]:
-    """JAX's settings of where compiled programs are kept, for other processes to look there too; none for nowhere."""
+    """JAX's settings for its cache of compiled programs, so that other processes can share it."""
     import jax
 
     config: Any = jax.config
@@ -81,6 +81,6 @@ def kept_programs() -> dict[str, Any]:
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, in one line; the name of the error only where its words are not meant for users."""
+    """The error in one line, with its type only if its message is not meant for users."""
     words = " ".join(str(error).split())
     return words if isinstance(error, ValueError) and words else f"{type(error).__name__}: {words}"
