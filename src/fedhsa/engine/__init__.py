@@ -10,3 +10,16 @@ from .state import init as init
 from .state import step as step
 from .sweep import Sweep as Sweep
 from .sweep import sweep as sweep
+
+__all__ = [
+    "LostProcessError",
+    "Result",
+    "Snapshot",
+    "State",
+    "Sweep",
+    "init",
+    "join_processes",
+    "simulate",
+    "step",
+    "sweep",
+]
