@@ -21,6 +21,7 @@ commands:
   analyze    predict stability, rate, bias and floor without running anything
   reproduce  make every figure of the paper and check its claims, on one page
   deploy     run by messages: on a real federation (Flower), on a cluster (Ray)
+  lab        open a page in the browser on which the settings are sliders
   new        write a file to begin with: an algorithm, a problem or a study of yours
   list       show problems, algorithms, wrappers, environments and their arguments
 
@@ -59,6 +60,7 @@ results/report.html. Every command explains its settings with `--help`.
 COMPUTING = ("run", "compare", "sweep", "analyze")
 COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {
     "deploy": "deploy_commands",
+    "lab": "lab",
     "new": "new",
     "list": "listing",
 }
