@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         sources,
         statistics,
         theory,
+        tracking,
     )
     from .algorithms import (
         ALGORITHMS,
@@ -202,12 +203,13 @@ __all__ = [
     "step",
     "sweep",
     "theory",
+    "tracking",
 ]
 
 
 _HOMES = ("engine", "algorithms", "problems", "sources", "statistics", "comparison", "opening")
 """Where the names are that are not modules; the first imports all that a simulation needs."""
-_MODULES = (*(home for home in _HOMES if home in __all__), "deploy", "environments", "plots", "theory")
+_MODULES = (*(home for home in _HOMES if home in __all__), "deploy", "environments", "plots", "theory", "tracking")
 
 
 def __getattr__(name: str):

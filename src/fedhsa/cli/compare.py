@@ -21,6 +21,7 @@ from .build import make_algorithm, make_algorithms, make_problem, title
 from .cluster import executor
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
 from .settings import CompareSettings
+from .tracks import Tracks
 
 
 def main(settings: CompareSettings, args: Sequence[str], console: Console) -> int:
@@ -36,16 +37,31 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
         manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
         ranking.write(settings, found, manifest, title(settings, problem))
 
-    with writable(settings.folder):
+    tracks = Tracks(settings, settings.folder)
+    tracked: set[str] = set()
+
+    def track(found: contest.Contest) -> None:
+        for name, entry in found.entries.items():
+            if name not in tracked and (tracker := tracks.of(name)) is not None:
+                entry.result.track(tracker)
+            tracked.add(name)
+
+    def so_far(found: contest.Contest) -> None:
+        track(found)
+        kept(found)
+
+    with writable(settings.folder), tracks.open():
         with (
             fits_in_memory("The comparison"),
             executor(settings, console) as pool,
             _progress(settings.progress) as progress,
         ):
             kept = pace.Kept(write)
-            found = contest.compare(problem, methods, _terms(settings), progress, executor=pool, so_far=kept)
+            found = contest.compare(problem, methods, _terms(settings), progress, executor=pool, so_far=so_far)
         if found.entries:
             write(found)
+            tracks.take(*settings.figures("compare"), "compare.csv", "manifest.json")
+            track(found)
     if found.entries:
         ranking.show(console, settings, found)
     if found.failures:

@@ -1,6 +1,7 @@
 """`fedhsa deploy`: the same run by messages, in one process, on Ray, or between real nodes over gRPC or on Flower."""
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import shlex
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .. import deploy
+from .. import _own, deploy
 from .._extras import need
+from .._version import versions
 from ..deploy.journal import PREFIX, read
 from ..deploy.outcome import carry_out
 from ..deploy.privacy import Account, epsilon
@@ -33,6 +35,7 @@ from .errors import FailedRunError
 from .output import INTERRUPTED, writable
 from .parsing import parse, parse_flags
 from .screen import chart
+from .tracks import Tracks, watched
 from .watching import Watch, watching
 
 
@@ -292,7 +295,16 @@ def _announce_noise(settings: AbstractDeploySettings, console: Console) -> None:
 @contextlib.contextmanager
 def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Watch]:
     _announce_noise(settings, console)
-    with watching(console, settings.metrics, settings.progress) as watch:
+    tracks = Tracks(settings, settings.folder)
+    tracks.take("curves.png", "metrics.png", "manifest.json")
+    plan = dataclasses.asdict(settings.plan())
+    told = watched(tracks, _own.labels(settings.algorithm)[0], {**plan, "versions": versions()})
+    with tracks.open(), watching(console, settings.metrics, settings.progress) as shown:
+
+        def watch(event: dict[str, Any]) -> None:
+            shown(event)
+            told(event)
+
         yield watch
 
 

@@ -11,7 +11,7 @@ from .. import _check
 from .._check import DTYPES
 from .errors import UsageError
 from .node_settings import NodeSettings, SuperlinkSettings
-from .settings import AbstractFlags, AbstractSettings, out_folder
+from .settings import AbstractFlags, AbstractSettings, TrackFlags, out_folder
 from .usage import check_name, check_number
 
 if TYPE_CHECKING:  # help does not wait for JAX
@@ -34,7 +34,7 @@ _NO_MASKS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class AbstractDeploySettings(AbstractSettings):
+class AbstractDeploySettings(TrackFlags, AbstractSettings):
     """The settings that all runs by messages have."""
 
     nodes_decide: ClassVar[bool] = False
@@ -90,6 +90,7 @@ class AbstractDeploySettings(AbstractSettings):
         from ..deploy.privacy import SETTINGS, Privacy
         from ..deploy.prometheus import Target
 
+        self._check_track()
         _check.count("rounds", self.rounds)
         check_name("dtype", self.dtype, DTYPES)
         if self.patience is not None:

@@ -22,6 +22,7 @@ from .checkpoints import Checkpoints
 from .errors import FailedRunError
 from .output import INTERRUPTED, fits_in_memory, show, writable
 from .settings import RunSettings
+from .tracks import Tracks
 
 
 def main(
@@ -57,10 +58,11 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
         console.print(sentence, soft_wrap=True)
     started = datetime.datetime.now(datetime.UTC)
     checkpoints = Checkpoints(settings, problem)
-    with writable(settings.folder), checkpoints.started(settings.resume):
+    tracks = Tracks(settings, settings.folder)
+    with writable(settings.folder), checkpoints.started(settings.resume), tracks.open():
         rehearsal = threading.Thread(target=plots.rehearse, daemon=True)
         rehearsal.start()  # compiling leaves Python the time for it
-        results = _simulate(problem, algorithms, settings, checkpoints, peers)
+        results = _simulate(problem, algorithms, settings, checkpoints, peers, tracks)
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
             rehearsal.join()
@@ -78,6 +80,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
                 formats=settings.format,
                 **settings.drawing,
             )
+            tracks.take(*settings.figures("curves"), "curves.csv", "manifest.json")
             if checkpoints.kept:
                 checkpoints.sign()
     _report(console, settings, results)
@@ -94,10 +97,10 @@ def _help(settings: RunSettings, peers: Peers) -> None:
     """What the other processes do: simulate with the first, which says what is left to do."""
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
-    checkpoints = Checkpoints(settings, problem)
+    checkpoints, tracks = Checkpoints(settings, problem), Tracks(settings, settings.folder)
     left, _ = peers.from_first(lambda: (None, []))
     for name in left:
-        if not _simulate_one(problem, algorithms[name], settings, checkpoints, name).complete:
+        if not _simulate_one(problem, algorithms[name], settings, checkpoints, name, tracks).complete:
             break
 
 
@@ -107,6 +110,7 @@ def _simulate(
     settings: RunSettings,
     checkpoints: Checkpoints,
     peers: Peers,
+    tracks: Tracks,
 ) -> dict[str, Result]:
     """Runs one algorithm after the other; Ctrl-C ends the list early."""
     results: dict[str, Result] = {}
@@ -124,7 +128,7 @@ def _simulate(
             progress = say if told is not None else None if settings.progress else False
             result = found[name]
             if result is None:
-                result = _simulate_one(problem, algorithm, settings, checkpoints, name, progress)
+                result = _simulate_one(problem, algorithm, settings, checkpoints, name, tracks, progress)
             if result.complete or result.rounds[-1] > 0:
                 results[name] = result
             if not result.complete:
@@ -140,6 +144,7 @@ def _simulate_one(
     settings: RunSettings,
     checkpoints: Checkpoints,
     name: str,
+    tracks: Tracks,
     progress: ShowProgress = False,
 ) -> Result:
     state = checkpoints.state(name)
@@ -154,6 +159,7 @@ def _simulate_one(
         every=settings.every,
         dtype=settings.dtype,
         progress=progress,
+        tracker=tracks.of(name),
     )
     # Unless it was asked for, a state is saved at the end only. Where there is none to resume from, it begins.
     often = None if checkpoints.asked else settings.rounds

@@ -19,6 +19,7 @@ from .usage import check_name, check_number, check_reference, named_texts, named
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
 """What methods with different rounds can be compared by."""
+TRACKERS = ("jsonl", "tensorboard", "mlflow", "wandb")
 FIGURE_FORMATS = ("png", "pdf", "svg", "eps")
 WIDTHS = 1.0, 40.0
 """Inches: the narrowest and the widest figure."""
@@ -48,6 +49,24 @@ class RayFlags(AbstractFlags):
     """Compute on a Ray, a task for each core: the cluster that RAY_ADDRESS or `ray start` gives, or one of its own."""
     ray_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """The same on the cluster at this address; `local` starts one on this machine, whatever there is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackFlags(AbstractFlags):
+    """The settings that send a run to an experiment-tracking tool; `tracks.Tracks` carries them out."""
+
+    track: Annotated[str | None, tyro.conf.arg(metavar="|".join(TRACKERS), help_behavior_hint="")] = None
+    """Follow the run with this tool. Each tool but jsonl is an extra of the same name."""
+    track_to: Annotated[str | None, tyro.conf.arg(metavar="FOLDER|URI", help_behavior_hint="")] = None
+    """A folder for the tracks instead of the output folder, or the address of an MLflow server."""
+
+    def _check_track(self) -> None:
+        if self.track is not None:
+            check_name("track", self.track, TRACKERS)
+        if self.track_to is not None and self.track is None:
+            raise UsageError("`track_to` needs `track`, the tool to use. Add `--track jsonl`, for example.")
+        if self.track_to is not None and not isinstance(self.track_to, str):
+            raise UsageError(f"`track_to` must be a folder or an address, got {self.track_to!r}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,17 +236,22 @@ class AbstractSettings(AbstractFlags):
 
 
 @dataclasses.dataclass(frozen=True)
-class ResultSettings(AbstractSettings):
+class ResultSettings(TrackFlags, AbstractSettings):
     """The settings of the commands that leave results, of which it is known what determined them."""
 
     elsewhere: ClassVar[tuple[str, ...]] = (
         *("out", "force", "config", "from_", "progress", "cache", "checkpoint", "resume"),
         *("hosts", "host_index", "host_timeout", "ray", "ray_address", "label", "width", "format", "latex"),
+        *("track", "track_to"),
     )
     """The settings that do not change the numbers."""
 
     force: bool = False
     """Replace the results of other settings in the output folder."""
+
+    def _check_common(self) -> None:
+        super()._check_common()
+        self._check_track()
 
     def numbers(self) -> dict[str, Any]:
         """The settings that determine the numbers: commands that agree in them give the same results."""

@@ -25,6 +25,7 @@ from .cluster import executor
 from .errors import UsageError
 from .output import FAILED, INTERRUPTED, fits_in_memory, writable
 from .settings import SweepSettings
+from .tracks import Tracks
 
 
 def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
@@ -44,7 +45,21 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
         manifest = manifest_head(command, found.complete, started, settings.key, settings.plain())
         _write(settings, found, manifest, _title(settings, found))
 
-    with writable(settings.folder):
+    tracks = Tracks(settings, settings.folder)
+    kept, tracked = pace.Kept(write), set[str]()
+
+    def track(found: Sweep) -> None:
+        for values, result in zip(found.settings, found.results, strict=True):
+            name = ", ".join(f"{name}={value}" for name, value in values.items())
+            if name not in tracked and (tracker := tracks.of(name)) is not None:
+                result.track(tracker)
+            tracked.add(name)
+
+    def so_far(found: Sweep) -> None:
+        track(found)
+        kept(found)
+
+    with writable(settings.folder), tracks.open():
         with fits_in_memory("The sweep"), executor(settings, console) as pool, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Interrupted after")
             found = sweep(
@@ -58,11 +73,13 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
                 dtype=settings.dtype,
                 progress=_progress(settings, combinations),
                 executor=pool,
-                so_far=pace.Kept(write),
+                so_far=so_far,
             )
         if found.results:
             found = dataclasses.replace(found, theory=forecast.of_sweep(found, problems, method))
             write(found)
+            tracks.take(*settings.figures("sweep"), "sweep.csv", "manifest.json")
+            track(found)
     if found.results:
         console.print(repr(found), soft_wrap=True)
         console.print(f"{_best(found)} Figure: {settings.folder / settings.figures('sweep')[0]}", soft_wrap=True)

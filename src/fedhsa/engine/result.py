@@ -15,6 +15,7 @@ from .._extras import install
 from .._table import FIXED, Table
 from ..algorithms import Cost
 from ..statistics import Estimate
+from ..tracking.base import AbstractTracker
 
 if TYPE_CHECKING:  # loaded only when they are used
     import pandas
@@ -247,6 +248,22 @@ class Result:
         heads = ["algorithm", f"final {self.quantity.replace('_', ' ')} [95{FIXED}% interval]", "run"]
         cells = [self.algorithm, f"{mean[-1]:.2g}{spread}", "; ".join(self._summary())]
         return Table(heads, [cells]).html() + _svg(self.rounds, mean, logarithmic=self.quantity not in SIGNED)
+
+    def track(self, tracker: AbstractTracker) -> None:
+        """Sends the result to a tracker, as if it had followed the run.
+
+        **Arguments:**
+
+        - `tracker`: the tracker, like `fedhsa.tracking.TensorBoard("logs")`.
+
+        !!! example
+            >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
+            >>> result = fedhsa.simulate(problem, fedhsa.FedHSA(0.02, local_steps=5), rounds=10, seeds=2)
+            >>> result.track(fedhsa.tracking.JSONLines("earlier.jsonl"))
+        """
+        from .following import follow  # which needs results
+
+        follow(self, tracker)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the result atomically to one `.npz` file, which `fedhsa.load` reads.

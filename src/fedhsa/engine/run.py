@@ -149,6 +149,11 @@ class Run:
         rest = {name: np.repeat(v[:, -1:], missing, axis=1) for name, v in records[-1].items()}
         self.progress = _Progress(rounds, carries, [*records, rest])
 
+    def collect(self, records: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        """Returns records of this process's seeds as those of all seeds, in process 0; every process must call it."""
+        whole = self._collect([records], everywhere=False)
+        return None if whole is None else whole[0]
+
     def debug(self, seed: int, rounds: int) -> None:
         """Runs one seed without compilation."""
         arguments = (

@@ -16,8 +16,10 @@ from .._types import Device, SeedLike, precision
 from .._version import versions
 from ..algorithms import AbstractAlgorithm, Cost, adapt, cost
 from ..problems import Problem
+from ..tracking.base import AbstractTracker
 from . import checkpoint as checkpoints
 from . import placement
+from .following import Following, follow
 from .live import LiveRun, check_live
 from .peers import lost_if_silent
 from .progress import ShowProgress, progress_bar
@@ -50,6 +52,7 @@ def simulate(
     chunk: int | None = None,
     devices: Sequence[Device] | None = None,
     progress: ShowProgress = None,
+    tracker: AbstractTracker | None = None,
     debug: bool = False,
 ) -> Result:
     r"""Runs `algorithm` on `problem` with many seeds at once.
@@ -82,6 +85,9 @@ def simulate(
     - `progress`: True or False for a progress bar; by default it is shown only on a terminal. It can also be a
       function, which is called about twice a second with the number of completed rounds. An exception in it ends the
       run.
+    - `tracker`: a tracker, such as `fedhsa.tracking.TensorBoard("logs")`, that follows the run while it goes on. It
+      gets the mean over seeds of every number recorded, about twice a second and for at most 1000 rounds. It does not
+      change the results, and if it fails, a warning reports it and the run continues.
 
     **You probably do not need these:**
 
@@ -130,19 +136,28 @@ def simulate(
     with precision(dtype), lost_if_silent():
         kind = LiveRun if live else Run
         run = kind(problem, adapted, theta, as_key(key), seeds, every, dtype, recorders, devices)
+        following = Following(tracker, run, rounds)
         plan = {"rounds": rounds, "chunk": chunk, "checkpoint": [checkpoint is None, checkpoint_every, resume]}
+        plan["tracked"] = following.active
         run.peers.same({**settings, **plan, "device": None})
         if debug:
             for seed in range(seeds):
                 run.debug(seed, rounds)
-            return run.result(settings, price)
+            result = run.result(settings, price)
+            if tracker is not None:
+                follow(result, tracker)
+            return result
         restored = None
         with contextlib.nullcontext() if checkpoint is None else checkpoints.claimed(checkpoint, run.peers):
             if checkpoint is not None:
                 restored = checkpoints.prepare(checkpoint, settings["fingerprint"], rounds, resume, run.peers)
             run.begin(chunk, restored)
-            complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, price, progress)
-        return run.result(settings, price, complete)
+            with following.failing():
+                following.begin(settings | {"rounds": rounds}, resumed=restored is not None)
+                complete = _loop(run, rounds, checkpoint, checkpoint_every, settings, price, progress, following)
+        result = run.result(settings, price, complete)
+        following.end(result)
+        return result
 
 
 def _loop(
@@ -153,6 +168,7 @@ def _loop(
     settings: dict[str, Any],
     price: Callable[[], Cost],
     progress: ShowProgress,
+    following: Following,
 ) -> bool:
     """Advances in segments until the end. Returns False if it was interrupted."""
     save_every, seconds_per_record = rounds, None
@@ -188,9 +204,11 @@ def _loop(
                     run.advance(records)
                     seconds_per_record = (time.perf_counter() - began) / records
                 update(run.round)
+                following.update()  # before the state is saved, so that a resumed run finds all of it in the track
                 if run.round in (until, rounds):
                     save()
     except KeyboardInterrupt:
+        following.update()
         save()
         if run.peers.first:
             warnings.warn(f"Interrupted after round {run.round} of {rounds}: the result ends there.", stacklevel=3)
