@@ -1,0 +1,76 @@
+"""Docstrings as the site shows them: doctests as code, and the arguments that classes take from their fields."""
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+from typing import Any
+
+import griffe
+
+
+def with_code_blocks(text: str) -> str:
+    r"""A docstring whose doctests stand in fences, which Markdown would otherwise read as quotations.
+
+    >>> print(with_code_blocks("!!! example\n    >>> 1 + 1\n    2\n\n    More."))
+    !!! example
+        ```pycon
+        >>> 1 + 1
+        2
+        ```
+    <BLANKLINE>
+        More.
+    """
+    fence = "`" * 3
+    return re.sub(
+        r"^(?P<indent> *)>>> .*(?:\n(?P=indent)(?=\S| +\S).*)*",
+        lambda found: f"{found['indent']}{fence}pycon\n{found[0]}\n{found['indent']}{fence}",
+        text,
+        flags=re.MULTILINE,
+    )
+
+
+class Docstrings(griffe.Extension):
+    """Prepares every docstring of the package for the site."""
+
+    def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
+        """Puts doctests into fences, and the arguments of a class into its signature."""
+        if obj.docstring and not obj.is_alias:
+            obj.docstring.value = with_code_blocks(obj.docstring.value)
+        if isinstance(obj, griffe.Class) and "__init__" not in obj.members:
+            if parameters := _parameters(obj):
+                obj.set_member("__init__", griffe.Function("__init__", parameters=parameters))
+
+
+def _parameters(cls: griffe.Class) -> griffe.Parameters | None:
+    """What a class that gets its `__init__` from its fields takes: names and defaults as Python has them."""
+    try:
+        found = getattr(importlib.import_module(cls.module.path), cls.name)
+    except (ImportError, AttributeError):  # a package that is not installed, or a class within a class
+        return None
+    made = dataclasses.is_dataclass(found) or (issubclass(found, tuple) and hasattr(found, "_fields"))
+    if not made or issubclass(found, enum.Enum):
+        return None
+    given = inspect.signature(found).parameters.values()
+    annotations: dict[str, Any] = {}
+    for base in [*reversed(cls.mro()), cls]:
+        annotations |= {name: getattr(member, "annotation", None) for name, member in base.members.items()}
+    return griffe.Parameters(
+        griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword),
+        *(
+            griffe.Parameter(
+                argument.name,
+                annotation=annotations.get(argument.name),
+                kind=getattr(griffe.ParameterKind, argument.kind.name.lower()),
+                default=None if argument.default is argument.empty else _shown(argument.default),
+            )
+            for argument in given
+        ),
+    )
+
+
+def _shown(default: Any) -> str:
+    """A default as one writes it, and dots where that would be an object in angle brackets."""
+    text = getattr(default, "__qualname__", None) or repr(default)
+    return "..." if "<" in text and " object at " in text or "factory" in text else text
