@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 
-.PHONY: help native reproduce figures pages index test test-slow bench lint format constraints clean
+.PHONY: help native reproduce docs docs-serve figures pages index test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -31,6 +31,12 @@ reproduce: .venv/base  ## run the main job: every figure and claim of the paper,
 figures:  ## copy the README's figures from results/, where `make reproduce` has put them
 	cp results/quadratic/markov/figure.png docs/figures/quadratic.png
 	cp results/quadratic/agents/figure.png docs/figures/agents.png
+
+docs: .venv/ready  ## build the site in build/site, and check every link of it
+	$(BIN)/python docs/make_site.py
+
+docs-serve: .venv/ready  ## show the site at http://127.0.0.1:8000, and again whenever a page changes
+	$(BIN)/python docs/make_site.py serve
 
 pages: .venv/ready  ## run the code of every page and write what it prints where the page shows it
 	FEDHSA_KERNELS=off $(BIN)/python tests/update_docs.py

@@ -73,4 +73,4 @@ def _parameters(cls: griffe.Class) -> griffe.Parameters | None:
 def _shown(default: Any) -> str:
     """A default as one writes it, and dots where that would be an object in angle brackets."""
     text = getattr(default, "__qualname__", None) or repr(default)
-    return "..." if "<" in text and " object at " in text or "factory" in text else text
+    return "..." if ("<" in text and " object at " in text) or "factory" in text else text

@@ -12,6 +12,7 @@ help of the commands, the gallery and copies of the files at the root are added.
 
 import ast
 import contextlib
+import functools
 import hashlib
 import html.parser
 import importlib
@@ -22,7 +23,6 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,6 +47,8 @@ COPIES = {
     "examples/private_series/README.md": "gallery/private-series.md",
 }
 """Files outside of docs/ that the site shows, and where."""
+MKDOCS = [sys.executable, "-m", "mkdocs"]
+QUIETLY = os.environ | {"NO_MKDOCS_2_WARNING": "1"}  # without the note that Material has a successor
 CODE = re.compile(r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -54,6 +56,7 @@ DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # ----------------------------------------------------------------------------------------------------------- pages
 
 
+@functools.cache
 def pages() -> dict[str, pathlib.Path]:
     """Every page that is written by hand: where it is on the site, and its file."""
     found = {str(path.relative_to(DOCS)): path for path in sorted(DOCS.rglob("*.md"))}
@@ -95,6 +98,7 @@ def _mathjax() -> pathlib.Path:
     raise SystemExit("The site needs the package sphinx-mathjax-offline. Run `make docs`, which installs it.")
 
 
+@functools.cache
 def repository() -> str:
     """The address of the source code, which mkdocs.yml states."""
     return re.findall(r"^  repository: (\S+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)[0]
@@ -113,9 +117,7 @@ def _for_site(text: str, path: pathlib.Path, there: str) -> str:
 
 
 def _relinked(text: str, path: pathlib.Path, there: str) -> str:
-    return re.sub(
-        r'(\]\(|(?:src|href)=")([^)\s"]+)', lambda found: found[1] + site_link(found[2], path, there), text
-    )
+    return re.sub(r'(\]\(|(?:src|href)=")([^)\s"]+)', lambda found: found[1] + site_link(found[2], path, there), text)
 
 
 def site_link(target: str, path: pathlib.Path, there: str) -> str:
@@ -126,7 +128,9 @@ def site_link(target: str, path: pathlib.Path, there: str) -> str:
     file = pathlib.Path(os.path.normpath(path.parent / name))
     if not file.exists():
         return target  # MkDocs reports it
-    known = {ROOT / source: place for source, place in COPIES.items()} | {file: there for there, file in pages().items()}
+    known = {ROOT / source: place for source, place in COPIES.items()} | {
+        file: there for there, file in pages().items()
+    }
     if file in known:
         return os.path.relpath(known[file], os.path.dirname(there) or ".") + hash + anchor
     if file.is_relative_to(DOCS) and not file.is_dir():
@@ -137,6 +141,7 @@ def site_link(target: str, path: pathlib.Path, there: str) -> str:
 # ------------------------------------------------------------------------------------------------------- reference
 
 
+@functools.cache
 def public() -> dict[str, list[str]]:
     """The public modules and their names: the package, and every module that a public module lists in `__all__`."""
     found: dict[str, list[str]] = {}
@@ -144,12 +149,25 @@ def public() -> dict[str, list[str]]:
     while waiting:
         module = importlib.import_module(waiting.pop(0))
         if module.__name__ not in found:
-            found[module.__name__] = list(module.__all__)
-            values = (getattr(module, name) for name in module.__all__)
+            found[module.__name__] = _names(module)
+            values = (getattr(module, name) for name in _names(module))
             waiting += [value.__name__ for value in values if isinstance(value, types.ModuleType)]
     return found
 
 
+def _names(module: types.ModuleType) -> list[str]:
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    found = set()
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {name.name for name in node.names if name.asname == name.name}
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+@functools.cache
 def homes() -> dict[str, str]:
     """Where each public name, such as `fedhsa.FedHSA`, is documented: there, or under another of its public names."""
     listed = {f"{module}.{name}": value for module, name, value in _listed()}
@@ -215,7 +233,9 @@ def _entry(path: str) -> str:
     """Asks mkdocstrings for one name, with anchors for the other paths that users know it by."""
     module, _, name = path.rpartition(".")
     value = getattr(importlib.import_module(module), name)
-    source = f"{value.__module__}.{value.__qualname__}" if _is_object(value) and hasattr(value, "__qualname__") else path
+    source = (
+        f"{value.__module__}.{value.__qualname__}" if _is_object(value) and hasattr(value, "__qualname__") else path
+    )
     others = [other for other, home in homes_of(path) if other != source]
     anchors = "".join(f'<a id="{other}"></a>' for other in others)
     return f"{anchors}\n\n::: {source}\n    options:\n      heading: {name}\n      toc_label: {name}\n\n"
@@ -282,7 +302,11 @@ def gallery() -> str:
     examples = json.loads(GALLERY.read_text())
     cards = "".join(
         f"-   [**{example['title']}**](#{_stem(example)})\n\n"
-        + (f"    [![{example['title']}](../figures/{example['figure']})](#{_stem(example)})\n\n" if _drawn(example) else "")
+        + (
+            f"    [![{example['title']}](../figures/{example['figure']})](#{_stem(example)})\n\n"
+            if _drawn(example)
+            else ""
+        )
         + f"    {_sentence(example)}\n\n"
         for example in examples
     )
@@ -440,7 +464,7 @@ def faults(site: pathlib.Path = SITE) -> list[str]:
 def build() -> int:
     """Builds the site and checks it; gives the exit code."""
     stage()
-    if code := subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"], cwd=ROOT).returncode:
+    if code := subprocess.run([*MKDOCS, "build", "--strict", "--quiet"], cwd=ROOT, env=QUIETLY).returncode:
         return code
     found = faults()
     print("\n".join(found) if found else f"The site is in {SITE}.")
@@ -450,7 +474,7 @@ def build() -> int:
 def serve() -> int:
     """Shows the site, and again whenever a page has changed."""
     stage()
-    server = subprocess.Popen([sys.executable, "-m", "mkdocs", "serve"], cwd=ROOT)
+    server = subprocess.Popen([*MKDOCS, "serve"], cwd=ROOT, env=QUIETLY)
     seen = _changed()
     try:
         while server.poll() is None:
