@@ -38,19 +38,18 @@ class Docstrings(griffe.Extension):
         """Puts doctests into fences, and the arguments of a class into its signature."""
         if obj.docstring and not obj.is_alias:
             obj.docstring.value = with_code_blocks(obj.docstring.value)
-        if isinstance(obj, griffe.Class) and "__init__" not in obj.members:
-            if parameters := _parameters(obj):
-                obj.set_member("__init__", griffe.Function("__init__", parameters=parameters))
+        if isinstance(obj, griffe.Class) and "__init__" not in obj.members and (parameters := _parameters(obj)):
+            obj.set_member("__init__", griffe.Function("__init__", parameters=parameters))
 
 
 def _parameters(cls: griffe.Class) -> griffe.Parameters | None:
     """What a class that gets its `__init__` from its fields takes: names and defaults as Python has them."""
     try:
-        found = getattr(importlib.import_module(cls.module.path), cls.name)
+        found: Any = getattr(importlib.import_module(cls.module.path), cls.name)
     except (ImportError, AttributeError):  # a package that is not installed, or a class within a class
         return None
-    made = dataclasses.is_dataclass(found) or (issubclass(found, tuple) and hasattr(found, "_fields"))
-    if not made or issubclass(found, enum.Enum):
+    made = dataclasses.is_dataclass(found) or hasattr(found, "_fields")  # the latter: a named tuple
+    if not made or isinstance(found, enum.EnumMeta):
         return None
     given = inspect.signature(found).parameters.values()
     annotations: dict[str, Any] = {}

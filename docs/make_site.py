@@ -5,9 +5,9 @@
     python docs/make_site.py diagrams    # draw the Mermaid diagrams of the pages as pictures in docs/figures
     python docs/make_site.py times       # measure how long the examples take, into docs/gallery.json
 
-The pages in docs/ are written for GitHub and for the site. What differs is changed on the way: links to files outside of
-docs/ lead to their copies on the site or to the repository, and diagrams are shown as pictures. The API reference, the
-help of the commands, the gallery and copies of the files at the root are added.
+The pages in docs/ are written for GitHub and for the site. The differences are made on the way: links to files outside
+docs/ lead to their copies on the site or to the repository, and diagrams become pictures. The API reference, the help
+of the commands, the gallery and copies of the files at the root are added.
 """
 
 import ast
@@ -18,18 +18,20 @@ import html.parser
 import importlib
 import inspect
 import io
+import itertools
 import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import types
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -128,9 +130,7 @@ def site_link(target: str, path: pathlib.Path, there: str) -> str:
     file = pathlib.Path(os.path.normpath(path.parent / name))
     if not file.exists():
         return target  # MkDocs reports it
-    known = {ROOT / source: place for source, place in COPIES.items()} | {
-        file: there for there, file in pages().items()
-    }
+    known = {ROOT / name: place for name, place in COPIES.items()} | {file: place for place, file in pages().items()}
     if file in known:
         return os.path.relpath(known[file], os.path.dirname(there) or ".") + hash + anchor
     if file.is_relative_to(DOCS) and not file.is_dir():
@@ -174,9 +174,14 @@ def homes() -> dict[str, str]:
     found = {}
     for path, value in listed.items():
         same = [other for other, object in listed.items() if object is value] if _is_object(value) else [path]
-        defined = getattr(value, "__module__", None) or ""
-        found[path] = max(same, key=lambda other: (len(os.path.commonprefix([other, defined])), len(other)))
+        defined = (getattr(value, "__module__", None) or "").split(".")
+        found[path] = max(same, key=lambda other: (_shared(other.split("."), defined), len(other)))
     return found
+
+
+def _shared(path: Sequence[str], other: Sequence[str]) -> int:
+    """The number of parts with which two paths begin alike."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False)))
 
 
 def _listed() -> Iterator[tuple[str, str, Any]]:
@@ -233,9 +238,7 @@ def _entry(path: str) -> str:
     """Asks mkdocstrings for one name, with anchors for the other paths that users know it by."""
     module, _, name = path.rpartition(".")
     value = getattr(importlib.import_module(module), name)
-    source = (
-        f"{value.__module__}.{value.__qualname__}" if _is_object(value) and hasattr(value, "__qualname__") else path
-    )
+    source = f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else path
     others = [other for other, home in homes_of(path) if other != source]
     anchors = "".join(f'<a id="{other}"></a>' for other in others)
     return f"{anchors}\n\n::: {source}\n    options:\n      heading: {name}\n      toc_label: {name}\n\n"
@@ -301,13 +304,7 @@ def gallery() -> str:
     """Every example: a picture, what it is about, the command that runs it, how long that takes, and the script."""
     examples = json.loads(GALLERY.read_text())
     cards = "".join(
-        f"-   [**{example['title']}**](#{_stem(example)})\n\n"
-        + (
-            f"    [![{example['title']}](../figures/{example['figure']})](#{_stem(example)})\n\n"
-            if _drawn(example)
-            else ""
-        )
-        + f"    {_sentence(example)}\n\n"
+        f"-   [**{example['title']}**](#{_stem(example)})\n\n{_picture(example, link=True)}    {_sentence(example)}\n\n"
         for example in examples
     )
     return (
@@ -318,12 +315,15 @@ def gallery() -> str:
     )
 
 
+def _picture(example: dict[str, Any], link: bool = False) -> str:
+    if not example["figure"] or not (DOCS / "figures" / example["figure"]).exists():
+        return ""
+    picture = f"![{example['title']}](../figures/{example['figure']})"
+    return f"    [{picture}](#{_stem(example)})\n\n" if link else f"{picture}\n\n"
+
+
 def _stem(example: dict[str, Any]) -> str:
     return pathlib.Path(example["path"]).stem.replace("_", "-")
-
-
-def _drawn(example: dict[str, Any]) -> bool:
-    return bool(example["figure"]) and (DOCS / "figures" / example["figure"]).exists()
 
 
 def _sentence(example: dict[str, Any]) -> str:
@@ -340,14 +340,13 @@ def _about(example: dict[str, Any]) -> str:
 
 def _section(example: dict[str, Any]) -> str:
     path, text = example["path"], (ROOT / example["path"]).read_text()
-    picture = f"![{example['title']}](../figures/{example['figure']})\n\n" if _drawn(example) else ""
     script = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
     language = {"py": "python", "toml": "toml"}[path.rpartition(".")[2]]
     seconds = f"It takes {_duration(example['seconds'])}. " if example["seconds"] else ""
-    about = re.sub(r"(?m)^(?=\S.*)(\$|\*)", r"\\\1", _about(example)) if path.endswith(".py") else _about(example)
+    more = f"More about it: [{_title(example['page'])}](../{example['page']})."
     return (
-        f"## {example['title']} {{ #{_stem(example)} }}\n\n{picture}{about}\n\n"
-        f"```sh\n{example['command']}\n```\n\n{seconds}More about it: [{_title(example['page'])}](../{example['page']}).\n\n"
+        f"## {example['title']} {{ #{_stem(example)} }}\n\n{_picture(example)}{_about(example)}\n\n"
+        f"```sh\n{example['command']}\n```\n\n{seconds}{more}\n\n"
         f'??? example "{path}"\n    ```{language}\n{script}\n    ```\n'
     )
 
@@ -406,6 +405,51 @@ def stale_diagrams() -> list[str]:
         for name, source in diagrams().items()
         if not (picture := DOCS / "figures" / name).exists() or f"digest {digest(source)}" not in picture.read_text()
     ]
+
+
+def draw_diagrams() -> None:
+    """Draws the diagrams whose text has changed, in a browser, with the Mermaid that marimo carries."""
+    if not (names := stale_diagrams()):
+        return
+    import marimo
+    from playwright.sync_api import Route, sync_playwright
+
+    static = pathlib.Path(marimo.__file__).parent / "_static"
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    host = "http://diagrams.invalid"
+
+    def answer(route: Route) -> None:
+        file = static / route.request.url.removeprefix(f"{host}/")
+        if not file.is_file():
+            return route.fulfill(body="<!doctype html>", content_type="text/html")
+        text = file.read_text()
+        # The file draws with Mermaid's object and does not export it.
+        if used := re.search(r"await (\w+)\.render\(", text) if file.name.startswith("mermaid-") else None:
+            text += f"\nexport{{{used[1]} as mermaid}};"
+        return route.fulfill(body=text, content_type="text/javascript")
+
+    module = next(path for path in static.glob("assets/mermaid-*.js") if ".render(" in path.read_text())
+    with sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page()
+        page.route("**/*", answer)
+        page.goto(f"{host}/")
+        for name in names:
+            source = diagrams()[name]
+            drawn = page.evaluate(DRAW, [f"/assets/{module.name}", pathlib.Path(name).stem, source])
+            picture = re.sub(r"(<svg[^>]*>)", rf"\1<!-- digest {digest(source)} -->", drawn, count=1)
+            (DOCS / "figures" / name).write_text(picture + "\n")
+            print(f"docs/figures/{name}")
+
+
+DRAW = """async ([file, id, source]) => {
+    const { mermaid } = await import(file);
+    const font = "system-ui, sans-serif";
+    const layout = { htmlLabels: false, useMaxWidth: false };
+    const notes = { noteBkgColor: "#fdf3e3", noteBorderColor: "#c0622d", noteTextColor: "#222" };
+    mermaid.initialize({ startOnLoad: false, theme: "neutral", fontFamily: font, htmlLabels: false, themeVariables: notes,
+                         flowchart: layout, sequence: { useMaxWidth: false, mirrorActors: false } });
+    return (await mermaid.render(id, source)).svg;
+}"""
 
 
 # ----------------------------------------------------------------------------------------------------------- check
@@ -481,6 +525,7 @@ def serve() -> int:
             time.sleep(1)
             if (now := _changed()) != seen:
                 seen = now
+                pages.cache_clear()
                 stage()
     except KeyboardInterrupt:
         server.wait()
@@ -493,7 +538,7 @@ def _changed() -> list[float]:
 
 def main(arguments: list[str]) -> int:
     """Runs one of the commands above; gives the exit code."""
-    commands = {"build": build, "serve": serve, "stage": stage, "times": times}
+    commands = {"build": build, "serve": serve, "stage": stage, "diagrams": draw_diagrams, "times": times}
     command = arguments[0] if arguments else "build"
     if command not in commands:
         print(f"make_site.py has the commands {', '.join(commands)}, got {command!r}.", file=sys.stderr)
