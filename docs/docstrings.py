@@ -5,7 +5,7 @@ import enum
 import importlib
 import inspect
 import re
-from typing import Any
+from typing import Any, cast
 
 import griffe
 
@@ -51,7 +51,7 @@ def _parameters(cls: griffe.Class) -> griffe.Parameters | None:
     made = dataclasses.is_dataclass(found) or hasattr(found, "_fields")  # the latter: a named tuple
     if not made or isinstance(found, enum.EnumMeta):
         return None
-    given = inspect.signature(found).parameters.values()
+    given = inspect.signature(cast(type, found)).parameters.values()
     annotations: dict[str, Any] = {}
     for base in [*reversed(cls.mro()), cls]:
         annotations |= {name: getattr(member, "annotation", None) for name, member in base.members.items()}

@@ -446,8 +446,9 @@ DRAW = """async ([file, id, source]) => {
     const font = "system-ui, sans-serif";
     const layout = { htmlLabels: false, useMaxWidth: false };
     const notes = { noteBkgColor: "#fdf3e3", noteBorderColor: "#c0622d", noteTextColor: "#222" };
-    mermaid.initialize({ startOnLoad: false, theme: "neutral", fontFamily: font, htmlLabels: false, themeVariables: notes,
-                         flowchart: layout, sequence: { useMaxWidth: false, mirrorActors: false } });
+    mermaid.initialize({ startOnLoad: false, theme: "neutral", fontFamily: font, htmlLabels: false,
+                         themeVariables: notes, flowchart: layout,
+                         sequence: { useMaxWidth: false, mirrorActors: false } });
     return (await mermaid.render(id, source)).svg;
 }"""
 
