@@ -106,7 +106,7 @@ def test_the_proposal_is_that_of_the_library_and_can_be_typed(document, tmp_path
 def test_a_target_nobody_reaches_is_a_sentence_and_not_an_error(said):
     page = said("quadratic", *QUIET, "--target", "1e-30", "--algorithm", "LocalSA")
     assert "LocalSA cannot reach 1e-30 with these settings: its error stops at" in page
-    assert "No step brings the error down to `target` 1e-30" in page
+    assert "No step size reduces the error to `target` 1e-30" in page
     assert row(page, "rounds to 1e-30") == ["never"]
 
 

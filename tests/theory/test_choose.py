@@ -60,9 +60,9 @@ def test_a_budget_buys_the_least_error():
 
 def test_what_cannot_be_chosen_is_explained():
     problem = quadratic.random(3, 2, key=1)
-    with pytest.raises(ValueError, match=r"Give `target`, the error to reach, or `budget`"):
+    with pytest.raises(ValueError, match=r"Pass `target`, the error to reach, or `budget`"):
         choose(problem)
-    with pytest.raises(ValueError, match=r"The start is within `target` 1e\+06 already"):
+    with pytest.raises(ValueError, match=r"The initial squared error, .*, is already below `target` 1e\+06"):
         choose(problem, target=1e6)
     with pytest.raises(ValueError, match=r"`objective` must be one of"):
         choose(problem, target=1e-3, objective="money")
@@ -88,10 +88,10 @@ def test_for_a_budget_the_best_way_is_on_the_frontier():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": 0.5}, "`budget` 0.5 does not buy one round of any candidate, in rounds"),
+        ({"budget": 0.5}, "`budget` 0.5 is too small for one round of any candidate, in rounds"),
         ({"target": 1e-3, "algorithms": ()}, "`algorithms` must be a list of names"),
         ({"target": 1e-3, "algorithms": "FedHSA"}, "`algorithms` must be a list of names"),
-        ({"target": 1e-3, "local_steps": ()}, "`local_steps` must be a list of numbers"),
+        ({"target": 1e-3, "local_steps": ()}, "`local_steps` must be a list of at least one number"),
     ],
 )
 def test_choices_without_anything_to_choose_are_refused(arguments, message):
@@ -107,11 +107,11 @@ def test_what_noise_does_to_a_method_is_never_taken_for_nothing():
     choice = choose(problem, target=0.05, algorithms=("FedHSA", "Scaffnew", "MomentumSA"), **options)
     assert type(choice.algorithm) is fh.FedHSA
     assert dict(choice.unknown) == {
-        "Scaffnew": "How much noise remains around the mean of Scaffnew is not known on this problem.",
-        "MomentumSA": "MomentumSA needs `beta`, which is not searched for.",
+        "Scaffnew": "The noise around the mean of Scaffnew is unknown on this problem.",
+        "MomentumSA": "MomentumSA requires `beta`, which `choose` does not search for.",
     }
     assert choice.to_dict()["unknown"][0]["algorithm"] == "Scaffnew"
-    with pytest.raises(ValueError, match=r"nothing to choose from.* noise remains around the mean of Scaffnew"):
+    with pytest.raises(ValueError, match=r"nothing to choose from.* noise around the mean of Scaffnew"):
         choose(problem, target=0.05, algorithms=("Scaffnew",), **options)
 
 
@@ -162,7 +162,7 @@ def test_a_choice_that_misses_its_target_in_simulation_is_told():
     assert choice.verified is not None
     assert choice.verified.low < choice.verified.value < choice.verified.high
     assert choice.verified.contains(choice.best.error)
-    with pytest.warns(UserWarning, match=r"has the error .* after [\d,]+ rounds of a simulation, above `target` 1e-05"):
+    with pytest.warns(UserWarning, match=r"simulated error of .* after [\d,]+ rounds is .*, above `target` 1e-05"):
         choice_module._verified(problem, choice, 1e-5, None, 0)
 
 

@@ -87,7 +87,7 @@ def test_floors_without_a_warning_are_within_a_tenth_at_any_step(M, sampling):
 def test_a_spread_that_bends_the_slopes_by_a_fifth_carries_a_warning(method):
     """Half a step, twenty times: the floor of the problem linearised at the root was far too low, without a word."""
     case = logistic_runs.Case(16, "iid", method, 0.5, 20)
-    with pytest.warns(PredictionWarning, match=r"spread so far that the average slope of LogisticAgent is not that at"):
+    with pytest.warns(PredictionWarning, match=r"spread so far that the average slope of LogisticAgent differs from"):
         prediction = predict(problem_of(case), METHODS[method](0.5, 20))
     assert prediction.left_out > 0.1
     assert prediction.basis == "mean field"
@@ -189,6 +189,8 @@ def test_what_is_affine_is_not_bent(algorithm, sampling):
 
 def test_a_nonlinear_problem_with_too_many_observations_says_so(monkeypatch):
     monkeypatch.setattr(curvature, "LARGEST", 100)
-    with pytest.warns(PredictionWarning, match="the curvature of LogisticAgent does to the floor of FedHSA is not"):
+    with pytest.warns(
+        PredictionWarning, match="The effect of the curvature of LogisticAgent on the floor of FedHSA is unknown"
+    ):
         prediction = predict(CASES["logistic"]().problem.iid(), fh.FedHSA(0.1, 4))
     assert np.isnan(prediction.left_out)

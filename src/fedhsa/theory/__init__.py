@@ -1,7 +1,7 @@
-"""Theory: what will happen, computed instead of simulated.
+"""Theory: predictions of an algorithm's behaviour on a problem, computed instead of simulated.
 
-The rooms: `maps` of a round, `laws` of the error, the `paper` with its constants, assumptions and bounds, and what is
-learnt from `samples`.
+`predict` and `choose` are the main functions. The subpackages are `maps` (noiseless rounds), `laws` (moments of the
+error), `paper` (the paper's constants, assumptions and bounds) and `samples` (estimates from observations).
 """
 
 from . import exact as exact
@@ -20,6 +20,8 @@ from .maps.joint import joint_map as joint_map
 from .paper import bounds as bounds
 from .paper import measure as measure
 from .paper import mixing as mixing
+from .paper.assumptions import Line as Line
+from .paper.assumptions import Verdicts as Verdicts
 from .paper.assumptions import check as check
 from .paper.constants import Constants as Constants
 from .paper.constants import constants as constants
@@ -32,3 +34,36 @@ from .samples.estimate import estimate as estimate
 from .stability import Limit as Limit
 from .stability import max_local_steps as max_local_steps
 from .stability import max_step_size as max_step_size
+
+__all__ = [
+    "Candidate",
+    "Choice",
+    "Constants",
+    "Correlations",
+    "Estimates",
+    "JointMap",
+    "Limit",
+    "Line",
+    "Prediction",
+    "PredictionWarning",
+    "Reach",
+    "Unknown",
+    "Verdicts",
+    "bounds",
+    "check",
+    "choose",
+    "constants",
+    "correlations",
+    "estimate",
+    "exact",
+    "first_order_bias",
+    "first_order_covariance",
+    "joint_map",
+    "max_local_steps",
+    "max_step_size",
+    "measure",
+    "mixing",
+    "predict",
+    "theorem_1",
+    "theorem_2",
+]

@@ -1,4 +1,4 @@
-"""Which method, which step, how many local steps: the cheapest way to a target error, by prediction."""
+"""`choose`: finds the method, step size and local steps that reach a target error at the least predicted cost."""
 
 import dataclasses
 import inspect
@@ -32,62 +32,69 @@ METHODS = ("FedHSA", "LocalSA", "SynchronisedSA")
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100)
 SERVER_STEPS = (1.0, 0.5, 2.0, 4.0)
 SMALLEST = 1e-6
-"""The smallest step that is tried, as a part of the largest stable one."""
+"""The smallest step size tried, relative to the largest stable one."""
 RESOLUTION = 0.06
-"""How well the logarithms of steps are found."""
+"""The tolerance of the logarithms of step sizes."""
 SETTLED = 0.1
-"""How close the logarithm of a step must be to one that the law was asked about."""
+"""The distance, of logarithms of step sizes, within which a known evaluation of the law is used."""
 MOST_PREDICTIONS = 6
-"""How often the law is asked about a method and number of local steps."""
+"""The largest number of evaluations of the law for a method and number of local steps."""
 ROUGHLY, ALIKE, BETTER = 1.5, 0.9, 1.03
-"""How far off costs in outline may be, down to where they count as alike, and by how much another server step must be
-better."""
+"""The factor by which approximate costs may be wrong, the factor below which they count as equal, and the factor by
+which another server step must be better."""
 NOTCH = 1.2
-"""The best step is compared with others this factor apart."""
+"""The best step size is compared with its neighbours at this factor."""
 LARGER, SMALLER, TIMES = (1.5, 2.0, 3.0, 4.5, 7.0, 10.0), (1.0, 0.85, 0.7, 0.5, 0.35), 24
-"""The first and the second step of a schedule, by the best constant one, and at how many rounds they may change."""
+"""The first and the second step size of a schedule relative to the best constant one, and the number of rounds at which
+it may change."""
 STAGES_PAY = 1.1
-"""By how much a schedule must be better in outline before the law is asked about it."""
+"""The factor by which the approximate cost of a schedule must be lower before the law is evaluated for it."""
 UNSURE = 0.25
-"""The margin where it is not known how good a prediction is."""
+"""The margin if the accuracy of a prediction is unknown."""
 SEEDS = 200
-"""Of the simulation that verifies a choice."""
+"""The number of seeds of the simulation that verifies a choice."""
 
 
 class Candidate(NamedTuple):
-    """One method and number of local steps, with the best step."""
+    """A method and a number of local steps, with the best step size."""
 
     algorithm: AbstractAlgorithm
+    """The algorithm with its settings."""
     prediction: Prediction
+    """The prediction for this algorithm."""
     reach: Reach
-    """What it takes."""
+    """The rounds, samples and bytes that it takes."""
     error: float
-    """The mean-square error it ends at."""
+    """The predicted mean-square error at the end."""
 
 
 def _brief(algorithm: AbstractAlgorithm) -> str:
-    """The algorithm in the words that make it, with three digits of each number that was searched for."""
+    """Returns the expression that creates the algorithm, with three digits of each optimised number."""
     return re.sub(r"\d+\.\d{4,}(e[-+]?\d+)?", lambda number: f"{float(number[0]):.3g}", repr(algorithm))
 
 
 class Unknown(NamedTuple):
-    """A method that was not compared with the others, because too little is known of it."""
+    """A method that was not compared with the others because its error cannot be predicted."""
 
     algorithm: str
+    """The name of the method."""
     reason: str
+    """The reason, as a sentence."""
 
 
 class Choice(NamedTuple):
-    """The best candidate, and those it was chosen from."""
+    """The best candidate and the alternatives, as returned by `choose`."""
 
     best: Candidate
+    """The best candidate."""
     frontier: tuple[Candidate, ...]
-    """Every candidate that no other beats in rounds, samples, bytes and, for a budget, error; fewest rounds first."""
+    """The Pareto-optimal candidates in rounds, samples, bytes and, for a budget, error; fewest rounds first."""
     objective: str
+    """The minimised cost: `"rounds"`, `"samples"` or `"bytes"`."""
     unknown: tuple[Unknown, ...] = ()
-    """The methods of which no error could be predicted, and why."""
+    """The methods whose error could not be predicted, with the reasons."""
     verified: Estimate | None = None
-    """The mean-square error of the best candidate in a simulation, with its 95 % interval, if that was asked for."""
+    """With `verify=True`, the simulated mean-square error of the best candidate with its 95 % interval."""
 
     @property
     def algorithm(self) -> AbstractAlgorithm:
@@ -96,12 +103,12 @@ class Choice(NamedTuple):
 
     @property
     def prediction(self) -> Prediction:
-        """What it will do."""
+        """The prediction for the best candidate."""
         return self.best.prediction
 
     @property
     def reach(self) -> Reach:
-        """What it takes."""
+        """The rounds, samples and bytes that the best candidate takes."""
         return self.best.reach
 
     def _table(self) -> Table:
@@ -113,11 +120,11 @@ class Choice(NamedTuple):
             rows.append((mark, _brief(candidate.algorithm), *spent, f"{candidate.error:.2e}"))
         if not any(row[0] for row in rows):
             rows.insert(0, self._replace(frontier=(self.best,))._table().rows[0])
-        sentences = ["None of these is beaten by another in rounds, samples and traffic alike."]
+        sentences = ["No candidate is better than one of these in rounds, samples and traffic simultaneously."]
         sentences += [f"Not compared: {unknown.algorithm}. {unknown.reason}" for unknown in self.unknown]
         if self.verified is not None:
             value, low, high = self.verified
-            sentences.append(f"Simulated, the best ends at {value:.2e} [{low:.2e},{FIXED}{high:.2e}].")
+            sentences.append(f"In a simulation the best one ends at {value:.2e} [{low:.2e},{FIXED}{high:.2e}].")
         heads = ("", "algorithm", "rounds", "samples, all agents", "traffic, all agents", "error at the end")
         return Table(heads, rows, right=(2, 3, 4, 5), caption=" ".join(sentences), apart=1)
 
@@ -128,7 +135,7 @@ class Choice(NamedTuple):
         return self._table().html()
 
     def to_dict(self) -> dict[str, Any]:
-        """The choice as JSON values."""
+        """Returns the choice as JSON values."""
         return {
             "objective": self.objective,
             "best": _as_dict(self.best),
@@ -154,26 +161,31 @@ def choose(
     key: SeedLike = 0,
     verify: bool = False,
 ) -> Choice:
-    r"""The method, step and local steps that reach a target error at the least cost, or the least error for a budget.
+    r"""Chooses the method, step size and local steps that reach a target error at the least predicted cost.
 
-    For every method and number of local steps the step is optimised: a larger one is faster but has a higher floor.
-    Methods of which too little is known, such as only their mean, are not compared with the others: they are listed in
-    `unknown`, with the reason.
+    With a `budget` and no `target`, it minimises the error instead. For every method and number of local steps the step
+    size is optimised: a larger one is faster but has a higher floor. Methods whose error cannot be predicted, for
+    example because only their mean is known, are listed in `unknown` with the reason.
 
     **Arguments:**
 
+    - `problem`: the problem.
     - `target`: the mean-square error to reach.
-    - `budget`: how much of the objective may be spent. Without a `target`, the least error it buys.
-    - `objective`: what counts, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
-    - `algorithms`, `local_steps`: what to choose from; your own method is named by its file, `mine.py:HalfHSA`.
-    - `server_steps`: the first is used unless another is better.
-    - `schedules`: whether the step of the best candidate may change once, from a larger to a smaller one (`Stages`).
-    - `theta`: where the run starts. Default: zeros.
-    - `margin`: plan for an error smaller than the target by this part, since predictions are not exact; by more where
-      a prediction says that it may be further off.
-    - `samples`, `key`: how many observations, and which, where sources can only be sampled. They are drawn once.
-    - `verify`: simulate the choice, 200 seeds, and give its error at the end with the interval; a warning says if it
-      missed the target.
+    - `budget`: the largest amount of the objective that may be spent.
+    - `objective`: the cost to minimise, `"rounds"`, `"samples"` or `"bytes"`, of all agents together.
+    - `algorithms`, `local_steps`: the candidates. Your own method is named by its file, as in `mine.py:HalfHSA`.
+    - `server_steps`: the server steps; the first is used unless another is clearly better.
+    - `schedules`: whether the step size of the best candidate may change once, to a smaller one (`Stages`).
+    - `theta`: the initial parameter. Default: zeros.
+    - `margin`: the fraction by which the planned error is below the target, since predictions are not exact. It is
+      larger for predictions with a larger estimated error.
+    - `samples`, `key`: the number and the key of the observations if sources can only be sampled. They are drawn once.
+    - `verify`: whether to simulate the choice with 200 seeds; a warning says if it misses the target.
+
+    **Returns:** a `Choice`, which prints as a table.
+
+    Raises `ValueError` if neither `target` nor `budget` is given, if the target cannot be reached (within the budget),
+    if no step size is stable, or if the error of no method can be predicted.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=10, dim=3)
@@ -185,9 +197,9 @@ def choose(
         raise ValueError(f"`algorithms` must be a list of names such as {METHODS}, got {algorithms!r}.")
     for name, values in (("local_steps", local_steps), ("server_steps", server_steps)):
         if not values:
-            raise ValueError(f"`{name}` must be a list of numbers to choose from, got none.")
+            raise ValueError(f"`{name}` must be a list of at least one number, got an empty one.")
     if target is None and budget is None:
-        raise ValueError("Give `target`, the error to reach, or `budget`, what may be spent, or both.")
+        raise ValueError("Pass `target`, the error to reach, or `budget`, the cost that may be spent, or both.")
     for name, value in (("target", target), ("budget", budget)):
         if value is not None:
             _check.number(name, value, above=0.0)
@@ -195,7 +207,7 @@ def choose(
     _check.number("margin", margin, least=0.0)
     start = start_error(problem, theta)
     if target is not None and start @ start <= target:
-        raise ValueError(f"The start is within `target` {target:g} already: its squared error is {start @ start:.4g}.")
+        raise ValueError(f"The initial squared error, {start @ start:.4g}, is already below `target` {target:g}.")
     search = _Search(problem, _Goal(target, budget, objective, theta, margin), samples, key, local_steps)
     choice = search.choice(_methods(algorithms, local_steps, server_steps[0]), server_steps[1:], schedules)
     return _verified(problem, choice, target, theta, key) if verify else choice
@@ -210,32 +222,32 @@ class _Goal(NamedTuple):
 
 
 class _Method(NamedTuple):
-    """A method with everything but its step."""
+    """A method with all its settings except the step size."""
 
     name: str
     settings: dict[str, Any]
 
     def make(self, step: float) -> AbstractAlgorithm:
-        """The algorithm with a step; the TypeError of a method that needs more says what."""
+        """Returns the algorithm with a step size; raises `TypeError` if it requires another argument."""
         method, given = _class(self.name), self.settings
         needed = [p.name for p in inspect.signature(method).parameters.values() if p.default is p.empty]
         missing = [name for name in needed if name not in (*given, "step_size")]
         if missing:
-            raise TypeError(f"{self.name} needs `{missing[0]}`, which is not searched for.")
+            raise TypeError(f"{self.name} requires `{missing[0]}`, which `choose` does not search for.")
         return method(step_size=step, **given)
 
     def rule(self, step: float) -> LocalRule:
-        """Its local rule; methods with another are outlined by that of FedHSA, which most of them approximate."""
+        """Returns the local rule, or FedHSA's for other methods, which most of them approximate."""
         algorithm = self.make(step)
         return local_rule(algorithm) or LocalRule(step, algorithm.block_length, 1.0, 1.0)
 
     @property
     def has_server_step(self) -> bool:
-        """Whether a server step would make a difference that the step does not."""
+        """Whether a server step has another effect than the step size."""
         return "server_step" in self.settings and self.settings["local_steps"] > 1
 
     def with_server_step(self, server_step: float) -> "_Method":
-        """The same with another server step."""
+        """Returns the method with another server step."""
         return self._replace(settings=self.settings | {"server_step": server_step})
 
 
@@ -248,7 +260,7 @@ def _parameters(name: str) -> Mapping[str, Any]:
 
 
 def _methods(algorithms: Sequence[str], local_steps: Sequence[int], server_step: float) -> Iterator[_Method]:
-    """Every method with every number of local steps, or a coin that has as many on average, waiting for a step."""
+    """Yields every method with every number of local steps, or with a coin that has this number on average."""
     for name in algorithms:
         if _own.reference(name) is None and name not in _own.entry_points("algorithm"):
             _check.choice("algorithms", name, tuple(ALGORITHMS))
@@ -259,11 +271,11 @@ def _methods(algorithms: Sequence[str], local_steps: Sequence[int], server_step:
 
 
 class _UnknownError(Exception):
-    """Theory does not say what noise adds for a method."""
+    """Raised if the effect of noise on a method is unknown."""
 
 
 class _Plan(NamedTuple):
-    """A method with a step that a rough outline proposes, and what that says it takes."""
+    """A method with the step size and the cost that the outline proposes."""
 
     method: _Method
     log_step: float
@@ -273,19 +285,19 @@ class _Plan(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What laws said of a method at other steps, by which its outline is corrected."""
+    """Evaluations of a method's law at other step sizes, which correct its outline."""
 
     log_steps: list[float]
     floors: list[float]
-    """Logarithms of the floor, by that of the outline."""
+    """Logarithms of the ratio of the floor to that of the outline."""
     values: list[float]
-    """Logarithms of rounds or, for a budget, of the error, by those of the corrected outline."""
+    """Logarithms of the ratio of the rounds (for a budget, of the error) to those of the corrected outline."""
     margin: float
     largest: float
-    """The logarithm of the largest step that may be stable."""
+    """The logarithm of the largest step size that may be stable."""
 
     def at(self, log_step: float, which: list[float]) -> float:
-        """A correction between those that are known."""
+        """Interpolates a correction between the known ones."""
         order = np.argsort(self.log_steps)
         known = np.array(self.log_steps)[order], np.array(which)[order]
         return math.exp(float(np.interp(log_step, *known))) if which else 1.0
@@ -294,12 +306,12 @@ class _Seen(NamedTuple):
 class _Search:
     """The search for settings on one problem.
 
-    Laws may take seconds, so we look at all settings in a rough outline, ask the law about the most promising, correct
-    the outline by what it says, and look again.
+    Laws may take seconds. So all settings are first compared by an outline, the law is evaluated for the most promising
+    ones, the outline is corrected by the result, and the comparison is repeated.
     """
 
     def __init__(self, problem: Problem, goal: _Goal, samples: int | None, key: SeedLike, local_steps: Sequence[int]):
-        # All settings are compared on the same observations, so that these do not choose between them.
+        # All settings are compared on the same observations, so that chance does not decide between them.
         known = noise_is_known(problem)
         self.problem, self.goal = problem, goal
         self.samples = None if known else estimate(problem, samples=samples, key=key)
@@ -308,7 +320,7 @@ class _Search:
         self.start = Moments(start, np.zeros((len(start),) * 2))
 
     def choice(self, methods: Iterator[_Method], other_server_steps: Sequence[float], schedules: bool) -> Choice:
-        """The best of all methods."""
+        """Returns the best of all methods."""
         unknown: dict[str, Unknown] = {}
         plans: list[_Plan] = []
         for method in methods:
@@ -319,7 +331,7 @@ class _Search:
                     unknown[method.name] = Unknown(method.name, str(reason))
         if self.goal.target is None and plans and not any(math.isfinite(plan.error) for plan in plans):
             budget, objective = self.goal.budget, self.goal.objective
-            raise ValueError(f"`budget` {budget:g} does not buy one round of any candidate, in {objective}.")
+            raise ValueError(f"`budget` {budget:g} is too small for one round of any candidate, in {objective}.")
         found: list[Candidate] = []
         all_seen: list[tuple[Candidate, _Plan, _Seen]] = []
         for plan in sorted(plans, key=self.value):
@@ -338,11 +350,11 @@ class _Search:
                 found += self.staged(best, plan, seen)
         if not found:
             reasons = " ".join(entry.reason for entry in unknown.values())
-            raise ValueError(f"There is nothing to choose from: of no method the error is known here. {reasons}")
+            raise ValueError(f"There is nothing to choose from: no method's error can be predicted here. {reasons}")
         return _chosen(found, tuple(unknown.values()), self.goal, self.value)
 
     def hopeless(self, plan: _Plan, candidate: Candidate) -> bool:
-        """Whether a candidate is so much better in what counts, and no worse in all else, that outlines cannot tell."""
+        """Whether a candidate is better than a plan by more than the error of outlines, and no worse otherwise."""
         if not math.isfinite(candidate.error):
             return False
         ours, theirs = candidate.reach._asdict(), plan.reach._asdict()
@@ -352,12 +364,12 @@ class _Search:
         return ROUGHLY * ours[counts] <= theirs[counts] and all(ALIKE * ours[name] <= theirs[name] for name in ours)
 
     def plan(self, method: _Method, other_server_steps: Sequence[float]) -> _Plan:
-        """The best step by the outline; with another server step where that is clearly better."""
+        """Returns the best step size by the outline, with another server step if that is clearly better."""
         algorithm = method.make(0.1)
         if local_rule(algorithm) is None:
             if self.samples is not None:
-                raise _UnknownError(f"What noise does to {method.name} is not known from samples alone.")
-            self.predict(method.make(0.1 / self.size(method)))  # raises if it is not known
+                raise _UnknownError(f"The effect of noise on {method.name} is unknown from samples alone.")
+            self.predict(method.make(0.1 / self.size(method)))  # raises if it is unknown
         each = cost(self.problem, algorithm)
         best = self.outlined(method, each)
         for server_step in other_server_steps if method.has_server_step else ():
@@ -367,20 +379,21 @@ class _Search:
         return best
 
     def size(self, method: _Method) -> float:
-        """One by the scale of steps."""
+        """Returns the inverse of the scale of step sizes."""
         return method.make(0.1).block_length * float(np.linalg.norm(self.sketch.A, 2, axis=(1, 2)).max())
 
     def outlined(self, method: _Method, each: Cost, seen: _Seen | None = None) -> _Plan:
-        """The best step of a method by its outline, as far as it is corrected.
+        """Returns the best step size of a method by its outline, with the corrections known so far.
 
-        Below the largest step whose floor is low enough, cost is a smooth function of the logarithm of the step with
-        one valley, most often close to that step: we walk down from there until cost rises.
+        Below the largest step size whose floor is low enough, the cost is a smooth function of the logarithm of the
+        step size with one minimum, usually close to that step size. So we search downwards from there until the cost
+        rises.
         """
         if seen is None:
             largest = float(largest_step(self.sketch.A, method.rule(0.1)))
             if not largest > 0:
                 raise ValueError(
-                    "No step is stable on this problem: its root is unstable. Check the sign of the operator."
+                    "No step size is stable on this problem: its root is unstable. Check the sign of the operator."
                 )
             seen = _Seen([], [], [], self.goal.margin, math.log(min(largest, 1e6)))
         outlines: dict[float, Outline] = {}
@@ -422,13 +435,13 @@ class _Search:
         return _Plan(method, x, each, total_cost(rounds, each, M), target if math.isfinite(rounds) else outline.floor)
 
     def affordable(self, each: Cost) -> float:
-        """The rounds that the budget buys; infinite where it does not buy a single one."""
+        """Returns the number of rounds that the budget allows; infinity if it does not allow one."""
         assert self.goal.budget is not None
         one = getattr(total_cost(1, each, self.problem.num_agents), self.goal.objective)
         return self.goal.budget // one or math.inf
 
     def refined(self, plan: _Plan) -> tuple[Candidate, _Seen]:
-        """The candidate with the best step by the law, and what the law said on the way."""
+        """Returns the candidate with the best step size by the law, and all evaluations of the law."""
         method, found = plan.method, list[Candidate]()
         seen = _Seen([], [], [], self.goal.margin, plan.log_step + math.log(1e3))
         while len(found) < MOST_PREDICTIONS:
@@ -459,7 +472,7 @@ class _Search:
         return min(found, key=self.value), seen
 
     def polished(self, best: Candidate, each: Cost) -> Candidate:
-        """The candidate with a step, or steps, to whose sides the law sees none that is better."""
+        """Returns the candidate with step sizes that are better by the law than their neighbours on both sides."""
         for notch in (NOTCH, 1 / NOTCH):
             while math.isfinite(best.error):
                 algorithm = cast(Any, best.algorithm)
@@ -471,7 +484,7 @@ class _Search:
         return best
 
     def staged(self, best: Candidate, plan: _Plan, seen: _Seen) -> list[Candidate]:
-        """The best candidate with two steps, a larger one first, if that is better; by the outline, then by the law."""
+        """Returns the best candidate with two step sizes, the larger first, if the outline and the law favour it."""
         method, own, found = plan.method, getattr(best.algorithm, "step_size", None), list[Candidate]()
         if own is None or not (isinstance(best.prediction.law, AbstractSteppedLaw) and math.isfinite(best.error)):
             return found
@@ -509,18 +522,19 @@ class _Search:
         return [self.polished(candidate, plan.each)] if self.value(candidate)[0] < now else found
 
     def predict(self, algorithm: AbstractAlgorithm) -> Prediction:
-        """What an algorithm will do, if that is known."""
+        """Returns the prediction for an algorithm; raises if its noise is unknown."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PredictionWarning)  # the margin covers what it warns of
+            warnings.simplefilter("ignore", PredictionWarning)  # the margin covers this error
             prediction = predict(self.problem, algorithm, samples=self.samples)
         if prediction.basis == "mean" or math.isnan(prediction.floor):
-            raise _UnknownError(
-                f"How much noise remains around the mean of {type(algorithm).__name__} is not known on this problem."
-            )
+            raise _UnknownError(f"The noise around the mean of {type(algorithm).__name__} is unknown on this problem.")
         return prediction
 
     def evaluate(self, prediction: Prediction, each: Cost) -> Candidate:
-        """What it takes to reach the target, or the error when the budget is spent; `each` is the cost of a round."""
+        """Returns the candidate with its cost of reaching the target, or its error when the budget is spent.
+
+        `each` is the cost of a round.
+        """
         goal, rounds = self.goal, math.inf
         if not prediction.stable:
             pass
@@ -532,14 +546,14 @@ class _Search:
         return Candidate(prediction.algorithm, prediction, total_cost(rounds, each, self.problem.num_agents), error)
 
     def margin(self, prediction: Prediction) -> float:
-        """By which part an error is planned to be below the target: what was asked for, or what may be wrong."""
+        """Returns the fraction by which the planned error is below the target: requested, or the prediction's error."""
         left_out = prediction.left_out
         if prediction.interval is not None and prediction.floor > 0:
             left_out = prediction.interval[1] / prediction.floor - 1
         return max(self.goal.margin, UNSURE if math.isnan(left_out) else left_out)
 
     def value(self, way: Candidate | _Plan) -> tuple[float, ...]:
-        """What is to be made small, first things first; where the target is out of reach, the error that remains."""
+        """Returns the values to minimise, in order of priority; if the target is out of reach, the remaining error."""
         if self.goal.target is None:
             return (way.error,)
         spent = getattr(way.reach, self.goal.objective), way.reach.samples, way.reach.bytes
@@ -549,9 +563,9 @@ class _Search:
 
 
 def _last_low_enough(excess: Callable[[float], float], x: float, low: float, high: float) -> float:
-    """The largest step whose floor is low enough; `excess` is the logarithm of floor by target.
+    """Returns the largest step size whose floor is low enough; `excess` is the logarithm of the floor over the target.
 
-    The floor is nearly proportional to the step, so that it says itself where to look next.
+    The floor is nearly proportional to the step size, which gives the next step size to try.
     """
     inside, outside = None, None
     while True:
@@ -573,7 +587,7 @@ def _last_low_enough(excess: Callable[[float], float], x: float, low: float, hig
 
 
 def _walk_down(cost: Callable[[float], float], top: float, low: float) -> None:
-    """Tries values below `top` until cost rises, and then between those around the least."""
+    """Tries values below `top` until the cost rises, and then between the neighbours of the minimum."""
     points, costs, by = [top], [cost(top)], 2 * RESOLUTION
     while points[-1] > low:
         points.append(max(points[-1] - by, low))
@@ -605,18 +619,18 @@ def _chosen(
     goal: _Goal,
     value: Callable[[Candidate], tuple[float, ...]],
 ) -> Choice:
-    best = min(candidates, key=value)  # of equals the first, so that other server steps than 1 must be better
+    best = min(candidates, key=value)  # the first of equals, so that server steps other than 1 must be better
     spent = getattr(best.reach, goal.objective)
     if goal.target is not None and not math.isfinite(spent):
         lowest = min(candidates, key=lambda candidate: candidate.prediction.floor)
         raise ValueError(
-            f"No step brings the error down to `target` {goal.target:g} with its `margin`: the lowest floor found is "
-            f"{lowest.prediction.floor:.3g}, of {lowest.algorithm}. Use more agents, or a larger target."
+            f"No step size reduces the error to `target` {goal.target:g} with its `margin`: the lowest floor found is "
+            f"{lowest.prediction.floor:.3g}, of {lowest.algorithm}. Use more agents or a larger target."
         )
     if goal.target is not None and goal.budget is not None and spent > goal.budget:
         raise ValueError(
             f"`target` {goal.target:g} takes at least {spent:.0f} {goal.objective}, more than the `budget` of "
-            f"{goal.budget:.0f}. Without a target, `choose` finds the least error for a budget."
+            f"{goal.budget:.0f}. Without a target, `choose` minimises the error for a budget."
         )
     finite = [candidate for candidate in candidates if np.isfinite(candidate.reach.rounds)]
     frontier: list[Candidate] = []
@@ -627,14 +641,14 @@ def _chosen(
 
 
 def _beats(one: Candidate, other: Candidate, goal: _Goal) -> bool:
-    """Whether `one` is no worse in any respect and better in some; without a target the error is one of them."""
+    """Returns whether `one` is no worse in all respects and better in some; without a target, the error is included."""
     errors = ((one.error,), (other.error,)) if goal.target is None else ((), ())
     a, b = (*one.reach, *errors[0]), (*other.reach, *errors[1])
     return a != b and all(x <= y for x, y in zip(a, b, strict=True))
 
 
 def _verified(problem: Problem, choice: Choice, target: float | None, theta: Any, key: SeedLike) -> Choice:
-    """The choice with its simulated error."""
+    """Returns the choice with its simulated error."""
     from ..engine import simulate
 
     rounds = int(choice.reach.rounds)
@@ -642,8 +656,8 @@ def _verified(problem: Problem, choice: Choice, target: float | None, theta: Any
     found = statistics.mean(run.error[:, -1], level=0.95)
     if target is not None and found.low > target:
         warnings.warn(
-            f"{choice.algorithm} has the error {found:.3g} after {rounds:,} rounds of a simulation, above `target` "
-            f"{target:g}, where {choice.best.error:.3g} was predicted. Use a larger `margin`.",
+            f"The simulated error of {choice.algorithm} after {rounds:,} rounds is {found:.3g}, above `target` "
+            f"{target:g}; the predicted error is {choice.best.error:.3g}. Use a larger `margin`.",
             stacklevel=3,
         )
     return choice._replace(verified=found)

@@ -1,4 +1,4 @@
-"""What will happen, before anything runs: an algorithm on a problem, from its law or from samples."""
+"""`predict`: predicts an algorithm on a problem, from the law of its error or from samples."""
 
 import dataclasses
 import functools
@@ -31,13 +31,13 @@ from .samples.estimate import Estimates, estimates_of
 from .staged import staged
 
 MUCH, BENT = 0.03, 0.1
-"""From which estimated relative error on a prediction carries a warning: of affine operators, and of curved ones."""
+"""The estimated relative errors above which a prediction warns: for affine operators, and for nonlinear ones."""
 HOPELESS = 1e100
-"""Rounds that grow so much without noise diverge, and their moments overflow."""
+"""Noiseless rounds that grow by this factor diverge, and their moments overflow."""
 
 
 class PredictionWarning(UserWarning):
-    """A prediction may be off by more than a few per cent."""
+    """Warns that a prediction may be inaccurate by more than a few per cent."""
 
 
 def predict(
@@ -47,25 +47,36 @@ def predict(
     samples: int | Estimates | None = None,
     key: SeedLike = 0,
 ) -> Prediction:
-    r"""What `algorithm` will do on `problem`.
+    r"""Predicts the behaviour of `algorithm` on `problem`: stability, rate, bias, noise floor and error curve.
 
-    Exact without noise, with additive VAR(1) noise, for independent observations of finite chains, and for Markov
-    chains whose product is small or whose agents are equal. On other finite chains from the law of each agent, with
-    pairs of agents where these are few; elsewhere from `samples` observations of every agent. `basis` says which, and
-    `left_out` how far off it may be; from 3 % on a `PredictionWarning` says so. Nonlinear operators are averaged over
-    where the agents are inside their rounds, and then linearised: a warning says where that may be off by 10 %.
+    The prediction is exact without noise, with additive VAR(1) noise, for independent observations of finite chains,
+    and for Markov chains whose product is small or whose agents are equal. On other finite chains it comes from the law
+    of each agent, and of pairs of agents if these are few. For all other sources it is estimated from `samples`
+    observations of every agent. The field `basis` states which of these applies, and `left_out` estimates the relative
+    error of the floor; above 3 % there is a `PredictionWarning`. Nonlinear operators are averaged over the distribution
+    of the agents inside their rounds and then linearised, with a warning if this may cause an error above 10 %.
 
-    All this for FedHSA, LocalSA, SynchronisedSA and SA; also where some agents are absent (`Partial`), replies are lost
-    or fade (`Lossy`, `OverTheAir`) or are coded by `RandK`: exactly but for Markov chains, whose noise is then taken at
-    the root. For every other method whose rounds are affine it gives stability, rate and limit of the mean, under
-    additive VAR(1) noise everything, and on finite chains the floor as if the noise were additive, unless it has a
-    coin, its first round differs from the others, or it carries more than 600 numbers. `Averaged`, `GeometricAverage`
-    and `RichardsonRomberg` around any of these: what they report. Steps may change in `Stages`.
+    All of this holds for FedHSA, LocalSA, SynchronisedSA and SA. It also holds if some agents are absent (`Partial`),
+    or if replies are lost, fade or are compressed (`Lossy`, `OverTheAir`, `RandK`); on Markov chains the noise is then
+    evaluated at the root, and otherwise the law remains exact. For every other method whose rounds are affine, the
+    prediction contains the stability, rate and limit of the mean. Under additive VAR(1) noise it is complete, and on
+    finite chains it contains the floor as if the noise were additive, unless the method has a coin, its first round
+    differs from the others, or it carries more than 600 numbers. For `Averaged`, `GeometricAverage` and
+    `RichardsonRomberg` around any of these, the prediction is for the reported parameter. Step sizes may change in
+    `Stages`.
 
     **Arguments:**
 
-    - `samples`, `key`: how many observations, and which, where the sources can only be sampled. Or what `estimate`
-      made of them, to predict many algorithms from the same.
+    - `problem`: the problem.
+    - `algorithm`: the algorithm with all its settings.
+    - `samples`: the number of observations if the sources can only be sampled; or the result of `estimate`, to predict
+      many algorithms from the same observations.
+    - `key`: the key of these observations.
+
+    **Returns:** a `Prediction`, which prints as a table.
+
+    Raises `TypeError` if nothing can be predicted for this algorithm on this problem, for example because its rounds
+    are not affine.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2, laziness=0.5)
@@ -111,7 +122,7 @@ def _predict(
 
 
 def law_of(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
-    """The best law of affine agents whose noise is known; `map` is their round without it, where it is at hand."""
+    """Returns the best law for affine agents whose noise is known; `map` is their noiseless round, if computed."""
     finite, rule = finite_law(problem.agents.source), require_rule(algorithm)
     A, b = problem.affine_parts()
     residuals = A @ problem.root - b
@@ -156,42 +167,43 @@ def _from_knowledge(problem: Problem, algorithm: AbstractAlgorithm, rule: LocalR
 
 
 def _doubts(found: Prediction) -> Iterator[str]:
-    """Why the floor may be off by more than it should."""
+    """Yields the reasons why the floor may be inaccurate."""
     law, name, kind = found.law, type(found.algorithm).__name__, type(found.problem.agents).__name__
     affine = law.law if isinstance(law, CurvedLaw) else found
     if found.stable and found.basis == "samples" and found.left_out > MUCH:
         yield (
-            f"The floor of {name} may be off by {found.left_out:.0%}, besides its interval: what is known from samples "
-            "alone is predicted to first order in the step. A smaller step or fewer local steps make it better."
+            f"The floor of {name} may be off by {found.left_out:.0%}, in addition to its interval: predictions from "
+            "samples are of first order in the step size. They improve with a smaller step size or fewer local steps."
         )
     elif found.stable and affine.left_out > MUCH:
         yield (
             f"The floor of {name} may be off by {affine.left_out:.0%}: the noise in the operators' matrices is strong "
-            f"or sticky, and the law that was used ({affine.basis}) leaves out what only more of the agents' chains "
-            "together would show. A smaller step or more agents make it better."
+            f"or slowly mixing, and the law that was used ({affine.basis}) neglects some joint effects of several "
+            "agents' chains. The prediction is better with a smaller step size or more agents."
         )
     if found.stable and isinstance(law, CurvedLaw) and law.bend > BENT:
         yield (
             f"The floor of {name} may be off by {law.bend:.0%}: inside a round the agents spread so far that the "
-            f"average slope of {kind} is not that at the root. A smaller step or fewer local steps make it better."
+            f"average slope of {kind} differs from the slope at the root. The prediction is better with a smaller step "
+            "size or fewer local steps."
         )
     known = isinstance(law, CurvedLaw) or found.problem.affine or not noise_is_known(found.problem)
     if found.stable and not known and local_rule(found.algorithm) is not None:
         yield (
-            f"What the curvature of {kind} does to the floor of {name} is not known: there are too many observations "
-            "to average over, or the mean does not settle. The problem was linearised at its root."
+            f"The effect of the curvature of {kind} on the floor of {name} is unknown: there are too many observations "
+            "to average over, or the mean does not converge. The problem was linearised at its root."
         )
 
 
 def _radius_at(problem: Problem, law: AbstractLaw) -> Callable[[AbstractAlgorithm], Radius | None] | None:
-    """The mean-square radius at other steps; it is known of the mean alone where that would take long."""
+    """Returns the mean-square radius as a function of the step size; of the mean alone if it would take long."""
     if law.additive:
         return None
     return (lambda algorithm: law_of(problem, algorithm).mean_square_radius()) if law.quick else lambda algorithm: None
 
 
 def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> dict[str, Any]:
-    """To first order in the step."""
+    """Predicts from estimates, to first order in the step size."""
 
     def biases(estimates: Estimates) -> tuple[np.ndarray, ...]:
         A, lagged = estimates.jacobians, estimates.lagged[:, 1:]
@@ -207,7 +219,7 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
     A = estimates.jacobians
     transition, offset = rule.transition(A), rule.offset(A, estimates.residuals)
     heterogeneity, markov, persistent, covariance = biases(estimates)
-    left_out = np.linalg.norm(np.eye(len(transition)) - transition, 2) / 2  # the next order in the step
+    left_out = np.linalg.norm(np.eye(len(transition)) - transition, 2) / 2  # the next order in the step size
     moments = Moments(heterogeneity + markov, covariance)
     law = RelaxationLaw(transition, moments, basis="samples", left_out=float(min(left_out, 1.0)))
     found = {"basis": law.basis, "left_out": law.left_out, "interval": None, "law": law, "jacobians": A}
@@ -227,7 +239,7 @@ def _from_samples(problem: Problem, rule: LocalRule, estimates: Estimates) -> di
 
 
 def unstable(dim: int) -> dict[str, Any]:
-    """What is said of the long run of a method that has none."""
+    """Returns the fields of a prediction for a method that diverges."""
     nowhere, nothing = np.full(dim, np.inf), np.zeros(dim)
     return {
         "stable": False,

@@ -1,4 +1,4 @@
-"""Exact error laws of affine problems: no Monte Carlo."""
+"""Exact laws of the error on affine problems, without Monte Carlo simulation."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ from .laws.finite import additive_noise, finite_law
 from .laws.gaussian import gaussian_law
 from .laws.independent import IndependentLaw
 from .laws.markov import exact_law
-from .laws.moments import AbstractLaw, AbstractSteppedLaw, Moments, Radius
+from .laws.moments import AbstractLaw as AbstractLaw
+from .laws.moments import AbstractSteppedLaw
+from .laws.moments import Moments as Moments
+from .laws.moments import Radius as Radius
 from .maps.joint import Joint
 from .maps.rounds import RoundMap as RoundMap
 from .maps.rounds import check_reach, limit_error, local_rule, start_error
@@ -21,6 +24,20 @@ from .maps.rounds import limit as limit
 from .maps.rounds import noiseless_error as noiseless_error
 from .maps.rounds import round_map as round_map
 from .maps.rounds import spectral_radius as spectral_radius
+
+__all__ = [
+    "AbstractLaw",
+    "Moments",
+    "Radius",
+    "RoundMap",
+    "floor",
+    "law",
+    "limit",
+    "mean_square_error",
+    "noiseless_error",
+    "round_map",
+    "spectral_radius",
+]
 
 
 class NoiselessLaw(AbstractSteppedLaw):
@@ -48,11 +65,18 @@ class NoiselessLaw(AbstractSteppedLaw):
 
 
 def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
-    """The exact law of the error, whichever applies.
+    """Returns the exact law of the error.
 
-    No noise, additive VAR(1) noise, independent observations of finite chains, and Markov chains whose product is
-    small; of methods that carry more than the parameter, the first two. A TypeError says what is available elsewhere.
-    `map` is the round map, where it is at hand.
+    It exists without noise, under additive VAR(1) noise, for independent observations of finite chains, and for Markov
+    chains whose product is small. For methods that carry more than the parameter, it exists in the first two cases.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: the algorithm.
+    - `map`: the round map, if it is already computed.
+
+    Raises `TypeError` if there is no exact law; the message says which functions apply instead.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=4, dim=2)
@@ -72,15 +96,24 @@ def law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = N
     finite = finite_law(source)
     if finite is None:
         raise TypeError(
-            f"There is no exact law for {type(problem.agents).__name__} observing {type(source).__name__}: it needs no "
-            "noise, additive VAR(1) noise (`problems.quadratic`) or finite chains. `noiseless_error` and `limit` hold "
-            "for every affine problem; `theory.predict` estimates the rest from samples."
+            f"There is no exact law for {type(problem.agents).__name__} observing {type(source).__name__}: it requires "
+            "no noise, additive VAR(1) noise (`problems.quadratic`), or finite chains. `noiseless_error` and `limit` "
+            "hold for every affine problem; `theory.predict` estimates the rest from samples."
         )
     return IndependentLaw(problem, algorithm, map) if finite.independent else exact_law(problem, algorithm)
 
 
 def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:
-    r"""$E|\bar\theta^{(t)} - \theta^\star|^2$ for $t = 0, \dots$, `rounds`, exactly.
+    r"""Returns the exact mean-square error $E|\bar\theta^{(t)} - \theta^\star|^2$ for $t = 0, \dots$, `rounds`.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: the algorithm.
+    - `rounds`: the number of rounds.
+    - `theta`: the initial parameter. Default: zeros.
+
+    Raises `TypeError` if there is no exact law (see `law`).
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -94,7 +127,14 @@ def mean_square_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds:
 
 
 def floor(problem: Problem, algorithm: AbstractAlgorithm) -> float:
-    """The limit of `mean_square_error`, by solving the stationary equations.
+    """Returns the limit of `mean_square_error`, by solving the stationary equations.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: the algorithm.
+
+    Raises `TypeError` if there is no exact law (see `law`), and `ValueError` if the method diverges.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)

@@ -1,4 +1,4 @@
-"""What a prediction holds: stability, rate, limit and floor, and what follows from them."""
+"""The result of `predict`: stability, rate, limit and floor, and quantities derived from them."""
 
 import dataclasses
 import functools
@@ -20,68 +20,74 @@ from .stability import KINDS, Limit, largest_local_steps, largest_mean_square_st
 
 FLOAT_BYTES = 8
 FIRST_LOOK, LONGEST = 64, 4096
-"""How many rounds are followed at first to find the one that reaches a target, and at most."""
+"""The initial and the largest number of rounds that are followed to find the round that reaches a target."""
 UNLIMITED = 1e12
-"""A speed-up that lasts for so many agents counts as unlimited."""
+"""A speed-up that lasts up to this number of agents counts as unlimited."""
 
 
 class Reach(NamedTuple):
-    """What it takes to bring the mean-square error down to a target; infinite where it never gets there."""
+    """The cost of reducing the mean-square error to a target. All entries are infinite if it is never reached."""
 
     rounds: float
+    """The number of rounds."""
     samples: float
-    """Observations, of all agents together."""
+    """The number of observations, of all agents together."""
     bytes: float
-    """Sent up and down, of all agents together, at 8 bytes a number."""
+    """The number of bytes sent in both directions, of all agents together, at 8 bytes per number."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Prediction:
-    r"""What an algorithm does on a problem, without running it.
+    r"""The predicted behaviour of an algorithm on a problem, as returned by `predict`.
 
     In the long run the error has the mean `heterogeneity_bias + markov_bias + curvature_bias` and the covariance
-    `covariance`; the `floor` is the squared norm of the first plus the trace of the second. Where the method diverges,
+    `covariance`. The `floor` is the squared norm of the mean plus the trace of the covariance. If the method diverges,
     bias, covariance and floor are infinite.
     """
 
     basis: str
-    """What the numbers rest on.
+    """The kind of law behind the numbers.
 
-    An `exact` law; for Markov chains the laws of `pairs` of agents, of each agent alone (`one site`) or of `many
-    agents`; `samples`; or the `mean` alone: then the rate is that of the mean, `error` its squared distance, and what
-    noise adds is NaN.
+    It is an `exact` law; for Markov chains the laws of `pairs` of agents, of each agent alone (`one site`) or of `many
+    agents`; estimates from `samples`; or the `mean` alone. With `mean`, the rate is that of the mean error, `error` is
+    the squared norm of the mean error, and quantities that depend on the noise are NaN.
     """
     stable: bool
-    """Whether the error stays bounded: in the mean square where that is known, see `stability`, and in the mean."""
+    """Whether the error stays bounded, in the mean and, if that is known, in the mean square (see `stability`)."""
     heterogeneity_bias: np.ndarray
-    """Where the method goes without noise, minus the root."""
+    """The limit of the method without noise, minus the root, `(d,)`."""
     markov_bias: np.ndarray
-    """What correlation in time adds to the mean."""
+    """The bias that the correlation of observations in time adds, `(d,)`."""
     curvature_bias: np.ndarray
-    """What the noise adds to the mean because the operators are curved; zero for affine ones."""
+    """The bias that noise adds because the operators are nonlinear, `(d,)`; zero for affine operators."""
     covariance: np.ndarray
+    """The covariance of the error in the long run, `(d, d)`."""
     persistent_bias: np.ndarray
-    """The part of the bias that stays however many agents like these there are."""
+    """The part of the bias that remains with any number of similar agents, `(d,)`."""
     interval: tuple[float, float] | None
-    """A 95 % interval of the floor, where it is estimated from samples."""
+    """A 95 % confidence interval of the floor if it is estimated from samples; otherwise None."""
     left_out: float
-    """The size of what the law leaves out, as an estimated relative error of the floor: 0 where it is exact, NaN where
-    nobody knows."""
+    """The estimated relative error of the floor due to terms that the law neglects: 0 if the law is exact, NaN if the
+    error is unknown."""
     transition: np.ndarray = dataclasses.field(repr=False)
-    """The round map of the error without noise, $\\Phi$."""
+    """The linear part $\\Phi$ of the noiseless round map of the error, `(d, d)`."""
     offset: np.ndarray = dataclasses.field(repr=False)
-    """What a round without noise adds at the root, $c$."""
+    """The constant part $c$ of the noiseless round map of the error, `(d,)`."""
     jacobians: np.ndarray = dataclasses.field(repr=False)
+    """The Jacobians of the agents' mean operators at the root, `(M, d, d)`."""
     problem: Problem = dataclasses.field(repr=False)
+    """The problem."""
     algorithm: AbstractAlgorithm = dataclasses.field(repr=False)
+    """The algorithm."""
     law: AbstractLaw = dataclasses.field(repr=False)
-    """The law that the numbers are from."""
+    """The law behind the numbers."""
     radius_at: Callable[[AbstractAlgorithm], Radius | None] | None = dataclasses.field(repr=False)
-    """The mean-square radius of the algorithm with another step; None where it is the square of the mean's."""
+    """A function from the algorithm with another step size to its mean-square radius; None if that is the square of the
+    mean's radius."""
 
     @functools.cached_property
     def spectral_radius(self) -> float:
-        """The factor of the mean error per round: from 1 on the method diverges."""
+        """The factor of the mean error per round. The method diverges if it is 1 or more."""
         radius = self.law.mean_radius()
         return spectral_radius(self.transition) if radius is None else radius
 
@@ -91,12 +97,12 @@ class Prediction:
 
     @property
     def mean_square_radius(self) -> float | None:
-        """The factor of the mean-square error per round, noise in the operators' matrices included, or None."""
+        """The factor of the mean-square error per round, including multiplicative noise; None if it is unknown."""
         return None if self._radius is None else self._radius.value
 
     @property
     def stability(self) -> str:
-        """In which sense `stable` is meant: of the mean square, exact, estimated or bounded, or of the mean only."""
+        """The meaning of `stable`: `"mean square"`, exact, estimated or bounded, or `"mean only"`."""
         return "mean only" if self._radius is None else KINDS[self._radius.kind]
 
     @property
@@ -107,7 +113,10 @@ class Prediction:
 
     @functools.cached_property
     def max_step_size(self) -> Limit:
-        """The first step at which the method diverges, at these local steps; its `kind` says in which sense."""
+        """The smallest step size at which the method diverges, with its number of local steps.
+
+        The attribute `kind` of the result states whether it refers to the mean or to the mean square.
+        """
         mean = largest_step(self.jacobians, require_rule(self.algorithm))
         if self.radius_at is None:
             return Limit(mean, self.stability, mean.scanned)
@@ -115,7 +124,10 @@ class Prediction:
 
     @functools.cached_property
     def max_local_steps(self) -> Limit | None:
-        """The last number of local steps before the mean diverges, at this step; None for methods without them."""
+        """The largest number of local steps before the mean diverges, at this step size.
+
+        None for methods without local steps.
+        """
         if not hasattr(self.algorithm, "local_steps"):
             return None
         return largest_local_steps(self.jacobians, require_rule(self.algorithm))
@@ -128,7 +140,7 @@ class Prediction:
     @property
     def noise_variance(self) -> float:
         """The trace of the covariance."""
-        return max(float(np.trace(self.covariance)), 0.0)  # no noise may come out as a little less than none
+        return max(float(np.trace(self.covariance)), 0.0)  # rounding may make it slightly negative without noise
 
     @property
     def floor(self) -> float:
@@ -137,9 +149,9 @@ class Prediction:
 
     @property
     def saturation_agents(self) -> float:
-        """The number of agents at which the variance has sunk to the squared bias that more agents do not remove.
+        """The number of agents at which the variance equals the squared bias that more agents do not remove.
 
-        Infinite where there is no such bias, 0 where there is no variance, NaN where it is not known.
+        It is infinite without this bias, 0 without variance, and NaN if it is unknown.
         """
         persistent = float(self.persistent_bias @ self.persistent_bias)
         if math.isnan(persistent):
@@ -149,13 +161,13 @@ class Prediction:
 
     @functools.cached_property
     def cost(self) -> Cost:
-        """Per round and agent."""
+        """The cost per round and agent."""
         return cost(self.problem, self.algorithm)
 
     def floor_at(self, num_agents: float) -> float:
-        """The floor with another number of agents like these, to leading order in the inverse of their number.
+        """Returns the floor with another number of similar agents, to leading order in the inverse of that number.
 
-        The variance and a part of the bias go with that inverse.
+        The variance and a part of the bias are proportional to the inverse.
         """
         _check.number("num_agents", num_agents, above=0.0)
         if not self.stable:
@@ -165,19 +177,31 @@ class Prediction:
         return float(bias @ bias + share * self.noise_variance)
 
     def error(self, rounds: int, theta: Any = None) -> np.ndarray:
-        """The predicted mean-square error before the first round and after each of `rounds`, from `theta`."""
+        """Returns the predicted mean-square error before the first round and after each of `rounds`.
+
+        **Arguments:**
+
+        - `rounds`: the number of rounds.
+        - `theta`: the initial parameter. Default: zeros.
+        """
         return self.law.errors(start_error(self.problem, theta), _check.count("rounds", rounds, least=0))
 
     def error_after(self, rounds: int, theta: Any = None) -> float:
-        """The predicted mean-square error after `rounds`."""
+        """Returns the predicted mean-square error after `rounds`, starting from `theta`."""
         return float(self.error(rounds, theta)[-1])
 
     def reach(self, target: float, theta: Any = None) -> Reach:
-        """The rounds, samples and bytes until the mean-square error is at most `target`, from `theta`."""
+        """Returns the rounds, samples and bytes until the mean-square error is at most `target`.
+
+        **Arguments:**
+
+        - `target`: the mean-square error to reach.
+        - `theta`: the initial parameter. Default: zeros.
+        """
         return total_cost(self.rounds_to(target, theta), self.cost, self.problem.num_agents)
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
-        """The first round after which the predicted error is at most `target`; infinite where it stays above."""
+        """Returns the first round after which the predicted error is at most `target`, or infinity."""
         _check.number("target", target, above=0.0)
         floor = float(self.heterogeneity_bias @ self.heterogeneity_bias) if self.basis == "mean" else self.floor
         rounds = FIRST_LOOK
@@ -188,12 +212,12 @@ class Prediction:
             if not self.stable or floor >= target:
                 return math.inf
             left = math.log((errors[-1] - floor) / (target - floor)) / (-2 * math.log(self.rate))
-            if rounds >= LONGEST:  # from here on at the rate of the long run
+            if rounds >= LONGEST:  # extrapolate at the asymptotic rate
                 return rounds + math.ceil(left)
             rounds = min(LONGEST, rounds + max(math.ceil(1.2 * left), FIRST_LOOK))
 
     def _table(self) -> Table:
-        """What it comes to, in words; nothing that would have to be computed first."""
+        """Returns the main numbers in words, without computing anything further."""
         problem, known = self.problem, "exact law" if self.basis == "exact" else self.basis
         rows = [
             ("algorithm", repr(self.algorithm)),
@@ -211,7 +235,7 @@ class Prediction:
 
     def _floor_in_words(self) -> str:
         if math.isnan(self.floor):
-            return "not known: only the mean is"
+            return "unknown: only the mean is predicted"
         if self.floor == 0:
             return "none: the error goes to 0"
         bias = 100 * float(self.bias @ self.bias) / self.floor
@@ -225,7 +249,7 @@ class Prediction:
         return self._table().html()
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as JSON values; what is infinite becomes the word "infinity"."""
+        """Returns the numbers as JSON values; infinity becomes the word "infinity"."""
         names = ("basis", "stable", "spectral_radius", "mean_square_radius", "stability", "max_step_size")
         names += ("max_local_steps", "rate", "heterogeneity_bias", "markov_bias", "curvature_bias", "noise_variance")
         names += ("floor", "left_out", "saturation_agents", "interval")
@@ -233,7 +257,7 @@ class Prediction:
 
 
 def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:
-    """What so many rounds take, of all agents together."""
+    """Returns the cost of a number of rounds, of all agents together."""
     floats = cost.floats_up + cost.floats_down
     return Reach(rounds, rounds * num_agents * cost.samples, rounds * num_agents * FLOAT_BYTES * floats)
 
@@ -242,8 +266,8 @@ def _agents_in_words(agents: float) -> str:
     if math.isnan(agents):
         return "not known"
     if math.isinf(agents):
-        return "any number: the floor goes like 1/M"
+        return "any number: the floor is proportional to 1/M"
     if agents < 1:
-        return "none: there is little noise or none"
+        return "one is enough: there is little or no noise"
     rough = float(f"{agents:.1e}")
-    return f"up to about {rough:,.0f}; beyond that, bias is what is left"
+    return f"up to about {rough:,.0f}; beyond that, only bias remains"

@@ -1,4 +1,4 @@
-"""Methods in rough outline, in no time: the round map without noise, and the floor to first order in the step."""
+"""Fast approximate predictions: the noiseless round map, and the floor to first order in the step size."""
 
 import math
 from typing import NamedTuple
@@ -17,7 +17,8 @@ MOST_DOUBLINGS = 60
 
 
 class Outline(NamedTuple):
-    r"""The error relaxes to its mean and covariance in the long run by $\Phi$, as in `RelaxationLaw`."""
+    r"""An approximate prediction: the error relaxes to its long-run mean and covariance by $\Phi$, as in
+    `RelaxationLaw`."""
 
     transition: np.ndarray
     mean: np.ndarray
@@ -34,15 +35,15 @@ class Outline(NamedTuple):
         return float(self.mean @ self.mean + np.trace(self.covariance)) if self.stable else math.inf
 
     def scaled(self, factor: float) -> "Outline":
-        """With another floor."""
+        """Returns the outline with its floor multiplied by `factor`."""
         return self._replace(mean=math.sqrt(factor) * self.mean, covariance=factor * self.covariance)
 
     def after(self, rounds: int, start: Moments) -> Moments:
-        """The moments after `rounds`."""
+        """Returns the moments after `rounds`."""
         return self._moments(np.linalg.matrix_power(self.transition, rounds), start)
 
     def rounds_to(self, target: float, start: Moments) -> float:
-        """The rounds until the error is at most `target`, with fractions, so that they depend smoothly on settings."""
+        """Returns the rounds until the error is at most `target`, with fractions, so that they vary smoothly."""
         if not self.floor < target:
             return math.inf
         if start.square <= target:
@@ -70,7 +71,7 @@ class Outline(NamedTuple):
 
 
 class Sketch:
-    """Outlines of local rules on a problem, from what is known of its agents or from `estimates` of that."""
+    """Outlines of local rules on a problem, from the laws of its agents or from `estimates`."""
 
     def __init__(self, problem: Problem, estimates: Estimates | None, local_steps: int):
         if estimates is None:
@@ -85,10 +86,10 @@ class Sketch:
         self.A_bar = self.A.mean(0)
 
     def outline(self, rule: LocalRule) -> Outline:
-        r"""The long run of a rule. Its covariance is what local steps add to it in a round, summed over rounds.
+        r"""Returns the outline of a rule. Its covariance is the noise of one round's local steps, summed over rounds.
 
-        With $X$ of first order for a server step of 1, $F = I + \eta \bar A$ and the server step $\alpha_g$, the sum is
-        that of $\alpha_g^2 (X - F^H X (F^H)^T)$.
+        With the first-order covariance $X$ for a server step of 1, $F = I + \eta \bar A$ and the server step
+        $\alpha_g$, each round adds $\alpha_g^2 (X - F^H X (F^H)^T)$.
         """
         Phi, d = rule.transition(self.A), len(self.A_bar)
         unstable = Outline(Phi, np.zeros(d), np.zeros((d, d)))

@@ -1,4 +1,4 @@
-"""Where a method stops converging: the largest stable step, and the largest stable number of local steps."""
+"""Limits of stability: the largest stable step size, and the largest stable number of local steps."""
 
 import dataclasses
 import math
@@ -17,29 +17,29 @@ from .maps.modes import reduced, visible_radius
 from .maps.rounds import LocalRule, check_reach, local_rule
 
 PER_DECADE, EVERY = 60, 1000
-"""How many steps are tried between one and ten times one, and up to where every number of local steps is."""
+"""The number of step sizes tried per decade, and the number up to which every number of local steps is tried."""
 FEWEST, ONE_BY_ONE = 12, 32
-"""The same on problems so large that it would take long."""
+"""These two numbers for problems so large that the search would take long."""
 WORK = 2**32
-"""How many multiplications a search may take before it tries fewer settings."""
+"""The number of multiplications that a search may take before it tries fewer settings."""
 START, SMALLEST, LARGEST = 5e-3, 1e-12, 1e8
-"""Where the search for the first unstable step begins and ends, in units of `1 / (H max |A_i|)`."""
+"""The ends of the search for the first unstable step size, in units of `1 / (H max |A_i|)`."""
 MOST_LOCAL_STEPS = 2**29
 MOST_CARRIED = 256
-"""Up to so many numbers carried from round to round the largest step is searched for."""
+"""The largest size of a carried state for which the largest step size is searched."""
 ROOM = 2**22
-"""How many complex numbers are in memory at a time."""
+"""The number of complex numbers in memory at a time."""
 TRUSTED = 1e4
-"""The condition of eigenvectors up to which powers are taken of eigenvalues."""
+"""The condition number of the eigenvectors up to which powers are computed from eigenvalues."""
 COARSE, BELOW, ABOVE = 8, 1e-2, 10.0
-"""Steps a decade in the search for the largest mean-square-stable one, and where it begins and ends, by that of the
-mean: each of them takes the law of another algorithm."""
+"""The number of step sizes per decade in the search for the largest mean-square-stable one, and its ends relative to
+the largest mean-stable one. It is coarse because each step size requires another law."""
 KINDS = {"exact": "mean square, exact", "estimate": "mean square, estimated", "bound": "mean square, bounded"}
-"""What is said of a limit, by the `kind` of the radius it comes from; the later, the less is known."""
+"""The `kind` of a limit by the `kind` of the radius behind it, from the most to the least certain."""
 
 
 class Limit(float):
-    """A largest stable value: a number, and what is known about it.
+    """A largest stable value: a `float` with the attributes `kind` and `scanned`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -51,12 +51,12 @@ class Limit(float):
     """
 
     kind: str
-    """What stays bounded below it: `"mean"`, or `"mean square"` with how well its radius is known."""
+    """The quantity that stays bounded below the limit: `"mean"`, or `"mean square"` and the accuracy of its radius."""
     scanned: str
-    """Which values were tried. Between them a narrow band of instability could have been passed over."""
+    """A description of the values that were tried. A narrow band of instability between them can be missed."""
 
     def __new__(cls, value: float, kind: str, scanned: str):
-        """A number with its two sentences."""
+        """Creates the number with its two descriptions."""
         self = float.__new__(cls, value)
         self.kind, self.scanned = kind, scanned
         return self
@@ -66,12 +66,21 @@ class Limit(float):
 
 
 def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> Limit:
-    """The first step at which the spectral radius of the round map reaches 1, all else as in `algorithm`.
+    """Returns the smallest step size at which the spectral radius of the round map reaches 1.
 
-    That is where the mean without noise stops converging. The mean-square error may grow at smaller steps
-    already, which `predict(...).max_step_size` takes into account. 0 where no step is stable, and NaN for methods that
-    carry so much from round to round that it would take long, or that have no `step_size`. Some sixty steps a
-    decade are tried, and the algorithm's own; `scanned` of the result says which.
+    At this step size the mean without noise stops converging. The mean-square error may already grow at smaller step
+    sizes, which `predict(...).max_step_size` takes into account.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: the algorithm; all its settings except the step size are kept.
+
+    **Returns:** a `Limit`. It is 0 if no step size is stable, and NaN for methods that have no `step_size` or carry so
+    many numbers from round to round that the search would take long. About sixty step sizes per decade are tried, and
+    the algorithm's own; the attribute `scanned` describes them.
+
+    Raises `TypeError` if the problem or the rounds of the algorithm are not affine.
 
     !!! example
         >>> A = np.array([0.5, 2.0]).reshape(2, 1, 1)          # G_i = -a_i theta: with H = 1, stable up to 2 / mean(a)
@@ -87,11 +96,18 @@ def max_step_size(problem: Problem, algorithm: AbstractAlgorithm) -> Limit:
 
 
 def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> Limit | None:
-    r"""The number of local steps before the first at which the spectral radius reaches 1; infinite where none does.
+    r"""Returns the largest number of local steps before the spectral radius of the round map reaches 1.
 
-    0 where not even one is stable, and None for methods without local steps or with another rule than FedHSA's and
-    Local SA's. Every number up to 1000 is tried and then some sixty a decade, until more change nothing; `scanned` of
-    the result says which.
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: the algorithm; all its settings except the number of local steps are kept.
+
+    **Returns:** a `Limit`. It is infinite if every number is stable, and 0 if not even one local step is. It is None
+    for methods without local steps or with a local rule other than those of FedHSA and Local SA. Every number up to
+    1000 is tried, then about sixty per decade until the map no longer changes; the attribute `scanned` describes them.
+
+    Raises `TypeError` if the problem is not affine.
 
     !!! example
         >>> A = np.array([0.1, 1.0]).reshape(2, 1, 1)
@@ -105,13 +121,13 @@ def max_local_steps(problem: Problem, algorithm: AbstractAlgorithm) -> Limit | N
 
 
 def largest_step(A: np.ndarray, rule: LocalRule) -> Limit:
-    """`max_step_size` of a local rule on operators with the Jacobians `A`."""
+    """Computes `max_step_size` of a local rule on operators with the Jacobians `A`."""
     maps, H = ManyRoundMaps(A, rule), rule.local_steps
     return first_crossing(lambda steps: excess(maps(steps, H)), A, H, own=rule.step_size, each=maps.work)
 
 
 def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarray) -> Limit:
-    """`max_step_size` by the joint map of an algorithm, itself or inside wrappers; NaN where that would take long."""
+    """Computes `max_step_size` from the joint map of an algorithm or a wrapped one; NaN if that would take long."""
     joint.check()
     if joint.size > MOST_CARRIED or _with_step(algorithm, 1.0) is None:
         return Limit(math.nan, "mean", "no step at all")
@@ -121,10 +137,10 @@ def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarr
         if not np.abs(map.transition).max() < 1e100:
             return 1e100
         modes = reduced(map)
-        every = spectral_radius(modes.transition)  # quicker, and enough where even hidden modes are stable
+        every = spectral_radius(modes.transition)  # faster, and sufficient if even hidden modes are stable
         return (every if every < 1 else visible_radius(modes)) - 1
 
-    # Playing a round in every direction takes about as long as ten products of its matrix.
+    # Running a round in every direction takes about as long as ten products of its matrix.
     each, own = 10 * joint.size**3 + 2**25, getattr(algorithm, "step_size", None)
     return first_crossing(lambda steps: np.array([growth(s) for s in steps]), A, algorithm.block_length, own, each)
 
@@ -132,9 +148,10 @@ def largest_carried_step(joint: Joint, algorithm: AbstractAlgorithm, A: np.ndarr
 def largest_mean_square_step(
     algorithm: AbstractAlgorithm, radius: Callable[[AbstractAlgorithm], Radius | None], mean: Limit
 ) -> Limit:
-    """The first step at which the mean-square error no longer contracts; `mean`, that of the mean, where none is known.
+    """Returns the smallest step size at which the mean-square error no longer contracts.
 
-    `radius` gives the factor of the mean-square error per round of an algorithm with another step.
+    `radius` returns the mean-square radius of an algorithm with another step size. If it is unknown, the result is
+    `mean`, the limit for the mean.
     """
     kinds = list(KINDS)
     known = radius(algorithm)
@@ -172,7 +189,7 @@ def largest_mean_square_step(
 
 
 def _with_step(algorithm: Any, step: float) -> Any:
-    """The algorithm with another step, which may belong to the one it wraps; None where there is none."""
+    """Returns the algorithm, or the one it wraps, with another step size; None if it has no step size."""
     if hasattr(algorithm, "step_size"):
         return dataclasses.replace(algorithm, step_size=step)
     inner = _with_step(algorithm.algorithm, step) if hasattr(algorithm, "algorithm") else None
@@ -182,9 +199,10 @@ def _with_step(algorithm: Any, step: float) -> Any:
 def first_crossing(
     excess: Callable[[np.ndarray], np.ndarray], A: np.ndarray, H: int, own: float | None = None, each: float = 0.0
 ) -> Limit:
-    """The first step at which the excess of spectral radii over 1 is zero, of `H` steps on Jacobians `A`.
+    """Returns the smallest step size at which a spectral radius reaches 1, for `H` local steps on the Jacobians `A`.
 
-    `excess` is that of many steps; `own` is one that is tried as well, and `each` what one takes, in multiplications.
+    `excess` maps many step sizes to the excess of their spectral radii over 1; `own` is an additional step size to try,
+    and `each` is the number of multiplications for one.
     """
     size = H * np.linalg.norm(A, 2, axis=(1, 2)).max()
     per_decade = int(np.clip(WORK / (4 * max(each, 1.0)), FEWEST, PER_DECADE))
@@ -218,7 +236,7 @@ def first_crossing(
 
 
 def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
-    """`max_local_steps` of a local rule on operators with the Jacobians `A`."""
+    """Computes `max_local_steps` of a local rule on operators with the Jacobians `A`."""
     maps, before, scanned = ManyRoundMaps(A, rule), 0, "no number at all"
     every = int(np.clip(WORK / maps.work, ONE_BY_ONE, EVERY))
     for numbers in _numbers(every, rule.local_steps):
@@ -241,20 +259,20 @@ def largest_local_steps(A: np.ndarray, rule: LocalRule) -> Limit:
 
 
 def _numbers(every: int, own: int) -> Iterator[np.ndarray]:
-    """Numbers of local steps in batches: every one, and then so many a decade."""
+    """Yields numbers of local steps in batches: first every number, then a fixed number per decade."""
     further = every * 10 ** (np.arange(1, math.log10(MOST_LOCAL_STEPS / every) * PER_DECADE) / PER_DECADE)
     numbers = np.unique([*range(1, every + 1), *further.astype(int), own])
     at = 0
-    while at < len(numbers):  # small batches first: most methods are stable with many local steps, or unstable with few
+    while at < len(numbers):  # small batches first, since an unstable method is usually unstable with few local steps
         size = min(max(ONE_BY_ONE, at), 2 * ONE_BY_ONE)
         yield numbers[at : at + size]
         at += size
 
 
 class ManyRoundMaps:
-    """The round maps of a local rule for many steps and numbers of local steps at once.
+    """The round maps of a local rule for many step sizes and numbers of local steps simultaneously.
 
-    Powers are taken of the eigenvalues of the Jacobians, except where these have no good basis of eigenvectors.
+    Powers are computed from the eigenvalues of the Jacobians, unless their eigenvectors are ill-conditioned.
     """
 
     def __init__(self, A: np.ndarray, rule: LocalRule):
@@ -269,7 +287,7 @@ class ManyRoundMaps:
             self.right = (transpose(V) if symmetric else np.linalg.inv(V)).reshape(M * d, d)
 
     def __call__(self, steps: Any, numbers: Any) -> np.ndarray:
-        """`(n, d, d)` for `n` steps, numbers of local steps, or both."""
+        """Returns the round maps `(n, d, d)` for `n` step sizes, numbers of local steps, or both."""
         steps, numbers = np.broadcast_arrays(np.asarray(steps, dtype=float), numbers)
         if not self.spectral:
             rules = [self.rule._replace(step_size=s, local_steps=int(H)) for s, H in zip(steps, numbers, strict=True)]
@@ -294,12 +312,12 @@ class ManyRoundMaps:
             return np.eye(len(self.A_bar)) + self.rule.server_step * moved
 
     def _average(self, functions: np.ndarray) -> np.ndarray:
-        """The mean over the agents of a function of their Jacobians, from its values at the eigenvalues."""
+        """Averages a function of the agents' Jacobians, given its values at the eigenvalues."""
         weights = functions.reshape(len(functions), 1, -1)
         return np.real((self.left * weights) @ self.right) / len(self.A)
 
 
 def excess(maps: np.ndarray) -> np.ndarray:
-    """By how much the spectral radius of each map exceeds 1; powers that overflowed are simply unstable."""
+    """Returns the spectral radius of each map minus 1. Maps that overflowed count as unstable."""
     finite = np.abs(maps).max((-1, -2)) < 1e100
     return np.where(finite, spectral_radius(np.where(finite[:, None, None], maps, 0.0)) - 1, 1e100)

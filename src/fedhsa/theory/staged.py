@@ -1,4 +1,4 @@
-"""Predictions of steps that change in stages: the laws of constant steps, each going on where the one before ends."""
+"""Predictions for step sizes that change in stages, by joining the laws of constant step sizes."""
 
 import bisect
 import dataclasses
@@ -10,10 +10,10 @@ from .prediction import Prediction
 
 
 class StagedLaw(AbstractSteppedLaw):
-    """Laws of constant steps, one after the other.
+    """A sequence of laws of constant step sizes.
 
-    What one law keeps is what the next one needs, moments on the states of chains included, so that nothing is lost
-    when the step changes: the law is exact where the others are.
+    The state of each law, including moments on the states of chains, is the initial state of the next one. So nothing
+    is lost when the step size changes: the law is exact if all its parts are.
     """
 
     def __init__(self, laws: Sequence[AbstractSteppedLaw], begins: Sequence[int]):
@@ -49,7 +49,7 @@ class StagedLaw(AbstractSteppedLaw):
 
 @dataclasses.dataclass(frozen=True)
 class StagedPrediction(Prediction):
-    """A prediction of steps in stages: the way there is that of all of them, the long run that of the last."""
+    """A prediction for step sizes in stages: error curves cover all stages, the long run is that of the last stage."""
 
     last: Prediction = dataclasses.field(repr=False)
 
@@ -65,13 +65,13 @@ class StagedPrediction(Prediction):
 
 
 def staged(algorithm: AbstractAlgorithm, schedule: Stages, predictions: Sequence[Prediction]) -> StagedPrediction:
-    """The prediction of an algorithm from those of its stages."""
+    """Combines the predictions of an algorithm's stages."""
     laws, last = [prediction.law for prediction in predictions], predictions[-1]
     stepped = [law for law in laws if isinstance(law, AbstractSteppedLaw)]
     if len(stepped) < len(laws) or len({type(law) for law in laws}) > 1:
         raise TypeError(
-            f"The law of {type(algorithm).__name__} on this problem cannot be followed through steps that change. "
-            "Predict the first and the last of them."
+            f"The law of {type(algorithm).__name__} on this problem does not support step sizes that change. "
+            "Predict the first and the last step size separately."
         )
     known = {field.name: getattr(last, field.name) for field in dataclasses.fields(Prediction)}
     law = StagedLaw(stepped, schedule.begins)
