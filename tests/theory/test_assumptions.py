@@ -75,7 +75,7 @@ def test_rounds_and_the_corollary_are_judged_when_rounds_are_given(known):
 def test_another_server_step_is_outside_the_theorems(known):
     problem, c = known
     line = check(problem, fh.FedHSA(0.1, 3, 0.5), constants=c)["Theorems: server step"]
-    assert (line.verdict, line.reason) == ("fails", "alpha_g = 0.5; they are for 1.")
+    assert (line.verdict, line.reason) == ("fails", "alpha_g = 0.5; the theorems require 1.")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_an_operator_that_is_not_monotone_fails_assumption_2():
     assert report["Assumption 2"] == (
         "Assumption 2",
         "fails",
-        "mu = -1: somewhere the average operator does not point to the root.",
+        "mu = -1: at some points the average operator does not point to the root.",
     )
     assert report["Theorem 1: step"].reason == "mu = -1 is not positive."
 
@@ -122,7 +122,7 @@ def test_transient_states_and_not_mixing_chains_fail_assumption_3():
     P = [[[0.5, 0.25, 0.25], [0.0, 0.9, 0.1], [0.0, 0.3, 0.7]]]
     line = check(td.from_arrays(P, np.ones((1, 3)), features, 0.5))["Assumption 3"]
     assert line.verdict == "fails"
-    assert line.reason == "Agent 0 is not irreducible, with 1 transient states; it mixes all the same."
+    assert line.reason == "Agent 0 is not irreducible, with 1 transient states, but it mixes."
     not_mixing = [[[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]]]
     line = check(finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), not_mixing))["Assumption 3"]
     assert (line.verdict, line.reason) == ("fails", "Agent 0 hardly mixes: its second eigenvalue is 1 to rounding.")
@@ -135,7 +135,7 @@ def test_a_report_prints_becomes_json_and_has_no_truth_value(known):
     back = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert [line["name"] for line in back["lines"]] == [name for name, _, _ in report.rows()]
     assert {line.name for line in report.failures} <= set(verdicts(report))
-    with pytest.raises(TypeError, match=r"neither true nor false: look at `failures`"):
+    with pytest.raises(TypeError, match=r"has no truth value: use `failures`"):
         bool(report)
     with pytest.raises(KeyError, match=r"'Theorem 9' is not in this report; it has Assumption 1"):
         report["Theorem 9"]

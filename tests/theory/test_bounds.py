@@ -192,7 +192,7 @@ def test_the_largest_step_is_consistent_with_its_own_mixing_time(markov_run):
 def test_only_fed_hsa_with_constant_steps_is_fed(markov_run):
     _, c, _, _ = markov_run
     for algorithm in (fh.LocalSA(0.1, 2), fh.FedHSA(fh.Polynomial(1.0), 2)):
-        with pytest.raises(TypeError, match=r"bounds are for FedHSA with a constant step, got"):
+        with pytest.raises(TypeError, match=r"bounds are for FedHSA with a constant step size, got"):
             bounds.evaluate(bounds.theorem_1, c, algorithm, T=1, d_0=1.0)
     with pytest.raises(ValueError, match=r"bounds are for `server_step` 1, got 0.5"):
         bounds.evaluate(bounds.theorem_1, c, fh.FedHSA(0.1, 2, 0.5), T=1, d_0=1.0)
@@ -225,18 +225,18 @@ def test_theorem_1_of_a_problem_holds_under_independent_sampling_and_is_refused_
     independent = problem.iid()
     run = fh.simulate(independent, algorithm, rounds=50, seeds=10)
     assert (run.error.mean(0)[1:] <= fh.theory.theorem_1(independent, algorithm, rounds=np.arange(1, 51))).all()
-    with pytest.raises(ValueError, match=r"Theorem 1 says nothing here. .*: Sampling is markov"):
+    with pytest.raises(ValueError, match=r"Theorem 1 does not apply. .*: Sampling is markov"):
         fh.theory.theorem_1(problem, algorithm, rounds=50)
 
 
 def test_a_theorem_gives_no_number_where_a_condition_fails(markov_run):
     problem, c, algorithm, _ = markov_run
     H, eta = algorithm.local_steps, algorithm.step_size
-    with pytest.raises(ValueError, match=r"Theorem 2 says nothing here. Theorem 2: step: eta = .* >"):
+    with pytest.raises(ValueError, match=r"Theorem 2 does not apply. Theorem 2: step: eta = .* >"):
         fh.theory.theorem_2(problem, fh.FedHSA(1.01 * eta, H), rounds=1000, constants=c)
     with pytest.raises(ValueError, match=r"Theorem 2: rounds: 2 tau_bar = .* > T = 1\."):
         fh.theory.theorem_2(problem, algorithm, rounds=[1, 1000], constants=c)
-    with pytest.raises(TypeError, match=r"bounds are for FedHSA with a constant step, got LocalSA"):
+    with pytest.raises(TypeError, match=r"bounds are for FedHSA with a constant step size, got LocalSA"):
         fh.theory.theorem_2(problem, fh.LocalSA(eta, H), rounds=1000, constants=c)
     gaussian = CASES["quadratic"]().problem
     with pytest.raises(ValueError, match=r"Assumption 1: growth: The noise of agent 0 is Gaussian"):
@@ -253,7 +253,7 @@ def test_a_theorem_with_sampled_constants_warns():
 
 
 def test_without_geometric_mixing_there_is_no_largest_step():
-    with pytest.raises(ValueError, match=r"Theorem 2 needs chains that mix geometrically \(Assumption 3\)"):
+    with pytest.raises(ValueError, match=r"Theorem 2 requires chains that mix geometrically \(Assumption 3\)"):
         bounds.largest_step(constants(CASES["quadratic"]().problem), 4)
 
 

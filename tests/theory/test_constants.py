@@ -178,7 +178,7 @@ def test_an_agent_that_is_not_monotone_alone_has_no_root_and_is_named():
     problem = quadratic.from_arrays(A=[[[0.0]], [[2.0]]], b=[[1.0], [1.0]])
     c = constants(problem)
     assert np.isnan(c.root_distance[0])
-    assert "Without a unique root of their own: agent 0, 1 in all." in c.notes
+    assert "Agents without a unique root: 1; the first is agent 0." in c.notes
 
 
 class Tanh(AbstractAgent):
@@ -275,7 +275,7 @@ def test_what_has_no_number_is_null_or_inf_in_json():
 
 
 def test_too_few_points_are_refused():
-    with pytest.raises(ValueError, match=r"`points` must be at least 2, got 1. An interval takes two points"):
+    with pytest.raises(ValueError, match=r"`points` must be at least 2, got 1. An interval requires two points"):
         constants(CASES["quadratic"]().problem, points=1)
 
 

@@ -337,7 +337,7 @@ def test_wrong_arguments_are_named():
         estimate(cubic().iid(), samples=100)
     with pytest.raises(ValueError, match=r"`series` must have at least 100 steps, got shape \(10, 1\)"):
         long_run.long_run_covariance(np.zeros((10, 1)))
-    with pytest.raises(ValueError, match=r"A single replication has no replications, nor an interval. Use what"):
+    with pytest.raises(ValueError, match=r"A single replication has no interval. Use the object"):
         estimated("td").replications.interval(lambda e: e.theta)
 
 

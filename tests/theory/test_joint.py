@@ -186,17 +186,17 @@ def test_methods_without_one_affine_map_are_refused_with_the_reason(kind, reason
 
 
 def test_a_random_number_of_steps_is_refused():
-    with pytest.raises(TypeError, match="MultilevelSA draws random numbers besides the coin"):
+    with pytest.raises(TypeError, match="MultilevelSA draws random numbers in addition to the shared coin"):
         exact.limit(CASES["quadratic"]().problem, fh.MultilevelSA(STEP, samples=H))
 
 
 def test_a_method_that_looks_at_its_observations_is_refused():
-    with pytest.raises(TypeError, match="A round of MCSAG cannot be played on mean operators"):
+    with pytest.raises(TypeError, match="A round of MCSAG cannot run on mean operators"):
         predict(CASES["finite-sum"]().problem, fh.MCSAG(STEP, num_components=3, local_steps=H))
 
 
 def test_a_queue_stored_by_the_number_of_the_round_is_refused():
-    with pytest.raises(TypeError, match="where they store what they carry, depends on the number of the round"):
+    with pytest.raises(TypeError, match="depend on the number of the round, so there is no single map"):
         exact.limit(two_scalars(), fh.Delayed(fh.SynchronisedSA(STEP), max_delay=2, random=False))
 
 
@@ -282,7 +282,7 @@ def test_a_schedule_inside_a_wrapper_is_seen():
     class Around(fh.algorithms.AbstractWrapper):
         algorithm: fh.AbstractAlgorithm
 
-    with pytest.raises(TypeError, match="need a constant step size, got a schedule"):
+    with pytest.raises(TypeError, match="require a constant step size, got a schedule"):
         predict(CASES["td"]().problem, Around(fh.FedHSA(fh.Polynomial(1.0), 2)))
     assert exact.spectral_radius(two_scalars(), Around(fh.FedHSA(0.1, 2))) < 1
 

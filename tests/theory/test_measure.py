@@ -90,7 +90,7 @@ def test_the_measured_bias_is_compared_with_its_lemma():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(TypeError, match=r"`algorithm` must be a FedHSA, whose proof this measures, got LocalSA"):
+    with pytest.raises(TypeError, match=r"`algorithm` must be a FedHSA, whose proof is measured, got LocalSA"):
         measure.Measured(fh.LocalSA(0.1, 2))
     run = types.SimpleNamespace(records={}, error=np.ones((1, 3)))
     with pytest.raises(ValueError, match=r"`result` has no bias of every round. Simulate with `record="):

@@ -190,7 +190,7 @@ def test_predictions_are_json(algorithm):
 
 
 def test_a_schedule_has_no_prediction():
-    with pytest.raises(TypeError, match="need a constant step size, got a schedule"):
+    with pytest.raises(TypeError, match="require a constant step size, got a schedule"):
         predict(CASES["td"]().problem, fh.FedHSA(fh.Polynomial(1.0), 2))
 
 

@@ -23,6 +23,7 @@ from .paper import mixing as mixing
 from .paper.assumptions import Line as Line
 from .paper.assumptions import Verdicts as Verdicts
 from .paper.assumptions import check as check
+from .paper.constants import AutoregressiveNoise as AutoregressiveNoise
 from .paper.constants import Constants as Constants
 from .paper.constants import constants as constants
 from .paper.theorems import theorem_1 as theorem_1
@@ -36,6 +37,7 @@ from .stability import max_local_steps as max_local_steps
 from .stability import max_step_size as max_step_size
 
 __all__ = [
+    "AutoregressiveNoise",
     "Candidate",
     "Choice",
     "Constants",

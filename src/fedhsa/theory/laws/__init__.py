@@ -1,1 +1,1 @@
-"""Laws of the error: its mean and covariance under the noise, round by round and in the long run."""
+"""Laws of the error: its mean and covariance under noise, round by round and in the long run."""

@@ -1,4 +1,4 @@
-"""The floor to first order in the step, any chain: from long-run covariances and lagged products."""
+"""The floor to first order in the step size for any chain, from long-run covariances and lagged products."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from .finite import additive_noise, finite_law
 
 
 class Correlations(NamedTuple):
-    r"""What the agents' noise at the root does over time, all that first-order theory needs to know about it."""
+    r"""The correlations of the agents' noise at the root over time, which determine the floor to first order."""
 
     long_run: np.ndarray
     r"""$\Gamma_i = C_0 + \sum_{k \ge 1} (C_k + C_k^T)$, $C_k = \mathrm{Cov}(G_i(\theta^\star, o_0), G_i(\theta^\star,
@@ -32,16 +32,23 @@ class Correlations(NamedTuple):
 
 
 def noise_is_known(problem: Problem) -> bool:
-    """Whether the noise of a problem is known exactly, or could only be sampled."""
+    """Returns whether the noise of a problem is known exactly; otherwise it can only be sampled."""
     source = problem.agents.source
     return isinstance(source, Silent) or additive_noise(problem) is not None or finite_law(source) is not None
 
 
 def correlations(problem: Problem, lags: int = 1) -> Correlations:
-    r"""Long-run covariances and lagged products of affine problems, exactly.
+    r"""Computes exact long-run covariances and lagged products of affine problems.
 
-    On finite chains by the fundamental matrix $Z = (I - P + 1 \pi^T)^{-1}$; for VAR(1) noise
-    $\Gamma = \sigma^2 (I - Q)^{-1} (I - Q)^{-T}$ and no lagged products, since the noise is additive.
+    On finite chains they follow from the fundamental matrix $Z = (I - P + 1 \pi^T)^{-1}$. For VAR(1) noise
+    $\Gamma = \sigma^2 (I - Q)^{-1} (I - Q)^{-T}$, and lagged products vanish since the noise is additive.
+
+    **Arguments:**
+
+    - `problem`: an affine problem with finite chains or additive VAR(1) noise.
+    - `lags`: the number of lagged products.
+
+    Raises `TypeError` for other problems.
 
     !!! example
         >>> P = [[[0.9, 0.1], [0.1, 0.9]]]                      # a symmetric chain, correlation 0.8^k
@@ -70,7 +77,7 @@ def correlations(problem: Problem, lags: int = 1) -> Correlations:
 
 
 class _Kind(NamedTuple):
-    """What the compiled program depends on besides shapes."""
+    """The static settings of the compiled program."""
 
     lags: int
     pairs: bool
@@ -83,7 +90,7 @@ def _correlations(inputs, root, kind: _Kind):
         agent, chain = inputs
         P, pi = chain.transition, chain.stationary
         given, leaving, square = _noise_at(agent, chain, root, kind)
-        # leaving Z, with Z = (I - P + 1 pi^T)^-1: the sum over all later times
+        # times Z = (I - P + 1 pi^T)^-1, which sums over all later times
         summed = jnp.linalg.solve((jnp.eye(P.shape[0]) - P + pi[None, :]).T, leaving.T).T
         cross = summed @ given
         _, joint = jax.lax.scan(lambda D, _: (D @ P, D), leaving, length=kind.lags)
@@ -94,7 +101,7 @@ def _correlations(inputs, root, kind: _Kind):
 
 
 def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
-    """An agent's noise at `x`: its mean given the state before, and on the event of that after, and its covariance."""
+    """Returns an agent's noise at `x`: its mean given the previous state, on each next state, and its covariance."""
     P, pi = chain.transition, chain.stationary
     states = jnp.arange(P.shape[0])
     if kind.pairs:
@@ -115,7 +122,7 @@ def _noise_at(agent: AbstractAgent, chain, x, kind: _Kind):
 
 
 def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
-    r"""$E[\tilde A(o)\, \delta]$ for errors whose mean on the event of each state is `D`, `(k, d, S)`."""
+    r"""Returns $E[\tilde A(o)\, \delta]$ for errors whose mean on the event of each state is `D`, `(k, d, S)`."""
     if kind.independent:
         return jnp.zeros(D.shape[:2])
     P = chain.transition
@@ -134,16 +141,23 @@ def _multiplied(agent: AbstractAgent, chain, x, D, kind: _Kind):
 
 
 def long_run_of_var(source: VAR1) -> np.ndarray:
-    r"""$\sigma^2 (I - Q)^{-1} (I - Q)^{-T}$ for every agent, `(M, d, d)`."""
+    r"""Returns $\sigma^2 (I - Q)^{-1} (I - Q)^{-T}$ for every agent, `(M, d, d)`."""
     inverse = np.linalg.inv(np.eye(source.transition.shape[-1]) - source.transition)
     return source.noise_std[:, None, None] ** 2 * inverse @ transpose(inverse)
 
 
 def first_order_covariance(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
-    r"""The solution $X$ of $\bar A X + X \bar A^T = -\frac{\alpha_g \eta}{M} \frac1M \sum_i \Gamma_i$.
+    r"""Returns the solution $X$ of $\bar A X + X \bar A^T = -\frac{\alpha_g \eta}{M} \frac1M \sum_i \Gamma_i$.
 
-    The constant of the linear speed-up: it holds the *average* of the agents' long-run covariances, not that of the
-    slowest chain, which answers the paper's second open question.
+    This is the constant of the linear speed-up. It contains the *average* of the agents' long-run covariances, not that
+    of the slowest chain, which answers the paper's second open question.
+
+    **Arguments:**
+
+    - `problem`: an affine problem with finite chains or additive VAR(1) noise.
+    - `algorithm`: FedHSA, LocalSA, SynchronisedSA or SA, with a constant step size.
+
+    Raises `TypeError` for other problems and algorithms.
 
     !!! example
         >>> problem = fedhsa.problems.finite_sum.random(num_agents=3, num_components=4, dim=2, laziness=0.5)
@@ -156,18 +170,25 @@ def first_order_covariance(problem: Problem, algorithm: AbstractAlgorithm) -> np
 
 
 def first_order_bias(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
-    r"""The Markov bias to first order in the step, for $\kappa = 1$ (FedHSA) or $0$ (Local SA),
+    r"""Returns the Markov bias to first order in the step size, for $\kappa = 1$ (FedHSA) or $0$ (Local SA),
 
     $$-\eta \bar A^{-1} \frac1M \sum_i \Bigl\{ \frac1H \sum_{\ell<H} \sum_{1 \le j \le \ell}
       \bigl[c_{i,j} - \kappa (1 - \tfrac1M) c_{i,\ell}\bigr]
       + \frac{\alpha_g}{M H} \sum_{\ell<H} \sum_{k>\ell} c_{i,k} \Bigr\}.$$
 
-    The first part comes from an agent's own local steps and stays at any $M$; the second from earlier rounds.
+    The first part comes from an agent's own local steps and is independent of $M$; the second from earlier rounds.
+
+    **Arguments:**
+
+    - `problem`: an affine problem with finite chains or additive VAR(1) noise.
+    - `algorithm`: FedHSA, LocalSA, SynchronisedSA or SA, with a constant step size.
+
+    Raises `TypeError` for other problems and algorithms.
 
     !!! example
         >>> problem = fedhsa.problems.finite_sum.random(num_agents=3, num_components=4, dim=2, laziness=0.5)
         >>> small, large = (first_order_bias(problem, fedhsa.FedHSA(eta, local_steps=5)) for eta in (0.001, 0.002))
-        >>> bool(np.allclose(large, 2 * small))  # proportional to the step
+        >>> bool(np.allclose(large, 2 * small))  # proportional to the step size
         True
     """
     rule = require_rule(algorithm)
@@ -177,12 +198,12 @@ def first_order_bias(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarr
 
 
 def covariance_of(A_bar: np.ndarray, long_run: np.ndarray, rule: LocalRule) -> np.ndarray:
-    """`first_order_covariance` from its ingredients."""
+    """Computes `first_order_covariance` from its ingredients."""
     return solve_continuous_lyapunov(A_bar, -rule.server_step * rule.step_size / len(long_run) * long_run.mean(0))
 
 
 def bias_of(A_bar: np.ndarray, lagged: np.ndarray, lagged_sum: np.ndarray, rule: LocalRule, share: float) -> np.ndarray:
-    """`first_order_bias` from its ingredients; `share` is $1/M$, and 0 leaves the part that stays at any $M$."""
+    """Computes `first_order_bias` from its ingredients; `share` is $1/M$, and 0 gives the part independent of $M$."""
     H, c, total = rule.local_steps, lagged.mean(0)[: rule.local_steps - 1], lagged_sum.mean(0)
     sums = np.concatenate([np.zeros((1, len(total))), np.cumsum(c, axis=0)])  # over 1 <= j <= l, for l = 0 .. H-1
     repeated = np.concatenate([np.zeros((1, len(total))), c]) * np.arange(len(sums))[:, None]

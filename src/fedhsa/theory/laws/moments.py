@@ -1,4 +1,4 @@
-"""What a law gives: mean and covariance of the error, round by round and in the long run."""
+"""The interface of laws: mean and covariance of the error, round by round and in the long run."""
 
 import abc
 import functools
@@ -13,20 +13,22 @@ from ..maps.rounds import require_stable
 from .solve import Part, arnoldi, fixed_point, radius
 
 DENSE, CHUNK = 300, 64
-"""Up to how many moments a round is a matrix, and how many of its columns are made at a time."""
+"""The number of moments up to which a round is a matrix, and the number of columns computed at a time."""
 KRYLOV, FOLLOWED = 60, 3000
-"""How many rounds are followed one by one before the rest is extrapolated from them, without a matrix and with one."""
+"""The number of rounds followed one by one before the rest is extrapolated, without and with a matrix."""
 
 
 class TooLargeError(TypeError):
-    """There is such a law, but this problem is too large for it."""
+    """Raised if a problem is too large for a law."""
 
 
 class Moments(NamedTuple):
-    """Mean `(d,)` and covariance `(d, d)` of the error."""
+    """The mean and covariance of the error."""
 
     mean: np.ndarray
+    """The mean, `(d,)`."""
     covariance: np.ndarray
+    """The covariance, `(d, d)`."""
 
     @property
     def square(self) -> float:
@@ -35,7 +37,7 @@ class Moments(NamedTuple):
 
     @property
     def second(self) -> np.ndarray:
-        """$E[e e^T]$."""
+        """The second moment $E[e e^T]$, `(d, d)`."""
         return self.covariance + np.outer(self.mean, self.mean)
 
 
@@ -43,6 +45,7 @@ class Radius(NamedTuple):
     """The factor of the mean-square error per round in the long run."""
 
     value: float
+    """The factor."""
     kind: str
     """`"exact"`, `"estimate"` or `"bound"`."""
 
@@ -51,59 +54,58 @@ class AbstractLaw(abc.ABC):
     """The law of the error of one algorithm on one problem."""
 
     basis: str = "exact"
-    """What the numbers rest on: `"exact"`, `"one site"`, `"pairs"`, `"many agents"` and the like."""
+    """The kind of law: `"exact"`, `"one site"`, `"pairs"`, `"many agents"` and others."""
     left_out: float = 0.0
-    """The estimated relative error of the floor, the size of what the law leaves out: 0 where it is exact, nan where
-    it is unknown."""
+    """The estimated relative error of the floor due to neglected terms: 0 if the law is exact, NaN if unknown."""
 
     additive: bool = False
-    """Whether the noise leaves the operators' matrices alone: the mean square then contracts as the mean does."""
+    """Whether the noise is additive, so that the mean square contracts at the rate of the mean."""
 
     @property
     def quick(self) -> bool:
-        """Whether the laws of many other settings can be asked for."""
+        """Whether the law is fast enough to be evaluated for many settings."""
         return True
 
     @abc.abstractmethod
     def path(self, start: np.ndarray, rounds: int) -> Iterator[Moments]:
-        """The moments before the first round and after each of `rounds`, from the error `start`."""
+        """Yields the moments before the first round and after each of `rounds`, from the error `start`."""
 
     @abc.abstractmethod
     def stationary(self) -> Moments:
-        """The moments in the long run, by solving for them; raises ValueError where there are none."""
+        """Returns the moments in the long run; raises `ValueError` if the method diverges."""
 
     def errors(self, start: np.ndarray, rounds: int) -> np.ndarray:
-        """The mean-square error before the first round and after each of `rounds`."""
+        """Returns the mean-square error before the first round and after each of `rounds`."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.array([moments.square for moments in self.path(start, rounds)])
 
     def mean_square_radius(self) -> Radius | None:
-        """The factor of the mean-square error per round in the long run; None where only the mean is known."""
+        """Returns the factor of the mean-square error per round in the long run; None if only the mean is known."""
         return None
 
     def mean_radius(self) -> float | None:
-        """The factor of the mean error per round in the long run; None where it is that of a round without noise."""
+        """Returns the factor of the mean error per round in the long run; None if it is that of a noiseless round."""
         return None
 
     def persistent_bias(self) -> np.ndarray | None:
-        """The mean error that stays at any number of agents like these; None where it is that without noise."""
+        """Returns the mean error that remains with any number of similar agents; None if it is that without noise."""
         return None
 
 
 class AbstractSteppedLaw(AbstractLaw):
-    """A law that goes from state to state, so that a run can go on from a state with the law of another step."""
+    """A law that advances a state round by round, so that the law of another step size can continue from a state."""
 
     @abc.abstractmethod
     def enter(self, start: np.ndarray) -> Any:
-        """All that later rounds of a run from the error `start` depend on, also with other steps."""
+        """Returns the initial state of a run from the error `start`; laws of other step sizes use the same state."""
 
     @abc.abstractmethod
     def step(self, state: Any) -> Any:
-        """The state one round later."""
+        """Returns the state one round later."""
 
     @abc.abstractmethod
     def seen(self, state: Any) -> Moments:
-        """The moments of the error in a state."""
+        """Returns the moments of the error in a state."""
 
     def path(self, start, rounds):
         state = self.enter(start)
@@ -114,10 +116,10 @@ class AbstractSteppedLaw(AbstractLaw):
 
 
 class RelaxationLaw(AbstractSteppedLaw):
-    r"""A law of which only the mean map $\Phi$ and the moments in the long run are known.
+    r"""A law for which only the mean map $\Phi$ and the long-run moments are known.
 
-    $E e_t = m + \Phi^t (e_0 - m)$ and $\mathrm{cov}(e_t) = \Sigma - \Phi^t \Sigma (\Phi^t)^T$: it leaves out that noise
-    in the operators' matrices is larger far from the root, and how correlated noise builds up in the first rounds.
+    $E e_t = m + \Phi^t (e_0 - m)$ and $\mathrm{cov}(e_t) = \Sigma - \Phi^t \Sigma (\Phi^t)^T$. It neglects that
+    multiplicative noise is larger far from the root, and that correlated noise builds up over the first rounds.
     """
 
     def __init__(self, transition: np.ndarray, moments: Moments, *, basis: str, left_out: float = math.nan):
@@ -142,25 +144,25 @@ class RelaxationLaw(AbstractSteppedLaw):
 
 
 class MomentLaw(AbstractSteppedLaw):
-    """A law whose state is a stack of second moments of $x = (e, 1)$, `(blocks, d + 1, d + 1)`, mapped linearly.
+    """A law whose state is a stack of second moments of $x = (e, 1)$, `(blocks, d + 1, d + 1)`, with a linear map.
 
-    Its path, its stationary moments and its radii follow from that map: from its matrix where that is small.
+    Its path, its stationary moments and its radii follow from that map, or from its matrix if that is small.
     """
 
     name: str = "The method"
-    """What the method is called in messages."""
+    """The name of the method in messages."""
 
     @abc.abstractmethod
     def begin(self, start: np.ndarray, *, stationary: bool = False) -> np.ndarray:
-        """The state of a run from $x$ = `start`, with the chains' own start laws or with their stationary ones."""
+        """Returns the state of a run from $x$ = `start`, with the chains' initial or stationary distributions."""
 
     @abc.abstractmethod
     def round(self, blocks: np.ndarray) -> np.ndarray:
-        """The state one round later."""
+        """Returns the state one round later."""
 
     @abc.abstractmethod
     def total(self, blocks: np.ndarray) -> np.ndarray:
-        """The second moment of $x$."""
+        """Returns the second moment of $x$."""
 
     @property
     @abc.abstractmethod
@@ -183,7 +185,7 @@ class MomentLaw(AbstractSteppedLaw):
     def errors(self, start, rounds):
         if rounds <= (FOLLOWED if self._matrix is not None else KRYLOV) or not self.mean_square_radius().value < 1:
             return super().errors(start, rounds)
-        # The way to the stationary state, in the space that the first rounds span: all that they show of slow modes.
+        # The path to the stationary state in the space spanned by the first rounds, which contains the slow modes.
         still = self._still
         away = self.begin(np.append(start, 1.0)) - still
         basis, reduced, size = arnoldi(lambda x: self._after(x.reshape(still.shape)).ravel(), away.ravel(), KRYLOV)
@@ -202,15 +204,15 @@ class MomentLaw(AbstractSteppedLaw):
         return self.settled()
 
     def settled(self) -> Moments:
-        """The moments that a round does not change: those of the long run, unless the mean square grows."""
+        """Returns the moments that a round does not change: those of the long run, unless the mean square grows."""
         found = self._moments(self._still)
-        if found.square < 0:  # no law has such moments
+        if found.square < 0:  # impossible for moments
             require_stable(self.mean_square_radius().value, self.name, mean_square=True)
         return found
 
     @functools.cached_property
     def _still(self) -> np.ndarray:
-        """The state that a round does not change."""
+        """Returns the state that a round does not change."""
         base = self.begin(np.eye(self.dim + 1)[-1], stationary=True)
         found, unknown = base.copy(), _entries(base, lambda i, j: (i < self.dim) | (j < self.dim))
         found[unknown] = fixed_point(self._part(unknown), self._after(base)[unknown])
@@ -230,12 +232,12 @@ class MomentLaw(AbstractSteppedLaw):
 
     @functools.cached_property
     def _matrix(self) -> np.ndarray | None:
-        """The matrix of a round on flattened states; None where it is large."""
+        """Returns the matrix of a round on flattened states; None if it is large."""
         shape = self.begin(np.zeros(self.dim + 1)).shape
         size = int(np.prod(shape))
         if size > DENSE:
             return None
-        above = np.triu(np.ones(shape, bool))  # what lies below is the same, moments being symmetric
+        above = np.triu(np.ones(shape, bool))  # moments are symmetric
         units = np.eye(size)[above.ravel()].reshape(-1, *shape)
         units = (units + units.swapaxes(-1, -2)) / 2
         parts = np.split(units, range(CHUNK, len(units), CHUNK))
@@ -248,10 +250,10 @@ class MomentLaw(AbstractSteppedLaw):
     def _after(self, blocks: np.ndarray) -> np.ndarray:
         if self._matrix is not None:
             return (self._matrix @ blocks.ravel()).reshape(blocks.shape)
-        return self.round((blocks + blocks.swapaxes(-1, -2)) / 2)  # where they differ by rounding, that may grow
+        return self.round((blocks + blocks.swapaxes(-1, -2)) / 2)  # asymmetry due to rounding could grow
 
     def _part(self, entries: np.ndarray) -> Part:
-        """The map of some entries by those entries."""
+        """Returns the map restricted to some entries."""
         if self._matrix is not None:
             places = np.flatnonzero(entries)
             return self._matrix[np.ix_(places, places)]
@@ -270,5 +272,5 @@ class MomentLaw(AbstractSteppedLaw):
 
 
 def _entries(blocks: np.ndarray, which: Callable) -> np.ndarray:
-    """Where in the blocks the entries `(i, j)` stand for which something holds."""
+    """Returns the positions in the blocks of the entries `(i, j)` for which `which` holds."""
     return np.broadcast_to(which(*np.ogrid[: blocks.shape[-2], : blocks.shape[-1]]), blocks.shape)

@@ -1,1 +1,1 @@
-"""Maps of a round: what one round does to the error on average, and to everything that a method carries."""
+"""Noiseless rounds as maps of the error, or of everything that a method carries from round to round."""

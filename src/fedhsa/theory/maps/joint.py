@@ -1,4 +1,4 @@
-"""Joint maps: what one round does to everything a method carries, read off the algorithm's own exchanges."""
+"""Joint maps: one round as a map of everything that a method carries, derived from the algorithm's exchanges."""
 
 import copy
 import functools
@@ -21,20 +21,20 @@ from ...problems.quadratic import QuadraticAgent
 from ...sources import AbstractSource
 
 ROUNDS = (1, 2, 3, 10, 1009)
-"""Rounds that must be alike for a method to have one map; the first of a run may differ."""
+"""The rounds that must be equal for a method to have one map; the first round of a run may differ."""
 SCALES = (1.0, 1e-3, 1e4)
-"""How far from the root a method is tried, to see whether it is affine."""
+"""The distance from the root at which a method is tested for being affine."""
 ALIKE = 1e-9
-"""Up to this part of their size two results count as the same."""
+"""The relative difference up to which two results count as equal."""
 CHUNK, ROOM, ALONE = 64, 2**25, 4096
-"""How many directions are followed at a time, how many numbers they may take, and from how many on one is alone."""
+"""The number of directions processed together, their largest total size, and the size above which each is alone."""
 
 
 class JointMap(NamedTuple):
-    r"""One round without noise as an affine map of all that the parameter depends on later, $y' = \Phi y + c$.
+    r"""One noiseless round as an affine map $y' = \Phi y + c$ of everything that later parameters depend on.
 
-    $y$ is the state, server and memories, minus that before a run from the root; the error is $C y$. A run from the
-    error $e_0$ is at $y_1 = a + B e_0$ after its first round, which may differ from the others.
+    $y$ is the state of the server and the agents' memories, minus the initial state of a run from the root, and the
+    error is $C y$. A run from the error $e_0$ is at $y_1 = a + B e_0$ after its first round, which may differ.
     """
 
     transition: np.ndarray
@@ -50,14 +50,14 @@ class JointMap(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """What is added to an operator: a vector, and a matrix that acts on the error."""
+    """A perturbation of an operator: a vector, and a matrix that acts on the error."""
 
     noise: Any
     matrix: Any
 
 
 class ProbedAgent(AbstractAgent):
-    """An agent without noise whose observations are what is added to its operator."""
+    """An agent without noise, whose observations are perturbations of its operator."""
 
     source: AbstractSource
     agent: AbstractAgent
@@ -72,11 +72,11 @@ class ProbedAgent(AbstractAgent):
 
 
 class Joint:
-    r"""The rounds of an algorithm on the mean operators of a problem, as its own exchanges play them.
+    r"""The rounds of an algorithm on the mean operators of a problem, computed by its own exchanges.
 
-    Of what server and agents carry, only that is kept which the parameter depends on, now or later. Where a round has
-    a coin that everyone sees, it is averaged over: coins do not depend on the past, so that the mean of an affine
-    method's state follows the average map exactly.
+    The kept state contains only those parts of the server's and agents' states that affect the parameter, now or later.
+    A shared coin is averaged over. Coins do not depend on the past, so that the mean of an affine method's state
+    follows the average map exactly.
     """
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm):
@@ -100,7 +100,7 @@ class Joint:
         self._probe()
 
     def at(self, algorithm: AbstractAlgorithm) -> "Joint":
-        """The same algorithm with other numbers for settings, like a step size; it is not looked at again."""
+        """Returns the joint of the algorithm with other numerical settings, such as a step size, without new checks."""
         other = copy.copy(self)
         with precision():
             other.algorithm = tree.to_device(algorithm, "float64")
@@ -108,17 +108,17 @@ class Joint:
 
     @property
     def size(self) -> int:
-        """How many numbers are kept."""
+        """The size of the kept state."""
         return len(self.kept)
 
     @property
     def carries_more(self) -> bool:
-        """Whether more than the parameter, or a coin, decides what a round does to it."""
+        """Whether a round depends on more than the parameter, or on a coin."""
         return self.size > self.problem.dim or len(self.coins) > 1
 
     @property
     def one_map(self) -> bool:
-        """Whether all rounds after the first are one and the same affine map."""
+        """Whether all rounds after the first are the same affine map."""
         return self.affine and self.alike
 
     def _start(self, theta):
@@ -128,13 +128,13 @@ class Joint:
         return whole(self.unravel(state), self.rest)[0].theta
 
     def observing(self, part: Callable[[Any], Any]) -> np.ndarray:
-        """How a part of the server's state depends on the kept state, `(..., n)`."""
+        """Returns the derivative of a part of the server's state with respect to the kept state, `(..., n)`."""
         with precision():
             rate = jax.jacrev(lambda state: part(whole(self.unravel(state), self.rest)[0]))(jnp.asarray(self.base))
         return np.asarray(rate)[..., self.kept]
 
     def play(self, states: np.ndarray, tangents: Any = 0.0, *, index: Any = 1, key: Any = 0):
-        """The states after a round, their derivatives along `tangents`, and whether a counter moved, row by row."""
+        """Returns for each row the state after a round, its derivative along `tangents`, and whether counters moved."""
         rows = np.broadcast_arrays(np.atleast_2d(states), np.atleast_2d(tangents))
         count = max(len(rows[0]), np.size(index), np.size(key))
         inputs = [np.broadcast_to(x, (count, len(self.base))) for x in rows]
@@ -149,7 +149,7 @@ class Joint:
         return tuple(np.concatenate(part)[:count] for part in zip(*found, strict=True))
 
     def _probe(self) -> None:
-        """Finds out what the parameter depends on, and whether rounds are random, alike and affine."""
+        """Determines the parts that the parameter depends on, and whether rounds are random, equal and affine."""
         rng, parts = np.random.default_rng(0), np.arange(self.part.max() + 1)
         scale = 1 + np.abs(self.problem.root).max()
         states = self.base + scale * np.array(SCALES)[:, None] * rng.standard_normal((len(SCALES), len(self.base)))
@@ -166,14 +166,14 @@ class Joint:
         self.affine = bool((np.abs(straight - after[-len(SCALES) :]).max(1) <= near * np.maximum(SCALES, 1.0)).all())
         if not np.abs(after[len(ROUNDS) : len(ROUNDS) + 2] - after[0]).max() <= near:
             raise TypeError(
-                f"{self.name} draws random numbers besides the coin that everyone sees; what its rounds do on average "
-                "cannot be read off its exchanges."
+                f"{self.name} draws random numbers in addition to the shared coin, so its mean rounds cannot be "
+                "derived from its exchanges."
             )
         if len(self.coins) > 1:
             self._check_affine()
 
     def _needed(self, rates: np.ndarray) -> np.ndarray:
-        """Where in the state the parts stand that the parameter depends on, now or after more rounds."""
+        """Returns the positions in the state that the parameter depends on, now or after more rounds."""
         count = len(rates)
         reaches = np.stack([np.abs(rates[:, self.part == k]).max(1) != 0 for k in range(count)], axis=1)
         needed = np.array([np.abs(self.shown[:, self.part == k]).max() != 0 for k in range(count)])
@@ -183,26 +183,27 @@ class Joint:
 
     def _check_affine(self) -> None:
         if not self.affine:
-            raise TypeError(f"A round of {self.name} is not an affine map of what it carries from round to round.")
+            raise TypeError(
+                f"A round of {self.name} is not an affine map of the state that it carries from round to round."
+            )
 
     def check(self) -> None:
-        """Raises if the rounds are not one and the same affine map."""
+        """Raises if the rounds are not the same affine map."""
         self._check_affine()
         if not self.alike:
             raise TypeError(
-                f"The rounds of {self.name} are not alike: what they do, or where they store what they carry, depends "
-                "on the number of the round, so there is no one map. `theory.exact.noiseless_error` follows them one "
-                "by one."
+                f"The rounds of {self.name} depend on the number of the round, so there is no single map. "
+                "`theory.exact.noiseless_error` follows them one by one."
             )
 
     def linear(self, columns: np.ndarray) -> np.ndarray:
-        r"""$\Phi V$ for some columns `(n, k)`."""
+        r"""Returns $\Phi V$ for some columns `(n, k)`."""
         tangents = np.zeros((columns.shape[1], len(self.base)))
         tangents[:, self.kept] = columns.T
         return self.play(self.base, tangents)[1][:, self.kept].T
 
     def transposed(self, vector: np.ndarray) -> np.ndarray:
-        r"""$\Phi^T v$."""
+        r"""Returns $\Phi^T v$."""
         full = np.zeros(len(self.base))
         full[self.kept] = np.ravel(vector)
         with precision():
@@ -210,7 +211,7 @@ class Joint:
             return np.asarray(pull_back(*setting, jnp.asarray(self.base), jnp.asarray(full)))[self.kept]
 
     def sums(self) -> np.ndarray:
-        """What each part of the kept state adds up to over the agents, and the server's parts themselves, `(n, k)`."""
+        """Returns the sums of the kept state over agents, and the server's parts, as linear forms `(n, k)`."""
         found = []
         for part in np.unique(self.part[self.kept]):
             at = np.flatnonzero(self.part[self.kept] == part)
@@ -221,7 +222,7 @@ class Joint:
         return np.concatenate(found, axis=1)
 
     def ends(self) -> JointMap:
-        """The map without its matrix, which may be large."""
+        """Returns the map without its matrix, which may be large."""
         self.check()
         after, spread, _ = self.play(self.base, self.start_spread.T, index=0)
         offset = self.play(self.base)[0][0] - self.base
@@ -234,26 +235,26 @@ class Joint:
         )
 
     def map(self) -> JointMap:
-        """The map of a round."""
+        """Returns the map of a round."""
         return self.ends()._replace(transition=self.linear(np.eye(self.size)))
 
     def noise(self) -> np.ndarray | None:
-        r"""The response of the kept state to additive noise, `(M, H, n, d)`; None where there is another noise."""
+        r"""Returns the response of the kept state to additive noise, `(M, H, n, d)`; None for other noise."""
         return self.responses().noise if isinstance(self.problem.agents, QuadraticAgent) and not self.chancy else None
 
     @functools.cached_property
     def chancy(self) -> bool:
-        """Whether a round is random without noise too: by a coin, or by what decides how noise counts."""
+        """Whether a round is random even without noise, because of a coin or of random responses to noise."""
         if len(self.coins) > 1:
             return True
         first, second = (self._respond(self.base, self._quiet(matrix=False), key).noise for key in (0, 1))
         return not np.allclose(first, second, rtol=ALIKE, atol=0)
 
     def responses(self, moves: np.ndarray | None = None) -> "Probe":
-        r"""How the kept state after a round responds to changes of each agent's operator at each of its observations.
+        r"""Returns the response of the kept state after a round to perturbations of each agent's operator at each step.
 
-        Without `moves` to added vectors alone, `(M, H, n, d)`; with them at the state $y$, also to added matrices that
-        act on the error, `(M, H, n, d, d)`.
+        Without `moves`, it contains the response to added vectors, `(M, H, n, d)`. With `moves`, the state $y$, it also
+        contains the response to added matrices that act on the error, `(M, H, n, d, d)`.
         """
         found = self._respond(self._state(moves), self._quiet(matrix=moves is not None), 0)
         return Probe(*(None if x is None else np.moveaxis(x, 0, 2) for x in found))
@@ -266,10 +267,10 @@ class Joint:
     def bends(
         self, moves: np.ndarray, agent: np.ndarray, step: np.ndarray, matrix: np.ndarray, along: tuple[np.ndarray, ...]
     ) -> np.ndarray:
-        r"""Second derivatives of the kept state after a round from the state $y$, summed over rows.
+        r"""Returns second derivatives of the kept state after a round from the state $y$, summed over rows.
 
-        A row adds `matrix` to an agent's operator at one of its steps, and moves along `along`: a move of the kept
-        state `(rows, n)`, and vectors `(rows, H, d)` and matrices `(rows, H, d, d)` added to that agent's operators.
+        A row adds `matrix` to an agent's operator at one of its steps, and moves along `along`: a displacement of the
+        kept state `(rows, n)`, and vectors `(rows, H, d)` and matrices `(rows, H, d, d)` added to its operator.
         """
         into = np.zeros((self.size, len(self.base)))
         into[np.arange(self.size), self.kept] = 1.0
@@ -295,17 +296,24 @@ class Joint:
         return ProbedAgent(self.agents.source, self.agents, roots)
 
     def parameters(self, rounds: int, theta: np.ndarray) -> np.ndarray:
-        """The parameter before the first round and after each of `rounds`, `(rounds + 1, d)`, from `theta`."""
+        """Returns the parameter before the first round and after each of `rounds`, `(rounds + 1, d)`, from `theta`."""
         with precision():
             setting = (self.agents, self.algorithm, self.coins, self.weights)
             return np.asarray(follow_all(*setting, jnp.asarray(theta, dtype="float64"), rounds))
 
 
 def joint_map(problem: Problem, algorithm: AbstractAlgorithm) -> JointMap:
-    r"""The map of everything a method carries over one round, on average over the coin that everyone sees.
+    r"""Returns the map over one round of everything that a method carries, averaged over a shared coin.
 
-    The exchanges are differentiated, not re-derived. What the parameter never depends on is left out, so that for
-    FedHSA and Local SA it is the map of the error alone; for SCAFFLSA it is that of the error and the agents' shifts.
+    The map is computed by differentiating the algorithm's exchanges. Parts that never affect the parameter are omitted:
+    for FedHSA and Local SA it is the map of the error alone, for SCAFFLSA that of the error and the agents' shifts.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: an algorithm with a constant step size.
+
+    Raises `TypeError` if the problem or the rounds are not affine, or if rounds differ from each other.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -316,36 +324,38 @@ def joint_map(problem: Problem, algorithm: AbstractAlgorithm) -> JointMap:
 
 
 def check_reach(problem: Problem, algorithm: AbstractAlgorithm) -> None:
-    """Raises if there is no round map: if operators are not affine or steps change."""
+    """Raises if there is no round map because operators are not affine or step sizes change."""
     if not problem.affine:
         raise TypeError(
-            f"Exact laws need operators that are affine in the parameter; {type(problem.agents).__name__} is not "
-            "marked so. Set `affine = True` on the agent class if it is."
+            f"Exact laws require operators that are affine in the parameter; {type(problem.agents).__name__} is not "
+            "declared affine. Set `affine = True` on the agent class if it is."
         )
     check_schedule(algorithm)
 
 
 def check_schedule(algorithm: AbstractAlgorithm) -> None:
-    """Raises if steps change, also those of an algorithm inside a wrapper."""
+    """Raises if the step size of the algorithm, or of one inside a wrapper, changes."""
 
     def changing(x: Any) -> bool:
         return isinstance(x, AbstractSchedule)
 
     if any(changing(x) for x in jax.tree.leaves(algorithm, is_leaf=changing)):
-        raise TypeError("Exact laws need a constant step size, got a schedule. Predict its first and its last step.")
+        raise TypeError(
+            "Exact laws require a constant step size, got a schedule. Predict its first and last step sizes instead."
+        )
 
 
 def start_error(problem: Problem, theta: Any) -> np.ndarray:
-    """The error a run from `theta` starts with."""
+    """Returns the initial error of a run from `theta`."""
     start = problem.start if theta is None else tree.ravel_like("theta", theta, problem.like)
     return start - problem.root
 
 
-# Rounds as engines play them, on agents without noise: once, for many states, and one after the other.
+# Rounds as the engine runs them, on agents without noise: once, for many states, and in sequence.
 
 
 class _Told(Round):
-    """A round whose coin is a number between 0 and 1: what is likelier than that happens."""
+    """A round whose coin is a given number between 0 and 1: events with a larger probability happen."""
 
     __slots__ = ()
 
@@ -354,7 +364,7 @@ class _Told(Round):
 
 
 def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each way in which the coin can fall, and how likely it is; found by listening to what is asked."""
+    """Returns a number for each outcome of the coin, and its probability, by recording the requested probabilities."""
     asked: list[Any] = []
 
     class Listening(Round):
@@ -374,8 +384,8 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
             jax.eval_shape(once, jnp.asarray(problem.theta_star))
         except (TypeError, ValueError, IndexError) as error:
             raise TypeError(
-                f"A round of {type(algorithm).__name__} cannot be played on mean operators, without observations, as "
-                "where a method looks at them itself; what its rounds do on average cannot be read off its exchanges."
+                f"A round of {type(algorithm).__name__} cannot run on mean operators without observations, possibly "
+                "because the method uses observations directly. Its mean rounds cannot be derived from its exchanges."
             ) from error
     try:
         edges = np.unique([0.0, 1.0, *(float(p) for p in asked)])
@@ -386,23 +396,23 @@ def ways_of_the_coin(problem: Problem, algorithm: AbstractAlgorithm) -> tuple[np
 
 
 def _play(agents: Any, algorithm: AbstractAlgorithm, state: tuple[Any, Any], block: Any, shared: Round):
-    """One round of one seed; nothing is drawn."""
+    """Runs one round of one seed without random numbers."""
     keys = fold_in(shared.key, jnp.arange(shared.num_agents))
     return play(algorithm, one_seed(agents, block, shared, keys), *state)
 
 
 def floats(state: Any) -> tuple[Any, Any]:
-    """The real numbers in a state, and the rest of it."""
+    """Splits a state into its real numbers and the rest."""
     return eqx.partition(state, eqx.is_inexact_array)
 
 
 def whole(numbers: Any, rest: Any) -> Any:
-    """Both together again."""
+    """Joins the two parts of a state."""
     return eqx.combine(numbers, rest)
 
 
 def _on_average(agents, algorithm, state, index, key, coins, weights):
-    """The state after a round, averaged over the coin."""
+    """Returns the state after a round, averaged over the coin."""
 
     def fallen(coin):
         shared = _Told(index, key, coin=coin, num_agents=tree.leading_axis(agents))
@@ -413,7 +423,7 @@ def _on_average(agents, algorithm, state, index, key, coins, weights):
 
 
 def _stepper(agents, algorithm, rest, unravel, coins, weights, index, key):
-    """A round as a function of the flat state; beside the state it gives whether anything else changed."""
+    """Returns a round as a function of the flat state, which also reports whether anything else changed."""
 
     def step(state):
         state = whole(unravel(state), rest)
@@ -427,7 +437,7 @@ def _stepper(agents, algorithm, rest, unravel, coins, weights, index, key):
 
 @eqx.filter_jit
 def follow(agents, algorithm, rest, unravel, coins, weights, states, tangents, index, key):
-    """States after a round and their derivatives along tangents, row by row."""
+    """Returns states after a round and their derivatives along tangents, row by row."""
 
     def one(state, tangent, index, key):
         step = _stepper(agents, algorithm, rest, unravel, coins, weights, index, key)
@@ -438,13 +448,13 @@ def follow(agents, algorithm, rest, unravel, coins, weights, states, tangents, i
 
 @eqx.filter_jit
 def pull_back(agents, algorithm, rest, unravel, coins, weights, state, covector):
-    """The transposed derivative of a round."""
+    """Applies the transposed derivative of a round."""
     step = _stepper(agents, algorithm, rest, unravel, coins, weights, jnp.ones((), int), 0)
     return jax.vjp(step, state, has_aux=True)[1](covector)[0]
 
 
 def _noisy_stepper(agents, algorithm, rest, unravel, kept, key):
-    """The kept state after a round as a function of the flat state and of what the agents observe."""
+    """Returns the kept state after a round as a function of the flat state and of the agents' observations."""
 
     def after(state, block):
         shared = Round(jnp.ones((), int), jax.random.key(key), num_agents=tree.leading_axis(agents))
@@ -455,14 +465,14 @@ def _noisy_stepper(agents, algorithm, rest, unravel, kept, key):
 
 @eqx.filter_jit
 def response(agents, algorithm, rest, unravel, state, kept, block, key):
-    """How the kept state after a round responds to what the agents observe."""
+    """Returns the derivative of the kept state after a round with respect to the agents' observations."""
     after = _noisy_stepper(agents, algorithm, rest, unravel, kept, key)
     return jax.jacrev(lambda block: after(state, block))(block)
 
 
 @eqx.filter_jit
 def bend(agents, algorithm, rest, unravel, state, kept, quiet, rows):
-    """Second derivatives, along a matrix added at one step and along what moved an agent before it; their sum."""
+    """Returns the sum of second derivatives, along a matrix added at one step and along earlier displacements."""
     after = _noisy_stepper(agents, algorithm, rest, unravel, kept, 0)
 
     def one(row):
@@ -480,7 +490,7 @@ def bend(agents, algorithm, rest, unravel, state, kept, quiet, rows):
 
 @eqx.filter_jit
 def follow_all(agents, algorithm, coins, weights, theta, rounds: int):
-    """The parameter of every round, from a start."""
+    """Returns the parameter of every round, from a start."""
 
     def step(state, index):
         state = _on_average(agents, algorithm, state, index, jax.random.key(0), coins, weights)

@@ -1,4 +1,4 @@
-"""Nonlinear problems seen from a point: the affine problem they look like there."""
+"""Linearisation of nonlinear problems at a point."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from ...sources import AbstractSource
 
 
 class LinearisedAgent(AbstractAgent):
-    r"""$G_i(x_i, o) + \partial G_i(x_i, o)\,(\theta - x_i)$ at a point $x_i$ of its own."""
+    r"""$G_i(x_i, o) + \partial G_i(x_i, o)\,(\theta - x_i)$ at the agent's point $x_i$."""
 
     source: AbstractSource
     agent: AbstractAgent
@@ -28,10 +28,7 @@ class LinearisedAgent(AbstractAgent):
 
 
 def linearised(problem: Problem, points: np.ndarray | None = None) -> Problem:
-    """The affine problem that `problem` is to first order at `points`, one for each agent, or at its root.
-
-    Itself where it is affine.
-    """
+    """Linearises `problem` at `points`, one for each agent, or at its root. An affine problem is returned unchanged."""
     if problem.affine:
         return problem
     points = np.broadcast_to(problem.root if points is None else points, (problem.num_agents, problem.dim))

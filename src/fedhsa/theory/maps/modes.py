@@ -1,4 +1,4 @@
-"""How fast an affine map settles, and where, as far as its start excites it and the parameter shows it."""
+"""Rates and limits of affine maps, restricted to modes that a run can excite and that affect the parameter."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,19 +10,19 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, gmres
 from .joint import Joint, JointMap
 
 DENSE, LARGEST = 600, 200_000
-"""From how many numbers on no matrix is formed, and from how many on nothing is tried."""
+"""The sizes above which no matrix is formed, and above which nothing is computed."""
 CONSERVED = 1e-11
-"""Singular values below this part of the largest belong to what a round does not change."""
+"""Singular values below this fraction of the largest belong to directions that a round does not change."""
 ROUNDING = 1e-13
-"""What a round moves by less than this part of the state it moves by rounding alone."""
+"""Displacements below this fraction of the state count as rounding."""
 INVISIBLE = 1e-9
-"""A mode whose part in the parameter is below this is not there."""
+"""Modes whose contribution to the parameter is below this number are ignored."""
 CLUSTER, WORST = 1e-6, 1e12
-"""Eigenvalues this close together are looked at as one; the condition up to which their vectors are trusted."""
+"""The distance within which eigenvalues count as equal; the condition up to which their vectors are trusted."""
 
 
 class Modes(NamedTuple):
-    r"""An affine map $x' = \Phi x + c$ of moves from a state, and what other starts add to it; $e = e_1 + C x$."""
+    r"""An affine map $x' = \Phi x + c$ of displacements from a state, and effects of other starts; $e = e_1 + C x$."""
 
     transition: np.ndarray
     offset: np.ndarray
@@ -31,18 +31,18 @@ class Modes(NamedTuple):
     origin: np.ndarray
     """The error $e_1$ at that state."""
     project: np.ndarray
-    """What $x$ is of a move of the whole state, `(m, n)`."""
+    """The projection of a displacement of the whole state to $x$, `(m, n)`."""
 
 
 def reduced(map: JointMap) -> Modes:
-    r"""The map on what a run can reach: without the quantities that rounds conserve and all starts share.
+    r"""Restricts the map to the reachable states, without quantities that rounds conserve and all starts share.
 
-    They are the $w$ with $w^T (\Phi - I) = 0$ and $w^T b = 0$ for the moves $b$ of the start: for SCAFFLSA the sum of
-    the agents' shifts. Each would be an eigenvalue 1 that no run ever sees.
+    These are the $w$ with $w^T (\Phi - I) = 0$ and $w^T b = 0$ for the displacements $b$ of the start. For SCAFFLSA
+    this is the sum of the agents' shifts. Each would be an eigenvalue 1 that has no effect on any run.
     """
     Phi, observe = map.transition, map.observe
     move = Phi @ map.first + map.offset - map.first
-    rows = _spanned(np.concatenate([Phi, observe]).T)  # of the rest nothing is ever seen
+    rows = _spanned(np.concatenate([Phi, observe]).T)  # the rest has no effect on the parameter
     Phi, observe, move, spread = rows.T @ Phi @ rows, observe @ rows, rows.T @ move, rows.T @ map.spread
     move = _without_rounding(Phi, move, 1 + np.abs(map.first).max())
     basis = _spanned(np.concatenate([Phi - np.eye(len(Phi)), _unit(spread), _unit(move[:, None])], axis=1))
@@ -51,7 +51,7 @@ def reduced(map: JointMap) -> Modes:
 
 
 def _without_rounding(Phi: np.ndarray, move: np.ndarray, size: float) -> np.ndarray:
-    """A move without what it has of conserved directions by rounding, which at small steps would look like a part."""
+    """Removes rounding errors in conserved directions, which would be significant at small step sizes."""
     if not np.isfinite(Phi).all():
         return move
     left, sizes, _ = np.linalg.svd(Phi - np.eye(len(Phi)))
@@ -61,7 +61,7 @@ def _without_rounding(Phi: np.ndarray, move: np.ndarray, size: float) -> np.ndar
 
 
 def _spanned(columns: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of what the columns span; the unit vectors where that is everything."""
+    """Returns an orthonormal basis of the span of the columns; the unit vectors if it is the whole space."""
     if not np.isfinite(columns).all():
         return np.eye(len(columns))
     Q, R, _ = scipy.linalg.qr(columns, mode="economic", pivoting=True)  # pyright: ignore[reportAssignmentType]
@@ -71,7 +71,7 @@ def _spanned(columns: np.ndarray) -> np.ndarray:
 
 
 def visible_radius(modes: Modes) -> float:
-    """The largest modulus of an eigenvalue whose mode a start excites and the parameter shows."""
+    """Returns the largest modulus of an eigenvalue whose mode a start excites and that affects the parameter."""
     if not np.isfinite(modes.transition).all():
         return float("inf")
     values, left, right = scipy.linalg.eig(modes.transition, left=True, right=True)  # pyright: ignore[reportAssignmentType]
@@ -80,10 +80,10 @@ def visible_radius(modes: Modes) -> float:
 
 
 def _leading(values: np.ndarray, right: np.ndarray, others: np.ndarray, left: np.ndarray, modes: Modes) -> float | None:
-    """The first eigenvalue by modulus that shows; `others` are those that the vectors from the left belong to.
+    """Returns the largest visible eigenvalue by modulus; `others` are the eigenvalues of the left eigenvectors.
 
-    A mode shows by its residue $C V (W^* V)^{-1} W^* B$. Where it is not known, for a Jordan block or vectors found
-    on one side only, the mode counts.
+    The residue $C V (W^* V)^{-1} W^* B$ determines whether a mode is visible. If it is unknown, for a Jordan block or
+    for eigenvectors found on one side only, the mode counts as visible.
     """
     entering = np.concatenate([_unit(modes.spread), _unit(modes.offset[:, None])], axis=1)
     left_over = np.ones(len(values), dtype=bool)
@@ -100,20 +100,20 @@ def _leading(values: np.ndarray, right: np.ndarray, others: np.ndarray, left: np
 
 
 def settled(modes: Modes) -> np.ndarray:
-    r"""The error in the long run, $e_1 + C (I - \Phi)^{-1} c$."""
+    r"""Returns the error in the long run, $e_1 + C (I - \Phi)^{-1} c$."""
     x = np.linalg.lstsq(np.eye(len(modes.offset)) - modes.transition, modes.offset, rcond=1e-14)[0]
     return modes.origin + modes.observe @ x
 
 
 def radius_of(joint: Joint) -> float:
-    """The spectral radius, with or without a matrix."""
+    """Returns the spectral radius, with or without forming a matrix."""
     if joint.size <= DENSE:
         return visible_radius(reduced(joint.map()))
     return _sparse_radius(joint)
 
 
 def error_of(joint: Joint) -> np.ndarray:
-    """The error of a stable method in the long run, with or without a matrix."""
+    """Returns the error of a stable method in the long run, with or without forming a matrix."""
     if joint.size <= DENSE:
         return settled(reduced(joint.map()))
     ends, phi = _ends(joint)
@@ -121,7 +121,7 @@ def error_of(joint: Joint) -> np.ndarray:
     operator = LinearOperator((joint.size,) * 2, matvec=lambda x: x - phi(x), dtype=float)  # pyright: ignore[reportCallIssue]
     x, failed = gmres(operator, move, rtol=1e-12, atol=0.0, restart=min(joint.size, 200), maxiter=50)
     if failed:
-        raise ValueError(f"The limit of {joint.name} was not found among {joint.size} numbers that it carries.")
+        raise ValueError(f"The limit of {joint.name} was not found: the solver failed for {joint.size:,} variables.")
     return ends.observe @ (ends.first + x)
 
 
@@ -135,7 +135,7 @@ def _ends(joint: Joint) -> tuple[JointMap, Callable[[np.ndarray], np.ndarray]]:
 
 
 def _sparse_radius(joint: Joint) -> float:
-    """By Arnoldi's iteration from both sides, on what is left when conserved sums over the agents are taken out."""
+    """Computes the spectral radius by two-sided Arnoldi iteration, without conserved sums over the agents."""
     ends, phi = _ends(joint)
     n, count = joint.size, 2 * joint.problem.dim + 6
     move = phi(ends.first) + ends.offset - ends.first
@@ -155,12 +155,12 @@ def _sparse_radius(joint: Joint) -> float:
     (values, right), (others, left) = found
     radius = _leading(values, right, np.conj(others), left, modes)
     if radius is None:
-        raise ValueError(f"The slowest mode of {joint.name} was not found among {n:,} numbers that it carries.")
+        raise ValueError(f"The slowest mode of {joint.name} was not found: the solver failed for {n:,} variables.")
     return radius
 
 
 def _conserved(joint: Joint, modes: Modes) -> np.ndarray:
-    """The sums over agents that no round changes and no start moves, as orthonormal columns."""
+    """Returns the sums over agents that neither rounds nor starts change, as orthonormal columns."""
     sums = joint.sums()
     changes = np.stack([joint.transposed(column) for column in sums.T], axis=1) - sums
     entering = np.concatenate([_unit(modes.spread), _unit(modes.offset[:, None])], axis=1)
@@ -170,6 +170,6 @@ def _conserved(joint: Joint, modes: Modes) -> np.ndarray:
 
 
 def _unit(columns: np.ndarray) -> np.ndarray:
-    """The columns in length 1, and zero where they are nothing."""
+    """Normalises the columns to length 1; negligible columns become zero."""
     sizes = np.linalg.norm(columns, axis=0)
     return columns / np.where(sizes > 0, sizes, 1.0)

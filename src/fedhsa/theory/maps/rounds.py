@@ -1,6 +1,6 @@
-"""Round maps: what one round does to the error of an affine problem, read off the algorithm's own exchanges.
+"""Round maps: one round as a map of the error on an affine problem, derived from the algorithm's own exchanges.
 
-For the paper's methods `LocalRule` has the same map in closed form.
+For the paper's methods, `LocalRule` has the same map in closed form.
 """
 
 from typing import Any, NamedTuple
@@ -18,21 +18,24 @@ from .joint import start_error as start_error
 from .modes import error_of, radius_of
 
 BESIDE_THE_ROUND = {"check", "average_cost", "recorders"}
-"""What a subclass may override without changing what a round does."""
+"""The attributes that a subclass may override without changing its rounds."""
 
 
 class RoundMap(NamedTuple):
     r"""One round as an affine map of the error, $e' = \Phi e + c + \sum_{i,l} K_{il} z_{il}$.
 
-    `noise` is $K$ for additive noise, `(M, H, d, d)`, and None for agents without observations.
+    $\Phi$ is the linear part, $c$ the constant part, and $z_{il}$ is additive noise.
     """
 
     transition: np.ndarray
+    r"""$\Phi$, `(d, d)`."""
     offset: np.ndarray
+    """$c$, `(d,)`."""
     noise: np.ndarray | None = None
+    """$K$, the response to additive noise, `(M, H, d, d)`; None for agents without observations."""
 
     def limit_error(self) -> np.ndarray:
-        r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
+        r"""Returns the limit of the error without noise, $(I - \Phi)^{-1} c$."""
         c = self.offset
         return np.linalg.solve(np.eye(len(c)) - self.transition, c) if c.any() else c
 
@@ -51,7 +54,7 @@ class LocalRule(NamedTuple):
 
     def powers(self, A: np.ndarray) -> np.ndarray:
         r"""$F_i^H$ for $F_i = I + \eta A_i$."""
-        with np.errstate(over="ignore", invalid="ignore"):  # far beyond the stable steps powers overflow, and may
+        with np.errstate(over="ignore", invalid="ignore"):  # far beyond the stable step sizes powers may overflow
             return np.linalg.matrix_power(np.eye(A.shape[-1]) + self.step_size * A, self.local_steps)
 
     def sums(self, A: np.ndarray) -> np.ndarray:
@@ -82,7 +85,7 @@ class LocalRule(NamedTuple):
             return identity + self.server_step * (kappa * corrected + (1 - kappa) * (powers.mean(0) - identity))
 
     def offset(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        r"""What a round without noise adds at the root, $c = (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
+        r"""The displacement of a noiseless round at the root, $c = (1 - \kappa) \alpha_g \eta \frac1M \sum_i S_i r_i$.
 
         `residuals` are $r_i = \bar G_i(\theta^\star)$. It is zero for FedHSA, and for $H = 1$.
         """
@@ -92,22 +95,22 @@ class LocalRule(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             if self.local_steps > A.shape[-1]:
                 pulled = self.sums(A) @ r
-            else:  # then H products with a vector are fewer operations than a few with matrices
+            else:  # H products with a vector are cheaper than a few with matrices
                 pulled = r
                 for _ in range(self.local_steps - 1):
                     pulled = r + pulled + self.step_size * (A @ pulled)
             return (1 - self.correction) * self.server_step * self.step_size * pulled[..., 0].mean(0)
 
     def limit_error(self, A: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        r"""Where the error goes without noise, $(I - \Phi)^{-1} c$."""
+        r"""Returns the limit of the error without noise, $(I - \Phi)^{-1} c$."""
         return self.mean_map(A, residuals).limit_error()
 
     def mean_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
-        """The round map without noise."""
+        """Returns the noiseless round map."""
         return RoundMap(self.transition(A), self.offset(A, residuals))
 
     def round_map(self, A: np.ndarray, residuals: np.ndarray) -> RoundMap:
-        r"""The round map in closed form.
+        r"""Returns the round map in closed form.
 
         $K_{i,\ell} = \frac{\alpha_g \eta}M [F_i^{H-1-\ell} + \kappa 1_{\ell=0} (\bar S - S_i)]$.
         """
@@ -126,12 +129,19 @@ def local_powers(A: np.ndarray, step: float, local_steps: int) -> np.ndarray:
 
 
 def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
-    r"""The map of the server's parameter over one round of `algorithm`, exactly.
+    r"""Returns the exact map of the server's parameter over one round of `algorithm`.
 
-    The exchanges are differentiated, not re-derived, so the map is that of the code that runs. For FedHSA
+    The map is computed by differentiating the algorithm's exchanges, so it is that of the code that runs. For FedHSA
     $\Phi = I + \alpha_g (\frac1M \sum_i [F_i^H + \eta S_i (\bar A - A_i)] - I)$ and $c = 0$; for Local SA
     $\Phi = I + \alpha_g (\frac1M \sum_i F_i^H - I)$ and $c = \alpha_g \eta \frac1M \sum_i S_i \bar G_i(\theta^\star)$,
     with $F_i = I + \eta A_i$ and $S_i = \sum_{k<H} F_i^k$.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: an algorithm with a constant step size that carries only the parameter from round to round.
+
+    Raises `TypeError` for other problems and algorithms.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.from_arrays(A=[[[1.0]], [[3.0]]], b=[[1.0], [1.0]])
@@ -142,17 +152,24 @@ def round_map(problem: Problem, algorithm: AbstractAlgorithm) -> RoundMap:
     if joint.carries_more:
         raise TypeError(
             f"{type(algorithm).__name__} carries more than theta from round to round, or its rounds depend on a "
-            "coin: the map of all of it on average is `theory.joint_map`."
+            "coin. `theory.joint_map` returns the mean map of everything that it carries."
         )
     map = joint.map()
     return RoundMap(map.transition, map.offset, joint.noise())
 
 
 def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
-    """The factor by which the error shrinks per round in the long run; above 1 the method diverges.
+    """Returns the factor of the error per round in the long run. Above 1 the method diverges.
 
-    That of the joint map, as far as a run can excite it and the parameter shows it. For methods with a coin it is the
-    factor of the mean.
+    It is the spectral radius of the joint map, restricted to modes that a run can excite and that affect the parameter.
+    For methods with a coin it is the factor of the mean error.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: an algorithm with a constant step size.
+
+    Raises `TypeError` if the problem or the rounds are not affine.
 
     !!! example
         >>> A = -np.array([0.1, 1.0]).reshape(2, 1, 1)      # two agents, G_i = a_i theta with a = (-0.1, -1)
@@ -164,9 +181,16 @@ def spectral_radius(problem: Problem, algorithm: AbstractAlgorithm) -> float:
 
 
 def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
-    r"""Where the method goes without noise: $\theta^\star + C (I - \Phi)^{-1} c$ with its joint map.
+    r"""Returns the limit of the method without noise, $\theta^\star + C (I - \Phi)^{-1} c$ with its joint map.
 
-    For methods with a coin, where their mean goes.
+    For methods with a coin it is the limit of the mean.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: an algorithm with a constant step size.
+
+    Raises `ValueError` if the method diverges, and `TypeError` if the problem or the rounds are not affine.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -181,9 +205,18 @@ def limit(problem: Problem, algorithm: AbstractAlgorithm) -> np.ndarray:
 
 
 def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: int, theta: Any = None) -> np.ndarray:
-    r"""$|\bar\theta^{(t)} - \theta^\star|^2$ without noise for $t = 0, \dots$, `rounds`.
+    r"""Returns $|\bar\theta^{(t)} - \theta^\star|^2$ without noise for $t = 0, \dots$, `rounds`.
 
-    For methods with a coin, that of the mean of $\bar\theta^{(t)}$. Rounds may differ from each other.
+    For methods with a coin, $\bar\theta^{(t)}$ is replaced by its mean. Rounds may differ from each other.
+
+    **Arguments:**
+
+    - `problem`: an affine problem.
+    - `algorithm`: the algorithm.
+    - `rounds`: the number of rounds.
+    - `theta`: the initial parameter. Default: zeros.
+
+    Raises `TypeError` if the problem is not affine.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -198,30 +231,30 @@ def noiseless_error(problem: Problem, algorithm: AbstractAlgorithm, *, rounds: i
 
 
 def limit_error(map: RoundMap, algorithm: AbstractAlgorithm) -> np.ndarray:
-    r"""$(I - \Phi)^{-1} c$; raises if the method diverges."""
+    r"""Returns $(I - \Phi)^{-1} c$; raises if the method diverges."""
     require_stable(_linear.spectral_radius(map.transition), type(algorithm).__name__)
     return np.linalg.solve(np.eye(len(map.offset)) - map.transition, map.offset)
 
 
 def require_stable(growth: float, name: str, *, mean_square: bool = False) -> None:
-    """Raises if a round has the spectral radius `growth` of 1 or more, in the mean or in the mean square."""
+    """Raises if the spectral radius `growth` of a round is 1 or more, in the mean or in the mean square."""
     if growth < 1:
         return
     if mean_square:
         raise ValueError(
             f"{name} converges in the mean here, but its mean-square error grows without bound (by {growth:.4g} per "
-            "round): the noise in the operators' matrices is too strong for this step. Use a smaller step."
+            "round): the noise in the operators' matrices is too strong for this step size. Use a smaller step size."
         )
     raise ValueError(
         f"{name} diverges on this problem (spectral radius {growth:.4g}), so it has no limit. "
-        "Use a smaller step or fewer local steps."
+        "Use a smaller step size or fewer local steps."
     )
 
 
 def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
-    """The rule behind an algorithm at a constant step, or None if it has another.
+    """Returns the local rule of an algorithm with a constant step size, or None if it has another rule.
 
-    A subclass has the rule of its base as long as it does what the base does.
+    A subclass has the rule of its base class unless it overrides a part of the round.
     """
     if any(isinstance(value, AbstractSchedule) for value in vars(algorithm).values()):
         return None
@@ -238,19 +271,19 @@ def local_rule(algorithm: AbstractAlgorithm) -> LocalRule | None:
 
 
 def _does_what(cls: type, base: type) -> bool:
-    """Whether a subclass overrides nothing of what a round of its base consists of."""
+    """Returns whether a subclass overrides no part of its base's round."""
     before = cls.__mro__[: cls.__mro__.index(base)]
     overridden = {name for c in before for name, value in vars(c).items() if callable(value) or hasattr(value, "fget")}
     return not any(hasattr(base, name) for name in overridden - BESIDE_THE_ROUND if not name.startswith("__"))
 
 
 def require_rule(algorithm: AbstractAlgorithm) -> LocalRule:
-    """The rule behind an algorithm; raises if it has another."""
+    """Returns the local rule of an algorithm; raises if it has none."""
     rule = local_rule(algorithm)
     if rule is None:
         raise TypeError(
-            f"The law of the noise is known for FedHSA, LocalSA, SynchronisedSA and SA at a constant step, got "
-            f"{type(algorithm).__name__}. Its map without noise is `theory.exact.round_map`."
+            f"The law under noise is known for FedHSA, LocalSA, SynchronisedSA and SA at a constant step size, got "
+            f"{type(algorithm).__name__}. Its noiseless map is `theory.exact.round_map`."
         )
     return rule
 

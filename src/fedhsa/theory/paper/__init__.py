@@ -1,1 +1,1 @@
-"""The paper: its constants, its assumptions, its bounds, and what a run measures of them."""
+"""The paper's constants, assumptions and bounds, and measurements of its proof's quantities during a run."""

@@ -5,14 +5,15 @@ Symbols: `M` agents, `H` local steps, `eta` $\eta$, $\alpha = H \eta$ (the resul
 \theta^\star|^2$, `d_0` the same at the start, `drift` the mean $\frac1{MH} \sum_{i,\ell} E|\theta_{i,\ell}^{(t)} -
 \bar\theta^{(t)}|^2$. Numbers may be arrays. `evaluate` takes the symbols from a problem's constants and a FedHSA.
 
-What the paper hides in $O(\cdot)$ is the keyword `constant`, one factor for all hidden terms. Its default is
+The keyword `constant` is the factor hidden in $O(\cdot)$, one for all hidden terms. Its default is
 
 - *proved* for `operator_size`, `mixing_bias`, `drift`, `variance_reduction`, `one_step_iid` and `one_step_markov`: the
-  number that the paper's own proof gives when every step keeps its constant;
-- *calibrated* for the rest, whose proofs would give numbers in the thousands and steps nobody uses: 1, and 1 too for
-  the constants $C$ and $C'$ of the steps. Against simulated FedHSA at the largest steps so allowed, on finite sums and
-  on TD, quick and lazy, from near and far, Theorem 1's floor needed no more than 0.02 and Theorem 2 no more than 0.8;
-  `tests/theory/test_bounds.py` repeats it. A calibration is no theorem: other problems may need more.
+  number that follows from the paper's proof if every step keeps its constant;
+- *calibrated* for the others, whose proofs would give constants in the thousands and impractically small step sizes.
+  It is 1, as are the constants $C$ and $C'$ of the step sizes. In simulations of FedHSA at the largest step sizes that
+  this allows (finite sums and TD, fast and lazy chains, near and far starts), Theorem 1's floor required at most 0.02
+  and Theorem 2 at most 0.8; `tests/theory/test_bounds.py` repeats them. A calibration is not a theorem: other problems
+  may require more.
 """
 
 import inspect
@@ -28,6 +29,28 @@ from ...algorithms import AbstractSchedule, FedHSA
 from ..maps.rounds import LocalRule
 from .constants import Constants
 
+__all__ = [
+    "corollary_1",
+    "corollary_1_rounds",
+    "drift",
+    "evaluate",
+    "largest_step",
+    "local_sa_bias",
+    "markov_bias",
+    "mixing_bias",
+    "one_step",
+    "one_step_iid",
+    "one_step_markov",
+    "operator_size",
+    "parameter_change",
+    "proposition_1",
+    "theorem_1",
+    "theorem_1_step",
+    "theorem_2",
+    "theorem_2_step",
+    "variance_reduction",
+]
+
 DRIFT = 45 * math.e**2
 r"""$|\theta_{i,\ell} - \bar\theta| \le e H \eta \cdot 3 L (|e| + 2 \sigma)$, and $(x + 2y)^2 \le 5 (x^2 + y^2)$."""
 ONE_STEP_IID = 84.0
@@ -39,10 +62,12 @@ r"""$6 \cdot 2 \cdot (4 L \sigma)^2 / (L \sigma)^2$ of $B_2$; the terms in $\alp
 def theorem_1(
     *, T: Any, d_0: Any, M: int, H: int, eta: float, L: float, mu: float, sigma: float, constant: float = 1.0
 ):
-    r"""Theorem 1, i.i.d. sampling, for $\eta \le$ `theorem_1_step`:
+    r"""Computes the bound of Theorem 1, for i.i.d. sampling and $\eta \le$ `theorem_1_step`:
 
     $$d_T \le e^{-\mu \alpha T / 2} d_0
       + O\Bigl(\frac{\alpha L^2}{\mu M H} + \frac{\alpha^2 L^4}{\mu^2}\Bigr) \sigma^2$$
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> float(theorem_1(T=0, d_0=3.0, M=1, H=1, eta=0.5, L=1.0, mu=1.0, sigma=1.0))      # 3 + 0.5 + 0.25
@@ -54,7 +79,11 @@ def theorem_1(
 
 
 def theorem_1_step(*, H: int, L: float, mu: float, C: float = 1.0) -> float:
-    r"""The largest step of Theorem 1, $\eta = \mu / (2 C L^2 H)$; $C$ is calibrated, the proof's is above 84.
+    r"""Returns the largest step size of Theorem 1, $\eta = \mu / (2 C L^2 H)$.
+
+    $C$ is calibrated; the proof's constant exceeds 84.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> theorem_1_step(H=10, L=2.0, mu=1.0)
@@ -77,13 +106,15 @@ def theorem_2(
     tau_bar: float,
     constant: float = 1.0,
 ):
-    r"""Theorem 2, Markov sampling, for $\eta \le$ `theorem_2_step` and $T \ge 2 \bar\tau$:
+    r"""Computes the bound of Theorem 2, for Markov sampling, $\eta \le$ `theorem_2_step` and $T \ge 2 \bar\tau$:
 
     $$d_T \le e^{-\mu \alpha T / 4} O(d_0 + \sigma^2)
       + O\Bigl(\frac{\bar\tau \alpha L^2}{\mu M H (1 - \rho)} + \frac{\alpha^2 L^4}{\mu^2}\Bigr) \sigma^2$$
 
-    The appendix ends with $O(d_0 + \sigma)$ instead of $O(d_0 + \sigma^2)$: a slip, the square of the line before has
-    $\sigma^2$. Since $\sigma \ge 1$ the statement's is the weaker and the right one; it is used here.
+    The appendix ends with $O(d_0 + \sigma)$ instead of $O(d_0 + \sigma^2)$. This is a misprint, since the square of the
+    preceding line contains $\sigma^2$. The theorem's statement is weaker because $\sigma \ge 1$, and it is used here.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> float(theorem_2(T=0, d_0=3.0, M=1, H=1, eta=0.5, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2))
@@ -95,7 +126,11 @@ def theorem_2(
 
 
 def theorem_2_step(*, H: int, L: float, mu: float, tau_bar: float, C: float = 1.0) -> float:
-    r"""The largest step of Theorem 2, $\eta = \mu / (C' \bar\tau L^2 H)$; $\bar\tau = \tau(\alpha^2)$ depends on it.
+    r"""Returns the largest step size of Theorem 2, $\eta = \mu / (C' \bar\tau L^2 H)$, for a given $\bar\tau$.
+
+    $\bar\tau = \tau(\alpha^2)$ itself depends on the step size; `largest_step` solves for both.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> theorem_2_step(H=10, L=2.0, mu=1.0, tau_bar=5.0)
@@ -117,18 +152,20 @@ def corollary_1(
     tau_bar: float,
     constant: float = 16.0,
 ):
-    r"""Corollary 1, for `fedhsa.corollary_step` and $T \ge$ `corollary_1_rounds`:
+    r"""Computes the bound of Corollary 1, for `fedhsa.corollary_step` and $T \ge$ `corollary_1_rounds`:
 
     $$d_T \le \tilde O\Bigl(\Bigl(d_0 + \frac{\bar\tau L^2 \sigma^2}{\mu^2 (1 - \rho)}\Bigr) \frac{1}{MHT}\Bigr)$$
 
-    The logarithms behind the tilde are $\log^2(MHT)$: put into Theorem 2, the step makes its $\alpha^2$ term
-    $16 \log^2(MHT) L^4 / (\mu^4 T^2)$, hence also the default 16.
+    The logarithms hidden by the tilde are $\log^2(MHT)$: with this step size, the $\alpha^2$ term of Theorem 2 becomes
+    $16 \log^2(MHT) L^4 / (\mu^4 T^2)$, which also explains the default 16.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> few, many = (
         ...     corollary_1(T=10_000, d_0=1, M=M, H=10, L=1, mu=1, sigma=1, rho=0.5, tau_bar=5) for M in (1, 10)
         ... )
-        >>> bool(few > 5 * many)  # ten times but for the logarithms
+        >>> bool(few > 5 * many)  # ten times, apart from the logarithms
         True
     """
     mu, total = paper_mu(mu), M * H * np.asarray(T)
@@ -138,9 +175,12 @@ def corollary_1(
 def corollary_1_rounds(
     *, T: int, M: int, H: int, L: float, mu: float, rho: float, tau_bar: float, C: float = 1.0
 ) -> float:
-    r"""The rounds that Corollary 1 asks for, $\frac{L^2}{\mu^2} \max\{4 C' \bar\tau \log(MHT), MH(1-\rho)/\bar\tau\}$.
+    r"""Returns the number of rounds that Corollary 1 requires,
+    $\frac{L^2}{\mu^2} \max\{4 C' \bar\tau \log(MHT), MH(1-\rho)/\bar\tau\}$.
 
-    They depend on the rounds themselves, through the logarithm and $\bar\tau$.
+    It depends on the number of rounds itself, through the logarithm and $\bar\tau$.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> corollary_1_rounds(T=10_000, M=10, H=10, L=1.0, mu=1.0, rho=0.5, tau_bar=5.0) < 10_000
@@ -151,18 +191,21 @@ def corollary_1_rounds(
 
 
 def proposition_1(A: Any, b: Any, eta: float) -> np.ndarray:
-    r"""Proposition 1: where Local SA with $H = 2$ and no noise ends up, $\lim e_t = \eta v$, exactly.
+    r"""Returns the limit of the error of noiseless Local SA with $H = 2$, $\lim e_t = \eta v$ (Proposition 1).
 
     $$v = (2 \bar A + \eta \bar A')^{-1} \frac1M \sum_i \bar A_i^2 (\theta_i^\star - \theta^\star),
       \qquad \bar A' = \frac1M \sum_i \bar A_i^2$$
 
     The local roots are not needed: $\bar A_i^2 (\theta_i^\star - \theta^\star) = \bar A_i (\bar b_i - \bar A_i
-    \theta^\star)$, which also serves agents without a root of their own.
+    \theta^\star)$, so that agents without a unique root are supported.
 
     **Arguments:**
 
-    - `A`, `b`: `(M, d, d)` and `(M, d)` of $\bar G_i = \bar A_i \theta - \bar b_i$, as `problem.affine_parts()` gives.
-    - `eta`: $\eta$, with $I + 2 \eta \bar A + \eta^2 \bar A'$ Schur-stable.
+    - `A`, `b`: the coefficients of $\bar G_i = \bar A_i \theta - \bar b_i$, `(M, d, d)` and `(M, d)`, as returned by
+      `problem.affine_parts()`.
+    - `eta`: $\eta$.
+
+    Raises `ValueError` if $I + 2 \eta \bar A + \eta^2 \bar A'$ is not Schur-stable.
 
     !!! example
         >>> proposition_1(A=[[[-1.0]], [[-3.0]]], b=[[-1.0], [0.0]], eta=0.1)   # 0.1 * 3/4 / (4 - 1/2)
@@ -177,7 +220,7 @@ def proposition_1(A: Any, b: Any, eta: float) -> np.ndarray:
     if radius >= 1:
         raise ValueError(
             f"`eta` is too large, got {eta}: I + 2 eta A + eta^2 A' has spectral radius {radius:.4g}, so Local SA "
-            "diverges and has no limit. Use a smaller step."
+            "diverges and has no limit. Use a smaller step size."
         )
     theta_star = np.linalg.solve(A_bar, b.mean(0))
     pull = (A @ (b - A @ theta_star)[..., None])[..., 0].mean(0)
@@ -185,10 +228,15 @@ def proposition_1(A: Any, b: Any, eta: float) -> np.ndarray:
 
 
 def local_sa_bias(A: np.ndarray, b: np.ndarray, eta: float, H: int) -> np.ndarray:
-    r"""Where Local SA ends up without noise, minus the root, for any number of local steps.
+    r"""Returns the limit of noiseless Local SA minus the root, for any number of local steps.
 
     $$\Bigl(I - \frac1M \sum_i F_i^H\Bigr)^{-1} \frac\eta M \sum_i \sum_{k<H} F_i^k\, \bar G_i(\theta^\star),
       \qquad F_i = I + \eta \bar A_i$$
+
+    **Arguments:**
+
+    - `A`, `b`: as for `proposition_1`.
+    - `eta`, `H`: the step size and the number of local steps.
 
     !!! example
         >>> A, b = np.array([[[-1.0]], [[-3.0]]]), np.array([[-1.0], [0.0]])
@@ -200,9 +248,18 @@ def local_sa_bias(A: np.ndarray, b: np.ndarray, eta: float, H: int) -> np.ndarra
 
 
 def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:
-    r"""The largest step that Theorem 2 allows, with the $\bar\tau = \tau(\alpha^2)$ that this step itself has.
+    r"""Returns the largest step size that Theorem 2 allows, with the $\bar\tau = \tau(\alpha^2)$ of this step size.
 
-    Found from above: $\bar\tau$ at too large a step is too small, so the next step is smaller, until they agree.
+    The iteration starts from above: at a step size that is too large, $\bar\tau$ is too small, so the next step size is
+    smaller, until they agree.
+
+    **Arguments:**
+
+    - `constants`: the constants of the problem.
+    - `H`: the number of local steps.
+    - `C`: the constant $C'$.
+
+    Raises `ValueError` if the chains do not mix geometrically.
 
     !!! example
         >>> c = fedhsa.theory.constants(fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2))
@@ -211,7 +268,7 @@ def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:
         True
     """
     if math.isnan(constants.rho) or constants.rho >= 1:
-        raise ValueError("Theorem 2 needs chains that mix geometrically (Assumption 3), and these constants have none.")
+        raise ValueError("Theorem 2 requires chains that mix geometrically (Assumption 3), and these chains do not.")
     eta = paper_mu(constants.mu) / (C * constants.L**2 * H)
     while True:
         tau_bar = max(1.0, constants.tau((H * eta) ** 2))
@@ -222,7 +279,16 @@ def largest_step(constants: Constants, H: int, *, C: float = 1.0) -> float:
 
 
 def evaluate(function: Callable, constants: Constants, algorithm: FedHSA, **others: Any) -> Any:
-    """A bound with its symbols taken from the constants of a problem and from a FedHSA; `others` are the rest.
+    """Evaluates a bound with symbols taken from the constants of a problem and from a FedHSA.
+
+    **Arguments:**
+
+    - `function`: a function of this module.
+    - `constants`: the constants of the problem.
+    - `algorithm`: a `FedHSA` with a constant step size and `server_step` 1.
+    - `others`: the remaining symbols of the bound.
+
+    Raises `TypeError` or `ValueError` if the paper does not cover the algorithm.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2)
@@ -248,14 +314,14 @@ def evaluate(function: Callable, constants: Constants, algorithm: FedHSA, **othe
 
 
 def require_covered(algorithm: Any) -> tuple[int, float]:
-    r"""$H$ and $\eta$; raises unless the paper covers the algorithm: FedHSA at a constant step, $\alpha_g = 1$.
+    r"""Returns $H$ and $\eta$; raises unless the algorithm is FedHSA with a constant step size and $\alpha_g = 1$.
 
     !!! example
         >>> require_covered(fedhsa.FedHSA(0.1, local_steps=5))
         (5, 0.1)
     """
     if not isinstance(algorithm, FedHSA) or isinstance(algorithm.step_size, AbstractSchedule):
-        raise TypeError(f"The paper's bounds are for FedHSA with a constant step, got {algorithm}.")
+        raise TypeError(f"The paper's bounds are for FedHSA with a constant step size, got {algorithm}.")
     if algorithm.server_step != 1:
         raise ValueError(f"The paper's bounds are for `server_step` 1, got {algorithm.server_step}.")
     return algorithm.local_steps, float(algorithm.step_size)
@@ -265,7 +331,7 @@ def require_covered(algorithm: Any) -> tuple[int, float]:
 
 
 def paper_mu(mu: float) -> float:
-    r"""The paper's $\mu \in (0, 1]$: at most 1, which is no loss since a smaller $\mu$ serves as well.
+    r"""Returns the paper's $\mu \in (0, 1]$, which is $\min(\mu, 1)$, since a smaller $\mu$ is also valid.
 
     !!! example
         >>> paper_mu(0.3), paper_mu(4.0)
@@ -277,8 +343,11 @@ def paper_mu(mu: float) -> float:
 
 
 def operator_size(*, distance: Any, L: float, sigma: float, constant: float = 4.0):
-    r"""$|G_i(\theta, o) - \bar G_i(\theta)| \le O(L) (|\theta - \theta^\star| + \sigma)$, for `distance` $|\theta -
-    \theta^\star|$. $|G_i|$ and $|\bar G_i|$ alone are half of it.
+    r"""Computes the bound of $|G_i(\theta, o) - \bar G_i(\theta)| \le O(L) (|\theta - \theta^\star| + \sigma)$.
+
+    $|G_i|$ and $|\bar G_i|$ alone are at most half of it.
+
+    **Arguments:** `distance` $|\theta - \theta^\star|$, and the symbols in the introduction of this module.
 
     !!! example
         >>> found = operator_size(distance=1.0, L=2.0, sigma=0.5)
@@ -289,12 +358,14 @@ def operator_size(*, distance: Any, L: float, sigma: float, constant: float = 4.
 
 
 def mixing_bias(*, distance: Any, tau: Any, L: float, sigma: float, rho: float, c: float = 1.0, constant: float = 4.0):
-    r"""What is left of a bias $\tau$ observations later (eq. mixing_time), for `distance` $|\theta - \theta^\star|$:
+    r"""Computes the bound of the bias that remains after $\tau$ observations (eq. mixing_time):
 
     $$|E[G_i(\theta, o_{i,k}) \mid o_{i,k-\tau}] - \bar G_i(\theta)|
       \le O(L \rho^\tau) (|\theta - \theta^\star| + \sigma)$$
 
-    The paper's $O$ swallows $c_i$, which is no universal constant: pass `c`, the largest $c_i$, for a bound that holds.
+    The paper's $O$ includes $c_i$, which is not a universal constant. Pass `c`, the largest $c_i$, for a valid bound.
+
+    **Arguments:** `distance` $|\theta - \theta^\star|$, and the symbols in the introduction of this module.
 
     !!! example
         >>> found = mixing_bias(distance=1.0, tau=3, L=1.0, sigma=1.0, rho=0.5)
@@ -305,10 +376,12 @@ def mixing_bias(*, distance: Any, tau: Any, L: float, sigma: float, rho: float, 
 
 
 def drift(*, error: Any, H: int, eta: float, L: float, sigma: float, constant: float = DRIFT):
-    r"""The drift lemma, for $\eta \le 1 / (LH)$, whatever the sampling; `error` may be of one run:
+    r"""Computes the bound of the drift lemma, for $\eta \le 1 / (LH)$ and any sampling:
 
     $$|\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2
       \le O(\eta^2 L^2 H^2) (|\bar\theta^{(t)} - \theta^\star|^2 + \sigma^2)$$
+
+    **Arguments:** the symbols in the introduction of this module; `error` may be that of a single run.
 
     !!! example
         >>> f"{drift(error=1.0, H=10, eta=0.01, L=1.0, sigma=1.0, constant=4.0):.2f}"
@@ -330,12 +403,14 @@ def variance_reduction(
     c: float = 1.0,
     constant: float = MARKOV,
 ):
-    r"""The variance reduction lemma, for rounds $t \ge \bar\tau$:
+    r"""Computes the bound of the variance reduction lemma, for rounds $t \ge \bar\tau$:
 
     $$2 \alpha^2 E\Bigl|\frac1{MH} \sum_{i,\ell} (G_i - \bar G_i)(\theta_{i,\ell}^{(t)})\Bigr|^2 \le O(L^2 \alpha^2)
       (\text{drift} + \text{error}) + O(L^2 \alpha^6 \sigma^2) + O\Bigl(\frac{L^2 \alpha^2 \sigma^2}{MH(1-\rho)}\Bigr)$$
 
-    As in `mixing_bias` the last term needs `c`.
+    As in `mixing_bias`, the last term requires `c`.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = variance_reduction(error=1.0, drift=0.0, M=10, H=10, eta=0.001, L=1.0, sigma=1.0, rho=0.5)
@@ -359,10 +434,12 @@ def one_step_iid(
     sigma: float,
     constant: float = ONE_STEP_IID,
 ):
-    r"""The error one round later, i.i.d. sampling:
+    r"""Computes the bound of the error one round later, for i.i.d. sampling:
 
     $$(1 - \alpha\mu + O(\alpha^2 L^2))\,\text{error} + O\Bigl(\frac{\alpha^2 L^2 \sigma^2}{MH}\Bigr)
       + O\Bigl(\frac{\alpha L^2}{\mu} + \alpha^2 L^2\Bigr) \text{drift}$$
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = one_step_iid(error=1.0, drift=0.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0)
@@ -389,10 +466,12 @@ def one_step_markov(
     c: float = 1.0,
     constant: float = MARKOV,
 ):
-    r"""The error one round later, Markov sampling, $t \ge \bar\tau$, with `bias` $T_{bias}$ as `markov_bias` bounds it:
+    r"""Computes the bound of the error one round later, for Markov sampling and $t \ge \bar\tau$:
 
     $$(1 - \alpha\mu + O(L^2 \alpha^2))\,\text{error} + O\Bigl(L^2 \alpha^2 + \frac{L^2 \alpha}{\mu}\Bigr) \text{drift}
       + O(L^2 \alpha^6 \sigma^2) + O\Bigl(\frac{L^2 \alpha^2 \sigma^2}{MH(1-\rho)}\Bigr) + T_{bias}$$
+
+    **Arguments:** `bias` $T_{bias}$, which `markov_bias` bounds, and the symbols in the introduction of this module.
 
     !!! example
         >>> found = one_step_markov(error=1, drift=0, bias=0, M=10, H=10, eta=0.001, L=1, mu=1, sigma=1, rho=0.5)
@@ -417,12 +496,14 @@ def parameter_change(
     tau_bar: float,
     constant: float = 1.0,
 ):
-    r"""The change of the parameter over $\bar\tau$ rounds, for $\eta \le 1 / (\tilde C \bar\tau H L^2)$:
+    r"""Computes the bound of the change over $\bar\tau$ rounds, for $\eta \le 1 / (\tilde C \bar\tau H L^2)$:
 
     $$E|\bar\theta^{(t)} - \bar\theta^{(t - \bar\tau)}|^2 \le O(\bar\tau^2 L^2 \alpha^2)\,\text{error}
       + O\Bigl(\bar\tau^2 L^4 \alpha^4 + \frac{\bar\tau^2 L^2 \alpha^2}{MH(1-\rho)}\Bigr) \sigma^2$$
 
-    The lemma names its constant $\bar C$ where it is introduced and $\tilde C$ where it is used; they are one.
+    The lemma introduces its constant as $\bar C$ and uses it as $\tilde C$; they are the same.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = parameter_change(error=1.0, M=10, H=10, eta=0.001, L=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
@@ -447,14 +528,16 @@ def markov_bias(
     tau_bar: float,
     constant: float = 1.0,
 ):
-    r"""The Markovian bias lemma, under the conditions of `parameter_change`:
+    r"""Computes the bound of the Markovian bias lemma, under the conditions of `parameter_change`:
 
     $$T_{bias}
       \le \Bigl(\frac{\alpha\mu}2 + O\Bigl(\bar\tau L^2 \alpha^2 + \frac{L^4 \alpha^3}\mu\Bigr)\Bigr) \text{error}
       + O\Bigl(\frac{L^4 \alpha^3}\mu + \frac{\bar\tau L^2 \alpha^2}{MH(1-\rho)}\Bigr) \sigma^2$$
 
-    The statement has $\tau$ in its last term where the proof has $\bar\tau$; the proof's is used. `measure` gives
-    $T_{bias}$ itself.
+    The last term of the statement has $\tau$ where the proof has $\bar\tau$; this function follows the proof. `measure`
+    measures $T_{bias}$ itself.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = markov_bias(error=1.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)
@@ -480,12 +563,14 @@ def one_step(
     tau_bar: float,
     constant: float = 1.0,
 ):
-    r"""The error one round later with everything put together, which Theorem 2 iterates, for $t \ge 2 \bar\tau$:
+    r"""Computes the combined bound of the error one round later, which Theorem 2 iterates, for $t \ge 2 \bar\tau$:
 
     $$\Bigl(1 - \frac{\alpha\mu}2 + O(\bar\tau L^2 \alpha^2)\Bigr) \text{error}
       + O\Bigl(\frac{\bar\tau \alpha^2 L^2}{MH(1-\rho)} + \frac{\alpha^3 L^4}\mu\Bigr) \sigma^2$$
 
     Its proof uses $\alpha \le \bar\tau \mu / L^2$, which the theorem's $\alpha \le \mu / (C' \bar\tau L^2)$ implies.
+
+    **Arguments:** the symbols in the introduction of this module.
 
     !!! example
         >>> found = one_step(error=1.0, M=10, H=10, eta=0.001, L=1.0, mu=1.0, sigma=1.0, rho=0.5, tau_bar=2.0)

@@ -1,4 +1,4 @@
-"""The constants of the paper's assumptions for a given problem: computed where possible, estimated elsewhere."""
+"""The constants of the paper's assumptions for a given problem, computed where possible and otherwise estimated."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -17,14 +17,16 @@ from ..laws.first_order import long_run_of_var
 from . import mixing
 from .extremes import AtRoot, agents_at_root, extremes, observations, sample
 
+__all__ = ["AutoregressiveNoise", "Constants", "constants"]
+
 
 class AutoregressiveNoise(NamedTuple):
-    """What VAR(1) noise has instead of a bound and of a finite chain; one entry per agent."""
+    """Properties of VAR(1) noise, which has neither a bound nor a finite chain; one entry per agent."""
 
     spectral_radius: np.ndarray
-    """Of $Q_i$, `(M,)`: how fast the noise forgets. 0 for independent draws."""
+    """The spectral radius of $Q_i$, `(M,)`, which is the rate of mixing; 0 for independent observations."""
     covariance: np.ndarray
-    """Of one observation, stationary, `(M, d, d)`."""
+    """The stationary covariance of one observation, `(M, d, d)`."""
     long_run: np.ndarray
     r"""$(I - Q_i)^{-1} \\sigma^2 (I - Q_i)^{-T}$, `(M, d, d)`: the sum of all autocovariances."""
 
@@ -33,43 +35,45 @@ class AutoregressiveNoise(NamedTuple):
 class Constants:
     r"""The constants of Assumptions 1 to 3 and the heterogeneity of a problem's agents.
 
-    NaN stands for what is not known and infinity for what no number bounds; `notes` says why. Arrays are `(M,)`.
+    NaN marks unknown constants and infinity marks unbounded ones; `notes` gives the reasons. Arrays are `(M,)`.
     """
 
     num_agents: int
+    """The number of agents $M$."""
     """$M$."""
     sampling: str
-    """How observations come: "markov", "independent", "none" (no noise), "recorded" or "unknown"."""
+    """The kind of observations: "markov", "independent", "none" (no noise), "recorded" or "unknown"."""
     lipschitz: np.ndarray
-    r"""Each agent's own Lipschitz constant $\max_o \mathrm{Lip}(G_i(\cdot, o))$ as it is (Assumption 1)."""
+    r"""The Lipschitz constant $\max_o \mathrm{Lip}(G_i(\cdot, o))$ of each agent (Assumption 1)."""
     L: float
-    r"""$L = \max(1, \max_i$ `lipschitz`$)$: the paper wants one number for all agents, of at least 1 (Assumption 1)."""
+    r"""$L = \max(1, \max_i$ `lipschitz`$)$: the paper assumes one number for all agents, at least 1 (Assumption 1)."""
     mu: float
-    r"""$\mu$ of the average operator as it is (Assumption 2): not positive where the assumption fails. It may exceed 1,
-    and bounds then use 1, since the paper wants $\mu \le 1$ and a smaller $\mu$ serves too."""
+    r"""$\mu$ of the average operator (Assumption 2), which is not positive if the assumption fails. It may exceed 1;
+    bounds then use 1, since the paper assumes $\mu \le 1$ and a smaller $\mu$ is also valid."""
     sigma_i: np.ndarray
-    r"""$\max_o |G_i(0, o)| / L$, the least $\sigma_i$ with $|G_i(\theta, o)| \le L (|\theta| + \sigma_i)$."""
+    r"""$\max_o |G_i(0, o)| / L$, the smallest $\sigma_i$ with $|G_i(\theta, o)| \le L (|\theta| + \sigma_i)$."""
     sigma: float
     r"""$\sigma = \max(\max_i \sigma_i, |\theta^\star|, 1)$."""
     geometric: mixing.Geometric
     r"""$\rho_i$ and $c_i$ of the *observations* (Assumption 3). For TD these are pairs $(s_t, s_{t+1})$, which mix one
-    step after the chain: the same $\rho_i$, and $c_i / \rho_i$ for $c_i$."""
+    step later than the chain: they have the same $\rho_i$, and $c_i / \rho_i$ instead of $c_i$."""
     mixing_times: np.ndarray
-    r"""Exact: the first $t$ at which the observation is within 1/4 of stationary in total variation, from any start."""
+    r"""The exact mixing times: the first $t$ at which the observation is within 1/4 of stationarity in total variation,
+    from any start."""
     root_distance: np.ndarray
-    r"""$|\theta_i^\star - \theta^\star|$, how far the agents' own roots lie from the common one."""
+    r"""$|\theta_i^\star - \theta^\star|$, the distances of the agents' roots from the common root."""
     operator_at_root: np.ndarray
-    r"""$|\bar G_i(\theta^\star)|$, how hard agents pull at the common root; they cancel in the average."""
+    r"""$|\bar G_i(\theta^\star)|$, the norms of the agents' mean operators at the common root."""
     operator_spread: np.ndarray
-    r"""$|A_i - \bar A|_2$, the distance of the agents' Jacobians at $\theta^\star$ from their average."""
+    r"""$|A_i - \bar A|_2$, the distances of the agents' Jacobians at $\theta^\star$ from their average."""
     L_interval: tuple[float, float] | None = None
-    """Where $L$ was sampled: the largest slope seen, a lower bound, and a 95 % limit of what more points may show."""
+    """If $L$ was sampled: the largest sampled slope, which is a lower bound, and a 95 % upper limit."""
     mu_interval: tuple[float, float] | None = None
-    r"""Where $\mu$ was sampled: a 95 % limit, and the smallest slope seen, which is an upper bound of $\mu$."""
+    r"""If $\mu$ was sampled: a 95 % lower limit, and the smallest sampled slope, which is an upper bound."""
     noise: AutoregressiveNoise | None = None
-    """For VAR(1) noise, which has neither a bound nor a finite chain."""
+    """The properties of VAR(1) noise; None for other noise."""
     notes: tuple[str, ...] = ()
-    """What is missing or estimated, and why: one sentence each."""
+    """The constants that are missing or estimated, with the reasons, one sentence each."""
 
     @property
     def rho(self) -> float:
@@ -77,23 +81,23 @@ class Constants:
         return float(np.max(self.geometric.rho))
 
     def tau_i(self, eps: float) -> np.ndarray:
-        r"""$\tau_i(\varepsilon) = \min\{t : c_i \rho_i^t \le \varepsilon\}$, `(M,)`, in observations."""
+        r"""Returns $\tau_i(\varepsilon) = \min\{t : c_i \rho_i^t \le \varepsilon\}$, `(M,)`, in observations."""
         return np.asarray(self.geometric.tau(eps))
 
     def tau(self, eps: float) -> float:
-        r"""$\tau(\varepsilon) = \max_i \tau_i(\varepsilon)$, the mixing time of the slowest agent."""
+        r"""Returns $\tau(\varepsilon) = \max_i \tau_i(\varepsilon)$, the mixing time of the slowest agent."""
         return float(np.max(self.tau_i(eps)))
 
     @property
     def slowest_agent(self) -> int | None:
-        """The agent whose observations mix last (largest mixing time, then largest rate); None if it is not known."""
+        """The agent whose observations mix most slowly (largest mixing time, then largest rate); None if unknown."""
         known = np.nan_to_num(self.mixing_times, nan=-1.0)
         if known.max() < 0:
             return None
         return int(np.lexsort((self.geometric.rho, known))[-1])
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """`(symbol, value, meaning)`, for tables."""
+        """Returns rows `(symbol, value, meaning)` for tables."""
         slowest = "" if self.slowest_agent is None else f", agent {self.slowest_agent}"
         return [
             ("M", str(self.num_agents), f"agents; sampling: {self.sampling}"),
@@ -114,7 +118,7 @@ class Constants:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: lists for arrays, null for NaN, and the word "infinity" for what is infinite."""
+        """Returns JSON values: lists for arrays, null for NaN, and the word "infinity" for infinity."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         noise = values.pop("noise")
         values["noise"] = None if noise is None else {"spectral_radius": noise.spectral_radius}
@@ -123,15 +127,17 @@ class Constants:
 
 
 def constants(problem: Problem, *, points: int = 64, key: SeedLike = 0) -> Constants:
-    r"""The constants of the paper's assumptions for `problem`.
+    r"""Computes the constants of the paper's assumptions for `problem`.
 
-    Exact for affine operators on finite chains, all of whose outcomes are looked at. For other operators $L$ (unless
-    the agents give it, `AbstractAgent.lipschitz`) and $\mu$ are estimated at random points, and come with intervals.
+    They are exact for affine operators on finite chains, whose outcomes are enumerated. For other operators, $L$
+    (unless the agents define it, `AbstractAgent.lipschitz`) and $\mu$ are estimated at random points, with intervals.
 
     **Arguments:**
 
-    - `problem`: any problem. Agents are worked through in chunks, so memory stays near that of the problem.
-    - `points`, `key`: how many random points to look at where constants are estimated, and their key.
+    - `problem`: any problem. Agents are processed in chunks, so that memory stays close to that of the problem.
+    - `points`, `key`: the number of random points for estimated constants, and their key.
+
+    **Returns:** a `Constants`, which prints as a table.
 
     !!! example
         >>> problem = fedhsa.problems.finite_sum.from_arrays(
@@ -141,7 +147,7 @@ def constants(problem: Problem, *, points: int = 64, key: SeedLike = 0) -> Const
         (3.0, 2.0, 1.0, array([4.]))
     """
     check_exogenous(problem)
-    points = _check.count("points", points, least=2, remedy="An interval takes two points.")
+    points = _check.count("points", points, least=2, remedy="An interval requires two points.")
     notes: list[str] = []
     slopes, agents, mixed = _slopes(problem, points, key, notes), _agents(problem, notes), _mixing(problem, notes)
     noise = _noise(problem, notes)
@@ -182,14 +188,14 @@ def _slopes(problem: Problem, points: int, key: SeedLike, notes: list[str]) -> _
     every, unknown = observations(problem), np.full(problem.num_agents, np.nan)
     lipschitz, origin = (unknown, unknown) if every is None else extremes(problem, every)
     if every is None:
-        notes.append(f"L is unknown: {type(problem.agents.source).__name__} does not list what can be observed.")
+        notes.append(f"L is unknown: {type(problem.agents.source).__name__} does not list its observations.")
     if problem.affine:
         assert lipschitz is not None
         return _Slopes(lipschitz, _at_least_one(lipschitz), origin)
     found = sample(problem, every if lipschitz is None else None, points, key)
     notes.append(
-        f"{'mu is' if lipschitz is not None else 'L and mu are'} sampled at {points} points: the largest slope seen is "
-        "only a lower bound of L, the smallest only an upper bound of mu."
+        f"{'mu is' if lipschitz is not None else 'L and mu are'} sampled at {points} points: the largest sampled slope "
+        "is only a lower bound of L, and the smallest one only an upper bound of mu."
     )
     lipschitz = found.lipschitz if lipschitz is None else lipschitz
     assert lipschitz is not None
@@ -208,13 +214,13 @@ def _agents(problem: Problem, notes: list[str]) -> AtRoot:
         agents = agents_at_root(problem)
     rootless = np.flatnonzero(np.isnan(agents.roots).any(1))
     if len(rootless):
-        notes.append(f"Without a unique root of their own: agent {rootless[0]}, {len(rootless)} in all.")
+        notes.append(f"Agents without a unique root: {len(rootless)}; the first is agent {rootless[0]}.")
     return agents
 
 
 def _mixing(problem: Problem, notes: list[str]) -> mixing.MixingSpeeds:
     M, law = problem.num_agents, finite_law(problem.agents.source)
-    if _sampling(problem) in ("independent", "none"):  # nothing is remembered: d(t) = 0 for all t >= 1
+    if _sampling(problem) in ("independent", "none"):  # d(t) = 0 for all t >= 1
         return mixing.MixingSpeeds(mixing.Geometric(np.full(M, mixing.SMALLEST_RHO), np.ones(M)), np.ones(M))
     if law is None:
         return mixing.MixingSpeeds(mixing.Geometric(np.full(M, np.nan), np.full(M, np.nan)), np.full(M, np.nan))
@@ -222,7 +228,7 @@ def _mixing(problem: Problem, notes: list[str]) -> mixing.MixingSpeeds:
     not_mixing = np.flatnonzero(mixed.geometric.rho == 1)
     if len(not_mixing):
         first, count = not_mixing[0], len(not_mixing)
-        notes.append(f"Without mixing, their second eigenvalue is 1 to rounding: agent {first}, {count} in all.")
+        notes.append(f"Agents that do not mix (second eigenvalue 1): {count}; the first is agent {first}.")
     return mixing.MixingSpeeds(mixed.geometric.of_pairs(), mixed.times + 1) if law.pairs else mixed
 
 
@@ -233,7 +239,7 @@ def _noise(problem: Problem, notes: list[str]) -> AutoregressiveNoise | None:
         return None
     notes.append(
         "VAR(1) noise is Gaussian, so no sigma bounds the operators (Assumption 1), and its states are not finite "
-        "(Assumption 3); its spectral radius and covariances stand in `noise`."
+        "(Assumption 3); its spectral radius and covariances are in `noise`."
     )
     if inner is not source:
         return AutoregressiveNoise(np.zeros(problem.num_agents), inner.covariance, inner.covariance)

@@ -1,9 +1,9 @@
-"""The largest slopes and values of the agents' operators over everything that they can observe, chunk by chunk.
+"""The largest slopes and values of the agents' operators over all their observations, in chunks.
 
-Operators that are not affine are tried at random points around the root. A largest value among samples is a lower bound
-of the true one, and nothing more is certain. The other end of an interval is the one-sided 95 % limit of Robson and
-Whitlock (1964) for the end of a distribution: the largest value plus 19 times its lead over the second largest. It
-holds for points drawn like these and is silent on places they miss.
+Operators that are not affine are evaluated at random points around the root. The largest sampled value is only a lower
+bound of the true one. The other end of an interval is the one-sided 95 % limit of Robson and Whitlock (1964) for the
+end of a distribution: the largest value plus 19 times its distance from the second largest. It holds for points from
+the same distribution and says nothing about regions that they miss.
 """
 
 import itertools
@@ -25,16 +25,16 @@ from ...sources import Replay, Silent, Transition
 from ..laws.finite import chain_of, finite_law
 
 CHUNK = 2**21
-"""How many numbers are computed at a time."""
+"""The number of numbers that are computed at a time."""
 NEVER = 1e-15
-"""Transient states have a stationary probability of zero, up to rounding."""
+"""The stationary probability below which states count as transient."""
 POWER_STEPS = 16
 NEWTON_STEPS = 40
 LEAD = 19.0
 
 
 class Observations(NamedTuple):
-    """What one agent can observe, as a table: one row per state, one column per next state where that is seen too."""
+    """The observations of one agent as a table: one row per state and, for transitions, one column per next state."""
 
     shape: tuple[int, int]
     at: Callable[[Any, Any, Any], Any]
@@ -44,14 +44,14 @@ class Observations(NamedTuple):
 
 
 class Extremes(NamedTuple):
-    """Per agent, `(M,)`: the largest Lipschitz constant, None where it takes sampling, and $\\max_o |G_i(0, o)|$."""
+    """Per agent, `(M,)`: the largest Lipschitz constant, or None if it must be sampled, and $\\max_o |G_i(0, o)|$."""
 
     lipschitz: np.ndarray | None
     origin: np.ndarray
 
 
 def observations(problem: Problem) -> Observations | None:
-    """The observations of a problem, or None if they cannot be listed."""
+    """Returns the observations of a problem, or None if they cannot be listed."""
     source = problem.agents.source
     law = finite_law(source)
     if law is not None:
@@ -67,7 +67,7 @@ def observations(problem: Problem) -> Observations | None:
         return Observations((S, 1), lambda agent, row, column: row, possible)
     if isinstance(source, Silent):
         return Observations((1, 1), lambda agent, row, column: (), _always)
-    if isinstance(problem.agents, QuadraticAgent):  # additive noise leaves slopes alone: one value stands for all
+    if isinstance(problem.agents, QuadraticAgent):  # additive noise does not change slopes, so one value is enough
         return Observations((1, 1), lambda agent, row, column: jnp.zeros_like(agent.b), _always)
     if isinstance(source, Replay):
         length = jax.tree.leaves(source.observations)[0].shape[1]
@@ -76,13 +76,13 @@ def observations(problem: Problem) -> Observations | None:
 
 
 def map_observations(every: Observations, function: Callable[[Any, Any], Any]) -> Any:
-    """`function(row, column)` of all observations, row by row: what depends on one of the two is computed once."""
+    """Applies `function(row, column)` to all observations; parts that depend on one index are computed once."""
     rows, columns = every.shape
     return jax.vmap(lambda row: jax.vmap(lambda column: function(row, column))(jnp.arange(columns)))(jnp.arange(rows))
 
 
 def extremes(problem: Problem, every: Observations) -> Extremes:
-    """The largest slope (exactly, unless the operator is neither affine nor gives it) and value at 0 of each agent."""
+    """Returns the largest slope and value at 0 of each agent; slopes only for affine or declared ones."""
     d = problem.dim
 
     def largest(agent):
@@ -102,18 +102,18 @@ def extremes(problem: Problem, every: Observations) -> Extremes:
 
 
 def by_agents(problem: Problem, function: Callable[[AbstractAgent], Any], size: int) -> Any:
-    """`function(agent)` of every agent, which takes `size` numbers to compute: arrays `(M, ...)`."""
+    """Applies `function`, which requires `size` numbers, to every agent; returns arrays `(M, ...)`."""
     values = list(_agent_chunks(problem, function, size))
     return jax.tree.map(lambda *parts: np.concatenate(parts), *values)
 
 
 def _agent_chunks(problem: Problem, function: Callable[[AbstractAgent], Any], size: int) -> Iterator[Any]:
-    """The values of `function` for a few agents at a time."""
+    """Yields the values of `function` for a few agents at a time."""
     M = problem.num_agents
     count = max(1, min(M, CHUNK // size))
     compiled = eqx.filter_jit(jax.vmap(function))
     for start in range(0, M, count):
-        # The last chunk is filled up with repetitions: another shape would be compiled again.
+        # The last chunk is padded with repetitions, since another shape would require another compilation.
         indices = np.minimum(np.arange(start, start + count), M - 1)
         with precision():
             agents = tree.to_device(tree.take(problem.flat_agents, indices), "float64")
@@ -122,7 +122,7 @@ def _agent_chunks(problem: Problem, function: Callable[[AbstractAgent], Any], si
 
 
 def _affine_norms(problem: Problem, every: Observations) -> np.ndarray:
-    """The largest spectral norm of each agent's Jacobians, which are made in chunks and never kept."""
+    """Returns the largest spectral norm of each agent's Jacobians, which are computed in chunks and not stored."""
     d, columns, count = problem.dim, every.shape[1], math.prod(every.shape)
     many = max(1, min(count, CHUNK // d**2))
     best = np.zeros(problem.num_agents)
@@ -142,10 +142,10 @@ def _affine_norms(problem: Problem, every: Observations) -> np.ndarray:
 
 
 def largest_norm(matrices: np.ndarray, best: float = 0.0) -> float:
-    """The largest spectral norm of a stack of matrices and `best`.
+    """Returns the maximum of `best` and the largest spectral norm in a stack of matrices.
 
-    No norm is computed that cannot matter: $|J|_2$ is at most the Frobenius norm and $\\sqrt{|J|_1 |J|_\\infty}$, so
-    matrices are taken in the order of these bounds until the next bound is below the largest norm found.
+    Only relevant norms are computed: $|J|_2$ is at most the Frobenius norm and $\\sqrt{|J|_1 |J|_\\infty}$, so matrices
+    are processed in the order of these bounds until the next bound is below the largest norm found.
     """
     moduli = abs(matrices)
     frobenius = np.sqrt((matrices**2).sum((1, 2)))
@@ -162,7 +162,7 @@ def _always(agent, row, column):
 
 
 class Sampled(NamedTuple):
-    """Sampled slopes, `lipschitz` `(M,)` and `mu`, with their intervals; None for what was not asked for."""
+    """Sampled slopes, `lipschitz` `(M,)` and `mu`, with their intervals; None if they were not requested."""
 
     lipschitz: np.ndarray | None
     L_interval: tuple[float, float] | None
@@ -171,10 +171,10 @@ class Sampled(NamedTuple):
 
 
 def sample(problem: Problem, every: Observations | None, points: int, key: SeedLike) -> Sampled:
-    r"""Slopes at `points` random points; `every` is None if Lipschitz constants are known.
+    r"""Samples slopes at `points` random points; `every` is None if Lipschitz constants are known.
 
-    The points lie in random directions from $\theta^\star$, at distances from 0.01 to 10 times $1 + |\theta^\star|$.
-    At each, all observations of all agents are evaluated.
+    The points are in random directions from $\theta^\star$, at distances from 0.01 to 10 times $1 + |\theta^\star|$.
+    At each point, all observations of all agents are evaluated.
     """
     rng = host_generator(key, "constants")
     directions = rng.normal(size=(points, problem.dim))
@@ -201,7 +201,7 @@ def sample(problem: Problem, every: Observations | None, points: int, key: SeedL
 
 
 def _steepest(agent: Any, every: Observations, theta: Any, start: Any) -> Any:
-    """The largest norm of the Jacobian over all observations, by power iteration: again a lower bound."""
+    """Returns a lower bound of the largest norm of the Jacobian over all observations, by power iteration."""
 
     def norm(row, column):
         o, possible = every.at(agent, row, column), every.possible(agent, row, column)
@@ -219,7 +219,7 @@ def _steepest(agent: Any, every: Observations, theta: Any, start: Any) -> Any:
 
 
 class AtRoot(NamedTuple):
-    """Of every agent: its Jacobian and mean operator at the common root, and its own root or NaN."""
+    """Each agent's Jacobian and mean operator at the common root, and its own root or NaN."""
 
     jacobians: np.ndarray
     at_root: np.ndarray
@@ -227,7 +227,7 @@ class AtRoot(NamedTuple):
 
 
 def agents_at_root(problem: Problem) -> AtRoot:
-    """Agents of any kind at the common root, and their own roots by damped Newton steps from there."""
+    """Evaluates agents at the common root, and finds their own roots by damped Newton steps from there."""
 
     def expand(agent):
         mean = agent.mean_operator

@@ -1,7 +1,7 @@
-r"""The quantities inside the paper's proof, measured while FedHSA runs: Markovian bias, drift and noise of each round.
+r"""Measurements of the quantities in the paper's proof while FedHSA runs: the bias, drift and noise of each round.
 
-`Measured(FedHSA(...))` runs FedHSA's own exchanges and lets every agent also report what its proof is about; recorders
-read it from the server's state. Entry $t + 1$ of a record belongs to round $t$, and entry 0 is 0.
+`Measured(FedHSA(...))` runs FedHSA's own exchanges, and every agent also reports these quantities; recorders read them
+from the server's state. Entry $t + 1$ of a record belongs to round $t$, and entry 0 is 0.
 """
 
 from typing import Any, NamedTuple
@@ -16,9 +16,11 @@ from ...algorithms.schedules import step_at
 from .bounds import evaluate, markov_bias
 from .constants import Constants
 
+__all__ = ["Measured", "MeasuredBias", "bias", "compare_bias", "drift", "variance"]
+
 
 class Measurement(NamedTuple):
-    """What an agent reports in addition to its displacement, averaged over its local steps."""
+    """The quantities that an agent reports in addition to its displacement, averaged over its local steps."""
 
     noise: Theta
     r"""$\frac1H \sum_\ell (G_i(\theta_{i,\ell}, o_{i,\ell}) - \bar G_i(\theta_{i,\ell}))$."""
@@ -27,12 +29,12 @@ class Measurement(NamedTuple):
 
 
 class Server(NamedTuple):
-    """FedHSA's own state, and what the last round was like."""
+    """FedHSA's state, and the measurements of the last round."""
 
     theta: Theta
     inner: Any
     start: Theta
-    r"""$\bar\theta^{(t)}$, from which the round started."""
+    r"""$\bar\theta^{(t)}$, the parameter at the start of the round."""
     push: Theta
     r"""$\frac{2\alpha}{MH} \sum_{i,\ell} (G_i - \bar G_i)(\theta_{i,\ell}^{(t)})$."""
     drift: Any
@@ -40,11 +42,13 @@ class Server(NamedTuple):
 
 
 class Measured(AbstractAlgorithm):
-    r"""FedHSA that also measures the terms of its convergence proof; the parameter moves exactly as without.
+    r"""FedHSA that also measures the terms of its convergence proof. The parameter is the same as without measurement.
 
     **Arguments:**
 
-    - `algorithm`: the `FedHSA` to run, its step a number or a schedule.
+    - `algorithm`: the `FedHSA` to run, with a constant step size or a schedule.
+
+    Raises `TypeError` if `algorithm` is not a `FedHSA`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=4, dim=2)
@@ -58,7 +62,7 @@ class Measured(AbstractAlgorithm):
 
     def __check_init__(self):
         if not isinstance(self.algorithm, FedHSA):
-            raise TypeError(f"`algorithm` must be a FedHSA, whose proof this measures, got {self.algorithm!r}.")
+            raise TypeError(f"`algorithm` must be a FedHSA, whose proof is measured, got {self.algorithm!r}.")
 
     @property
     def block_length(self):
@@ -99,7 +103,7 @@ class Measured(AbstractAlgorithm):
         )
 
     def _report(self, g_bar, memory, agent, block, round):
-        """The local steps once more, this time for what happens on the way."""
+        """Repeats the local steps and returns their measurements."""
         eta, H = step_at(self.algorithm.step_size, round.index), self.algorithm.local_steps
 
         def step(theta, o):
@@ -112,7 +116,11 @@ class Measured(AbstractAlgorithm):
 
 
 def bias(snapshot: Any) -> Any:
-    r"""Of one run, what $T_{bias}$ is the mean of: $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$.
+    r"""Records $\langle \bar\theta^{(t)} - \theta^\star, \text{push}\rangle$ of one run, whose mean is $T_{bias}$.
+
+    **Arguments:**
+
+    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
@@ -126,7 +134,11 @@ def bias(snapshot: Any) -> Any:
 
 
 def drift(snapshot: Any) -> Any:
-    r"""The drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$.
+    r"""Records the drift of the round, $\frac1{MH} \sum_{i,\ell} |\theta_{i,\ell}^{(t)} - \bar\theta^{(t)}|^2$.
+
+    **Arguments:**
+
+    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
@@ -140,7 +152,11 @@ def drift(snapshot: Any) -> Any:
 
 
 def variance(snapshot: Any) -> Any:
-    r"""Of one run, what the variance reduction lemma bounds the mean of: $|\text{push}|^2 / 2$.
+    r"""Records $|\text{push}|^2 / 2$ of one run, whose mean the variance reduction lemma bounds.
+
+    **Arguments:**
+
+    - `snapshot`: the argument that `simulate` passes to recorders, for a run of `Measured`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=3, dim=2)
@@ -159,19 +175,22 @@ class MeasuredBias(NamedTuple):
     bias: np.ndarray
     """The mean over seeds."""
     standard_error: np.ndarray
-    """Of that mean."""
+    """The standard error of the mean."""
     bound: np.ndarray
     r"""`markov_bias` at the measured error; it is claimed for rounds $t \ge 2 \bar\tau$."""
 
 
 def compare_bias(result: Any, constants: Constants, algorithm: FedHSA, *, constant: float = 1.0) -> MeasuredBias:
-    r"""$T_{bias}$ of each round as measured over the seeds of a run, its standard error, and its lemma's bound.
+    r"""Returns the measured $T_{bias}$ of each round, its standard error over seeds, and the bound of its lemma.
 
     **Arguments:**
 
     - `result`: a simulation of `Measured(algorithm)` that recorded `{"bias": measure.bias}` in every round.
-    - `constants`: those of the problem.
-    - `constant`: what the lemma's $O(\cdot)$ hides.
+    - `constants`: the constants of the problem.
+    - `algorithm`: the measured `FedHSA`.
+    - `constant`: the factor hidden in the lemma's $O(\cdot)$.
+
+    Raises `ValueError` if the bias was not recorded in every round.
 
     !!! example
         >>> problem, algorithm = fedhsa.problems.td.random(3, 6, 2), fedhsa.FedHSA(0.01, local_steps=5)

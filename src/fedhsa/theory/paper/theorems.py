@@ -1,6 +1,6 @@
-"""The paper's theorems for a problem and a FedHSA, where their assumptions and conditions hold.
+"""The bounds of the paper's theorems for a problem and a FedHSA that satisfy their assumptions and conditions.
 
-`bounds` has the same formulas in the paper's symbols, for numbers of your own and for steps beyond the conditions.
+`bounds` has the same formulas in the paper's symbols, for any numbers and for step sizes beyond the conditions.
 """
 
 import warnings
@@ -17,6 +17,8 @@ from . import bounds
 from .assumptions import FAILS, UNKNOWN, check
 from .constants import Constants
 
+__all__ = ["theorem_1", "theorem_2"]
+
 
 def theorem_1(
     problem: Problem,
@@ -27,22 +29,23 @@ def theorem_1(
     constants: Constants | None = None,
     constant: float = 1.0,
 ) -> Any:
-    r"""Theorem 1's bound of $E|\bar\theta^{(T)} - \theta^\star|^2$ after `rounds`, under independent sampling.
+    r"""Computes Theorem 1's bound of $E|\bar\theta^{(T)} - \theta^\star|^2$ after `rounds`, for i.i.d. sampling.
 
-    The constants $L$, $\mu$ and $\sigma$ are those of the problem. A `ValueError` says which assumption or condition
-    fails where the theorem is silent, and a warning which constant was only sampled. The decay is as proved; what the
-    floor hides in $O(\cdot)$ and the step in $C$ is calibrated (see `bounds`).
+    The constants $L$, $\mu$ and $\sigma$ are those of the problem. The decay is as proved. The factors hidden in the
+    floor's $O(\cdot)$ and in the $C$ of the step size are calibrated (see `bounds`).
 
     **Arguments:**
 
-    - `problem`: one whose samples are independent, as those of `problem.iid()`.
-    - `algorithm`: `FedHSA` with a constant step and `server_step` 1.
+    - `problem`: a problem with independent observations, such as `problem.iid()`.
+    - `algorithm`: `FedHSA` with a constant step size and `server_step` 1.
     - `rounds`: $T$, one number or several.
-    - `theta`: where the run starts, 0 unless given.
-    - `constants`: `theory.constants(problem)`, if they are at hand already.
-    - `constant`: what $O(\cdot)$ hides.
+    - `theta`: the initial parameter. Default: zeros.
+    - `constants`: `theory.constants(problem)`, if it is already computed.
+    - `constant`: the factor hidden in $O(\cdot)$.
 
-    **Returns:** a number, or an array with one for each of `rounds`.
+    **Returns:** a number, or an array with one number for each of `rounds`.
+
+    Raises `ValueError` with the reason if an assumption or a condition fails; warns if a constant was only sampled.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2).iid()
@@ -64,22 +67,23 @@ def theorem_2(
     constants: Constants | None = None,
     constant: float = 1.0,
 ) -> Any:
-    r"""Theorem 2's bound of $E|\bar\theta^{(T)} - \theta^\star|^2$ after `rounds`, under Markov sampling.
+    r"""Computes Theorem 2's bound of $E|\bar\theta^{(T)} - \theta^\star|^2$ after `rounds`, for Markov sampling.
 
     The constants $L$, $\mu$, $\sigma$, $\rho$ and $\bar\tau = \tau(\alpha^2)$ are those of the problem at the
-    algorithm's step. A `ValueError` says which assumption or condition fails where the theorem is silent, and a warning
-    which constant was only sampled. What the paper hides in $O(\cdot)$ and $C'$ is calibrated (see `bounds`).
+    algorithm's step size. The factors hidden in $O(\cdot)$ and in $C'$ are calibrated (see `bounds`).
 
     **Arguments:**
 
-    - `problem`: any problem with finite chains; independent samples are chains that forget at once.
-    - `algorithm`: `FedHSA` with `server_step` 1 and a constant step of at most `bounds.largest_step`.
+    - `problem`: any problem with finite chains; independent observations are chains that mix in one step.
+    - `algorithm`: `FedHSA` with `server_step` 1 and a constant step size of at most `bounds.largest_step`.
     - `rounds`: $T \ge 2 \bar\tau$, one number or several.
-    - `theta`: where the run starts, 0 unless given.
-    - `constants`: `theory.constants(problem)`, if they are at hand already.
-    - `constant`: what $O(\cdot)$ hides.
+    - `theta`: the initial parameter. Default: zeros.
+    - `constants`: `theory.constants(problem)`, if it is already computed.
+    - `constant`: the factor hidden in $O(\cdot)$.
 
-    **Returns:** a number, or an array with one for each of `rounds`.
+    **Returns:** a number, or an array with one number for each of `rounds`.
+
+    Raises `ValueError` with the reason if an assumption or a condition fails; warns if a constant was only sampled.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2)
@@ -89,7 +93,7 @@ def theorem_2(
         True
         >>> theorem_2(problem, fedhsa.FedHSA(0.5, local_steps=5), rounds=1000)
         Traceback (most recent call last):
-        ValueError: Theorem 2 says nothing here. Theorem 2: step: eta = 0.5 > ...
+        ValueError: Theorem 2 does not apply. Theorem 2: step: eta = 0.5 > ...
     """
     return _bound(2, bounds.theorem_2, problem, algorithm, rounds, theta, constants, constant)
 
@@ -114,14 +118,14 @@ def _bound(
         for verdict in (FAILS, UNKNOWN)
     )
     if failing:
-        formula_alone = f"The formula alone is `theory.bounds.theorem_{number}`."
-        raise ValueError(f"Theorem {number} says nothing here. {failing} {formula_alone}")
+        formula_alone = f"`theory.bounds.theorem_{number}` evaluates the formula without these checks."
+        raise ValueError(f"Theorem {number} does not apply. {failing} {formula_alone}")
     error = start_error(problem, theta)
     value = bounds.evaluate(
         formula, found.constants, algorithm, T=np.asarray(rounds), d_0=error @ error, constant=constant
     )
     if np.isnan(value).any():
-        raise ValueError(f"Theorem {number} has no number here. {unknown}")
+        raise ValueError(f"The bound of Theorem {number} cannot be computed. {unknown}")
     if unknown:
-        warnings.warn(f"Theorem {number} may not hold: not everything is certain. {unknown}", stacklevel=3)
+        warnings.warn(f"Theorem {number} may not apply: some constants are uncertain. {unknown}", stacklevel=3)
     return float(value) if np.ndim(value) == 0 else value

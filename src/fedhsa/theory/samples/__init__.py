@@ -1,1 +1,1 @@
-"""What is learnt from samples where the law of the noise is not known."""
+"""Estimates from samples for problems whose noise has no known law."""

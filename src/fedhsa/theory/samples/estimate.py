@@ -1,4 +1,4 @@
-"""What theory needs to know of a problem, estimated from samples: for sources that only give a stream."""
+"""Estimates of a problem's Jacobians and correlations from samples, for sources that only provide a stream."""
 
 import dataclasses
 import math
@@ -21,21 +21,22 @@ from . import long_run
 from .long_run import Interval, jackknife
 
 DEFAULT_SAMPLES = 10_000
-BURN_IN = 1 / 10  # of the samples, where a source cannot start in its stationary law
+BURN_IN = 1 / 10  # of the samples, if a source cannot start in its stationary distribution
 ARRAYS = ("theta", "jacobians", "residuals", "long_run", "lagged")
 CHUNK = 1024
-"""Steps whose derivatives are held at a time."""
+"""The number of steps whose derivatives are in memory at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimates:
-    r"""What theory needs to know of each agent near the root $\theta^\star$, estimated from samples.
+    r"""Properties of each agent near the root $\theta^\star$, estimated from samples, as returned by `estimate`.
 
-    With $\epsilon_i(o) = G_i(\theta^\star, o) - r_i$ and $\tilde A_i(o) = \partial_\theta G_i(\theta^\star, o) - A_i$.
+    Here $\epsilon_i(o) = G_i(\theta^\star, o) - r_i$ and
+    $\tilde A_i(o) = \partial_\theta G_i(\theta^\star, o) - A_i$.
     """
 
     theta: np.ndarray
-    r"""$\theta^\star$, `(d,)`: where everything else was estimated."""
+    r"""$\theta^\star$, `(d,)`, the point of all estimates."""
     jacobians: np.ndarray
     r"""$A_i = E\,\partial_\theta G_i(\theta^\star, o)$, `(M, d, d)`."""
     residuals: np.ndarray
@@ -43,29 +44,35 @@ class Estimates:
     long_run: np.ndarray
     r"""$\Gamma_i = C_0 + \sum_{k \ge 1} (C_k + C_k^T)$, $C_k = E\,\epsilon_i(o_0) \epsilon_i(o_k)^T$, `(M, d, d)`."""
     lagged: np.ndarray
-    r"""$E\,\tilde A_i(o_k)\, \epsilon_i(o_0)$ for $k = 0, \dots, K$, `(M, K + 1, d)`; 0 beyond an agent's own limit."""
+    r"""$E\,\tilde A_i(o_k)\, \epsilon_i(o_0)$ for $k = 0, \dots, K$, `(M, K + 1, d)`; 0 beyond the agent's limit."""
     bandwidth: np.ndarray
-    r"""The bandwidth of $\Gamma_i$, `(M,)`; half of it limits the lags, unless they were asked for."""
+    r"""The bandwidth of $\Gamma_i$, `(M,)`; by default half of it is the limit of the lags."""
     effective_samples: np.ndarray
-    """How many independent samples would estimate $r_i$ as well, `(M,)`."""
+    """The number of independent samples that would estimate $r_i$ with the same accuracy, `(M,)`."""
     each: "Estimates | None" = None
+    """The estimates of each replication, for `replications` and `interval`."""
 
     @property
     def replications(self) -> "Estimates":
-        """The first five from each replication alone, with a leading axis."""
+        """The first five fields from each replication, with a leading axis."""
         if self.each is None:
-            raise ValueError("A single replication has no replications, nor an interval. Use what `estimate` returned.")
+            raise ValueError("A single replication has no interval. Use the object that `estimate` returned.")
         return self.each
 
     def interval(self, function: Callable[["Estimates"], Any], level: float = 0.95) -> Interval:
-        r"""`function(estimates)`, a number or an array, with a confidence interval for each of its entries.
+        r"""Returns `function(estimates)`, a number or an array, with a confidence interval for each of its entries.
 
-        Each replication is an independent repeat of the whole estimation, so what the function makes of all but one
-        gives its standard error (the jackknife): $s^2 = \frac{R-1}{R} \sum_r (f_{-r} - \bar f_-)^2$, and the interval
-        is $f \pm t_{R-1} s$. For a linear function that is Student's.
+        Each replication is an independent repetition of the whole estimation, so the values of the function on all but
+        one of them give its standard error (the jackknife): $s^2 = \frac{R-1}{R} \sum_r (f_{-r} - \bar f_-)^2$. The
+        interval is $f \pm t_{R-1} s$, which for a linear function is Student's interval.
 
-        It does not see what all replications share: the kernel takes a little off slow correlations in `long_run` (up
-        to half a standard error), and a record's pieces are independent only if they are long.
+        It does not include errors common to all replications: the kernel slightly underestimates slow correlations in
+        `long_run` (by up to half a standard error), and the pieces of a record are independent only if they are long.
+
+        **Arguments:**
+
+        - `function`: a function of an `Estimates`.
+        - `level`: the level of the interval.
 
         !!! example
             >>> problem = fedhsa.problems.finite_sum.random(num_agents=2, num_components=3, dim=2)
@@ -79,12 +86,12 @@ class Estimates:
         return jackknife(function(self), others, level)
 
     def _mean(self, kept: Sequence[int]) -> "Estimates":
-        """The estimates from some of the replications; `self` is all of them."""
+        """Returns the estimates from some of the replications; `self` contains all of them."""
         return dataclasses.replace(self, **{name: getattr(self, name)[kept].mean(0) for name in ARRAYS})
 
 
 class _Plan(NamedTuple):
-    """How observations are drawn: everything that the compiled functions depend on."""
+    """The settings of the sampling, on which the compiled functions depend."""
 
     samples: int
     replications: int
@@ -94,7 +101,7 @@ class _Plan(NamedTuple):
 
 
 class _Stream(NamedTuple):
-    """Agents, the keys of their trajectories `(M, R)`, and the direction along which their derivatives are watched."""
+    """Agents, the keys of their trajectories `(M, R)`, and the direction of their recorded derivatives."""
 
     agents: AbstractAgent
     keys: Key
@@ -112,25 +119,28 @@ def estimate(
     lags: int | None = None,
     burn_in: int | None = None,
 ) -> Estimates:
-    r"""Estimates of $A_i$, $r_i$, $\Gamma_i$ and the lagged products of every agent, from its observations alone.
+    r"""Estimates $A_i$, $r_i$, $\Gamma_i$ and the lagged products of every agent from its observations alone.
 
     Results are means over independent trajectories, or over contiguous pieces of a record (a source with a `length`).
 
     **Arguments:**
 
-    - `samples`: observations per agent and replication. Default: 10 000, or the whole record.
-    - `replications`: independent repeats; `interval` needs at least 2, and 8 or more give short intervals.
-    - `key`: an int or a JAX key. The observations are not those of `simulate` with the same key.
-    - `theta`: None estimates at `problem.theta_star`, taken as the root. A parameter shaped like it starts Newton's
-      method, and each replication finds the root of its own sample average: use it where the root is not known, so
-      that the intervals know of its error too.
+    - `problem`: the problem.
+    - `samples`: the number of observations per agent and replication. Default: 10 000, or the whole record.
+    - `replications`: the number of independent repetitions, at least 2; 8 or more give short intervals.
+    - `key`: an int or a JAX key. The observations differ from those of `simulate` with the same key.
+    - `theta`: None estimates at `problem.theta_star`, taken as the root. A parameter of the same shape starts Newton's
+      method, and each replication finds the root of its own sample average. Pass it if the root is unknown, so that the
+      intervals include its error.
     - `lags`: $K$, for all agents. Default: half of each agent's bandwidth, rounded up.
-    - `burn_in`: steps thrown away after `init`. Default: none for a record, nor where the source can start in its
-      stationary law (`sample`); a tenth of `samples` elsewhere.
+    - `burn_in`: the number of steps discarded after `init`. Default: 0 for a record or if the source can start in its
+      stationary distribution (`sample`), otherwise a tenth of `samples`.
 
     The bandwidth is `long_run.choose_bandwidth` of the noise $\epsilon_i$ together with $\tilde A_i u$ in a random
-    direction $u$, over all replications: noise without correlation says nothing of how fast the chain forgets.
-    Warns when a trajectory is worth fewer than 50 independent samples.
+    direction $u$, over all replications, since the noise alone may be uncorrelated although the chain mixes slowly.
+
+    Raises `ValueError` if a record is too short or an operator is not finite. Warns if a trajectory is worth fewer than
+    50 independent samples.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=2, num_states=5, dim=2)
@@ -139,7 +149,7 @@ def estimate(
         True
     """
     check_exogenous(problem)
-    R = _check.count("replications", replications, least=2, remedy="Intervals need repeats.")
+    R = _check.count("replications", replications, least=2, remedy="Intervals require repetitions.")
     with precision():
         stream = _open(problem, _plan(tree.take(problem.agents.source, 0), samples, R, burn_in), key)
         if lags is not None:
@@ -157,12 +167,12 @@ def estimate(
 
 
 def estimates_of(problem: Problem, samples: "int | Estimates | None", key: SeedLike) -> Estimates:
-    """Estimates from so many samples, unless they are there already."""
+    """Returns `samples` if they are estimates; otherwise estimates from this number of samples."""
     return samples if isinstance(samples, Estimates) else estimate(problem, samples=samples, key=key)
 
 
 def _open(problem: Problem, plan: _Plan, key: SeedLike) -> _Stream:
-    # The engine takes branches 0 and 1 of a seed's key; with another one, runs and estimates are independent.
+    # The engine uses branches 0 and 1 of a seed's key. Another branch makes estimates independent of runs.
     words = fold_in_words(np.asarray(jax.random.key_data(as_key(key))), np.arange(plan.replications))
     words = fold_in_words(fold_in_words(words, 2), np.arange(problem.num_agents)[:, None])
     keys = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
@@ -173,10 +183,10 @@ def _open(problem: Problem, plan: _Plan, key: SeedLike) -> _Stream:
 def _plan(source: AbstractSource, samples: int | None, replications: int, burn_in: int | None) -> _Plan:
     least = long_run.LEAST_SAMPLES
     if samples is not None:
-        _check.count("samples", samples, least=least, remedy="Correlations cannot be estimated from less.")
+        _check.count("samples", samples, least=least, remedy="Correlations cannot be estimated from fewer.")
     if burn_in is not None:
         _check.count("burn_in", burn_in, least=0)
-    # A record that begins again at its end has no end, but no more to say either.
+    # A record that repeats has no end, but it contains no further information.
     length = tree.leading_axis(source.observations) if isinstance(source, Replay) else source.length
     if length is None:
         samples = DEFAULT_SAMPLES if samples is None else samples
@@ -194,16 +204,16 @@ def _plan(source: AbstractSource, samples: int | None, replications: int, burn_i
 
 
 def _one_agent(stream: _Stream, i: int, thetas: np.ndarray, lags: int | None) -> Estimates:
-    """One agent's estimates from each replication, and its bandwidth."""
+    """Returns one agent's estimates from each replication, and its bandwidth."""
     index, points = jnp.asarray(i), jnp.asarray(thetas)
     block, *seen = _observe(stream, index, points)
     values, probe, jacobian = tree.to_host(seen)
     long_run.check_finite(f"agent {i}", values, jacobian)
-    noise = values - values.mean((0, 1))  # by the mean of all replications, which costs the products the least bias
+    noise = values - values.mean((0, 1))  # the mean over all replications causes the least bias of products
     bandwidth = long_run.choose_bandwidth(np.concatenate([values, probe], axis=-1))
     covariance = long_run.smooth_covariance(noise, bandwidth)
     K = math.ceil(bandwidth / 2) if lags is None else lags
-    room = 1 << K.bit_length()  # compiled for powers of two, run for as many lags as there are
+    room = 1 << K.bit_length()  # compiled for powers of two, run for the actual number of lags
     sums = _lagged_sums(stream.agents, index, points, jnp.asarray(noise), jnp.asarray(K), block, room)
     lagged = long_run.lagged_means(np.asarray(sums)[:, : K + 1], jacobian.mean(0), noise)
     common = np.asarray(bandwidth), np.asarray(long_run.effective_samples(noise, covariance))
@@ -212,7 +222,7 @@ def _one_agent(stream: _Stream, i: int, thetas: np.ndarray, lags: int | None) ->
 
 @eqx.filter_jit
 def _observe(stream: _Stream, i: Array, thetas: Float[Array, "R d"]) -> tuple[Block, Array, Array, Array]:
-    """Observations, values of the operator, their derivative along one direction, and the mean Jacobian."""
+    """Returns observations, operator values, their derivative along one direction, and the mean Jacobian."""
     agent, n = tree.take(stream.agents, i), stream.plan.samples
     block = _draw(agent.source, stream.keys[i], stream.plan)
 
@@ -235,9 +245,9 @@ def _observe(stream: _Stream, i: Array, thetas: Float[Array, "R d"]) -> tuple[Bl
 
 @eqx.filter_jit
 def _lagged_sums(agents, i: Array, thetas: Array, noise: Float[Array, "R n d"], K: Array, block: Block, room: int):
-    r"""$\sum_{t \ge k} \partial_\theta G_i(\theta, o_t)\, \epsilon_{t-k}$ for $k = 0, \dots, K$, `(R, room, d)`.
+    r"""Returns $\sum_{t \ge k} \partial_\theta G_i(\theta, o_t)\, \epsilon_{t-k}$ for $0 \le k \le K$, `(R, room, d)`.
 
-    The derivative is only ever applied to vectors, a stretch of time and a lag at once: no Jacobian per sample is held.
+    The derivative is applied to vectors, one block of times and one lag at a time, so that no Jacobians are stored.
     """
     agent = tree.take(agents, i)
 
@@ -261,7 +271,7 @@ def _lagged_sums(agents, i: Array, thetas: Array, noise: Float[Array, "R n d"], 
 
 
 def _draw(source: AbstractSource, keys: Key, plan: _Plan) -> Block:
-    """The observations of one agent, `(replications, samples, ...)`."""
+    """Samples the observations of one agent, `(replications, samples, ...)`."""
     start = source.sample if plan.stationary else source.init
 
     def trajectory(key, length):
@@ -278,27 +288,27 @@ def _draw(source: AbstractSource, keys: Key, plan: _Plan) -> Block:
 
 
 def _linearise(agent: AbstractAgent, theta: Theta, block: Block, times: Array, n: int) -> tuple[Array, Callable]:
-    """The operator at some times, and the map that takes a vector for each of them through its derivative there."""
+    """Returns the operator at some times, and the map that applies its derivatives to one vector for each time."""
     o = tree.take(block, jnp.minimum(times, n - 1))
     thetas = jnp.broadcast_to(theta, (times.shape[0], *theta.shape))
     return jax.linearize(lambda thetas: jax.vmap(agent.operator)(thetas, o), thetas)
 
 
 def _times(n: int) -> Array:
-    """Times 0, 1, ... in rows of equal length; the last may run beyond the end, where vectors must be zero."""
+    """Returns times 0, 1, ... in rows of equal length; the last row may exceed the end, where vectors must be zero."""
     chunks = math.ceil(n / CHUNK)
     return jnp.arange(chunks * math.ceil(n / chunks)).reshape(chunks, -1)
 
 
 def _find_roots(stream: _Stream, start: np.ndarray) -> np.ndarray:
-    """The root of each replication's sample average over time and agents, `(R, d)`."""
+    """Finds the root of each replication's sample average over time and agents, `(R, d)`."""
 
     def average(thetas):
         M, G, J = len(stream.keys), np.zeros_like(thetas), np.zeros((*thetas.shape, thetas.shape[-1]))
         for i in range(M):
             _, *seen = _observe(stream, jnp.asarray(i), jnp.asarray(thetas))
             values, _, jacobian = tree.to_host(seen)
-            if thetas is start:  # later trials may well go too far
+            if thetas is start:  # later trials may go too far
                 long_run.check_finite(f"agent {i}", values, jacobian)
             G, J = G + values.mean(1) / M, J + jacobian / M
         return G, J

@@ -1,4 +1,4 @@
-"""Statistics of correlated samples: long-run covariances by kernels, lagged products, roots, intervals over repeats."""
+"""Statistics of correlated samples: long-run covariances by kernels, lagged products, roots, and intervals."""
 
 import math
 import warnings
@@ -12,15 +12,15 @@ from ... import _check
 
 KERNELS = ("quadratic-spectral", "bartlett")
 LEAST_SAMPLES = 100
-"""Below this, no bandwidth can be estimated from the series."""
+"""The shortest series from which a bandwidth can be estimated."""
 LEAST_EFFECTIVE = 50.0
-"""Where a series is worth fewer independent samples, the estimate says more about the kernel than about the series."""
+"""The number of effective samples below which an estimate depends mostly on the kernel."""
 BANDWIDTH_CAP = 1 / 8
-"""The largest bandwidth, as a part of the series."""
+"""The largest bandwidth, as a fraction of the series."""
 QUIET_LAGS = 5
-"""So many lags in a row without correlation end the search for it."""
+"""The number of successive lags without correlation that ends the search."""
 LAG_FACTOR = 6
-"""The bandwidth in units of the last correlated lag: so wide that its bias is small relative to the standard error."""
+"""The bandwidth in units of the last correlated lag, which makes the bias small relative to the standard error."""
 NEWTON_STEPS = 50
 NEWTON_TOLERANCE = 1e-10
 
@@ -28,24 +28,24 @@ NEWTON_TOLERANCE = 1e-10
 def long_run_covariance(
     series: Any, *, kernel: str = "quadratic-spectral", bandwidth: float | None = None
 ) -> np.ndarray:
-    r"""$\Gamma = \sum_k \mathrm{Cov}(x_0, x_k)$ over all lags of both signs, from a series.
+    r"""Estimates $\Gamma = \sum_k \mathrm{Cov}(x_0, x_k)$ over all lags of both signs, from a series.
 
     $\hat\Gamma = \frac1n \sum_{s,t} w\left(\frac{s-t}{b}\right) (x_s - \bar x)(x_t - \bar x)^T / (1 - S/n)$, where
-    $S = \sum_{|k|<n} w(k/b) (1 - |k|/n)$ makes up for the mean that was estimated. Both kernels $w$ are positive
-    definite, so the result is symmetric and positive semi-definite.
+    $S = \sum_{|k|<n} w(k/b) (1 - |k|/n)$ corrects for the estimated mean. Both kernels $w$ are positive definite, so
+    the result is symmetric and positive semi-definite.
 
     **Arguments:**
 
-    - `series`: `(time, d)`; further leading axes are independent repeats, each with its own covariance.
-    - `kernel`: `"quadratic-spectral"`, the best of those that give semi-definite results (Andrews, 1991), or
+    - `series`: `(time, d)`; further leading axes are independent repetitions, each with its own covariance.
+    - `kernel`: `"quadratic-spectral"`, the best among those with semi-definite results (Andrews, 1991), or
       `"bartlett"` (Newey and West, 1987).
     - `bandwidth`: $b$, in steps. Default: `choose_bandwidth(series)`.
 
-    Warns when the series is worth fewer than 50 independent samples.
+    Warns if the series is worth fewer than 50 independent samples.
 
     !!! example
         >>> noise = np.random.default_rng(0).normal(size=100_000)
-        >>> moving_sum = noise[1:] + noise[:-1]                    # 1 + 2 + 1: its lags add up to 4
+        >>> moving_sum = noise[1:] + noise[:-1]                    # 1 + 2 + 1: the sum over lags is 4
         >>> bool(abs(long_run_covariance(moving_sum[:, None])[0, 0] / 4 - 1) < 0.03)
         True
     """
@@ -60,9 +60,9 @@ def long_run_covariance(
 
 
 def choose_bandwidth(series: Any, *, kernel: str = "quadratic-spectral") -> float:
-    r"""A bandwidth for the long-run covariance of `series`, `(time, d)` or `(repeats, time, d)`, from its correlations.
+    r"""Chooses a bandwidth for the long-run covariance of `series`, `(time, d)` or `(repeats, time, d)`.
 
-    The larger of two, and at least 1 and at most an eighth of the series:
+    It is the larger of the following two, but at least 1 and at most an eighth of the series:
 
     - the plug-in rule of Andrews (1991, eq. 6.2 and 6.4): the bandwidth with the least mean-square error if every
       component were an AR(1) with its lag-one correlation $\rho_a$. With components scaled to variance one,
@@ -70,10 +70,11 @@ def choose_bandwidth(series: Any, *, kernel: str = "quadratic-spectral") -> floa
       \frac{(1+\rho_a)^2}{(1-\rho_a)^2}$ for the quadratic-spectral kernel; $b = 1.1447 (\alpha n)^{1/3}$ and
       $\alpha = \sum_a \frac{4 \rho_a^2}{(1-\rho_a)^4} / \sum_a \frac{(1+\rho_a)^2}{(1-\rho_a)^2}$ for Bartlett's;
     - six times the last lag $k$ at which some component is visibly correlated, $|\rho_k| > 2 \sqrt{\log_{10} n} s_k$
-      with the standard error $s_k^2 = \frac1n (1 + 2 \sum_{0<j<k} \rho_j^2)$; five lags in a row without end the search
-      (the rule of Politis, 2003). The first rule is blind to a slow part under fast noise; this one sees it.
+      with the standard error $s_k^2 = \frac1n (1 + 2 \sum_{0<j<k} \rho_j^2)$. The search ends after five lags in a row
+      below this bound (the rule of Politis, 2003). Unlike the first rule, this one detects a slow component under fast
+      noise.
 
-    Here $n$ counts the samples of all repeats, since their estimates will be averaged.
+    Here $n$ counts the samples of all repetitions, since their estimates are averaged.
     """
     x = _as_series(series)
     _check.choice("kernel", kernel, KERNELS)
@@ -86,11 +87,11 @@ def choose_bandwidth(series: Any, *, kernel: str = "quadratic-spectral") -> floa
 
 
 def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-spectral") -> np.ndarray:
-    """The kernel estimate for series `(..., n, d)` at a given bandwidth."""
+    """Computes the kernel estimate for series `(..., n, d)` at a given bandwidth."""
     n = x.shape[-2]
     x = x - x.mean(-2, keepdims=True)
     weights = _weights(kernel, np.arange(n) / bandwidth)
-    # The double sum is the series times its convolution with the weights: n log n operations at any bandwidth.
+    # The double sum is the series times its convolution with the weights, which takes n log n operations.
     size = _fast_length(2 * n)
     window = np.zeros(size)
     window[:n], window[size - n + 1 :] = weights, weights[:0:-1]
@@ -101,7 +102,7 @@ def smooth_covariance(x: np.ndarray, bandwidth: float, kernel: str = "quadratic-
 
 
 def effective_samples(x: np.ndarray, long_run: np.ndarray) -> float:
-    """How many independent samples would estimate the mean of one series as well, in its slowest component."""
+    """Returns the number of independent samples with the same accuracy of the mean, for the slowest component."""
     variance = x.var(-2).reshape(-1, x.shape[-1]).mean(0)
     slow = np.diagonal(long_run, axis1=-2, axis2=-1).reshape(-1, x.shape[-1]).mean(0)
     times = slow[variance > 0] / variance[variance > 0]
@@ -109,14 +110,14 @@ def effective_samples(x: np.ndarray, long_run: np.ndarray) -> float:
 
 
 def warn_if_short(what: str, n: int, bandwidths: np.ndarray, effective: np.ndarray) -> None:
-    """Warns where `n` steps are too few for the bandwidth they ask for or worth too little, naming the worst case."""
+    """Warns if `n` steps are too few for their bandwidth or have too few effective samples; names the worst case."""
     short = (effective < LEAST_EFFECTIVE) | (bandwidths >= int(BANDWIDTH_CAP * n))
     if short.any():
         worst = int(np.argmin(np.where(short, effective, np.inf)))
         warnings.warn(
             f"{n} steps are too few for their correlation: those of {what} {worst} are worth about "
             f"{effective[worst]:.0f} independent ones, so its long-run covariance is uncertain and likely too small. "
-            f"Use more steps ({int(short.sum())} of {len(short)} {what}s need them); of a record, fewer pieces.",
+            f"Use more steps ({int(short.sum())} of {len(short)} {what}s need them) or, for a record, fewer pieces.",
             stacklevel=3,
         )
 
@@ -131,10 +132,10 @@ def check_finite(owner: str, values: np.ndarray, jacobians: np.ndarray) -> None:
 
 
 def lagged_means(sums: np.ndarray, mean: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    r"""$\frac1{n-k} \sum_{t \ge k} (A(o_t) - \bar A)\, \epsilon_{t-k}$ from the sums of $A(o_t)\, \epsilon_{t-k}$.
+    r"""Returns $\frac1{n-k} \sum_{t \ge k} (A(o_t) - \bar A)\, \epsilon_{t-k}$ from sums of $A(o_t)\, \epsilon_{t-k}$.
 
-    `sums` `(repeats, K + 1, d)`, `mean` $\bar A$ `(d, d)`, `noise` `(repeats, n, d)`. Every lag at full weight: the
-    bias of an algorithm needs them one by one.
+    The arguments are `sums` `(repeats, K + 1, d)`, `mean` $\bar A$ `(d, d)` and `noise` `(repeats, n, d)`. Lags are not
+    tapered, since the bias of an algorithm requires each of them.
     """
     pairs = noise.shape[1] - np.arange(sums.shape[1])
     earlier = np.cumsum(noise, axis=1)[:, pairs - 1]
@@ -142,27 +143,27 @@ def lagged_means(sums: np.ndarray, mean: np.ndarray, noise: np.ndarray) -> np.nd
 
 
 def pad_lags(lagged: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Lagged products `(repeats, K + 1, d)` with different $K$, all up to the largest, filled with 0."""
+    """Pads lagged products `(repeats, K + 1, d)` with zeros to the largest $K$."""
     longest = max(part.shape[1] for part in lagged)
     return [np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0))) for part in lagged]
 
 
 def sample_roots(average: Callable, thetas: np.ndarray) -> np.ndarray:
-    """The roots `(repeats, d)` of `average`, a function to values and Jacobians, by Newton's method from `thetas`.
+    """Finds the roots `(repeats, d)` of `average`, which returns values and Jacobians, by Newton's method.
 
-    Each repeat has its own root; steps that do not bring it closer are halved.
+    Each repetition has its own root and starts from `thetas`. Steps that do not reduce the residual are halved.
     """
     G, J = average(thetas)
     size = np.ones((len(thetas), 1))
     for _ in range(NEWTON_STEPS):
         step = -(np.linalg.pinv(J) @ G[..., None])[..., 0]
-        solved = abs(G + (J @ step[..., None])[..., 0]).max() <= 1e-6 * abs(G).max()  # not where J is singular
+        solved = abs(G + (J @ step[..., None])[..., 0]).max() <= 1e-6 * abs(G).max()  # false if J is singular
         if solved and (abs(step) <= NEWTON_TOLERANCE * (1 + abs(thetas))).all():
             return thetas + step
         trial = thetas + size * step
         G_trial, J_trial = average(trial)
         better = np.linalg.norm(G_trial, axis=-1, keepdims=True) <= np.linalg.norm(G, axis=-1, keepdims=True)
-        size = np.where(better, 1.0, size / 2)  # halved too where the trial is not finite, which is never better
+        size = np.where(better, 1.0, size / 2)  # also halved if the trial is not finite
         thetas, G = np.where(better, trial, thetas), np.where(better, G_trial, G)
         J = np.where(better[..., None], J_trial, J)
     raise ValueError(
@@ -180,7 +181,7 @@ class Interval(NamedTuple):
 
 
 def jackknife(whole: Any, others: Sequence[Any], level: float) -> Interval:
-    """Student's interval for `whole`, by what becomes of it without each of the repeats."""
+    """Computes Student's interval for `whole` from the values without each of the repetitions."""
     _check.number("level", level, above=0.0, most=1 - 1e-9)
     R, whole = len(others), np.asarray(whole)
     reach = scipy.special.stdtrit(R - 1, (1 + level) / 2) * np.sqrt((R - 1) * np.var(np.stack(others), axis=0))
@@ -195,7 +196,7 @@ def _as_series(series: Any) -> np.ndarray:
 
 
 def _autocorrelation(x: np.ndarray, lags: int) -> np.ndarray:
-    """Correlations at lags 0 to `lags` of every component, over all repeats, `(lags + 1, d)`; constants have none."""
+    """Returns the correlations of every component at lags 0 to `lags`, `(lags + 1, d)`; zero for constants."""
     n, d = x.shape[-2:]
     scale = abs(x).reshape(-1, d).max(0)
     x = x - x.mean(-2, keepdims=True)
@@ -203,7 +204,7 @@ def _autocorrelation(x: np.ndarray, lags: int) -> np.ndarray:
     transform = np.fft.rfft(x, size, axis=-2)
     power = (transform.real**2 + transform.imag**2).reshape(-1, *transform.shape[-2:]).mean(0)
     covariance = np.fft.irfft(power, size, axis=0)[: lags + 1] / n
-    # What a constant leaves after its mean is taken off is rounding, and its correlations mean nothing.
+    # A constant minus its mean is rounding, whose correlations are meaningless.
     varies = covariance[0] > (1e-12 * scale) ** 2
     correlation = np.where(varies, covariance, 0.0) / np.where(varies, covariance[0], 1.0)
     correlation[0] = 1
@@ -211,7 +212,7 @@ def _autocorrelation(x: np.ndarray, lags: int) -> np.ndarray:
 
 
 def _plug_in(rho: np.ndarray, n: int, kernel: str) -> float:
-    """Andrews' bandwidth for components with these lag-one correlations."""
+    """Returns Andrews' bandwidth for components with these lag-one correlations."""
     rho = rho.clip(-1 + 1 / n, 1 - 1 / n)
     weight = ((1 + rho) / (1 - rho)) ** 2
     if kernel == "bartlett":
@@ -222,8 +223,8 @@ def _plug_in(rho: np.ndarray, n: int, kernel: str) -> float:
 
 
 def _last_lag(correlation: np.ndarray, n: int) -> int:
-    """The last lag before `QUIET_LAGS` lags in a row at which no component is visibly correlated."""
-    # Bartlett's formula: the correlations of a correlated series are themselves less certain.
+    """Returns the last lag before `QUIET_LAGS` successive lags without visible correlation."""
+    # Bartlett's formula: correlations of a correlated series have a larger standard error.
     variance = (2 * np.cumsum(correlation**2, axis=0) - 1) / n
     threshold = 2 * np.sqrt(math.log10(n) * np.concatenate([variance[:1], variance[:-1]]))
     loud = np.any(abs(correlation) > threshold, axis=-1).tolist()
@@ -237,7 +238,7 @@ def _last_lag(correlation: np.ndarray, n: int) -> int:
 
 
 def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
-    """$w(x)$; 1 at 0."""
+    """Returns $w(x)$, which is 1 at 0."""
     if kernel == "bartlett":
         return (1 - x).clip(min=0)
     z = np.where(x > 0, 6 * np.pi / 5 * x, 1.0)
@@ -246,7 +247,7 @@ def _weights(kernel: str, x: np.ndarray) -> np.ndarray:
 
 
 def _fast_length(least: int) -> int:
-    """The next length whose Fourier transform is quick."""
+    """Returns the next length with a fast Fourier transform."""
     length = scipy.fft.next_fast_len(least, real=True)
     assert length is not None
     return length
