@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import inspect
 import itertools
+import pathlib
 import pkgutil
 import re
 
@@ -161,11 +162,20 @@ def test_every_command_on_a_page_is_understood(page, tmp_path, monkeypatch):
                     assert cli.main(words[1:]) == 0, f"{pages.name(page)}: {' '.join(words)}"
 
 
+def anchors(page: pathlib.Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = (re.sub(r"\]\([^)]*\)", "", title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_link_to_a_file_leads_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
         if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            file = page.parent / target if target else page
+            assert file.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(file), f"{page.name} links to {target}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
