@@ -177,12 +177,12 @@ def test_what_is_wrong_with_an_own_algorithm_is_told_in_a_sentence(mine, text, w
 
 
 VIOLATIONS = {
-    "def init(self, theta): return (theta,), ()": "`init` of Bad (bad.py) returns must have the parameter, of",
-    "def init(self, theta): return Server(theta)": "`Bad.init` (bad.py, line 4) must return two things, the server's",
+    "def init(self, theta): return (theta,), ()": "`init` of Bad (bad.py) must return a server state with the parameter, of",
+    "def init(self, theta): return Server(theta)": "`Bad.init` (bad.py, line 4) must return two values, the server's",
     "def init(self, theta): return Server(theta), 0": "`Bad.init` (bad.py, line 4) must return arrays, got 0 at `[1]`",
     "block_length = 0": "`block_length` of Bad (bad.py) must be a whole number of at least 1",
     "exchanges = Exchange('x', 1, 2, 3)": "must be a tuple of one `Exchange` or several, got Exchange",
-    "name: str = 'fast'": "`name` of Bad (bad.py) is 'fast', which is no number",
+    "name: str = 'fast'": "`name` of Bad (bad.py) is 'fast', which is not a number",
     "def send(self, server, round): return server.thta": "`Bad.send` (bad.py, line 4) raised an error: bad.py, line 4",
     "def local(self, theta, memory, agent, block, round): return theta": "a reply and what the agent remembers, got an",
     "def local(self, theta, memory, agent, block, round): return theta[theta > 0], ()": "`Bad.local` (bad.py, line 4) "
@@ -190,8 +190,8 @@ VIOLATIONS = {
     "def local(self, theta, memory, agent, block, round): return theta, theta": "`Bad.local` (bad.py, line 4) must "
     "return the agent's memory as `Bad.init` makes it",
     "def move(self, server, replies, round): return Server(replies.values)": "`Bad.move` (bad.py, line 4) must return "
-    "the server's state as `Bad.init` makes it, since the next round begins with it: `theta` has shape (2, 2) instead",
-    "def move(self, server, replies, round): return Server(server.theta > 0)": "numbers of the kind bool instead of",
+    "the structure that `Bad.init` gives it, because the next round begins with it: `theta` has shape (2, 2) instead",
+    "def move(self, server, replies, round): return Server(server.theta > 0)": "has dtype bool instead of",
 }
 
 

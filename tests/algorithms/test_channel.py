@@ -66,31 +66,34 @@ def test_wrapped_wrappers_run_alike_in_both_engines(algorithm):
 REFUSED = {
     "order": (
         lambda: fh.Compressed(fh.Lossy(HSA, 0.1), fh.codecs.Sign()),
-        "from the inside out the order is Robust, Byzantine, Compressed, Del",
+        "from the inside out, the order is Robust, Byzantine, Compressed, Del",
     ),
-    "twice": (lambda: fh.Lossy(fh.Averaged(fh.Lossy(HSA, 0.1)), 0.1), "Lossy cannot wrap Lossy: .* each once"),
+    "twice": (
+        lambda: fh.Lossy(fh.Averaged(fh.Lossy(HSA, 0.1)), 0.1),
+        "Lossy cannot wrap Lossy: .* each may appear once",
+    ),
     "shifts": (lambda: fh.Lossy(fh.SCAFFLSA(0.03, 4), 0.1), "shifts add to zero"),
     "references": (
         lambda: fh.Lossy(fh.Compressed(HSA, fh.codecs.Sign(), "difference"), 0.1),
-        "keep the same references",
+        "keep equal references",
     ),
     "codes in the air": (
         lambda: fh.OverTheAir(fh.Compressed(HSA, fh.codecs.Sign()), 0.1, 0.1),
-        "numbers, not their codes",
+        "codes do not",
     ),
-    "two exchanges": (lambda: fh.Delayed(HSA, 3), "several exchanges, and each needs the answer to the one before"),
+    "two exchanges": (lambda: fh.Delayed(HSA, 3), "several exchanges, and each needs the result of the previous one"),
     "skipped": (
         lambda: fh.Compressed(fh.SSLocalSGD(0.03, 4, 0.5), fh.codecs.Sign()),
-        "with feedback cannot .* not sent",
+        "with feedback cannot .* as sent",
     ),
     "coin": (
         lambda: fh.Compressed(fh.LocalSVRG(0.03, 4, 0.5), fh.codecs.Sign(), "difference"),
         "some rounds skip an exchange",
     ),
-    "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "adds up changes of the agents, .* arrives once"),
+    "variates": (lambda: fh.Lossy(fh.SCAFFOLD(0.03, 4), 0.1), "adds the agents' changes, .* arrives exactly once"),
     "no sum": (
         lambda: fh.Compressed(fh.SCAFFOLD(0.03, 4), fh.codecs.Quantised(3)),
-        "arrives once and as it was made",
+        "arrives exactly once and unchanged",
     ),
 }
 

@@ -74,9 +74,11 @@ def test_a_class_with_the_exchanges_and_demands_of_scaffold_is_treated_like_scaf
 
 def test_several_exchanges_need_not_be_declared():
     own = Undemanding(fh.FedHSA(0.05, 4))
-    with pytest.raises(TypeError, match="unequal chances cannot wrap Undemanding: the method multiplies the averages"):
+    with pytest.raises(
+        TypeError, match="unequal probabilities cannot wrap Undemanding: the method multiplies the averages"
+    ):
         fh.Partial(own, fh.sampling.WeightedSampling([0.5, 0.6, 0.7]))
-    with pytest.raises(TypeError, match="several exchanges, and each needs the answer"):
+    with pytest.raises(TypeError, match="several exchanges, and each needs the result"):
         fh.Delayed(own, 2)
 
 
@@ -88,7 +90,7 @@ def test_a_method_that_declares_nothing_is_wrapped_only_by_what_changes_nothing(
         lambda: fh.Projected(silent, radius=1.0),
         lambda: fh.Gossip(silent, fh.graphs.Ring(3)),
     ):
-        with pytest.raises(TypeError, match=r"cannot wrap Own: it does not say .* `demands = Demand\.NOTHING`"):
+        with pytest.raises(TypeError, match=r"cannot wrap Own: it does not declare .* `demands = Demand\.NOTHING`"):
             wrap()
     fh.RichardsonRomberg(fh.Averaged(fh.Thinned(silent, 2)))
 
@@ -98,9 +100,9 @@ def test_a_wrapper_that_declares_nothing_goes_only_around_methods_that_demand_no
         algorithm: fh.AbstractAlgorithm
 
     around = Around(fh.LocalSA(0.05, 4))
-    with pytest.raises(TypeError, match="Around cannot wrap SCAFFOLD: Around does not say what it does"):
+    with pytest.raises(TypeError, match="Around cannot wrap SCAFFOLD: Around does not declare its effects"):
         Around(fh.SCAFFOLD(0.05, 4))
-    with pytest.raises(TypeError, match="Lossy cannot wrap Around: it does not say what it does"):
+    with pytest.raises(TypeError, match="Lossy cannot wrap Around: it does not declare its effects"):
         fh.Lossy(around, 0.1)
 
 
@@ -140,6 +142,6 @@ def test_a_server_state_without_a_theta_raises_in_a_sentence():
     for algorithm in hidden, fh.ServerMomentum(hidden, 0.5), fh.RichardsonRomberg(fh.Averaged(hidden)):
         with pytest.raises(
             TypeError,
-            match=r"`init` of Hidden .* returns must have the parameter, .* got nothing in dict",
+            match=r"`init` of Hidden .* must return a server state with the parameter, .* got nothing in dict",
         ):
             fh.simulate(quadratic().problem, algorithm, rounds=1)

@@ -89,9 +89,9 @@ def test_what_does_not_add_up_is_refused_with_the_reason():
             TypeError, match=f"in its exchange '{exchange}' the server needs the agents' replies one by one"
         ):
             fh.FixedPoint(inner)
-    with pytest.raises(TypeError, match=r"Lossy cannot wrap FixedPoint: .* the server knows the sum alone"):
+    with pytest.raises(TypeError, match=r"Lossy cannot wrap FixedPoint: .* the server receives only their sum"):
         fh.Lossy(fh.FixedPoint(method), 0.1)
-    with pytest.raises(TypeError, match="Put FixedPoint outside, and once"):
+    with pytest.raises(TypeError, match="Put FixedPoint outside, and only once"):
         fh.Weighted(fh.FixedPoint(method), np.ones(2))
     with pytest.raises(ValueError, match="`bits` must be at most 60"):
         fh.FixedPoint(method, 61)

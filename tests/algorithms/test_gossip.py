@@ -130,7 +130,7 @@ def test_the_correction_of_fed_hsa_leaves_the_consensus_bias_of_first_order():
         (
             lambda: fh.Gossip(fh.OneExchangeFedHSA(0.1, 2), fh.graphs.Ring(3), "first"),
             TypeError,
-            "more from their average",
+            "for more than the displacement",
         ),
         (lambda: fh.Gossip(fh.MomentumSA(0.1, 2, 0.5), fh.graphs.Ring(3), "first"), TypeError, "Use `combine='last'`"),
         (lambda: fh.graphs.RandomGraph(6, 0.05, varying=False), ValueError, "not connected"),
@@ -146,5 +146,5 @@ def test_what_cannot_be_is_refused_with_the_reason(make, error, says):
 
 
 def test_a_graph_of_another_number_of_agents_is_refused():
-    with pytest.raises(ValueError, match="`graph` has 4 agents and the problem 3"):
+    with pytest.raises(ValueError, match="`graph` has 4 agents but the problem has 3"):
         fh.simulate(quadratic().problem, fh.Gossip(fh.LocalSA(0.1, 2), fh.graphs.Ring(4)), rounds=1)

@@ -149,13 +149,17 @@ def test_unequal_chances_and_weights_are_refused_where_averages_are_multiplied()
     unequal, half, weights = fh.sampling.WeightedSampling([0.5, 0.6, 0.7]), fh.sampling.Bernoulli(0.5), [0.7, 0.2, 0.1]
     others = fh.SSLocalSGD(0.03, 4, 0.5), fh.LocalSVRG(0.03, 4, 0.5), fh.GappedSA(0.1, (2, 3))
     for algorithm in (fh.FedHSA(0.03, 4), fh.FedLin(0.1, 4), *others):
-        with pytest.raises(TypeError, match=r"chances cannot wrap \w+: the method multiplies the averages of several"):
+        with pytest.raises(
+            TypeError, match=r"probabilities cannot wrap \w+: the method multiplies the averages of several"
+        ):
             fh.Partial(algorithm, unequal)
         with pytest.raises(TypeError, match="Weighted cannot wrap Partial: the method multiplies the averages"):
             fh.Weighted(fh.Averaged(fh.Partial(algorithm, half)), weights)
     for algorithm in fh.FedHSA(0.03, 4), fh.FedLin(0.1, 4):
         fh.Weighted(fh.Partial(algorithm, unequal, all_answer_first=True), weights)
-    with pytest.raises(TypeError, match="cannot wrap OverTheAir: the receiver divides its noise by those who send"):
+    with pytest.raises(
+        TypeError, match="cannot wrap OverTheAir: the receiver divides its noise by the number of agents that send"
+    ):
         fh.Partial(fh.OverTheAir(fh.LocalSA(0.03, 4), 0.1, 0.1), unequal)
 
 
@@ -172,7 +176,7 @@ def test_what_does_not_fit_together_is_refused_with_the_reason():
     hsa, half = fh.FedHSA(0.03, 4), fh.sampling.Bernoulli(0.5)
     with pytest.raises(TypeError, match="shifts add to zero"):
         fh.Partial(fh.SCAFFLSA(0.03, 4), half)
-    with pytest.raises(TypeError, match="Partial with unequal chances cannot wrap SCAFFOLD"):
+    with pytest.raises(TypeError, match="Partial with unequal probabilities cannot wrap SCAFFOLD"):
         fh.Partial(fh.SCAFFOLD(0.03, 4), fh.sampling.WeightedSampling([0.5, 0.6]))
     with pytest.raises(TypeError, match="Lossy cannot wrap Partial: from the inside out"):
         fh.Lossy(fh.Partial(hsa, half), 0.1)

@@ -148,16 +148,25 @@ def test_settings_that_make_no_sense_raise(make, reason):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("Robust(SCAFFLSA, CoordinateMedian)", "shifts add to zero only while every agent's own displacement counts"),
-        ("Robust(SCAFFOLD, CoordinateMedian)", "the server adds up changes of the agents"),
-        ("Weighted(Robust(FedHSA, CoordinateMedian), (1.0, 1.0, 1.0))", "a robust rule counts agents"),
-        ("Robust(Weighted(FedHSA, (1.0, 1.0, 1.0)), CoordinateMedian)", "a robust rule counts agents"),
-        ("Partial(Robust(LocalSA, TrimmedMean), WeightedSampling((0.5, 0.6, 0.7)))", "a robust rule counts agents"),
+        ("Robust(SCAFFLSA, CoordinateMedian)", "shifts add to zero only if the average includes every agent's own"),
+        ("Robust(SCAFFOLD, CoordinateMedian)", "the server adds the agents' changes"),
+        (
+            "Weighted(Robust(FedHSA, CoordinateMedian), (1.0, 1.0, 1.0))",
+            "a robust rule counts every participating agent",
+        ),
+        (
+            "Robust(Weighted(FedHSA, (1.0, 1.0, 1.0)), CoordinateMedian)",
+            "a robust rule counts every participating agent",
+        ),
+        (
+            "Partial(Robust(LocalSA, TrimmedMean), WeightedSampling((0.5, 0.6, 0.7)))",
+            "a robust rule counts every participating agent",
+        ),
         ("Lossy(Robust(FedHSA, CoordinateMedian), 0.1)", "a lost reply counts as zero there"),
-        ("OverTheAir(Robust(FedHSA, CoordinateMedian), 0.1, 0.1)", "the server knows the sum"),
+        ("OverTheAir(Robust(FedHSA, CoordinateMedian), 0.1, 0.1)", "the server receives only the sum"),
         ("Robust(Byzantine(FedHSA, 0.4, Zero), CoordinateMedian)", "the order is Robust, Byzantine, Compressed"),
         ("Byzantine(Scaffnew, 0.4, Zero)", "its agents communicate only when the coin says so"),
-        ("Gossip(Byzantine(LocalSA, 0.4, Zero), Ring)", "neighbours average their parameters as they are"),
+        ("Gossip(Byzantine(LocalSA, 0.4, Zero), Ring)", "neighbours average their parameters unchanged"),
     ],
 )
 def test_what_a_method_cannot_bear_is_refused_with_the_reason(text, reason):
@@ -238,7 +247,7 @@ def test_one_agent_leads_and_is_needed():
         lambda a: fh.Robust(a, MEDIAN),
         lambda a: fh.Weighted(a, [1.0, 2.0]),
     ):
-        with pytest.raises(TypeError, match="agent 0 plays the part of the server there"):
+        with pytest.raises(TypeError, match="agent 0 acts as the server there"):
             wrap(fh.FedPGBR(0.1))
     with pytest.raises(ValueError, match=r"`rule` must be one of `fedhsa\.rules`"):
         fh.FedPGBR(0.1, rule="median")

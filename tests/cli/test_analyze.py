@@ -179,7 +179,7 @@ def test_what_theory_rejects_is_a_sentence_in_its_place(said, document, monkeypa
         (["--objective", "bytes"], "`objective` bytes needs `target`, an error to reach. Add `--target`."),
         (["--samples", "0"], "`samples` must be at least 1, got 0"),
         (["--rounds", "3"], "fedhsa analyze does not know the argument '--rounds'"),
-        (["--algorithm", "SA"], "SA runs one agent alone, got a problem of 3"),
+        (["--algorithm", "SA"], "SA runs a single agent, got a problem with 3"),
         (["--option", "dim=3"], "`option` dim has a flag of its own"),
     ],
 )

@@ -154,7 +154,7 @@ def test_with_a_target_methods_are_ranked_by_what_it_takes(tmp_path, capsys, mon
         (["--algorithm", "FedHSA(5"], "`algorithm` must read like"),
         (["--algorithm", "FedHAS(local_steps=5)"], "there is no 'FedHAS'. Did you mean 'FedHSA'?"),
         (["--algorithm", "FedHSA", "FedHSA"], "`algorithm` names FedHSA twice"),
-        (["--algorithm", "SA"], "SA runs one agent alone, got a problem of 2"),
+        (["--algorithm", "SA"], "SA runs a single agent, got a problem with 2"),
         (["--problem", "quadratc"], "Did you mean 'quadratic'?"),
         (["--samples", "3"], "`samples` must be at least 4, one round of FedHSA, got 3"),
         (["--seeds", "1"], "`seeds` must be at least 2, got 1"),

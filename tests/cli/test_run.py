@@ -319,7 +319,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["--option", "dim=3"], "`option` dim has a flag of its own, `--dim`"),
         (["--option", "noise_std=-1"], "`noise_std` must be at least 0"),
         (["--problem", "finite-sum", "--option", "eigenvalues=[1]"], "`eigenvalues` must be a list of 2"),
-        (["--algorithm", "SA"], "SA runs one agent alone, got a problem of 2"),
+        (["--algorithm", "SA"], "SA runs a single agent, got a problem with 2"),
         (["--config", "nowhere.toml"], "`config`: cannot read 'nowhere.toml': No such file"),
         (["--roundz", "3"], "does not know the argument '--roundz'. Did you mean '--rounds'?"),
         (["spare"], "`problem` must be one of quadratic, .*got 'spare'"),

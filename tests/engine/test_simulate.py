@@ -320,7 +320,9 @@ def test_bad_settings_are_refused_at_construction(make, message):
 
 
 def test_sa_asks_for_one_agent():
-    with pytest.raises(ValueError, match=r"SA runs one agent alone, got a problem of 3. Pick one, `problem.take"):
+    with pytest.raises(
+        ValueError, match=r"SA runs a single agent, got a problem with 3 agents. Select one with `problem.take"
+    ):
         fh.simulate(CASES["quadratic"]().problem, fh.SA(0.1), rounds=5)
 
 

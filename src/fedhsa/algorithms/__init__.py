@@ -1,4 +1,4 @@
-"""Algorithms: one class per method, its settings as fields."""
+"""Algorithms: one class per method, with its settings as fields."""
 
 from . import attacks as attacks
 from . import codecs as codecs
@@ -106,7 +106,7 @@ ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
         OracleShift,
     )
 }
-"""Every algorithm by name."""
+"""The algorithms by name, as `fedhsa run --algorithm` and `parse` find them."""
 
 WRAPPERS: dict[str, type[AbstractWrapper]] = {
     wrapper.__name__: wrapper
@@ -130,4 +130,4 @@ WRAPPERS: dict[str, type[AbstractWrapper]] = {
         FixedPoint,
     )
 }
-"""Every wrapper by name: what composes with the algorithms."""
+"""The wrappers by name. A wrapper is an algorithm around another algorithm."""

@@ -1,4 +1,4 @@
-"""What an algorithm is: settings, a start, and the exchanges between server and agents that make up a round."""
+"""The contract of an algorithm: settings, an initial state, and the exchanges between server and agents in a round."""
 
 import abc
 from collections.abc import Callable
@@ -18,41 +18,54 @@ from .schedules import check_step_size as check_step_size
 
 
 class Round(NamedTuple):
-    """What server and agents know about the round they are in, without a message.
+    """The data of a round that the server and the agents share without a message.
 
-    `key` is the same for all of them, for coins that everyone must see; `agent_key` and `agent`, its number, are the
-    agent's own, and None on the server. Observations have keys of their own, so using these leaves the data as they
-    were.
+    Observations use separate keys, so random numbers drawn from these keys leave the data unchanged.
+
+    !!! example
+        >>> round = Round(index=0, key=jax.random.key(0))
+        >>> bool(round.happens(1.0))
+        True
     """
 
     index: Any
+    """The number of the round, from 0."""
     key: Key
+    """A key that is the same for the server and all agents, for coins that they must share."""
     agent_key: Key | None = None
+    """The agent's own key; None on the server."""
     agent: Any = None
+    """The agent's number, from 0; None on the server."""
     num_agents: int = 1
+    """The number of agents."""
     coin: Any = None
-    """How the coin of `happens` falls, where it is not left to chance."""
+    """The result of `happens` where it is prescribed instead of random."""
 
     def happens(self, probability: Any) -> Bool[Array, ""]:
-        """The round's coin, which is the same for the server and for all agents."""
+        """Whether an event of this probability happens in the round; the server and all agents get the same answer."""
         if self.coin is not None:
             return self.coin
         return jax.random.uniform(fold_in(self.key, Stream.COIN), dtype=jnp.result_type(probability)) < probability
 
 
 class Replies(NamedTuple):
-    """What the agents sent back in one exchange: arrays with a leading axis, one entry per agent.
+    """The agents' replies in one exchange: arrays with a leading axis, one entry per agent.
 
-    `weights` is None where all agents count equally; an agent that has not answered has weight 0.
+    !!! example
+        >>> replies = Replies(jnp.array([[1.0], [3.0], [8.0]]), weights=jnp.array([1.0, 1.0, 0.0]))  # agent 2 is absent
+        >>> replies.mean().tolist()
+        [2.0]
     """
 
     values: PyTree
+    """The replies."""
     weights: Float[Array, " agents"] | None = None
+    """The agents' weights: None if all agents count equally, 0 for an agent that has not answered."""
     pooled: Any = None
-    """Where only the mean is known, which is then the one entry of `values`: the part of the agents it is over."""
+    """The share of agents in the mean, if only the mean is available, as the single entry of `values`; else None."""
 
     def mean(self) -> PyTree:
-        """The average over the agents that answered; zero where none did."""
+        """The average over the agents that answered; zero if no agent did."""
         if self.weights is None:
             return jax.tree.map(lambda v: jnp.mean(v, axis=0), self.values)
         total = jnp.sum(self.weights)
@@ -60,21 +73,23 @@ class Replies(NamedTuple):
         return jax.tree.map(lambda v: jnp.tensordot(weights, v, axes=1), self.values)
 
     def mean_or(self, old: PyTree) -> PyTree:
-        """The average over the agents that answered; `old` where none did."""
+        """The average over the agents that answered; `old` if no agent did."""
         return jax.tree.map(lambda new, old: jnp.where(self.share > 0, new, old), self.mean(), old)
 
     @property
     def share(self) -> Any:
-        """The part of the agents that answered."""
+        """The share of agents that answered."""
         if self.pooled is not None:
             return self.pooled
         return 1.0 if self.weights is None else jnp.mean((self.weights != 0).astype(self.weights.dtype))
 
 
 class PerAgent(eqx.Module):
-    """The part of a message that is another for each agent: arrays with a leading axis, one entry per agent.
+    """The part of a message that differs between agents. Each agent receives only its own entry.
 
-    An agent receives its own entry instead.
+    **Arguments:**
+
+    - `values`: arrays with a leading axis, one entry per agent.
 
     !!! example
         >>> message = PerAgent(np.array([[0.1], [0.2]]))  # 0.1 for agent 0, 0.2 for agent 1
@@ -86,7 +101,12 @@ class PerAgent(eqx.Module):
 
 
 class Coded(eqx.Module):
-    """A message that travels in fewer (or more) bits than the numbers it stands for.
+    """A message whose size in bits differs from that of the numbers it holds.
+
+    **Arguments:**
+
+    - `values`: the numbers.
+    - `bits`: the size of the message in bits.
 
     !!! example
         >>> Coded(np.array([1.0, -1.0]), bits=2).bits  # the signs of two numbers
@@ -98,10 +118,10 @@ class Coded(eqx.Module):
 
 
 class Arrival(NamedTuple):
-    r"""What arrives of a reply $x$, if that is linear in it and random on its own for every agent, exchange and round.
+    r"""The moments of a reply $x$ as it arrives, $\hat x$, if $\hat x$ is linear in $x$ with independent randomness.
 
-    $E\,\hat x = m\,x$ and $E\,\hat x \hat x^T = s\, x x^T + t\, \mathrm{diag}(x x^T)$; beside that the server's sum of
-    the replies may have noise of its own.
+    $E\,\hat x = m\,x$ and $E\,\hat x \hat x^T = s\, x x^T + t\, \mathrm{diag}(x x^T)$, independently for every agent,
+    exchange and round. In addition, the server's sum of the replies may carry noise.
     """
 
     mean: float = 1.0
@@ -114,7 +134,7 @@ class Arrival(NamedTuple):
     """The variance of the noise in each entry of the sum."""
 
     def then(self, later: "Arrival") -> "Arrival":
-        """What arrives if another stage follows."""
+        """The moments after a further stage."""
         return Arrival(
             self.mean * later.mean,
             self.square * later.square,
@@ -124,84 +144,100 @@ class Arrival(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Per round and agent; on average, where not every round or not every agent communicates."""
+    """The cost of a round per agent; the average cost if some rounds or some agents do not communicate."""
 
     exchanges: float
+    """The number of exchanges."""
     floats_down: float
-    """Server to agent, in numbers of 64 bits; a coded message counts by its bits."""
+    """The traffic from the server to an agent, in numbers of 64 bits; a `Coded` message counts by its bits."""
     floats_up: float
-    """Agent to server."""
+    """The traffic from an agent to the server, in numbers of 64 bits."""
     samples: float
+    """The number of observations."""
     evaluations: float
-    """Operator evaluations."""
+    """The number of operator evaluations."""
 
 
 class Exchange(NamedTuple):
-    """One trip server -> agents -> server.
+    """One message from the server to the agents and their replies, as three pure functions.
 
-    Three pure functions that know nothing of how messages travel; the engine maps `local` over agents and seeds, a
-    network runs it on each node. Every exchange of a round sees the same block of observations. A reply says how far
-    to move or which way, never where to, so that none counts as zero.
+    The functions do not depend on how messages travel: the engine maps `local` over agents and seeds, and a network
+    runs it on each node. Every exchange of a round uses the same block of observations. A reply must be a displacement
+    or a direction, not a position, because an absent reply counts as zero.
+
+    !!! example
+        >>> exchange = fedhsa.LocalSA(0.1, local_steps=5).exchanges[0]
+        >>> exchange.name, exchange.mean_suffices
+        ('delta', True)
     """
 
     name: str
+    """A name for messages and files, unique within the round."""
     send: Callable[[Any, Round], PyTree]
-    """`(server, round) -> message`, the same for all agents but for what is in a `PerAgent`."""
+    """`(server, round) -> message`. All agents receive the same message, except for the parts in a `PerAgent`."""
     local: Callable[[PyTree, Any, AbstractAgent, Block, Round], tuple[PyTree, Any]]
     """`(message, memory, agent, block, round) -> (reply, memory)`, for one agent."""
     aggregate: Callable[[Any, Replies, Round], Any]
     """`(server, replies, round) -> server`."""
     replies_are_operators: bool = False
-    """Whether a reply is the agent's operator at the parameter, whose average a server may record the norm of."""
+    """Whether a reply is the agent's operator at the parameter; the norm of the average can then be recorded."""
     bears_any_reply: bool = False
-    """Whether `aggregate` leaves out what is not finite, so that such replies need not end a run."""
+    """Whether `aggregate` leaves out replies that are not finite, so that the run can continue."""
     mean_suffices: bool = False
-    """Whether `aggregate` uses no more of the replies than their mean, and how many agents it is over."""
+    """Whether `aggregate` uses only the mean of the replies and the number of agents in it."""
     mean_weights: Any = None
-    """The agents' weights in this mean; None where all count equally."""
+    """The agents' weights in this mean; None if all agents count equally."""
     sum_bits: int | None = None
-    """Where replies are whole numbers of which only the sum is used: in units of 2 to the minus this."""
+    """For replies that are integers and are used only through their sum: the unit is 2 to the power of minus this."""
 
 
 class AbstractAlgorithm(eqx.Module):
-    """Settings as fields, the method as pure functions: a start, and the exchanges of one round.
+    """The base class of algorithms: settings as fields, and pure functions for the initial state and the exchanges.
 
-    The server state is any pytree of arrays with an attribute `theta`, the parameter the method stands at: a named
-    tuple, or an `eqx.Module`. The memory is what one agent keeps.
+    A subclass implements `block_length`, `init` and `exchanges`. The server's state is any pytree of arrays with an
+    attribute `theta`, the current parameter: a named tuple or an `eqx.Module`. An agent's memory is any pytree of
+    arrays.
+
+    !!! example
+        >>> class Halved(fedhsa.LocalSA):  # Local SA whose server moves half as far
+        ...     def _move(self, server, replies, round):
+        ...         return self.with_theta(server, server.theta + 0.5 * replies.mean())
+        >>> Halved(0.1, local_steps=5).block_length
+        5
     """
 
     demands: ClassVar[Demand] = Demand.UNDECLARED
-    """What the method demands of wrappers; as long as it is undeclared, those that change a run cannot wrap it."""
+    """The method's requirements on wrappers. While it is undeclared, wrappers that change a run are refused."""
     effects: ClassVar[Any] = Effect.NOTHING
-    """What a wrapper does to replies, agents and the server."""
+    """The effects of a wrapper on replies, agents and the server."""
     stage: ClassVar[Stream | None] = None
-    """Where a wrapper is on a reply's way from the agent to the server, in the order of nesting; None if elsewhere."""
+    """The wrapper's position on a reply's path from the agent to the server, in the order of nesting; else None."""
     first_exchange_is_one_evaluation: ClassVar[bool] = False
-    """Whether the first exchange takes one observation and one evaluation, and messages like those of the others.
+    """Whether the first exchange takes one observation and one evaluation, and has messages like the other exchanges.
 
-    If so, agents that are absent from the rest of a round can answer it too.
+    If so, agents that are absent from the rest of a round can also answer it.
     """
     memory_lasts: ClassVar[bool] = True
-    """Whether an agent's memory matters beyond the round; a simulation of many agents carries it along only then."""
+    """Whether an agent's memory is used after the round ends; a simulation of many agents carries it only then."""
 
     @property
     def layers(self) -> "tuple[AbstractAlgorithm, ...]":
-        """The algorithm, what it wraps, and so on; the last is the method."""
+        """The algorithm, the algorithm that it wraps, and so on; the last entry is the method."""
         return (self,)
 
     @property
     def step_is_per_round(self) -> bool:
-        """Whether `step_size` is that of a whole round, and not that of one observation."""
+        """Whether `step_size` belongs to a whole round rather than to one observation."""
         return False
 
     @property
     @abc.abstractmethod
     def block_length(self) -> int:
-        """How many observations of each agent a round uses."""
+        """The number of observations that a round uses from each agent."""
 
     @abc.abstractmethod
     def init(self, theta: Theta) -> tuple[Any, Any]:
-        """The server's state and one agent's memory before the first round."""
+        """Returns the server's state and one agent's memory before the first round."""
 
     @property
     @abc.abstractmethod
@@ -209,37 +245,37 @@ class AbstractAlgorithm(eqx.Module):
         """The exchanges of a round, in order."""
 
     def with_theta(self, server: Any, theta: Theta) -> Any:
-        """The server's state, standing at another parameter; to be overridden where a state has it more than once."""
+        """Returns the server's state at another parameter. Override it if the state holds the parameter twice."""
         return eqx.tree_at(lambda state: state.theta, server, theta)
 
     def check(self, problem: Problem) -> None:
-        """Raises if the problem is not one that this algorithm is for."""
+        """Raises an error if the algorithm cannot run on this problem."""
 
     def arrival(self, size: int) -> Arrival | None:
-        """What a wrapper lets arrive of replies of this size, if an `Arrival` says it; else None."""
+        """The effect of a wrapper on replies of this size, if an `Arrival` describes it; else None."""
         return None
 
     def average_cost(self, cost: Cost) -> Cost:
-        """The cost of a round on average, given that of a round in which everything happens."""
+        """The average cost of a round, given the cost of a round in which every agent takes part in every exchange."""
         return cost
 
 
 def checked_init(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[Any, Any]:
-    """The algorithm's start; raises if its server state is not what drivers and wrappers need."""
+    """Returns the algorithm's initial state; raises `TypeError` if the server's state lacks the parameter."""
     server, memory = algorithm.init(theta)
     found = getattr(getattr(server, "theta", None), "shape", None)
     if found != theta.shape:
         what = "nothing" if found is None else f"an array of shape {found}"
         raise TypeError(
-            f"The server state that `init` of {_own.named(type(algorithm))} returns must have the parameter, of shape "
+            f"`init` of {_own.named(type(algorithm))} must return a server state with the parameter, of shape "
             f"{theta.shape}, as `theta`, got {what} in {type(server).__name__}. Return a named tuple or an "
-            "`eqx.Module` with it."
+            "`eqx.Module` that has it."
         )
     return server, memory
 
 
 def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
-    """What in a message is each agent's own, with a leading axis, and how to put an agent's entries back in place."""
+    """Returns the per-agent parts of a message, with a leading axis, and a function that inserts an agent's entries."""
     leaves, structure = jax.tree.flatten(message, is_leaf=lambda x: isinstance(x, PerAgent))
     own = [leaf.values for leaf in leaves if isinstance(leaf, PerAgent)]
 
@@ -251,10 +287,16 @@ def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
 
 
 def check_local_steps(value: Any) -> None:
-    """Raises if there is less than one local step."""
+    """Raises `ValueError` if `local_steps` is not a whole number of at least 1.
+
+    !!! example
+        >>> check_local_steps(0)
+        Traceback (most recent call last):
+        ValueError: `local_steps` must be at least 1, got 0. Use `local_steps=1` to synchronise every step.
+    """
     _check.count("local_steps", value, remedy="Use `local_steps=1` to synchronise every step.")
 
 
 def check_probability(name: str, value: Any) -> None:
-    """Raises if the probability is not above 0 and at most 1."""
+    """Raises `ValueError` if the probability is not above 0 and at most 1."""
     _check.scalar(name, value, above=0.0, most=1.0, remedy="It is a probability: use a number above 0 and at most 1.")

@@ -1,7 +1,7 @@
-"""Whether a method of a user's keeps to the contract of `base.py`, found by tracing one round; nothing is compiled.
+"""Checks that a user's method keeps the contract of `base.py`, by tracing one round without compiling it.
 
-The methods of this package are tested for it. What others break is told before a run begins, in a sentence that names
-the method and its line, where the compiler would speak of the carry of a loop.
+The methods of this package are tested for it. For a user's method, a violation is reported before a run begins, with
+the name of the method and its line, instead of a compiler error about the carry of a loop.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, spl
 def check_contract(
     algorithm: AbstractAlgorithm, problem: Problem, adapted: Callable[[AbstractAlgorithm], AbstractAlgorithm]
 ) -> None:
-    """Raises if a round cannot be played with a method that a user wrote; `adapted` makes of it what drivers run."""
+    """Raises an error if a user's method cannot play a round; `adapted` turns a layer into what drivers run."""
     own = [layer for layer in algorithm.layers if _own.is_own(type(layer))]
     with precision():
         for layer in reversed(own):  # the innermost is to blame
@@ -32,18 +32,18 @@ def check_contract(
 
 
 def _check_fields(layer: AbstractAlgorithm) -> None:
-    """Raises if a setting is neither a number nor static."""
+    """Raises `TypeError` if a setting is neither a number nor static."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(layer):
         if not isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array):
             field = jax.tree_util.keystr(path).lstrip(".")
             raise TypeError(
-                f"`{field}` of {_own.named(type(layer))} is {leaf!r}, which is no number. Give it one, or declare "
+                f"`{field}` of {_own.named(type(layer))} is {leaf!r}, which is not a number. Use a number, or declare "
                 f"it as a setting that shapes the program: `{field}: {type(leaf).__name__} = eqx.field(static=True)`."
             )
 
 
 class _Rehearsal:
-    """One round, of which only the shapes are computed; what the user's functions return is looked at in between."""
+    """One round in which only shapes are computed and the results of the user's functions are checked."""
 
     def __init__(self, algorithm: AbstractAlgorithm, own: AbstractAlgorithm, problem: Problem):
         self.class_name, self.num_agents, self.kind = type(own).__name__, problem.num_agents, type(own)
@@ -51,8 +51,8 @@ class _Rehearsal:
             length = algorithm.block_length
         if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 1:
             raise ValueError(
-                f"`block_length` of {_own.named(self.kind)} must be a whole number of at least 1, the observations of "
-                f"each agent that a round uses, got {length!r}."
+                f"`block_length` of {_own.named(self.kind)} must be a whole number of at least 1, the number of "
+                f"observations that a round uses from each agent, got {length!r}."
             )
         self.advice = ""
         if problem.controlled:
@@ -65,21 +65,21 @@ class _Rehearsal:
         self.round = Round(jnp.zeros((), int), key, key, jnp.zeros((), int))
 
     def told(self, what: str):
-        """Tells what this property of the user's class raises."""
+        """Reports an error that this property of the user's class raises."""
         return _own.told(f"`{what}` of {_own.named(self.kind)} raised an error")
 
     def play(self) -> None:
-        """Goes through the round."""
+        """Plays the round."""
         server, memory = self.start()
         with self.told("exchanges"):
             exchanges = self.settings.exchanges
         if not (isinstance(exchanges, tuple) and exchanges and all(isinstance(e, Exchange) for e in exchanges)):
             raise TypeError(
-                f"`exchanges` of {_own.named(self.kind)} must be a tuple of one `Exchange` or several, got "
-                f"{type(exchanges).__name__}. For one, do not forget the comma: `return (Exchange(...),)`."
+                f"`exchanges` of {_own.named(self.kind)} must be a tuple with at least one `Exchange`, got "
+                f"{type(exchanges).__name__}. A tuple of one needs a comma: `return (Exchange(...),)`."
             )
         before, kept = server, memory
-        blamed: dict[str, str] = {}  # by what has changed, who was the last to change it
+        blamed: dict[str, str] = {}  # for each changed state, the function that changed it last
         for i, exchange in enumerate(exchanges):
             message = self.call(i, "send", server)
             entries, deliver = split(message)
@@ -92,7 +92,7 @@ class _Rehearsal:
             if _difference(new_server, server):
                 blamed["server"] = self.name(exchange, "aggregate")
             server, memory = new_server, new_memory
-        begins = f"as `{self.class_name}.init` makes it, since the next round begins with it"
+        begins = f"with the structure that `{self.class_name}.init` gives it, because the next round begins with it"
         if difference := _difference(server, before):
             raise TypeError(f"{blamed['server']} must return the server's state {begins}: {difference}.")
         if self.settings.memory_lasts and (difference := _difference(memory, kept)):
@@ -108,8 +108,8 @@ class _Rehearsal:
                 made = settings.init(theta)
             if not (isinstance(made, tuple) and len(made) == 2):
                 raise TypeError(
-                    f"{method} must return two things, the server's state and what an agent remembers, got "
-                    f"{_words(made)}. Return `server, ()` if that is nothing."
+                    f"{method} must return two values, the server's state and an agent's memory, got {_words(made)}. "
+                    "Return `server, ()` if the agents have no memory."
                 )
             for path, leaf in jax.tree_util.tree_leaves_with_path(made):
                 if not hasattr(leaf, "shape"):
@@ -127,13 +127,13 @@ class _Rehearsal:
         exchange = self.settings.exchanges[i]
         if type(found) is not tuple or len(found) != 2:
             raise TypeError(
-                f"{self.name(exchange, 'local')} must return two things, a reply and what the agent remembers, got "
+                f"{self.name(exchange, 'local')} must return two values, a reply and the agent's memory, got "
                 f"{_words(found)}. Return `reply, memory`."
             )
         return found
 
     def call(self, i: int, part: str, *arguments: Any) -> Any:
-        """The shapes of what this part of exchange number `i` returns."""
+        """The shapes that this part of exchange number `i` returns."""
 
         def evaluate(settings, agent, block, round, *arguments):
             exchange: Exchange = settings.exchanges[i]
@@ -152,7 +152,7 @@ class _Rehearsal:
         return jax.eval_shape(evaluate, self.settings, self.agent, self.block, round, *arguments)
 
     def name(self, exchange: Exchange, part: str) -> str:
-        """What to call a function of an exchange: its own name if the user wrote it, else its part in the method."""
+        """A name for a function of an exchange: its own name if the user wrote it, else its part in the method."""
         function = _own.function(getattr(exchange, part))
         if function is not None and _own.is_own(function):
             return f"`{function.__qualname__}`{_own.place(function)}"
@@ -160,7 +160,7 @@ class _Rehearsal:
 
 
 def _words(value: Any) -> str:
-    """A value of which only shapes are known, in words."""
+    """Describes a value of which only the shapes are known."""
     shapes = [leaf.shape for leaf in jax.tree.leaves(value) if hasattr(leaf, "shape")]
     if hasattr(value, "shape"):
         return f"an array of shape {value.shape}"
@@ -168,7 +168,7 @@ def _words(value: Any) -> str:
 
 
 def _difference(new: PyTree, old: PyTree) -> str | None:
-    """How two states differ in more than their numbers, in words."""
+    """Describes how two states differ in structure, shapes or types; None if they do not."""
     if jax.tree.structure(new) != jax.tree.structure(old):
         return f"it is {_words(new)} instead of {_words(old)}"
     leaves = zip(jax.tree_util.tree_leaves_with_path(new), jax.tree.leaves(old), strict=True)
@@ -177,5 +177,5 @@ def _difference(new: PyTree, old: PyTree) -> str | None:
         if one.shape != two.shape:
             return f"{name} has shape {one.shape} instead of {two.shape}"
         if one.dtype != two.dtype:
-            return f"{name} has numbers of the kind {one.dtype} instead of {two.dtype}"
+            return f"{name} has dtype {one.dtype} instead of {two.dtype}"
     return None

@@ -1,7 +1,7 @@
-"""What methods demand of their wrappers, what wrappers do, and the one table that says which of them do not fit.
+"""The requirements of methods, the effects of wrappers, and one table of the combinations that are not supported.
 
-A method declares `demands`, a wrapper declares `effects`. Both are data; `check` looks them up in `RULES` whenever a
-wrapper is made. A method or wrapper that declares nothing is taken at its worst: no wrong answer in silence.
+A method declares `demands` and a wrapper declares `effects`. Both are data; `check` looks them up in `RULES` whenever a
+wrapper is created. A method or wrapper without a declaration is refused where it could give a wrong result silently.
 """
 
 import enum
@@ -10,83 +10,96 @@ from typing import Any, NamedTuple
 
 
 class Demand(enum.Flag):
-    """What a method demands of whatever is wrapped around it.
+    """The requirements of a method on the wrappers around it.
 
     !!! example
         >>> Demand.REPLIES_ACCUMULATE in fedhsa.SCAFFOLD(0.1, local_steps=5).demands
         True
         >>> fedhsa.Lossy(fedhsa.SCAFFLSA(0.1, local_steps=5), loss=0.1)
         Traceback (most recent call last):
-        TypeError: Lossy cannot wrap SCAFFLSA: the agents' shifts add to zero only while every agent's own ...
+        TypeError: Lossy cannot wrap SCAFFLSA: the agents' shifts add to zero only if the average includes ...
     """
 
     NOTHING = 0
     """Replies may be lost, changed, late or weighted, agents may be absent, and the server may be moved."""
     UNDECLARED = enum.auto()
-    """The default: nothing is known."""
+    """The default: the requirements are not known."""
     SHIFTS_SUM_TO_ZERO = enum.auto()
-    """Agents learn shifts from how far they are from the average, which sum to zero only if it is the true one."""
+    """Agents learn shifts from their distance to the average; the shifts sum to zero only if the average is exact."""
     COMMUNICATES_BY_CHANCE = enum.auto()
-    """Replies are collected by the agents and sent when a coin says so."""
+    """Agents collect their replies and send them when a random coin says so."""
     COMMUNICATES_AT_THE_END = enum.auto()
-    """There are no messages during a run."""
+    """No messages are sent during a run."""
     REPLIES_CARRY_WEIGHTS = enum.auto()
-    """Part of a reply says how much the rest of it counts."""
+    """Part of a reply determines the weight of the rest."""
     REPLIES_ACCUMULATE = enum.auto()
     """The server adds up changes that the agents have already made in their memories."""
     SERVER_LEARNS_FROM_THE_AVERAGE = enum.auto()
-    """The server learns more from the only exchange than how far to move."""
+    """The server uses the average of the only exchange for more than the displacement."""
     ONE_AGENT_LEADS = enum.auto()
-    """Agent 0 plays the part of the server."""
+    """Agent 0 acts as the server."""
     SKIPS_EXCHANGES = enum.auto()
-    """Some rounds do without one of the exchanges."""
+    """Some rounds skip one of the exchanges."""
     COLLECTS_OVER_ROUNDS = enum.auto()
-    """Agents add up what they find over several rounds and send it once."""
+    """Agents accumulate results over several rounds and send them once."""
     PARAMETERS_OF_THEIR_OWN = enum.auto()
-    """Every agent has its own parameter, which its own reply moves beside the average."""
+    """Every agent has its own parameter, which is moved by the agent's own reply as well as by the average."""
     SEVERAL_EXCHANGES = enum.auto()
-    """A round has more than one exchange; this need not be declared."""
+    """A round has more than one exchange. This need not be declared."""
 
 
 class Effect(enum.Flag):
-    """What a wrapper does to replies, agents and the server."""
+    """The effects of a wrapper on replies, agents and the server.
+
+    !!! example
+        >>> Effect.LOSES_REPLIES in fedhsa.Lossy(fedhsa.LocalSA(0.1, local_steps=5), loss=0.1).effects
+        True
+    """
 
     NOTHING = 0
-    """Replies, agents and the server are as they were; only data, or what else is written down, may change."""
+    """Replies, agents and the server are unchanged; only the data or the records may change."""
     UNDECLARED = enum.auto()
-    """The default: nothing is known."""
+    """The default: the effects are not known."""
     CHANGES_REPLIES = enum.auto()
-    """Some agents reply something else than what the method asks for."""
+    """Some agents send replies that differ from those of the method."""
     REPLACES_THE_MEAN = enum.auto()
-    """The server takes another rule than the mean, which ranks replies or measures how far apart they are."""
+    """The server replaces the mean by a rule that ranks replies or measures distances between them."""
     CODES_REPLIES = enum.auto()
+    """Replies are sent in fewer bits."""
     LEAVES_OUT_FOR_GOOD = enum.auto()
-    """What a code leaves out is not sent later."""
+    """The information that a code leaves out is never sent."""
     REMEMBERS_REPLIES = enum.auto()
-    """What was sent is remembered, and decides what is sent next."""
+    """Each message depends on the messages sent before."""
     KEEPS_REFERENCES = enum.auto()
-    """Server and agents keep copies of the same vectors, which follow what is sent."""
+    """The server and the agents keep copies of the same vectors, updated by every message."""
     DELAYS_REPLIES = enum.auto()
+    """Replies arrive in a later round."""
     ADDS_IN_THE_AIR = enum.auto()
+    """The server receives only a noisy sum of the replies."""
     LOSES_REPLIES = enum.auto()
+    """Some replies are lost."""
     COUNTS_LOST_AS_ZERO = enum.auto()
-    """A reply that does not come is zero to the server, and the others are larger for it."""
+    """A lost reply counts as zero, and the others are scaled up accordingly."""
     SKIPS_AGENTS = enum.auto()
+    """Some agents are absent from a round."""
     UNEQUAL_CHANCES = enum.auto()
-    """Agents take part with unequal chances and their replies are weighted accordingly."""
+    """Agents take part with unequal probabilities, and their replies are weighted accordingly."""
     SAMPLES_PRODUCTS = enum.auto()
-    """Several exchanges are among the same agents, a random part of all."""
+    """Several exchanges take place among the same random subset of the agents."""
     UNEQUAL_PRODUCTS = enum.auto()
-    """Both: the weights of unequal chances are in several exchanges."""
+    """Both: the weights for unequal probabilities enter several exchanges."""
     WEIGHS_AGENTS = enum.auto()
+    """Agents have unequal weights in the average."""
     MOVES_THETA = enum.auto()
+    """The server's parameter is moved after the method's own update."""
     MIXES_THETAS = enum.auto()
+    """Agents average their parameters with those of their neighbours."""
     KEEPS_OWN_REPLIES = enum.auto()
-    """An agent's own reply takes the place of the average."""
+    """An agent's own reply replaces the average."""
     SENDS_WHOLE_NUMBERS = enum.auto()
-    """Replies are whole numbers, which the server adds up."""
+    """Replies are whole numbers, which the server adds."""
     REPORTS_ANOTHER_THETA = enum.auto()
-    """`theta` is made from where the method stands, and moving it would move nothing."""
+    """`theta` is computed from the method's parameter; moving it does not move the method."""
 
 
 ON_THE_WAY = Effect.CODES_REPLIES | Effect.DELAYS_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.LOSES_REPLIES
@@ -96,7 +109,7 @@ CHANGES_A_RUN = ~(Effect.REPORTS_ANOTHER_THETA | Effect.UNDECLARED)
 
 
 class Rule(NamedTuple):
-    """What is inside, what therefore cannot be around it, and why; `{this}` is the wrapper, `{that}` what is inside."""
+    """Effects not supported around a layer, and the reason: `{this}` is the wrapper, `{that}` the layer."""
 
     inside: Demand | Effect
     around: Effect
@@ -104,45 +117,45 @@ class Rule(NamedTuple):
 
 
 EXACT = {
-    Demand.SHIFTS_SUM_TO_ZERO: "the agents' shifts add to zero only while every agent's own displacement counts in the "
-    "average. Use SCAFFOLD where agents are absent, FedHSA where replies are lost or changed.",
-    Demand.COMMUNICATES_BY_CHANCE: "its agents communicate only when the coin says so, and what the server adds up in "
-    "between is exact. Use LocalSA, whose replies are sent in every round.",
+    Demand.SHIFTS_SUM_TO_ZERO: "the agents' shifts add to zero only if the average includes every agent's own "
+    "displacement. Use SCAFFOLD if agents are absent, FedHSA if replies are lost or changed.",
+    Demand.COMMUNICATES_BY_CHANCE: "its agents communicate only when the coin says so, and the server needs exact sums "
+    "of their displacements in between. Use LocalSA, whose replies are sent in every round.",
     Demand.COMMUNICATES_AT_THE_END: "its agents send nothing before the end, so there is no message to lose or to "
     "change on the way. Wrap LocalSA, whose agents communicate after every round.",
-    Demand.COLLECTS_OVER_ROUNDS: "its agents add up what they find over several rounds and send it once, as the server "
-    "expects it. Wrap LocalSA, whose replies are sent in every round.",
-    Demand.REPLIES_CARRY_WEIGHTS: "its replies carry counts, which are weights of the displacements sent with them. "
-    "Wrap LocalSA.",
-    Demand.PARAMETERS_OF_THEIR_OWN: "every agent has a parameter of its own, which its own reply moves as it is. Wrap "
+    Demand.COLLECTS_OVER_ROUNDS: "its agents accumulate results over several rounds and send them once, as the server "
+    "expects. Wrap LocalSA, whose replies are sent in every round.",
+    Demand.REPLIES_CARRY_WEIGHTS: "its replies carry counts, which are the weights of the displacements sent with "
+    "them. Wrap LocalSA.",
+    Demand.PARAMETERS_OF_THEIR_OWN: "every agent has its own parameter, which its own reply moves unchanged. Wrap "
     "LocalSA.",
-    Effect.WEIGHS_AGENTS: "its weights are for replies as the server gets them. Put {that} outside.",
-    Effect.MIXES_THETAS: "neighbours average whole parameters, of which a reply is only the change.",
+    Effect.WEIGHS_AGENTS: "its weights apply to replies as the server receives them. Put {that} outside.",
+    Effect.MIXES_THETAS: "neighbours average whole parameters, and a reply is only their change.",
 }
-"""What needs every reply, and the server, exactly as they are."""
+"""Layers that require every reply and the server to be exactly as the method defines them."""
 NO_MESSAGES = (
     *(Demand.COMMUNICATES_BY_CHANCE, Demand.COMMUNICATES_AT_THE_END, Demand.REPLIES_CARRY_WEIGHTS),
     Effect.MIXES_THETAS,
 )
-"""What has replies that an agent keeps to itself, or parts of which are not vectors: there is nothing to lie about."""
+"""Layers whose replies stay with the agent or are not plain vectors, so that a Byzantine agent cannot change them."""
 ACCUMULATING = {
     Effect.LOSES_REPLIES | Effect.ADDS_IN_THE_AIR | Effect.REPLACES_THE_MEAN: "Use FedHSA or FedLin.",
     Effect.DELAYS_REPLIES: "Use LocalSA.",
-    Effect.LEAVES_OUT_FOR_GOOD: "With a contractive codec and `feedback='error'` they do in the end.",
+    Effect.LEAVES_OUT_FOR_GOOD: "With a contractive codec and `feedback='error'` all changes arrive eventually.",
     Effect.UNEQUAL_CHANCES: "Use Bernoulli or UniformSampling.",
 }
-"""What does not go around methods whose replies accumulate, and the remedy."""
-ADDS_UP = "the server adds up changes of the agents, which is right only if each arrives once and as it was made."
+"""Effects that are not supported around methods whose replies accumulate, with the remedy."""
+ADDS_UP = (
+    "the server adds the agents' changes, which is correct only if each change arrives exactly once and unchanged."
+)
 MULTIPLIES = (
-    "the method multiplies the averages of several exchanges over the same agents. With unequal weights or chances "
-    "each is right on average and the product is not. Use FedHSA or FedLin with `all_answer_first=True`."
+    "the method multiplies the averages of several exchanges over the same agents. With unequal weights or "
+    "probabilities each average is unbiased, but the product is not. Use FedHSA or FedLin with `all_answer_first=True`."
 )
-COUNTS_AGENTS = (
-    "a robust rule counts agents, each as one or, if it is absent, as none. Use equal weights and equal chances."
-)
+COUNTS_AGENTS = "a robust rule counts every participating agent once. Use equal weights and equal probabilities."
 SAY_WHAT_IT_DOES = (
-    "{this} does not say what it does. Give the class `effects = Effect.NOTHING` if it changes no reply, no weight and "
-    "not the server, and else what `fedhsa.Effect` has for it."
+    "{this} does not declare its effects. Give the class `effects = Effect.NOTHING` if it changes no reply, no weight "
+    "and no server state; otherwise declare the members of `fedhsa.Effect` that apply."
 )
 RULES = (
     Rule(Effect.WEIGHS_AGENTS, Effect.REPLACES_THE_MEAN, COUNTS_AGENTS),
@@ -153,55 +166,65 @@ RULES = (
     Rule(
         Effect.REPLACES_THE_MEAN,
         Effect.COUNTS_LOST_AS_ZERO,
-        "a lost reply counts as zero there, which is right on average and not for a rule that ranks replies. Use "
-        "`Partial(..., Bernoulli(1 - loss))`, where the absent do not count.",
+        "a lost reply counts as zero there, which is unbiased for a mean but not for a rule that ranks replies. Use "
+        "`Partial(..., Bernoulli(1 - loss))`, where absent agents do not count.",
     ),
     Rule(
-        Effect.REPLACES_THE_MEAN, Effect.ADDS_IN_THE_AIR, "of replies that add up in the air the server knows the sum."
+        Effect.REPLACES_THE_MEAN,
+        Effect.ADDS_IN_THE_AIR,
+        "the server receives only the sum of replies that add up in the air.",
     ),
-    Rule(Demand.PARAMETERS_OF_THEIR_OWN, Effect.WEIGHS_AGENTS, "no agent's own root depends on weights. Use LocalSA."),
-    Rule(Demand.REPLIES_CARRY_WEIGHTS, Effect.WEIGHS_AGENTS, "it weighs agents by what they have seen. Use LocalSA."),
+    Rule(
+        Demand.PARAMETERS_OF_THEIR_OWN,
+        Effect.WEIGHS_AGENTS,
+        "the root of an agent's own operator does not depend on weights. Use LocalSA.",
+    ),
+    Rule(
+        Demand.REPLIES_CARRY_WEIGHTS,
+        Effect.WEIGHS_AGENTS,
+        "it weights agents by the observations they have made. Use LocalSA.",
+    ),
     Rule(Demand.SEVERAL_EXCHANGES, Effect.UNEQUAL_PRODUCTS, MULTIPLIES),
     Rule(Effect.SAMPLES_PRODUCTS, Effect.WEIGHS_AGENTS, MULTIPLIES),
     Rule(
         Demand.SERVER_LEARNS_FROM_THE_AVERAGE,
         Effect.KEEPS_OWN_REPLIES,
-        "no reply is averaged then, but its server learns more from their average than how far to move. Use "
-        "`combine='last'`, or a method whose correction has an exchange of its own, like FedHSA.",
+        "no reply is averaged then, but the method's server uses their average for more than the displacement. Use "
+        "`combine='last'`, or a method with a separate exchange for its correction, like FedHSA.",
     ),
     Rule(
         Demand.ONE_AGENT_LEADS,
         ON_THE_WAY | Effect.WEIGHS_AGENTS | Effect.REPLACES_THE_MEAN | Effect.MIXES_THETAS,
-        "agent 0 plays the part of the server there: its replies are needed, and those of the others count in one "
-        "exchange only, by the method's own `rule`. Use SynchronisedSA or FedHSA.",
+        "agent 0 acts as the server there: its replies are required, and those of the others count in one exchange "
+        "only, by the method's own `rule`. Use SynchronisedSA or FedHSA.",
     ),
     Rule(
         Demand.SKIPS_EXCHANGES,
         Effect.REMEMBERS_REPLIES,
-        "some rounds skip an exchange, and the memory would take what is not sent for sent. Use an unbiased codec with "
-        "`feedback='none'`, or FedHSA.",
+        "some rounds skip an exchange, and the memory would count the skipped replies as sent. Use an unbiased codec "
+        "with `feedback='none'`, or FedHSA.",
     ),
     Rule(
         Demand.SEVERAL_EXCHANGES,
         Effect.DELAYS_REPLIES,
-        "a round has several exchanges, and each needs the answer to the one before. Wrap a method of one exchange, "
-        "like LocalSA.",
+        "a round has several exchanges, and each needs the result of the previous one. Wrap a method with one "
+        "exchange, like LocalSA.",
     ),
     Rule(
         ON_THE_WAY | Effect.REPORTS_ANOTHER_THETA | Effect.CHANGES_REPLIES | Effect.REPLACES_THE_MEAN,
         Effect.MIXES_THETAS,
-        "neighbours average their parameters as they are. Inside may be Projected, ServerMomentum or Thinned; what "
-        "changes the output goes outside.",
+        "neighbours average their parameters unchanged. Projected, ServerMomentum and Thinned may be inside; wrappers "
+        "that change the output go outside.",
     ),
     Rule(
         Effect.REPORTS_ANOTHER_THETA,
         Effect.MOVES_THETA | Effect.DELAYS_REPLIES,
-        "it would change what is reported, not where the method stands. Swap them: `{that}({this}(...))`.",
+        "it would move the reported parameter but not the method's own. Swap them: `{that}({this}(...))`.",
     ),
     Rule(
         Effect.KEEPS_REFERENCES,
         Effect.LOSES_REPLIES | Effect.DELAYS_REPLIES,
-        "server and agents keep the same references only if every reply arrives. Use `feedback='error'`.",
+        "the server and the agents keep equal references only if every reply arrives. Use `feedback='error'`.",
     ),
     Rule(
         Effect.SENDS_WHOLE_NUMBERS,
@@ -211,49 +234,51 @@ RULES = (
         | Effect.WEIGHS_AGENTS
         | Effect.MIXES_THETAS
         | Effect.SENDS_WHOLE_NUMBERS,
-        "its replies are whole numbers, of which the server knows the sum alone. Put {that} outside, and once.",
+        "its replies are whole numbers, and the server receives only their sum. Put {that} outside, and only once.",
     ),
-    Rule(Effect.CODES_REPLIES, Effect.ADDS_IN_THE_AIR, "what adds up in the air is numbers, not their codes."),
+    Rule(Effect.CODES_REPLIES, Effect.ADDS_IN_THE_AIR, "numbers add up in the air, but codes do not."),
     Rule(
         Effect.ADDS_IN_THE_AIR,
         Effect.UNEQUAL_CHANCES,
-        "the receiver divides its noise by those who send, not by all agents.",
+        "the receiver divides its noise by the number of agents that send, not by the number of all agents.",
     ),
     Rule(
         Demand.UNDECLARED,
         CHANGES_A_RUN,
-        "it does not say what it demands. Give the class `demands = Demand.NOTHING` if its replies may be lost, "
-        "changed, late or weighted, and else what `fedhsa.Demand` has for it.",
+        "it does not declare its demands. Give the class `demands = Demand.NOTHING` if its replies may be lost, "
+        "changed, late or weighted; otherwise declare the members of `fedhsa.Demand` that apply.",
     ),
     Rule(
-        Effect.UNDECLARED, CHANGES_A_RUN, "it does not say what it does. Give the class `effects`, see `fedhsa.Effect`."
+        Effect.UNDECLARED,
+        CHANGES_A_RUN,
+        "it does not declare its effects. Give the class `effects`, see `fedhsa.Effect`.",
     ),
     Rule(~Demand.SEVERAL_EXCHANGES, Effect.UNDECLARED, SAY_WHAT_IT_DOES),
     Rule(~Effect.REPORTS_ANOTHER_THETA, Effect.UNDECLARED, SAY_WHAT_IT_DOES),
 )
-"""All that does not fit together."""
+"""All combinations that are not supported."""
 
 QUALIFIED = {
     Effect.REMEMBERS_REPLIES: " with feedback",
     Effect.LEAVES_OUT_FOR_GOOD: " without error feedback",
-    Effect.UNEQUAL_CHANCES: " with unequal chances",
-    Effect.UNEQUAL_PRODUCTS: " with unequal chances",
+    Effect.UNEQUAL_CHANCES: " with unequal probabilities",
+    Effect.UNEQUAL_PRODUCTS: " with unequal probabilities",
     Effect.KEEPS_OWN_REPLIES: " with `combine='first'`",
 }
-"""Effects that depend on settings, as they are told."""
+"""Effects that depend on settings, with the words that error messages use for them."""
 
 ORDER = "Robust, Byzantine, Compressed, Delayed, OverTheAir, Lossy, Partial"
 
 
 def check(wrapper: Any) -> None:
-    """Raises if the wrapper cannot go around what it wraps, and says why."""
+    """Raises `TypeError` with the reason if the wrapper is not supported around the algorithm it wraps."""
     this = type(wrapper).__name__
     for qualifier, that, reason in objections(wrapper.algorithm, wrapper.effects, wrapper.stage, this):
         raise TypeError(f"{this}{qualifier} cannot wrap {that}: {reason}")
 
 
 def before_rounding(algorithm: Any) -> Any:
-    """The algorithm without what makes whole numbers of its replies, which comes after noise and absence."""
+    """The algorithm without the wrapper that rounds its replies, which acts after noise and absence."""
     for layer in algorithm.layers:
         if layer.effects & Effect.SENDS_WHOLE_NUMBERS:
             return layer.algorithm
@@ -261,20 +286,20 @@ def before_rounding(algorithm: Any) -> Any:
 
 
 def objections(algorithm: Any, effects: Effect, stage: Any, this: str) -> Iterator[tuple[str, str, str]]:
-    """Why something with these effects, here called `this`, cannot happen to an algorithm at this stage.
+    """Yields the reasons why effects of something called `this` are not supported around an algorithm at this stage.
 
-    Each objection tells under which settings, the name of the layer that objects, and the reason.
+    Each objection consists of the settings it depends on, the name of the layer that objects, and the reason.
     """
     for layer in algorithm.layers:
         that = type(layer).__name__
         for effect, reason in _conflicts(layer, effects):
             yield QUALIFIED.get(effect, ""), that, reason.format(this=this, that=that)
         if stage is not None and layer.stage is not None and layer.stage >= stage:
-            yield "", that, f"from the inside out the order is {ORDER}, each once."
+            yield "", that, f"from the inside out, the order is {ORDER}, and each may appear once."
 
 
 def _conflicts(layer: Any, effects: Effect) -> Iterator[tuple[Effect, str]]:
-    """What of the effects does not go around this layer, and why."""
+    """Yields the effects that are not supported around this layer, with the reasons."""
     is_method = len(layer.layers) == 1
     several = Demand.SEVERAL_EXCHANGES if is_method and len(layer.exchanges) > 1 else Demand.NOTHING
     declared = (layer.demands | several, layer.effects)

@@ -12,14 +12,14 @@ from .schedules import step_at
 
 
 class Server(NamedTuple):
-    """The parameter, and the operator averaged over the agents."""
+    """The server's state: the parameter, and the operator averaged over the agents."""
 
     theta: Theta
     g_bar: Theta
 
 
 class Memory(NamedTuple):
-    """What an agent keeps between the exchanges of a round: where it starts, and its operator there."""
+    """An agent's memory between the exchanges of a round: the round's initial parameter, and the operator there."""
 
     theta: Theta
     g: Theta
@@ -33,14 +33,16 @@ class FedHSA(AbstractServerStep):
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g - G_i(\bar\theta, o_{i,0})\bigr), \qquad
       \bar g = \tfrac1M \sum_i G_i(\bar\theta, o_{i,0})$$
 
-    and the server adds $\alpha_g$ times the mean displacement. Two exchanges per round: operators, then displacements.
-    On `problems.policy_gradient` this is Fast-FedPG.
+    The server then adds $\alpha_g$ times the mean displacement. A round has two exchanges: operators, then
+    displacements. On `problems.policy_gradient` this is Fast-FedPG.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `server_step`: $\alpha_g$.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `server_step`: $\alpha_g$, the step size of the server.
+
+    Raises `ValueError` if a step size is not positive or `local_steps` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -67,20 +69,20 @@ class FedHSA(AbstractServerStep):
 
     def _local_steps(self, g_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)
-        # The anchor's observation is that of step 0, where the operator and the anchor cancel.
+        # The anchor uses the observation of step 0, so the operator and the anchor cancel there.
         theta = agent.project(memory.theta + eta * g_bar)
         theta = local_steps(agent, theta, block, eta, self.local_steps - 1, g_bar, minus=memory.g, start=1)
         return theta - memory.theta, memory
 
 
 def anchor(theta_bar, memory, agent, block, round):
-    """The agent's operator where the round starts, on its first observation."""
+    """The agent's operator at the start of the round, on its first observation."""
     g = first_operator(agent, theta_bar, block)
     return g, Memory(theta_bar, g)
 
 
 def average_operator(server, replies, round):
-    """The server with the average of the agents' operators."""
+    """Returns the server with the average of the agents' operators."""
     return server._replace(g_bar=replies.mean_or(server.g_bar))
 
 

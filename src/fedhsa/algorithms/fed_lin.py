@@ -1,4 +1,4 @@
-"""FedHSA's relatives with two exchanges: unequal local steps, and anchors that are renewed now and then."""
+"""Methods related to FedHSA with two exchanges: unequal local steps, and anchors that are renewed at random."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from .schedules import AbstractSchedule, step_at
 
 
 class FedLin(AbstractAlgorithm):
-    r"""FedHSA with a number of local steps $\tau_i$ for each agent, and steps that make up for it.
+    r"""FedHSA with a separate number of local steps $\tau_i$ for each agent, and step sizes that compensate for it.
 
     From a common $\bar\theta$, agent $i$ repeats for $\ell = 0, \dots, \tau_i-1$
 
@@ -24,18 +24,22 @@ class FedLin(AbstractAlgorithm):
       \bigl(G_i(\theta, o_{i,\ell}) + \bar g - G_i(\bar\theta, o_{i,0})\bigr), \qquad
       \bar g = \tfrac1M \sum_i G_i(\bar\theta, o_{i,0})$$
 
-    and the server averages. Two exchanges, $2 d$ numbers each way. `step_size` is that of a whole round: with equal
-    $\tau_i = H$ this is FedHSA with the step $\bar\eta / H$, and diverges where that does. Without noise the limit is
-    $\theta^\star$, whatever the $\tau_i$: all corrected operators vanish there.
+    The server then averages. A round has two exchanges with $d$ numbers each way in each of them. `step_size` belongs
+    to a whole round: with equal $\tau_i = H$ the method is FedHSA with the step size $\bar\eta / H$, and diverges where
+    that does. Without noise it converges to $\theta^\star$ for all $\tau_i$, because all corrected operators vanish
+    there.
 
-    All agents' observations run on by $\max_i \tau_i$ per round; an agent with fewer steps lets the rest pass. On
-    average an agent evaluates its operator $\frac1M \sum_i \tau_i$ times. The paper has exact gradients; observations
-    in their place are FedHSA's generalisation.
+    The chains of all agents advance by $\max_i \tau_i$ observations per round; an agent with fewer steps skips the
+    rest. On average an agent evaluates its operator $\frac1M \sum_i \tau_i$ times. The paper uses exact gradients;
+    replacing them by observations is FedHSA's generalisation.
 
     **Arguments:**
 
     - `step_size`: $\bar\eta$, a number or a schedule.
     - `local_steps`: $\tau_i$, a tuple with a number for each agent, or one number for all.
+
+    Raises `ValueError` if `step_size` is not positive, an entry of `local_steps` is less than 1, or their number
+    differs from that of the problem's agents.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -82,7 +86,7 @@ class FedLin(AbstractAlgorithm):
         if isinstance(self.local_steps, tuple) and len(self.local_steps) != problem.num_agents:
             raise ValueError(
                 f"`local_steps` must have a number for each of the {problem.num_agents} agents, got "
-                f"{len(self.local_steps)}. Use one number for all, or as many as there are agents."
+                f"{len(self.local_steps)}. Use one number for all agents, or one for each."
             )
 
     def average_cost(self, cost):
@@ -99,7 +103,7 @@ class FedLin(AbstractAlgorithm):
             direction = agent.operator(theta, agent.observe(theta, o)) + correction
             return jnp.where(number < tau, agent.project(theta + eta * direction), theta), None
 
-        # The anchor's observation is that of step 0, where the operator and the anchor cancel.
+        # The anchor uses the observation of step 0, so the operator and the anchor cancel there.
         theta = agent.project(memory.theta + eta * g_bar)
         if self.block_length > 1:
             rest = jnp.arange(1, self.block_length), tree.take(block, slice(1, None))
@@ -112,7 +116,7 @@ class FedLin(AbstractAlgorithm):
 
 
 class RefreshMemory(NamedTuple):
-    """Where the round starts, the agent's operator there, and its anchor: the operator at the last refresh."""
+    """The round's initial parameter, the operator there, and the anchor, which is the operator at the last refresh."""
 
     theta: Theta
     g: Theta
@@ -120,7 +124,7 @@ class RefreshMemory(NamedTuple):
 
 
 class AbstractRefreshing(AbstractLocalSteps):
-    """A method of two exchanges, the first of which takes place in the first round and then by a coin."""
+    """A method with two exchanges, the first of which takes place in the first round and afterwards at random."""
 
     probability: float
 
@@ -130,7 +134,7 @@ class AbstractRefreshing(AbstractLocalSteps):
         check_probability("probability", self.probability)
 
     def average_cost(self, cost):
-        # Of two exchanges, a round without a refresh has one: theta down, displacements up.
+        # A round without a refresh has one of the two exchanges: theta down, displacements up.
         made = (1 + self.probability) / 2
         return cost._replace(
             exchanges=made * cost.exchanges, floats_down=made * cost.floats_down, floats_up=made * cost.floats_up
@@ -145,25 +149,28 @@ class AbstractRefreshing(AbstractLocalSteps):
 
 
 class SSLocalSGD(AbstractRefreshing):
-    r"""FedHSA whose anchors are renewed only now and then, by chance.
+    r"""FedHSA whose anchors are renewed at random rather than in every round.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g - g_i\bigr), \quad
       \ell = 0, \dots, H-1, \qquad g_i \leftarrow G_i(\bar\theta, o_{i,0}) \text{ with probability } q$$
 
-    before the local steps, for all agents at once, and in the first round always; $\bar g$ is the average of the
-    $g_i$, and the server averages the displacements. Without a refresh there is no first exchange, so a round has
-    $1 + q$ of them on average, with $(1 + q) d$ numbers each way. $q = 1$ is FedHSA. Without noise the limit is
-    $\theta^\star$, where it is stable; old anchors make that harder than for FedHSA.
+    The anchors $g_i$ are renewed before the local steps, for all agents simultaneously, and always in the first round;
+    $\bar g$ is the average of the $g_i$, and the server averages the displacements. A round without a refresh has no
+    first exchange, so a round has $1 + q$ exchanges on average, with $(1 + q) d$ numbers each way. $q = 1$ is FedHSA.
+    Without noise the method converges to $\theta^\star$ where it is stable; old anchors reduce the stability compared
+    with FedHSA.
 
     An agent that was absent at the last refresh has an older $g_i$ than the others, and the corrections do not add
-    to zero until the next: with partial participation use FedHSA or SCAFFOLD. The paper's method averages and renews
-    by coins after single steps; here rounds have a fixed length, with a coin for the anchors.
+    to zero until the next refresh: use FedHSA or SCAFFOLD with partial participation. The paper's method averages and
+    renews at random after single steps; here rounds have a fixed length, and only the refresh is random.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `probability`: $q$, of renewing the anchors.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `probability`: $q$, the probability of renewing the anchors.
+
+    Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `probability` is not in (0, 1].
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)

@@ -1,4 +1,4 @@
-"""What most methods have in common: local steps, a parameter that is sent, a parameter that moves."""
+"""Code that most methods share: local steps, sending the parameter, and moving it."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from .schedules import AbstractSchedule
 
 
 class AbstractLocalSteps(AbstractAlgorithm):
-    """A method whose rounds take `local_steps` observations of each agent."""
+    """The base class of methods whose rounds use `local_steps` observations of each agent."""
 
     step_size: float | AbstractSchedule
     local_steps: int = eqx.field(static=True)
@@ -29,7 +29,7 @@ class AbstractLocalSteps(AbstractAlgorithm):
 
 
 class AbstractServerStep(AbstractLocalSteps):
-    """One whose server takes a step of its own along the mean displacement."""
+    """The base class of methods whose server scales the mean displacement by a step size of its own."""
 
     server_step: float = 1.0
 
@@ -53,8 +53,8 @@ def local_steps(
 ) -> Theta:
     r"""$\theta \leftarrow \theta + \eta\,(G_i(\theta, o) + s_i)$ for `length` observations of `block`, from `start` on.
 
-    $s_i$ is `shift`, less `minus` where that is given. A kernel is faster when it gets the block as a whole, and what
-    all agents share apart from what is the agent's own.
+    $s_i$ is `shift`, less `minus` if that is given. A kernel is faster when it receives the whole block, and the shift
+    that all agents share separately from the agent's own.
     """
     if length == 0:  # without compilation JAX raises if a loop has no iterations
         return theta
@@ -80,7 +80,7 @@ def first_operator(agent: AbstractAgent, theta: Theta, block: Block) -> Theta:
 
 
 def operator_elsewhere(agent: AbstractAgent, theta: Theta, o: Any, seen_at: Theta, max_weight: Any = None) -> Theta:
-    r"""The operator at `theta` of an observation that was made under `seen_at`, unbiased by importance weights.
+    r"""The operator at `theta` of an observation made under `seen_at`, unbiased by importance weights.
 
     $w\, G_i(\theta, o)$ with $w = p(o \mid \theta) / p(o \mid \text{seen at})$, at most `max_weight`.
     """
@@ -89,9 +89,9 @@ def operator_elsewhere(agent: AbstractAgent, theta: Theta, o: Any, seen_at: Thet
 
 
 def check_max_weight(value: Any) -> None:
-    """Raises if the bound of importance weights is neither None nor at least 1, the weight where nothing changes."""
+    """Raises `ValueError` if the bound on importance weights is neither None nor at least 1."""
     if value is not None:
-        _check.scalar("max_weight", value, least=1.0, remedy="Use None to keep all weights as they are.")
+        _check.scalar("max_weight", value, least=1.0, remedy="Use None to keep all weights unchanged.")
 
 
 def send_theta(server: Any, round: Any) -> Theta:
@@ -100,5 +100,5 @@ def send_theta(server: Any, round: Any) -> Theta:
 
 
 def move(server: Any, replies: Any, round: Any) -> Any:
-    """The server with its parameter moved by the mean displacement."""
+    """Returns the server with its parameter moved by the mean displacement."""
     return eqx.tree_at(lambda state: state.theta, server, server.theta + replies.mean())

@@ -1,4 +1,4 @@
-"""Local SA and its two limits: every step synchronised, and one agent alone."""
+"""Local SA and its two limiting cases: synchronisation at every step, and a single agent."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Server(NamedTuple):
-    """The parameter."""
+    """The server's state: the parameter."""
 
     theta: Theta
 
@@ -21,14 +21,16 @@ class LocalSA(AbstractServerStep):
 
     $$\theta \leftarrow \theta + \eta\, G_i(\theta, o_{i,\ell}), \quad \ell = 0, \dots, H-1$$
 
-    and the server adds $\alpha_g$ times the mean displacement. With heterogeneous agents and $H > 1$ it does not
-    converge to $\theta^\star$ at a constant step (the paper's Proposition 1).
+    The server then adds $\alpha_g$ times the mean displacement. With heterogeneous agents and $H > 1$, the method does
+    not converge to $\theta^\star$ at a constant step size (the paper's Proposition 1).
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `server_step`: $\alpha_g$.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `server_step`: $\alpha_g$, the step size of the server.
+
+    Raises `ValueError` if a step size is not positive or `local_steps` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -54,7 +56,7 @@ class LocalSA(AbstractServerStep):
 
 
 class AbstractOneStep(AbstractAlgorithm):
-    """One observation, one exchange: the agents send their operators, the server steps along the average."""
+    """One observation and one exchange per round: agents send their operators, and the server steps along the mean."""
 
     step_size: float | AbstractSchedule
 
@@ -88,11 +90,13 @@ class AbstractOneStep(AbstractAlgorithm):
 class SynchronisedSA(AbstractOneStep):
     r"""Every agent sends its operator at every step: $\theta \leftarrow \theta + \eta \frac1M \sum_i G_i(\theta, o_i)$.
 
-    What FedHSA and Local SA become for $H = 1$; no drift, one exchange per observation.
+    FedHSA and Local SA reduce to this method for $H = 1$. It has no drift and needs one exchange per observation.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
+
+    Raises `ValueError` if `step_size` is not positive.
 
     !!! example
         >>> SynchronisedSA(step_size=0.1).block_length
@@ -105,11 +109,13 @@ class SynchronisedSA(AbstractOneStep):
 class SA(AbstractOneStep):
     r"""Stochastic approximation by one agent: $\theta \leftarrow \theta + \eta\, G(\theta, o)$.
 
-    The baseline of no collaboration. It runs on a problem of one agent, `problem.take([i])`.
+    It is the baseline without collaboration and runs on a problem with one agent, `problem.take([i])`.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
+
+    Raises `ValueError` if `step_size` is not positive, and when run on a problem with several agents.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -123,6 +129,6 @@ class SA(AbstractOneStep):
     def check(self, problem):
         if problem.num_agents != 1:
             raise ValueError(
-                f"SA runs one agent alone, got a problem of {problem.num_agents}. Pick one, `problem.take([0])`, "
-                "or let them work together with LocalSA, SynchronisedSA or FedHSA."
+                f"SA runs a single agent, got a problem with {problem.num_agents} agents. Select one with "
+                "`problem.take([0])`, or use LocalSA, SynchronisedSA or FedHSA for all of them."
             )

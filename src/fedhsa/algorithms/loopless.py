@@ -1,4 +1,4 @@
-"""Methods without rounds of fixed length: after every step a coin that all agents see decides whether they average."""
+"""Methods without rounds of fixed length: after every step a shared coin decides whether the agents average."""
 
 import abc
 from typing import Any, NamedTuple
@@ -18,17 +18,17 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Memory(NamedTuple):
-    """Where the agent stands, and its shift."""
+    """An agent's memory: its parameter and its shift."""
 
     theta: Theta
     shift: Theta
 
 
 class AbstractLoopless(AbstractAlgorithm):
-    """One round is one step of every agent; the coin at its start says whether they take the average first.
+    """One round is one step of every agent; the coin at its start decides whether they take the average first.
 
-    The server's parameter is the average of the agents' at all times, whether or not they learn it: it follows their
-    displacements, which a deployment sends added up, when the coin says so.
+    The server's parameter is always the average of the agents' parameters, whether or not they receive it. It follows
+    their displacements, which a deployment sends as a sum when the coin says so.
     """
 
     step_size: float | AbstractSchedule
@@ -62,28 +62,31 @@ class AbstractLoopless(AbstractAlgorithm):
         step = step_at(self.step_size, round.index) * (g + shift)
         moved = theta + step
         projected = agent.project(moved)
-        # Relative to the average where it was taken: there the agents' mean is the server's to the last digit.
+        # Relative to the average where it was taken: the agents' mean then equals the server's to the last digit.
         return step if projected is moved else projected - theta, Memory(projected, shift)
 
     @abc.abstractmethod
     def _learn(self, shift: Theta, jump: Theta, round_index: Any) -> Theta:
-        """The shift after the averaging moved the agent by `jump`, zero where there was none."""
+        """The shift after the averaging has moved the agent by `jump`, which is zero if there was no averaging."""
 
 
 class LooplessSA(AbstractLoopless):
-    r"""Local SA that averages by chance after each step, instead of after a fixed number.
+    r"""Local SA that averages at random after each step, instead of after a fixed number of steps.
 
     $$\hat\theta_i = \theta_i + \eta\, G_i(\theta_i, o_i), \qquad
       \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i$$
 
-    A round is one step. On average $p$ exchanges and $p d$ numbers each way; $1/p$ plays the part of $H$. Like Local SA
-    it is biased where agents differ: without noise it does not settle at all, but keeps moving near a biased point as
-    the gaps between averages vary. `theta` is the average of the agents at all times, also between exchanges.
+    A round is one step. On average it has $p$ exchanges with $p d$ numbers each way; $1/p$ plays the role of $H$. Like
+    Local SA the method is biased if agents are heterogeneous. Even without noise it does not converge, but keeps moving
+    near a biased point because the gaps between averages vary. `theta` is the average of the agents at all times,
+    including between exchanges.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule; $\lambda$ for operators $G_i = T_i - \mathrm{Id}$.
-    - `probability`: $p$, of averaging after a step.
+    - `probability`: $p$, the probability of averaging after a step.
+
+    Raises `ValueError` if `step_size` is not positive or `probability` is not in (0, 1].
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -100,24 +103,26 @@ class LooplessSA(AbstractLoopless):
 
 
 class Scaffnew(AbstractLoopless):
-    r"""Local steps with learned shifts that average by chance after each step (ProxSkip).
+    r"""Local steps with learned shifts and averaging at random after each step (ProxSkip).
 
     $$\hat\theta_i = \theta_i + \gamma\,\bigl(G_i(\theta_i, o_i) + h_i\bigr), \qquad
       \theta_i \leftarrow \tfrac1M \sum_j \hat\theta_j \text{ with probability } p, \text{ else } \hat\theta_i, \qquad
       h_i \leftarrow h_i + \tfrac p\gamma (\theta_i - \hat\theta_i)$$
 
-    A round is one step. On average $p$ exchanges and $p d$ numbers each way, $d$ kept by each agent. Without noise it
-    converges to $\theta^\star$, with $h_i \to -\bar G_i(\theta^\star)$; averaging after every $H$-th step with
-    $p = 1/H$ instead of the coin makes it SCAFFLSA. For strongly convex functions $\gamma = 1/L$ and
-    $p = 1/\sqrt\kappa$ are best. The paper's $h_i$ stands with gradients, so it has the opposite sign.
+    A round is one step. On average it has $p$ exchanges with $p d$ numbers each way, and each agent stores $d$ numbers.
+    Without noise the method converges to $\theta^\star$, with $h_i \to -\bar G_i(\theta^\star)$. With an average after
+    every $H$-th step instead of the coin, and $p = 1/H$, it is SCAFFLSA. For strongly convex functions $\gamma = 1/L$
+    and $p = 1/\sqrt\kappa$ are optimal. The paper's $h_i$ refers to gradients, so it has the opposite sign.
 
-    All agents must see the same coin. $\sum_i h_i = 0$ must hold at all times, so all replies must arrive. With a
-    schedule, the drift is divided by the step before the average.
+    All agents must share the coin. $\sum_i h_i = 0$ must hold at all times, so every reply must arrive. With a
+    schedule, the drift is divided by the step size before the average.
 
     **Arguments:**
 
     - `step_size`: $\gamma$, a number or a schedule.
-    - `probability`: $p$, of averaging after a step.
+    - `probability`: $p$, the probability of averaging after a step.
+
+    Raises `ValueError` if `step_size` is not positive or `probability` is not in (0, 1].
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -135,29 +140,33 @@ class Scaffnew(AbstractLoopless):
 
 
 class NeighboursServer(NamedTuple):
-    """The average of the agents' parameters, and where each agent stands."""
+    """The server's state: the average of the agents' parameters, and the parameter of each agent."""
 
     theta: Theta
     own: Float[Array, "agents d"]
 
 
 class DecentralisedScaffnew(AbstractLoopless):
-    r"""Scaffnew without a server: when the coin falls, agents move towards their neighbours on a graph.
+    r"""Scaffnew without a server: at random steps, agents move towards their neighbours on a graph.
 
     $$\hat\theta_i = \theta_i + \gamma\,\bigl(G_i(\theta_i, o_i) + h_i\bigr), \qquad
       \theta_i \leftarrow (1 - \mu)\,\hat\theta_i + \mu \sum_j W_{ij} \hat\theta_j \text{ with probability } p,
       \text{ else } \hat\theta_i, \qquad h_i \leftarrow h_i + \tfrac p\gamma (\theta_i - \hat\theta_i)$$
 
-    A round is one step. Without noise all agents converge to $\theta^\star$ at a constant step, where `Gossip` around
-    other methods leaves a consensus bias: the shifts learn that too. On a complete graph with $\mu = 1$ it is
-    `Scaffnew`. On average an agent sends $p d$ numbers to each of its neighbours. `theta` is the average of the agents.
+    A round is one step. Without noise all agents converge to $\theta^\star$ at a constant step size. `Gossip` around
+    other methods leaves a consensus bias instead, which the shifts remove here. On a complete graph with $\mu = 1$ the
+    method is `Scaffnew`. On average an agent sends $p d$ numbers to each of its neighbours. `theta` is the average of
+    the agents.
 
     **Arguments:**
 
     - `step_size`: $\gamma$, a number or a schedule.
-    - `probability`: $p$, of talking to the neighbours after a step.
-    - `graph`: `Ring`, `Grid`, `Complete`, `RandomGraph` or `Mixing`, which gives $W$.
+    - `probability`: $p$, the probability of communicating with the neighbours after a step.
+    - `graph`: `Ring`, `Grid`, `Complete`, `RandomGraph` or `Mixing`, which defines $W$.
     - `mixing`: $\mu$ in (0, 1], the paper's $\gamma \tau / p$.
+
+    Raises `ValueError` if `step_size` is not positive, `probability` or `mixing` is not in (0, 1], or `graph` is not a
+    graph with as many agents as the problem.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -190,7 +199,7 @@ class DecentralisedScaffnew(AbstractLoopless):
     def check(self, problem):
         if self.graph.num_agents != problem.num_agents:
             raise ValueError(
-                f"`graph` has {self.graph.num_agents} agents and the problem {problem.num_agents}. Make them agree."
+                f"`graph` has {self.graph.num_agents} agents but the problem has {problem.num_agents}. Make them agree."
             )
 
     def average_cost(self, cost):

@@ -1,4 +1,4 @@
-"""Local steps with the best shift there is: that of an oracle."""
+"""Local steps with the ideal constant shift, which only an oracle can provide."""
 
 import jax
 import jax.numpy as jnp
@@ -14,23 +14,26 @@ from .schedules import step_at
 
 
 class OracleShift(AbstractLocalSteps):
-    r"""Local steps with the best constant correction, known to an oracle only (S*-Local-SGD).
+    r"""Local steps with the ideal constant correction, which only an oracle can provide (S*-Local-SGD).
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - \bar G_i(\theta^\star)\bigr),
       \quad \ell = 0, \dots, H-1$$
 
-    and the server averages. Every agent's corrected mean operator vanishes at $\theta^\star$, so that is the limit
-    without noise, for every $H$ at which the agents' own steps contract on average. A yardstick: what SCAFFLSA,
-    SCAFFOLD and Scaffnew learn along the way is given here from the start. One exchange, $d$ numbers each way.
+    The server then averages. Every agent's corrected mean operator vanishes at $\theta^\star$, so the method converges
+    there without noise, for every $H$ at which the agents' own steps contract on average. It is a reference: SCAFFLSA,
+    SCAFFOLD and Scaffnew learn this shift during the run. A round has one exchange with $d$ numbers each way.
 
-    The shift removes the drift of the means and nothing else: noise acts as it does in Local SA.
+    The shift removes only the drift of the means: noise acts as it does in Local SA.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `theta_star`: $\theta^\star$, flat; another point $\theta$ makes another limit, unless
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `theta_star`: $\theta^\star$, flat; another point $\theta$ leads to a different limit, unless
       $\sum_i \bar G_i(\theta) = 0$.
+
+    Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `theta_star` has the wrong
+    shape, and `TypeError` if the problem's agents have no mean operator.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)

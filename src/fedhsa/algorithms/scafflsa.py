@@ -13,32 +13,35 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Memory(NamedTuple):
-    """Where the agent ended its last round, and its shift."""
+    """An agent's memory: its parameter at the end of its last round, and its shift."""
 
     last: Theta
     shift: Theta
 
 
 class SCAFFLSA(AbstractLocalSteps):
-    r"""Local steps with a shift per agent, which adds up how far the agent drifted from the average.
+    r"""Local steps with a shift per agent that accumulates the agent's drift from the average.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \xi_i\bigr), \quad \ell = 0, \dots, H-1, \qquad
       \xi_i \leftarrow \xi_i + \frac{\bar\theta^+ - \theta_{i,H}}{\eta H}$$
 
-    where $\bar\theta^+$ is the new average, which the agent learns with the next round's message. One exchange, $d$
-    numbers each way, $d$ kept by each agent. Without noise it converges to $\theta^\star$, with
-    $\xi_i \to -\bar G_i(\theta^\star)$, also for many local steps with which FedHSA diverges: it corrects by the drift
-    of a whole round, not by operators at its start. It is SCAFFOLD's option 2 with all agents taking part, with half
-    the traffic.
+    Here $\bar\theta^+$ is the new average, which the agent receives with the next round's message. A round has one
+    exchange with $d$ numbers each way, and each agent stores $d$ numbers. Without noise the method converges to
+    $\theta^\star$, with $\xi_i \to -\bar G_i(\theta^\star)$, even for numbers of local steps at which FedHSA diverges:
+    it corrects by the drift of a whole round, not by operators at its start. It is SCAFFOLD's option 2 with full
+    participation and half the traffic.
 
-    The plus in the update of $\xi_i$ matters (a minus is in circulation): an agent that went too far is pulled back.
-    With a schedule, the drift is divided by the step of the round in which it arose. $\sum_i \xi_i = 0$ must hold at
-    all times, so all replies must arrive. The paper states it for linear operators; nothing in it needs them.
+    The plus sign in the update of $\xi_i$ matters (a version with a minus is in circulation): an agent that went too
+    far is pulled back. With a schedule, the drift is divided by the step size of the round in which it arose. $\sum_i
+    \xi_i = 0$ must hold at all times, so every reply must arrive. The paper states the method for linear operators, but
+    it does not depend on linearity.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+
+    Raises `ValueError` if `step_size` is not positive or `local_steps` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -59,7 +62,7 @@ class SCAFFLSA(AbstractLocalSteps):
         return (Exchange("delta", send_theta, self._local_steps, move, mean_suffices=True),)
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
-        # Before the first round the agent stands where the server does: no drift.
+        # Before the first round the agent is at the server's parameter: no drift.
         drift_time = previous_step(self.step_size, round.index) * self.local_steps
         shift = memory.shift + (theta_bar - memory.last) / drift_time
         eta = step_at(self.step_size, round.index)
@@ -68,5 +71,5 @@ class SCAFFLSA(AbstractLocalSteps):
 
 
 def previous_step(step_size: float | AbstractSchedule, round_index: Any) -> Any:
-    """The step size of the round before; in the first round, where nothing has moved yet, its own."""
+    """The step size of the previous round; in the first round, where nothing has moved yet, that of the first round."""
     return step_at(step_size, jnp.maximum(round_index - 1, 0))

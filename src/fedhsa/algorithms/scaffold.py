@@ -1,4 +1,4 @@
-"""SCAFFOLD with both of its control variates, and FedHSA with the anchor of the round before."""
+"""SCAFFOLD with both of its control variates, and FedHSA with the anchor of the previous round."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from .schedules import step_at
 
 
 class Server(NamedTuple):
-    """The parameter, and the average of all agents' control variates."""
+    """The server's state: the parameter, and the average of all agents' control variates."""
 
     theta: Theta
     variate: Theta
@@ -26,24 +26,27 @@ class SCAFFOLD(AbstractServerStep):
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + c - c_i\bigr), \quad \ell = 0, \dots, H-1$$
 
-    after which $c_i$ becomes (option 1) the operator at the round's start, $G_i(\bar\theta, o_{i,0})$, or (option 2)
-    the round's mean operator, $(\theta_{i,H} - \bar\theta) / (\eta H) - (c - c_i)$. The server adds $\alpha_g$ times
-    the mean displacement, and $\frac1M$ times the sum of the changes of $c_i$ that arrived to $c$. One exchange,
-    $2 d$ numbers each way. Without noise the limit is $\theta^\star$, where it is stable.
+    Afterwards $c_i$ becomes (option 1) the operator at the start of the round, $G_i(\bar\theta, o_{i,0})$, or (option
+    2) the round's mean operator, $(\theta_{i,H} - \bar\theta) / (\eta H) - (c - c_i)$. The server adds $\alpha_g$ times
+    the mean displacement to the parameter, and $\frac1M$ times the sum of the received changes of $c_i$ to $c$. A round
+    has one exchange with $2 d$ numbers each way. Without noise the method converges to $\theta^\star$ where it is
+    stable.
 
-    Option 2 with everyone taking part and $\alpha_g = 1$ is SCAFFLSA. Option 1 is FedHSA one round late, and diverges
-    like it where $\eta H$ is large and the agents differ much. The signs are those of operators: the paper's
-    gradients, and with them its control variates, have the opposite sign.
+    Option 2 with full participation and $\alpha_g = 1$ is SCAFFLSA. Option 1 is FedHSA with a delay of one round, and
+    like FedHSA it diverges where $\eta H$ is large and the agents are very heterogeneous. The signs are those of
+    operators: the paper's gradients, and with them its control variates, have the opposite sign.
 
-    An agent that is absent keeps its $c_i$, and $c$ stays the average. A reply that is lost after the agent has
-    changed $c_i$ breaks this for good, and the limit is then another point.
+    An absent agent keeps its $c_i$, and $c$ remains the average. A reply that is lost after the agent has changed $c_i$
+    breaks this permanently, and the limit is then a different point.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `server_step`: $\alpha_g$.
-    - `option`: 1 or 2, which control variate.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `server_step`: $\alpha_g$, the step size of the server.
+    - `option`: 1 or 2, the choice of the control variate.
+
+    Raises `ValueError` if a step size is not positive, `local_steps` is less than 1, or `option` is neither 1 nor 2.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -89,29 +92,32 @@ class SCAFFOLD(AbstractServerStep):
 
 
 class OneExchangeFedHSA(AbstractServerStep):
-    r"""FedHSA whose correction is that of the round before, which saves the exchange of operators.
+    r"""FedHSA with the correction of the previous round, which saves the exchange of operators.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) + \bar g^- - g_i^-\bigr), \qquad
       g_i = G_i(\bar\theta, o_{i,0}), \quad \bar g = \tfrac1M \sum_i g_i$$
 
-    for $\ell = 0, \dots, H-1$, where the minus marks the values of the round before; the first round has no
-    correction. The agents reply with displacement and $g_i$, which is the operator of step 0 and costs no evaluation.
-    One exchange, $2 d$ numbers each way. With everyone taking part it is SCAFFOLD's option 1.
+    for $\ell = 0, \dots, H-1$, where the minus marks the values of the previous round; the first round has no
+    correction. The agents reply with the displacement and $g_i$, which is the operator of step 0 and costs no extra
+    evaluation. A round has one exchange with $2 d$ numbers each way. With full participation the method is SCAFFOLD's
+    option 1.
 
-    Without noise the limit is $\theta^\star$, and the price of the late correction is stability: the error follows
+    Without noise it converges to $\theta^\star$, but the late correction reduces stability: the error follows
     $e_{t+1} = F e_t + B e_{t-1}$ (for $\alpha_g = 1$), with $F = \frac1M \sum_i F_i^H$ and
-    $B = \frac{\eta}{M} \sum_i S_i (\bar A - A_i)$ in the notation of `theory.exact.round_map`, where FedHSA has
-    $e_{t+1} = (F + B) e_t$. For one parameter with $F > 0$, FedHSA is stable while $F + B > -1$, this only while
-    $B > -1$.
+    $B = \frac{\eta}{M} \sum_i S_i (\bar A - A_i)$ in the notation of `theory.exact.round_map`, whereas FedHSA has
+    $e_{t+1} = (F + B) e_t$. For one parameter with $F > 0$, FedHSA is stable while $F + B > -1$, and this method only
+    while $B > -1$.
 
-    If not all agents answer, $\bar g$ is the average of those that did, and the corrections of others do not add
-    to zero with it: use SCAFFOLD there.
+    If some agents are absent, $\bar g$ is the average over the participating agents, and the corrections of the others
+    do not add to zero with it: use SCAFFOLD then.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `server_step`: $\alpha_g$.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `server_step`: $\alpha_g$, the step size of the server.
+
+    Raises `ValueError` if a step size is not positive or `local_steps` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -148,7 +154,7 @@ class OneExchangeFedHSA(AbstractServerStep):
 def steps_from_anchor(
     agent: AbstractAgent, theta_bar: Theta, block: Block, eta: Any, length: int, shift: Theta
 ) -> tuple[Theta, Theta]:
-    """`local_steps`, and the operator of the first of them."""
+    """Returns the result of `local_steps`, and the operator of the first step."""
     g = first_operator(agent, theta_bar, block)
     theta = agent.project(theta_bar + eta * (g + shift))
     return local_steps(agent, theta, block, eta, length - 1, shift, start=1), g
