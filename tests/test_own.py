@@ -165,7 +165,7 @@ def test_files_of_the_same_name_are_kept_apart_and_may_import_their_neighbours(t
         ),
         ("mine.py:Half(1, 2, 3)", "mine.py:Half got too many positional arguments. Its arguments are step_size, local"),
         ("mine.py:Half(-1.0, 3)", "`step_size` must be greater than 0"),
-        ("mine.py:Unfinished", "is not complete: the class has no `block_length`, `exchanges`"),
+        ("mine.py:Unfinished", "is not complete: the class must define `block_length`, `exchanges`"),
         ("mine.py:fails(local_steps=3)", "mine.py, line 59, in `fails`: IndexError: list index out of range."),
         ("mine.py:Half + 1", "'mine.py:Half + 1' in 'mine.py:Half + 1' is neither a name nor a value"),
     ],
@@ -177,20 +177,21 @@ def test_what_is_wrong_with_an_own_algorithm_is_told_in_a_sentence(mine, text, w
 
 
 VIOLATIONS = {
-    "def init(self, theta): return (theta,), ()": "`init` of Bad (bad.py) must return a server state with the parameter, of",
+    "def init(self, theta): return (theta,), ()": "`init` of Bad (bad.py) must return a server state with the param",
     "def init(self, theta): return Server(theta)": "`Bad.init` (bad.py, line 4) must return two values, the server's",
     "def init(self, theta): return Server(theta), 0": "`Bad.init` (bad.py, line 4) must return arrays, got 0 at `[1]`",
     "block_length = 0": "`block_length` of Bad (bad.py) must be a whole number of at least 1",
-    "exchanges = Exchange('x', 1, 2, 3)": "must be a tuple of one `Exchange` or several, got Exchange",
+    "exchanges = Exchange('x', 1, 2, 3)": "must be a tuple with at least one `Exchange`, got Exchange",
     "name: str = 'fast'": "`name` of Bad (bad.py) is 'fast', which is not a number",
     "def send(self, server, round): return server.thta": "`Bad.send` (bad.py, line 4) raised an error: bad.py, line 4",
-    "def local(self, theta, memory, agent, block, round): return theta": "a reply and what the agent remembers, got an",
+    "def local(self, theta, memory, agent, block, round): return theta": "a reply and the agent's memory, got an",
     "def local(self, theta, memory, agent, block, round): return theta[theta > 0], ()": "`Bad.local` (bad.py, line 4) "
     "raised an error: bad.py, line 4, in `local`: NonConcreteBooleanIndexError",
     "def local(self, theta, memory, agent, block, round): return theta, theta": "`Bad.local` (bad.py, line 4) must "
-    "return the agent's memory as `Bad.init` makes it",
+    "return the agent's memory with the structure that `Bad.init` gives it",
     "def move(self, server, replies, round): return Server(replies.values)": "`Bad.move` (bad.py, line 4) must return "
-    "the structure that `Bad.init` gives it, because the next round begins with it: `theta` has shape (2, 2) instead",
+    "the server's state with the structure that `Bad.init` gives it, because the next round begins with it: `theta` "
+    "has shape (2, 2) instead",
     "def move(self, server, replies, round): return Server(server.theta > 0)": "has dtype bool instead of",
 }
 

@@ -86,7 +86,7 @@ def test_what_does_not_add_up_is_refused_with_the_reason():
         (fh.ImportanceAveraging(0.1, 2), "delta"),
     ):
         with pytest.raises(
-            TypeError, match=f"in its exchange '{exchange}' the server needs the agents' replies one by one"
+            TypeError, match=f"in its exchange '{exchange}' the server needs the agents' individual replies"
         ):
             fh.FixedPoint(inner)
     with pytest.raises(TypeError, match=r"Lossy cannot wrap FixedPoint: .* the server receives only their sum"):

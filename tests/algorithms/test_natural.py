@@ -58,7 +58,7 @@ def test_conjugate_gradients_solve_in_as_many_steps_as_there_are_eigenvalues_and
 
 def test_methods_for_policies_refuse_other_problems():
     for method in (fh.FedNPG(0.1), fh.FedNPGADMM(0.1, rho=0.1), fh.FedKL(0.1, 2)):
-        with pytest.raises(TypeError, match="is for agents that learn a policy, got QuadraticAgent"):
+        with pytest.raises(TypeError, match="requires agents that learn a policy, got QuadraticAgent"):
             fh.simulate(quadratic().problem, method, rounds=1)
     with pytest.raises(TypeError, match="Lossy cannot wrap FedNPGADMM"):
         fh.Lossy(fh.FedNPGADMM(0.1, rho=0.1), 0.1)

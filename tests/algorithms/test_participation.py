@@ -166,7 +166,7 @@ def test_unequal_chances_and_weights_are_refused_where_averages_are_multiplied()
 def test_everyone_answers_only_where_the_cost_of_it_is_known():
     half = fh.sampling.Bernoulli(0.5)
     for algorithm in fh.LocalSA(0.03, 4), fh.LocalSVRG(0.03, 4, 0.5), fh.Thinned(fh.FedHSA(0.03, 4), 2):
-        with pytest.raises(TypeError, match="only there is it known what an answer of everyone costs"):
+        with pytest.raises(TypeError, match="the cost of the answers is known only for these"):
             fh.Partial(algorithm, half, all_answer_first=True)
     with pytest.raises(ValueError, match="`all_answer_first` must be True or False, got 'operator'"):
         fh.Partial(fh.FedHSA(0.03, 4), half, "operator")
@@ -180,7 +180,7 @@ def test_what_does_not_fit_together_is_refused_with_the_reason():
         fh.Partial(fh.SCAFFOLD(0.03, 4), fh.sampling.WeightedSampling([0.5, 0.6]))
     with pytest.raises(TypeError, match="Lossy cannot wrap Partial: from the inside out"):
         fh.Lossy(fh.Partial(hsa, half), 0.1)
-    with pytest.raises(ValueError, match=r"`sampling` must say who takes part, got 0\.5"):
+    with pytest.raises(ValueError, match=r"`sampling` must be one of `fedhsa\.sampling`, got 0\.5"):
         fh.Partial(hsa, 0.5)
-    with pytest.raises(ValueError, match="`num_agents` is for 5 agents, got a problem of 3"):
+    with pytest.raises(ValueError, match="`num_agents` is for 5 agents, got a problem with 3"):
         fh.cost(CASES["quadratic"]().problem, fh.Partial(hsa, fh.sampling.UniformSampling(2, num_agents=5)))

@@ -118,7 +118,7 @@ def test_who_is_hostile_follows_from_the_share_or_is_listed():
     assert hostile_of(0.05, 20) == [19]
     assert hostile_of(0.3, 10) == [7, 8, 9]
     assert hostile_of([0, 2], 4) == [0, 2]
-    with pytest.raises(ValueError, match=r"`share` of 0\.1 is no agent among 3\. Use 0\.333333 for one of them"):
+    with pytest.raises(ValueError, match=r"`share` of 0\.1 selects no agent among 3\. Use 0\.333333 for one agent"):
         fh.simulate(quadratic().problem, fh.Byzantine(HSA, 0.1, fh.attacks.Zero()), rounds=1)
     with pytest.raises(ValueError, match=r"`share` must be at most 2, got 3\. There are agents 0 to 2"):
         fh.simulate(quadratic().problem, fh.Byzantine(HSA, (3,), fh.attacks.Zero()), rounds=1)
@@ -224,7 +224,7 @@ def test_agents_that_act_at_random_do_what_the_parameter_zero_does():
     far = np.array([[9.0, -9.0]] * 3)
     assert np.abs(moved(fh.SynchronisedSA(0.5), far) - far).max() < 1e-3  # it always does the same, and scores vanish
     assert np.abs(moved(at_random, far) - far).max() > 0.1
-    with pytest.raises(TypeError, match="`attack` is for agents that act by a policy, got QuadraticAgent"):
+    with pytest.raises(TypeError, match="`attack` requires agents that act by a policy, got QuadraticAgent"):
         fh.simulate(quadratic().problem, at_random, rounds=1)
 
 

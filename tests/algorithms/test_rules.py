@@ -85,7 +85,7 @@ def test_mc_sag_aims_at_the_uniform_average_whatever_the_chain_visits():
 
 def test_mc_sag_refuses_problems_without_its_components():
     problem = CASES["finite-sum"]().problem
-    with pytest.raises(ValueError, match="`num_components` must be 3, the components of the problem, got 4"):
+    with pytest.raises(ValueError, match="`num_components` must be 3, the number of components of the problem, got 4"):
         fh.cost(problem, fh.MCSAG(0.1, 4, 5))
     for other, source in ((CASES["td"]().problem, "Transitions"), (problem.noiseless(), "Silent")):
         with pytest.raises(ValueError, match=f"numbers of components, from a FiniteChain, got those of {source}"):
@@ -184,7 +184,7 @@ def test_personalised_agents_have_the_floor_of_the_two_clocks():
 
 def test_what_follows_the_parameter_is_not_replayed():
     problem = fh.problems.sarsa.random(2, num_states=3, num_actions=2)
-    with pytest.raises(TypeError, match="what is replayed was seen under another one"):
+    with pytest.raises(TypeError, match="replayed observations were made under another parameter"):
         fh.simulate(problem, fh.Replayed(fh.LocalSA(0.1, 4), 8), rounds=1)
 
 

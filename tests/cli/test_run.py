@@ -237,7 +237,7 @@ def test_a_method_that_a_controlled_chain_rejects_is_told_in_one_sentence(tmp_pa
     small = ["--num-agents", "2", "--option", "num_states=3", "num_actions=2", "--out", str(tmp_path)]
     for command in (["run"], ["deploy", "memory"]):
         assert main([*command, "--problem", "sarsa", "--algorithm", "Thinned(LocalSA, every=2)", *small]) == 2
-        assert "must be taken once, under the parameter that it belongs to" in capsys.readouterr().err
+        assert "must be taken exactly once, under its own parameter" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -668,8 +668,8 @@ def test_a_server_that_was_killed_continues_bit_for_bit(place, keys, tmp_path):
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (fh.Robust(METHODS["FedHSA"], fh.rules.CoordinateMedian()), "needs the agents' replies one by one"),
-        (fh.Partial(METHODS["FedHSA"], fh.sampling.Bernoulli(0.5)), "needs the agents' replies one by one"),
+        (fh.Robust(METHODS["FedHSA"], fh.rules.CoordinateMedian()), "needs the agents' individual replies"),
+        (fh.Partial(METHODS["FedHSA"], fh.sampling.Bernoulli(0.5)), "needs the agents' individual replies"),
         (fh.Lossy(METHODS["FedHSA"], 0.1), "does not go with Lossy"),
         (fh.Delayed(fh.LocalSA(0.1, 2), 2), "does not go with Delayed"),
         (fh.Byzantine(METHODS["FedHSA"], (1, 2), fh.attacks.Zero()), "those of Byzantine, FedHSA do different things"),

@@ -237,7 +237,10 @@ def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
         (lambda: fog.noiseless(), "observe running environments, whose law is not known"),
         (lambda: problem.iid(), "`iid`: LiveSource cannot draw"),
         (lambda: fh.init(problem, METHOD), "observe running environments, whose law is not known"),
-        (lambda: deploy.federate([Live(agent, stream)], METHOD, rounds=1), r"Make one of the agents: `Problem\(agents"),
+        (
+            lambda: deploy.federate([Live(agent, stream)], METHOD, rounds=1),
+            r"Build one from the agents: `Problem\(agents",
+        ),
         (lambda: fh.Problem([agent, Live(agent, stream)], like=np.zeros(4)), "must all be `Live`, or none"),
         (lambda: fh.Problem([Live(agent, stream), Live(agent, other)], like=np.zeros(4)), "observations of one shape"),
         (lambda: fh.Problem([Live(agent, None)], like=np.zeros(4)), "must be an `AbstractStream`"),

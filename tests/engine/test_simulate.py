@@ -304,10 +304,10 @@ def test_bad_arguments_are_named_shown_and_remedied(options, message):
         (lambda: fh.Stages((0.1, 0.0), (5,)), r"`step_sizes` must be greater than 0.0"),
         (
             lambda: fh.Stages((0.2, 0.1), ()),
-            r"`begins` must have a round for every stage but the first",
+            r"`begins` must have a round for each of the 1 stages after the first",
         ),
         (lambda: fh.Stages((0.3, 0.2, 0.1), (5, 5)), r"`begins` must be at least 6, got 5"),
-        (lambda: fh.PerBlock((0.2, 0.1), (3,)), r"`sizes` must have a number for every block, 2 of them, got \(3,\)"),
+        (lambda: fh.PerBlock((0.2, 0.1), (3,)), r"`sizes` must have a number for each of the 2 blocks, got \(3,\)"),
         (lambda: fh.PerBlock((0.2, 0.0), (3, 1)), r"`step_sizes` must be greater than 0.0, got 0.0"),
         (lambda: fh.PerBlock((0.2, fh.PerBlock((0.1,), (1,))), (3, 1)), "schedules of one number"),
         (lambda: fh.Projected(fh.SA(0.1), radius=1.0, part=(2, 2)), r"`part` must be `\(begin, end\)` with"),

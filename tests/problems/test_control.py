@@ -329,7 +329,7 @@ def test_chains_that_follow_the_parameter_step_once_for_each_observation():
     problem = sarsa.from_model(make_model(), FEATURES)
     fh.simulate(problem, fh.SCAFFOLD(0.1, 3, option=1), rounds=1)
     for method in (fh.RichardsonRomberg(fh.LocalSA(0.1, 3)), fh.Thinned(fh.LocalSA(0.1, 3), every=2)):
-        with pytest.raises(TypeError, match="must be taken once, under the parameter that it belongs to"):
+        with pytest.raises(TypeError, match="must be taken exactly once, under its own parameter"):
             fh.simulate(problem, method, rounds=1)
 
 

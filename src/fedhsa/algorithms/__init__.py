@@ -12,6 +12,7 @@ from .base import Exchange as Exchange
 from .base import PerAgent as PerAgent
 from .base import Replies as Replies
 from .base import Round as Round
+from .base import check_local_steps as check_local_steps
 from .byzantine import Byzantine as Byzantine
 from .channel import Lossy as Lossy
 from .channel import OverTheAir as OverTheAir
@@ -63,7 +64,9 @@ from .schedules import AbstractSchedule as AbstractSchedule
 from .schedules import PerBlock as PerBlock
 from .schedules import Polynomial as Polynomial
 from .schedules import Stages as Stages
+from .schedules import check_step_size as check_step_size
 from .schedules import corollary_step as corollary_step
+from .schedules import step_at as step_at
 from .server import Projected as Projected
 from .server import ServerMomentum as ServerMomentum
 from .server import Weighted as Weighted
@@ -71,6 +74,84 @@ from .thinning import Thinned as Thinned
 from .trace import cost as cost
 from .variance_reduced import VarianceReducedSA as VarianceReducedSA
 from .wrapper import AbstractWrapper as AbstractWrapper
+
+__all__ = [
+    "ALGORITHMS",
+    "MCSAG",
+    "SA",
+    "SCAFFLSA",
+    "SCAFFOLD",
+    "WRAPPERS",
+    "AbstractAlgorithm",
+    "AbstractSchedule",
+    "AbstractWrapper",
+    "Averaged",
+    "Byzantine",
+    "Coded",
+    "Compressed",
+    "Cost",
+    "DecentralisedScaffnew",
+    "Delayed",
+    "Demand",
+    "DisSACC",
+    "Effect",
+    "Exchange",
+    "ExtragradientSA",
+    "FedDVRQ",
+    "FedHSA",
+    "FedKL",
+    "FedLin",
+    "FedNPG",
+    "FedNPGADMM",
+    "FedPGBR",
+    "FixedPoint",
+    "GappedSA",
+    "GeometricAverage",
+    "Gossip",
+    "ImportanceAveraging",
+    "LocalSA",
+    "LocalSVRG",
+    "LooplessSA",
+    "Lossy",
+    "MomentumSA",
+    "MultilevelSA",
+    "OneExchangeFedHSA",
+    "OneShotAveraging",
+    "OracleShift",
+    "OverTheAir",
+    "OwnError",
+    "Partial",
+    "PerAgent",
+    "PerBlock",
+    "PersonalisedSA",
+    "Polynomial",
+    "Projected",
+    "Replayed",
+    "Replies",
+    "RichardsonRomberg",
+    "Robust",
+    "Round",
+    "SSLocalSGD",
+    "Scaffnew",
+    "ServerMomentum",
+    "Stages",
+    "SynchronisedSA",
+    "Thinned",
+    "VarianceReducedSA",
+    "Weighted",
+    "attacks",
+    "check_local_steps",
+    "check_step_size",
+    "codecs",
+    "corollary_step",
+    "cost",
+    "graphs",
+    "parse",
+    "rules",
+    "sampling",
+    "scaled",
+    "step_at",
+]
 
 ALGORITHMS: dict[str, type[AbstractAlgorithm]] = {
     algorithm.__name__: algorithm

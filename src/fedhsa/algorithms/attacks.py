@@ -1,4 +1,4 @@
-"""What a hostile agent replies instead of what the method asks for: attacks for `Byzantine`."""
+"""Attacks for `Byzantine`: the replies that Byzantine agents send instead of the method's."""
 
 import abc
 from typing import Any, ClassVar
@@ -14,28 +14,40 @@ from ..problems import AbstractAgent
 from ..problems.base import AbstractAgentWrapper
 from ..sources import AbstractSource
 
+__all__ = ["AbstractAttack", "Noise", "NotFinite", "Random", "RandomAction", "Shift", "SignFlip", "Zero"]
+
 
 class AbstractAttack(eqx.Module):
-    """What one hostile agent makes of one array of its reply; it knows nothing of what the others reply."""
+    """The base class of attacks: a map from one array of an agent's reply to the array that is sent instead.
+
+    An attack uses only the agent's own reply and has no access to those of other agents.
+
+    !!! example
+        >>> class Doubled(AbstractAttack):
+        ...     def __call__(self, key, x):
+        ...         return 2 * x
+        >>> Doubled()(None, jnp.array([1.0, -2.0])).tolist()
+        [2.0, -4.0]
+    """
 
     needs_policy: ClassVar[bool] = False
-    """Whether it is only for agents that learn a policy."""
+    """Whether the attack applies only to agents that learn a policy."""
 
     @abc.abstractmethod
     def __call__(self, key: Key, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """What is sent instead of `x`; `key` is the agent's own, another in every exchange."""
+        """Returns the array that is sent instead of `x`; `key` differs between agents and exchanges."""
 
     def agent(self, agent: AbstractAgent, hostile: Any) -> AbstractAgent:
-        """The agent itself, which may behave otherwise where it is `hostile`."""
+        """Returns the agent, whose behaviour may differ where it is `hostile`."""
         return agent
 
 
 class SignFlip(AbstractAttack):
-    r"""$-c\,x$: the opposite of what it should say.
+    r"""The negative of the reply, $-c\,x$.
 
     **Arguments:**
 
-    - `scale`: $c$. FedPG-BR's authors use 2.5.
+    - `scale`: $c$, which must be positive. The authors of FedPG-BR use 2.5.
 
     !!! example
         >>> SignFlip(2.5)(None, jnp.array([1.0, -2.0])).tolist()
@@ -52,11 +64,11 @@ class SignFlip(AbstractAttack):
 
 
 class Noise(AbstractAttack):
-    r"""$x + s\,z$ with standard normal $z$: the reply with noise, drawn again in each exchange.
+    r"""The reply with added noise, $x + s\,z$ with standard normal $z$, drawn independently in each exchange.
 
     **Arguments:**
 
-    - `std`: $s$.
+    - `std`: $s$, which must be positive.
     - `relative`: whether $s$ is `std` times the range of the reply's entries, $\max_j x_j - \min_j x_j$.
 
     !!! example
@@ -76,11 +88,11 @@ class Noise(AbstractAttack):
 
 
 class Random(AbstractAttack):
-    r"""$s\,z$ with standard normal $z$ in the place of the reply.
+    r"""Noise instead of the reply, $s\,z$ with standard normal $z$.
 
     **Arguments:**
 
-    - `std`: $s$.
+    - `std`: $s$, which must be positive.
 
     !!! example
         >>> Random(10.0)(jax.random.key(0), jnp.ones(3)).shape
@@ -97,7 +109,7 @@ class Random(AbstractAttack):
 
 
 class Zero(AbstractAttack):
-    """Nothing but zeros: an agent that takes part and does not work.
+    """Zeros instead of the reply: an agent that takes part without doing any work.
 
     !!! example
         >>> Zero()(None, jnp.array([1.0, -2.0])).tolist()
@@ -109,9 +121,9 @@ class Zero(AbstractAttack):
 
 
 class Shift(AbstractAttack):
-    r"""$x + s\,(1, \dots, 1)$: all hostile agents push in the same direction, and in every round.
+    r"""The reply shifted by a constant, $x + s\,(1, \dots, 1)$: all Byzantine agents push in the same direction.
 
-    A small shift hides among the differences of heterogeneous agents, and does not average out over rounds.
+    A small shift is hidden by the differences between heterogeneous agents and does not average out over rounds.
 
     **Arguments:**
 
@@ -132,7 +144,7 @@ class Shift(AbstractAttack):
 
 
 class NotFinite(AbstractAttack):
-    """No numbers at all, `nan` in every entry: what breaks a mean at once.
+    """NaN in every entry of the reply, which breaks a mean immediately.
 
     !!! example
         >>> NotFinite()(None, jnp.array([1.0, -2.0])).tolist()
@@ -144,13 +156,13 @@ class NotFinite(AbstractAttack):
 
 
 class RandomAction(AbstractAttack):
-    r"""The agent acts at random and reports honestly what it computes from that; for problems with a policy.
+    r"""The agent acts at random and reports its results honestly; for problems with a policy.
 
-    It acts as under the parameter zero, at which the policies of `fedhsa.environments` do not look at what they see:
-    all actions are equally likely, or normal around 0. In FedPG-BR's public code the action is always the first one.
+    It acts under the parameter zero, at which the policies of `fedhsa.environments` ignore their observation: all
+    actions are equally likely, or normal around 0. In FedPG-BR's public code the action is always the first one.
 
     !!! example
-        >>> RandomAction()(None, jnp.array([1.0, -2.0])).tolist()            # what it says is what it computed
+        >>> RandomAction()(None, jnp.array([1.0, -2.0])).tolist()            # the reply itself is honest
         [1.0, -2.0]
 
     !!! cite "Fan et al. (2021), FedPG-BR, arXiv:2110.14074"
@@ -166,7 +178,7 @@ class RandomAction(AbstractAttack):
 
 
 class ActsAtRandom(AbstractAgentWrapper):
-    """An agent that, where it is hostile, observes what happens under the parameter zero."""
+    """An agent that observes the outcomes under the parameter zero if it is Byzantine."""
 
     source: AbstractSource
     agent: Any

@@ -1,4 +1,4 @@
-"""Agents that do not reply what the method asks them for."""
+"""Byzantine agents, whose replies differ from those of the method."""
 
 from typing import Any
 
@@ -16,18 +16,22 @@ from .wrapper import AbstractWrapper, one_per_exchange
 
 
 class Byzantine(AbstractWrapper):
-    r"""Some agents are hostile: they compute like the others and reply something else.
+    r"""Some agents are Byzantine: they compute like the others but send different replies.
 
-    What a hostile agent keeps for itself is as the method has it; only what it sends changes, before anything happens
-    to it on the way. It is innermost but for `Robust`: `Partial(Compressed(Byzantine(...), ...), ...)`. It goes around
-    every method whose replies are messages, also around those that no robust rule can protect, such as SCAFFLSA. The
-    attacks know one agent's reply; those that must know the replies of the honest agents are not here.
+    A Byzantine agent's memory follows the method; only its reply changes, before anything happens to it on the way. The
+    wrapper is innermost except for `Robust`: `Partial(Compressed(Byzantine(...), ...), ...)`. It supports every method
+    whose replies are messages, including those that no robust rule can protect, such as SCAFFLSA. The attacks use only
+    the agent's own reply; attacks that depend on the replies of honest agents are not included.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `share`: the part of the agents that is hostile, which are then the last ones; or their numbers, from 0.
-    - `attack`: what they send, of `fedhsa.attacks`; or one for each exchange, in which None is an honest reply.
+    - `share`: the share of agents that are Byzantine, which are then the last ones; or a tuple of their numbers, from
+      0.
+    - `attack`: one of `fedhsa.attacks`; or a tuple with one for each exchange, where None is an honest reply.
+
+    Raises `ValueError` if `share` or `attack` is not valid, and `TypeError` if the method has no messages to change or
+    the attack does not fit the problem.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=20, dim=3).noiseless()
@@ -51,16 +55,16 @@ class Byzantine(AbstractWrapper):
     def __check_init__(self):
         if isinstance(self.share, tuple):
             for number in self.share:
-                _check.count("share", number, least=0, remedy="These are the agents' numbers.")
+                _check.count("share", number, least=0, remedy="A tuple has the agents' numbers.")
         else:
             _check.scalar("share", self.share, above=0.0, below=1.0, remedy="Use a share, or agents' numbers.")
-        self._attacks()  # raises if they do not fit
+        self._attacks()  # raises if they do not match the exchanges
 
     def _attacks(self) -> tuple[AbstractAttack | None, ...]:
         return one_per_exchange("attack", self.attack, self.algorithm, AbstractAttack, "`SignFlip()`")
 
     def hostile(self, number: Any, num_agents: int) -> Any:
-        """Whether the agent of this number is hostile."""
+        """Whether the agent of this number is Byzantine."""
         if isinstance(self.share, tuple):
             return jnp.isin(number, jnp.asarray(self.share))
         number = jnp.asarray(number)
@@ -70,12 +74,12 @@ class Byzantine(AbstractWrapper):
         self.algorithm.check(problem)
         M = problem.num_agents
         if any(a is not None and a.needs_policy for a in self._attacks()) and not problem.agents.learns_policy:
-            raise TypeError(f"`attack` is for agents that act by a policy, got {type(problem.agents).__name__}.")
+            raise TypeError(f"`attack` requires agents that act by a policy, got {type(problem.agents).__name__}.")
         if isinstance(self.share, tuple):
             for number in self.share:
                 _check.number("share", number, most=M - 1, remedy=f"There are agents 0 to {M - 1}.")
         elif not _check.traced(self.share) and not self.share * M + 0.5 >= 1:
-            raise ValueError(f"`share` of {self.share:g} is no agent among {M}. Use {1 / M:g} for one of them.")
+            raise ValueError(f"`share` of {self.share:g} selects no agent among {M}. Use {1 / M:g} for one agent.")
 
     @property
     def exchanges(self):

@@ -1,4 +1,4 @@
-"""What happens to replies on their way to the server: they are lost, or they add up in the air."""
+"""Unreliable channels: replies are lost on their way to the server, or add up in the air."""
 
 import equinox as eqx
 import jax
@@ -15,31 +15,33 @@ from .wrapper import AbstractWrapper
 
 
 def own_key(key: Key, stage: Stream, exchange: int) -> Key:
-    """The key of what one stage draws in one exchange of the round that `key` belongs to."""
+    """The key for the draws of one stage in one exchange, derived from the round's `key`."""
     return fold_in(fold_in(key, stage), exchange)
 
 
 def zero_replies(algorithm: AbstractAlgorithm, theta: Theta) -> tuple[PyTree, ...]:
-    """Zeros shaped like what an agent replies in each exchange; for memories that begin empty."""
+    """Zeros with the shapes of an agent's reply in each exchange, for memories that begin empty."""
     replies = tuple(reply for _, reply in exchange_shapes(algorithm, theta))
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), replies)
 
 
 class Lossy(AbstractWrapper):
-    r"""Each reply is lost with probability `loss`, on its own in every exchange; what is lost counts as zero.
+    r"""Each reply is lost with probability `loss`, independently in every exchange; a lost reply counts as zero.
 
-    $$\tfrac1M \sum_i \tfrac{b_i}{1 - \text{loss}}\, x_i, \qquad b_i \sim \text{Bernoulli}(1 - \text{loss}),$$
+    $$\tfrac1M \sum_i \tfrac{b_i}{1 - \text{loss}}\, x_i, \qquad b_i \sim \text{Bernoulli}(1 - \text{loss}).$$
 
-    which is right on average. The agent does not learn that its reply is lost: its memory moves on. FedHSA loses
-    anchors and displacements, so that without noise it comes only near the root, within a distance that shrinks with
-    the step.
+    This average is unbiased. The agent does not learn that its reply is lost, and its memory is updated as usual.
+    FedHSA loses anchors and displacements, so without noise it only comes within a distance of the root that shrinks
+    with the step size.
 
     **Arguments:**
 
     - `algorithm`: the algorithm whose replies are lost.
-    - `loss`: the probability.
-    - `rescale`: whether to divide by $1 - \text{loss}$. QFedTD does not, which makes its steps shorter by this factor:
+    - `loss`: the probability of a loss, at least 0 and below 1.
+    - `rescale`: whether to divide by $1 - \text{loss}$. QFedTD does not, which shortens its steps by this factor:
       it is `Lossy(Compressed(SynchronisedSA(...), Quantised(...)), loss, rescale=False)`.
+
+    Raises `ValueError` if `loss` is out of range, and `TypeError` if the algorithm requires that every reply arrives.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -58,7 +60,7 @@ class Lossy(AbstractWrapper):
     stage = Stream.LOSS
 
     def __check_init__(self):
-        _check.scalar("loss", self.loss, least=0.0, below=1.0, remedy="At 1 nothing would ever arrive.")
+        _check.scalar("loss", self.loss, least=0.0, below=1.0, remedy="At 1 no reply would arrive.")
 
     def arrival(self, size):
         mean = 1.0 if self.rescale else 1 - float(self.loss)
@@ -80,20 +82,22 @@ class Lossy(AbstractWrapper):
 
 
 class OverTheAir(AbstractWrapper):
-    r"""All replies at once on one frequency: they fade, add up, and come with the receiver's noise.
+    r"""All agents send simultaneously on one frequency: their replies fade and add up, and the receiver adds noise.
 
     $$\tfrac1M \Bigl(\sum_i h_i\, x_i + w\Bigr), \qquad E\,h_i = 1, \quad w \sim N(0, \text{noise\_std}^2 I)$$
 
-    with a positive (lognormal) gain $h_i$ for each agent and exchange. The noise stays when the replies vanish, so
-    there is a floor even where nothing else is random.
+    Each agent has a positive (lognormal) gain $h_i$ in each exchange. The noise remains when the replies vanish, so
+    there is a noise floor even if nothing else is random.
 
-    OAC-FedTD is of this form around `SynchronisedSA`; the law of the gain is this package's choice.
+    OAC-FedTD has this form around `SynchronisedSA`; the distribution of the gain is this package's choice.
 
     **Arguments:**
 
     - `algorithm`: the algorithm whose replies fade.
-    - `gain_std`: the standard deviation of the gain; its mean is 1.
-    - `noise_std`: that of the receiver's noise, in each entry of the sum.
+    - `gain_std`: the standard deviation of the gain, at least 0; its mean is 1.
+    - `noise_std`: the standard deviation of the receiver's noise in each entry of the sum, at least 0.
+
+    Raises `ValueError` if a standard deviation is negative, and `TypeError` if the algorithm requires exact replies.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -139,7 +143,7 @@ class OverTheAir(AbstractWrapper):
         def aggregate(server, replies, round):
             key = own_key(round.key, Stream.AIR, number)
             leaves, structure = jax.tree.flatten(replies.values)
-            # The same for every agent, so that it appears once in the average over those that sent.
+            # The same noise for every agent, so that it appears once in the average over those that sent.
             sending = jnp.maximum(replies.share * round.num_agents, 1)
             noisy = [
                 x + self.noise_std / sending * jax.random.normal(fold_in(key, leaf), (1, *x.shape[1:]), x.dtype)

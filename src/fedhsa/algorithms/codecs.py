@@ -1,4 +1,4 @@
-"""Codecs: how one vector of a message is written in fewer bits, and how far what arrives may be from it."""
+"""Codecs: ways of writing a vector of a message in fewer bits, with bounds on the error."""
 
 import abc
 import math
@@ -13,53 +13,62 @@ from .. import _check
 from .._types import Key
 from .base import Arrival
 
+__all__ = ["AbstractCodec", "Quantised", "RandK", "Sign", "TopK", "Uniform"]
+
 WORD = 64
-"""The bits of a number that is sent as it is."""
+"""The bits of an uncoded number."""
 
 
 class AbstractCodec(eqx.Module):
     r"""A map $C$ from vectors to vectors that take fewer bits, with $E|C(x) - x|^2 \le c\,|x|^2$.
 
-    A codec is either unbiased, $E\,C(x) = x$, or contractive, $c < 1$; RandK can be made either.
+    A codec is either unbiased, $E\,C(x) = x$, or contractive, $c < 1$; RandK can be either.
+
+    !!! example
+        >>> codec = TopK(0.5)
+        >>> codec.unbiased, codec.error(4)
+        (False, 0.5)
     """
 
     @property
     @abc.abstractmethod
     def unbiased(self) -> bool:
-        """Whether what arrives is, on average, what was sent."""
+        """Whether the decoded vector equals the original on average."""
 
     @abc.abstractmethod
     def error(self, size: int) -> float:
-        r"""The least $c$ known for vectors of this size.
+        r"""The smallest known $c$ for vectors of this size.
 
-        It is $\zeta$ of unbiased codecs, and $1 - 1/\delta$ of contractive ones.
+        It is $\zeta$ for unbiased codecs and $1 - 1/\delta$ for contractive ones.
         """
 
     @abc.abstractmethod
     def bits(self, size: int) -> float:
-        """What a vector of this size takes."""
+        """The number of bits for a vector of this size."""
 
     def arrival(self, size: int) -> Arrival | None:
-        """The moments of what arrives of a vector of this size, if the codec is linear; else None."""
+        """The moments of the decoded vector of this size, if the codec is linear; else None."""
         return None
 
     def scaled(self, factor: Any) -> "AbstractCodec":
-        """The codec for vectors that are `factor` times as large; the same where it adapts to the vector by itself."""
+        """The codec for vectors that are `factor` times as large; itself if it adapts to the vector."""
         return self
 
     @abc.abstractmethod
     def __call__(self, key: Key, x: Float[Array, " d"]) -> Float[Array, " d"]:
-        """What arrives."""
+        """Returns the decoded vector."""
 
 
 class TopK(AbstractCodec):
     r"""The $k$ entries largest in absolute value, zero elsewhere; contractive, $c = 1 - k/d$.
 
-    Takes the values, and $\lceil\log_2 d\rceil$ bits for where each of them is.
+    It takes the values, and $\lceil\log_2 d\rceil$ bits for the position of each.
 
     **Arguments:**
 
-    - `fraction`: $k/d$; $k$ is rounded, and at least 1.
+    - `fraction`: $k/d$ in (0, 1]; $k$ is rounded and at least 1.
+
+    Raises `ValueError` if `fraction` is out of range.
 
     !!! example
         >>> codec = TopK(0.5)
@@ -94,13 +103,15 @@ class TopK(AbstractCodec):
 class RandK(AbstractCodec):
     r"""$k$ entries chosen at random, zero elsewhere.
 
-    Times $d/k$ they are unbiased, $c = d/k - 1$; as they are, contractive, $c = 1 - k/d$. Which entries they are
-    follows from a seed that both ends know, so that only the values travel.
+    Multiplied by $d/k$ they are unbiased, $c = d/k - 1$; unscaled they are contractive, $c = 1 - k/d$. The positions
+    follow from a seed that both ends share, so only the values are sent.
 
     **Arguments:**
 
-    - `fraction`: $k/d$; $k$ is rounded, and at least 1.
+    - `fraction`: $k/d$ in (0, 1]; $k$ is rounded and at least 1.
     - `rescale`: whether the entries are multiplied by $d/k$.
+
+    Raises `ValueError` if `fraction` is out of range.
 
     !!! example
         >>> RandK(0.25).error(8), RandK(0.25, rescale=False).error(8), RandK(0.25).bits(8)
@@ -129,7 +140,7 @@ class RandK(AbstractCodec):
     def arrival(self, size):
         k = _kept(self.fraction, size)
         mean = 1.0 if self.rescale else k / size
-        pairs = (k - 1) / (size - 1) if size > 1 else 0.0  # the chance of an entry, given another
+        pairs = (k - 1) / (size - 1) if size > 1 else 0.0  # the probability of an entry, given another
         return Arrival(mean, mean**2 * size / k * pairs, mean**2 * size / k * (1 - pairs))
 
     def __call__(self, key, x):
@@ -141,7 +152,7 @@ class RandK(AbstractCodec):
 class Sign(AbstractCodec):
     r"""The sign of every entry times the mean absolute value; contractive.
 
-    $|C(x) - x|^2 = |x|^2 - |x|_1^2/d$, so $c = 1 - 1/d$. One bit each, and the scale.
+    $|C(x) - x|^2 = |x|^2 - |x|_1^2/d$, so $c = 1 - 1/d$. It takes one bit for each entry, and the scale.
 
     !!! example
         >>> Sign()(jax.random.key(0), jnp.array([3.0, -1.0])).tolist(), Sign().bits(100)
@@ -165,16 +176,18 @@ class Sign(AbstractCodec):
 
 
 class Quantised(AbstractCodec):
-    r"""Every entry rounded at random to one of $s$ levels of the norm, so that it is right on average.
+    r"""Every entry rounded at random to one of $s$ levels of the norm, without bias.
 
     $C(x)_j = |x|\,\mathrm{sign}(x_j)\,\xi_j / s$, where $\xi_j$ is $s|x_j|/|x|$ rounded up or down; unbiased, with
-    $c = \min(d/s^2, \sqrt d/s)$. Takes the norm, and a sign and a level for each entry.
+    $c = \min(d/s^2, \sqrt d/s)$. It takes the norm, and a sign and a level for each entry.
 
-    This is QSGD's quantiser, and one of those that QFedTD allows: unbiased, with such a $c$.
+    This is QSGD's quantiser. QFedTD allows every unbiased codec with such a bound, including this one.
 
     **Arguments:**
 
-    - `levels`: $s$.
+    - `levels`: $s$, at least 1.
+
+    Raises `ValueError` if `levels` is less than 1.
 
     !!! example
         >>> codec = Quantised(levels=4)
@@ -209,19 +222,21 @@ class Quantised(AbstractCodec):
 
 
 class Uniform(AbstractCodec):
-    r"""Every entry rounded at random to one of $2^J$ evenly spaced levels on $[-D, D]$, so that it is right on average.
+    r"""Every entry rounded at random to one of $2^J$ evenly spaced levels on $[-D, D]$, without bias.
 
-    With the spacing $\delta = 2D / (2^J - 1)$ an entry becomes the level below or above it, with the chances that make
-    it unbiased; its error is at most $\delta$ and its variance at most $\delta^2/4$. It takes $J$ bits for each entry
-    and nothing else, since both ends know $D$ beforehand. Unlike the other codecs it does not adapt to the vector:
-    entries outside the range are cut off at $\pm D$, and the error does not shrink with the vector, so that there is no
-    bound relative to its norm (`error` is infinite). Methods whose messages shrink use a range that shrinks with them
-    (`FedDVRQ`).
+    With the spacing $\delta = 2D / (2^J - 1)$, an entry becomes the level below or above it, with the probabilities
+    that make it unbiased; its error is at most $\delta$ and its variance at most $\delta^2/4$. It takes $J$ bits for
+    each entry and nothing else, because both ends have $D$ beforehand. Unlike the other codecs it does not adapt to the
+    vector: entries outside the range are clipped to $\pm D$, and the error does not shrink with the vector, so there is
+    no bound relative to its norm (`error` is infinite). Methods whose messages shrink use a range that shrinks with
+    them (`FedDVRQ`).
 
     **Arguments:**
 
-    - `range`: $D$.
-    - `num_bits`: $J$, for each entry.
+    - `range`: $D$, which must be positive.
+    - `num_bits`: $J$, the number of bits for each entry.
+
+    Raises `ValueError` if `range` is not positive or `num_bits` is less than 1.
 
     !!! example
         >>> codec = Uniform(range=3.0, num_bits=2)     # the levels -3, -1, 1 and 3
@@ -230,7 +245,7 @@ class Uniform(AbstractCodec):
         >>> codec.scaled(0.5).range
         1.5
 
-    !!! cite "Salgia, Chi (2024), arXiv:2408.16981, whose text could not be read for a check"
+    !!! cite "Salgia, Chi (2024), arXiv:2408.16981, whose text was not available for a check"
     """
 
     range: float
@@ -265,4 +280,4 @@ def _kept(fraction: float, size: int) -> int:
 
 def _check_fraction(fraction: float) -> None:
     _check.not_traced("fraction", fraction, "It decides how many numbers are sent.")
-    _check.scalar("fraction", fraction, above=0.0, most=1.0, remedy="It is the part of the entries that is sent.")
+    _check.scalar("fraction", fraction, above=0.0, most=1.0, remedy="It is the share of the entries that are sent.")

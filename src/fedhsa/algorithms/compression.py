@@ -1,4 +1,4 @@
-"""Replies in fewer bits, with a memory of what was left out."""
+"""Compressed replies, with a memory of the parts that were left out."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -17,46 +17,49 @@ from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
-    """What the inner algorithm keeps, and for each exchange what the codec left out, or the reference."""
+    """The inner algorithm's memory and, for each exchange, the parts that the codec left out, or the reference."""
 
     inner: Any
     kept: tuple[PyTree, ...]
 
 
 class Compressed(AbstractWrapper):
-    r"""Every vector that agents send is coded, each by itself and in every exchange; what is left out is kept.
+    r"""Every vector that agents send is coded separately in every exchange; a memory corrects for coding errors.
 
-    With error feedback the agent adds to what it wants to send what the codec $C$ left out so far,
+    With error feedback the agent adds the parts that the codec $C$ has left out so far to its reply $x$,
 
     $$h = C(e + x), \qquad e \leftarrow e + x - h,$$
 
-    and with differences it codes how far $x$ is from a reference $v$ that the server knows from earlier replies,
+    and with differences it codes the difference between $x$ and a reference $v$ that the server has from earlier
+    replies,
 
     $$h = C(x - v), \qquad \hat x = v + h, \qquad v \leftarrow v + \beta h,$$
 
-    where $\beta$ is 1 for contractive codecs and $1/(1 + c)$ for unbiased ones. Each exchange has its own memory.
+    where $\beta$ is 1 for contractive codecs and $1/(1 + c)$ for unbiased ones. Each exchange has a separate memory.
 
     Compressed FedHSA codes operators and displacements. An agent's operator does not vanish at $\theta^\star$ (only
-    their average does), so neither does the error of coding it. Without noise, and at steps for which FedHSA itself
-    is stable,
+    their average does), so the error of coding it does not vanish either. Without noise, and at step sizes at which
+    FedHSA itself is stable:
 
-    - without memory a contractive codec stops at a wrong point that does not depend on the step, and an unbiased one
-      fluctuates with a squared error of order $\eta$;
-    - with error feedback what the server adds up is right in the end but late, which leaves a squared error of order
-      $\eta^2$, and none in the mean of the parameters over rounds. It would remain, smaller, if agents subtracted the
-      operator they sent instead of the one they have;
-    - with differences the references tend to the operators at $\theta^\star$ and the limit is $\theta^\star$ itself.
+    - Without memory, a contractive codec converges to a wrong point that does not depend on the step size, and an
+      unbiased one fluctuates with a squared error of order $\eta$.
+    - With error feedback, the server's sum is eventually correct but late, which leaves a squared error of order
+      $\eta^2$, and no error in the mean of the parameters over rounds. A smaller error would remain there if agents
+      subtracted the operator they sent instead of their own.
+    - With differences, the references converge to the operators at $\theta^\star$, and the limit is $\theta^\star$.
 
-    The orders follow from these arguments and are observed in simulation; there is no theorem on FedHSA. The same holds
-    for synchronised SA with heterogeneous agents. With noise the references follow the noise too, and error feedback
-    may end nearer to the root: compare them.
+    These orders follow from heuristic arguments and are observed in simulation; there is no theorem for FedHSA. The
+    same holds for synchronised SA with heterogeneous agents. With noise the references follow the noise as well, and
+    error feedback may end nearer to the root: compare them.
 
     **Arguments:**
 
     - `algorithm`: the algorithm whose replies are coded.
-    - `codec`: how, for instance `TopK(0.1)`.
-    - `feedback`: `"error"`, `"difference"` or `"none"`; by default `"error"` for biased codecs and `"none"` for
-      unbiased ones. Error feedback needs a codec with $c < 1$.
+    - `codec`: one of `fedhsa.codecs`, for instance `TopK(0.1)`.
+    - `feedback`: `"error"`, `"difference"` or `"none"`; defaults to `"error"` for biased codecs and `"none"` for
+      unbiased ones. Error feedback requires a codec with $c < 1$.
+
+    Raises `ValueError` if `codec` or `feedback` is not valid, and `TypeError` if the algorithm requires exact replies.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -98,8 +101,8 @@ class Compressed(AbstractWrapper):
         for size in {x.size for x in jax.tree.leaves(kept)}:
             if self._feedback == "error" and (bound := self.codec.error(size)) >= 1:
                 raise ValueError(
-                    f"`feedback='error'` needs a codec whose error on {size} numbers is below 1, got {bound:.3g} from "
-                    f"{self.codec}: what is left out would grow. Use `feedback='difference'`, or a finer codec."
+                    f"`feedback='error'` requires a codec whose error on {size} numbers is below 1, got {bound:.3g} "
+                    f"from {self.codec}: the parts left out would grow. Use `feedback='difference'`, or a finer codec."
                 )
         return server, Memory(inner, kept)
 
@@ -137,7 +140,7 @@ class Compressed(AbstractWrapper):
         return local
 
     def _pace(self, size: int) -> float:
-        """How far a reference follows: all the way where the codec contracts, less where it is loud."""
+        """The pace at which a reference follows: 1 if the codec contracts, less if it is unbiased and noisy."""
         return 1 / (1 + self.codec.error(size)) if self.codec.unbiased else 1.0
 
     def _coded(self, key: Key, reply: PyTree) -> Coded:

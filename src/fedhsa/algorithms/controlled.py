@@ -1,4 +1,4 @@
-"""Chains that depend on the parameter: the same algorithms, with agents that step their chains as they go."""
+"""Chains that depend on the parameter: the same algorithms, with agents that step their chains while they observe."""
 
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
-    """What an agent keeps: the inner memory, and the state of its chain."""
+    """An agent's memory: the inner memory, and the state of its chain."""
 
     inner: Any
     chain: PyTree
@@ -30,8 +30,8 @@ class Memory(NamedTuple):
 class SteppingAgent(AbstractAgentWrapper):
     """An agent whose chain takes a step whenever it observes, under the parameter it observes with.
 
-    The state of its chain is kept in mutable references, so that algorithms, which know nothing of this, may observe
-    inside loops of their own.
+    The state of the chain is held in mutable references, so that algorithms can observe inside their own loops without
+    handling it.
     """
 
     source: AbstractSource
@@ -48,9 +48,9 @@ class SteppingAgent(AbstractAgentWrapper):
 class OnControlledChains(AbstractWrapper):
     """An algorithm for agents whose chains depend on the parameter: their source steps inside the local phase.
 
-    It is the outermost wrapper, and drivers add it through `adapt`. The chain's state is part of what an agent keeps,
-    so wherever agents live their chains go on from round to round. That includes agents that are absent (`Partial`):
-    they act as the others do and send nothing, just as chains that do not depend on the parameter go on without them.
+    It is the outermost wrapper, and drivers add it through `adapt`. The chain's state is part of an agent's memory, so
+    the chain continues from round to round wherever the agent runs. This includes absent agents (`Partial`): they act
+    like the others but send nothing, just as chains that do not depend on the parameter continue without them.
     """
 
     algorithm: AbstractAlgorithm
@@ -83,9 +83,9 @@ class OnControlledChains(AbstractWrapper):
 
 
 def adapt(algorithm: AbstractAlgorithm, problem: Problem, *, check: bool = True) -> AbstractAlgorithm:
-    """The algorithm as drivers run it on this problem: itself, unless the chains depend on the parameter.
+    """Returns the algorithm as drivers run it on this problem: itself, unless the chains depend on the parameter.
 
-    With `check` it raises if the algorithm is not for this problem.
+    With `check` it raises an error if the algorithm cannot run on this problem.
     """
     if check:
         _check_fit(algorithm, problem)
@@ -114,7 +114,7 @@ def _check_fit(algorithm: AbstractAlgorithm, problem: Problem) -> None:
         what = f"the class {problem.__name__}" if isinstance(problem, type) else type(problem).__name__
         advice = "For instance `problems.quadratic.random()`"
         if isinstance(problem, list | tuple):
-            advice = "Make one of the agents: `Problem(agents, like=np.zeros(d))`"
+            advice = "Build one from the agents: `Problem(agents, like=np.zeros(d))`"
         raise TypeError(f"`problem` must be a `Problem`, got {what}. {advice}.")
     if not isinstance(algorithm, AbstractAlgorithm):
         what = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else type(algorithm).__name__
@@ -135,9 +135,9 @@ def _check_observations(algorithm: AbstractAlgorithm, problem: Problem) -> None:
     price = observed(problem, algorithm)
     if abs(price.samples - price.evaluations) > 1e-9:
         raise TypeError(
-            f"{type(algorithm).__name__} takes {price.samples:.4g} observations a round and makes "
+            f"{type(algorithm).__name__} uses {price.samples:.4g} observations per round but makes "
             f"{price.evaluations:.4g}. The chains of {type(problem.agents).__name__} depend on the parameter, so each "
-            "step of theirs must be taken once, under the parameter that it belongs to: in a method of your own, "
-            "`o = agent.observe(theta, o)` before `agent.operator(theta, o)`. Use a method that does, like FedHSA, "
-            "LocalSA or SCAFFLSA."
+            "step must be taken exactly once, under its own parameter: in your own method, call "
+            "`o = agent.observe(theta, o)` before `agent.operator(theta, o)`. FedHSA, LocalSA and SCAFFLSA, for "
+            "instance, do this."
         )

@@ -1,4 +1,4 @@
-"""Replies that arrive rounds after they were computed."""
+"""Delayed replies, which arrive rounds after they were computed."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from .wrapper import AbstractWrapper
 
 
 class Sent(NamedTuple):
-    """A reply, the round and the parameter it was computed in; in the queue with a leading axis."""
+    """A reply, with the round and the parameter of its computation; the queue has a leading axis."""
 
     reply: PyTree
     round: Int[Array, ""]
@@ -25,31 +25,34 @@ class Sent(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the inner algorithm keeps, and the replies on their way: that of round t at index t mod `max_delay`."""
+    """The inner algorithm's memory, and the replies on their way, with that of round t at index t mod `max_delay`."""
 
     inner: Any
     queue: Sent
 
 
 class Delayed(AbstractWrapper):
-    r"""Replies arrive late: that of a round is one computed some rounds before, at the parameter of that time.
+    r"""Replies arrive late: the server receives a reply computed in an earlier round, at the parameter of that round.
 
     $$\theta_{t+1} = \theta_t + \tfrac1M \sum_i \Delta_i(\theta_{t-\tau_i}), \qquad
       \tau_i \sim U\{1, \dots, \tau_{\max}\}$$
 
-    on its own for each agent and round, or always $\tau_{\max}$. Where nothing was computed $\tau$ rounds ago, as in
-    the first ones, the reply is zero. The delay-adaptive rule counts a reply only if
-    $|\theta_t - \theta_{t-\tau}|$ is at most `threshold` (in the paper, the step size), else as zero.
+    The delays are independent between agents and rounds, or always $\tau_{\max}$. If nothing was computed $\tau$ rounds
+    ago, as in the first rounds, the reply is zero. The delay-adaptive rule uses a reply only if
+    $|\theta_t - \theta_{t-\tau}|$ is at most `threshold` (in the paper, the step size); otherwise the reply is zero.
 
-    The paper has one agent; here each agent has a queue. A round of two exchanges, like FedHSA's, cannot be delayed:
-    the second needs the answer to the first.
+    The paper has one agent; here each agent has a queue. A round with two exchanges, like FedHSA's, cannot be delayed,
+    because the second exchange needs the result of the first.
 
     **Arguments:**
 
-    - `algorithm`: the algorithm whose replies are late; of one exchange.
-    - `max_delay`: $\tau_{\max}$.
-    - `threshold`: how far the parameter may have moved, or None to count every reply.
+    - `algorithm`: the algorithm whose replies are late; it must have one exchange.
+    - `max_delay`: $\tau_{\max}$, at least 1.
+    - `threshold`: the largest admissible distance that the parameter has moved, or None to use every reply.
     - `random`: whether delays are random.
+
+    Raises `ValueError` if `max_delay` is less than 1 or `threshold` is not positive, and `TypeError` if the algorithm
+    has several exchanges.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=1, dim=3).noiseless()
@@ -86,7 +89,7 @@ class Delayed(AbstractWrapper):
         (inner,) = self.algorithm.exchanges
 
         def send(server, round):
-            # The parameter is part of the inner message and not sent again.
+            # The parameter is part of the inner message and is not sent twice.
             theta = () if self.threshold is None else Coded(server.theta, 0.0)
             return theta, inner.send(server, round)
 
@@ -101,7 +104,7 @@ class Delayed(AbstractWrapper):
         return (inner._replace(send=send, local=local),)
 
     def _arriving(self, queue: Sent, theta: Any, round: Any) -> PyTree:
-        """What was computed `delay` rounds ago, or zero."""
+        """The reply computed `delay` rounds ago, or zero."""
         delay = self.max_delay
         if self.random:
             delay = jax.random.randint(own_key(round.agent_key, Stream.DELAY, 0), (), 1, self.max_delay + 1)

@@ -1,4 +1,4 @@
-"""DisSACC: many observations, one move."""
+"""DisSACC: one move per batch of observations."""
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +11,19 @@ from .schedules import step_at
 
 
 class DisSACC(AbstractLocalSteps):
-    r"""A batch of observations at one parameter, then one move: no local drift, hence no bias from heterogeneity.
+    r"""A batch of observations at one parameter, then one move: no local drift and no bias from heterogeneity.
 
     $$\bar\theta \leftarrow \bar\theta + \alpha\, \frac1M \sum_i \frac1H \sum_{\ell<H} G_i(\bar\theta, o_{i,\ell})$$
 
-    The step $\alpha$ is that of a whole round and is not divided by $H$. With $R$ observations per agent,
-    $T = O(\log MR)$ rounds of $H = R / T$ observations suffice for independent ones, says the paper.
+    The step size $\alpha$ belongs to a whole round and is not divided by $H$. According to the paper, with $R$
+    independent observations per agent, $T = O(\log MR)$ rounds of $H = R / T$ observations suffice.
 
     **Arguments:**
 
     - `step_size`: $\alpha$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent averages over per round.
+    - `local_steps`: $H$, the number of observations that each agent averages over per round.
+
+    Raises `ValueError` if `step_size` is not positive or `local_steps` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)

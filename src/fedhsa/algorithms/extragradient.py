@@ -1,4 +1,4 @@
-"""Local steps along the operator a step ahead, for games and other operators that rotate."""
+"""Extragradient: local steps along the operator one step ahead, for games and other operators that rotate."""
 
 import jax
 
@@ -10,26 +10,28 @@ from .schedules import step_at
 
 
 class ExtragradientSA(AbstractServerStep):
-    r"""Local SA whose every step looks ahead first: extragradient.
+    r"""Local SA in which every step first looks ahead: extragradient.
 
     $$\theta' = \theta + \eta\, G_i(\theta, o_{i,2\ell}), \qquad
       \theta \leftarrow \theta + \eta\, G_i(\theta', o_{i,2\ell+1}), \quad \ell = 0, \dots, H-1$$
 
-    and the server adds $\alpha_g$ times the mean displacement. Steps along a rotation (a bilinear game) turn outwards
-    however small they are; with a look ahead they turn inwards. Each step takes two observations and two evaluations.
-    With heterogeneous agents and $H > 1$ it has a bias like Local SA's.
+    The server then adds $\alpha_g$ times the mean displacement. Plain steps along a rotation (a bilinear game) spiral
+    outwards at every step size; with the look-ahead they spiral inwards. Each step takes two observations and two
+    evaluations. With heterogeneous agents and $H > 1$ the method has a bias like Local SA's.
 
-    The paper averages the first operator over a batch and takes the second from batches of random length
-    (`MultilevelSA` has these); here both are single observations.
+    The paper averages the first operator over a batch and takes the second from batches of random length (as in
+    `MultilevelSA`); here both are single observations.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the steps of each agent per round.
-    - `server_step`: $\alpha_g$.
+    - `local_steps`: $H$, the number of steps of each agent per round.
+    - `server_step`: $\alpha_g$, the step size of the server.
+
+    Raises `ValueError` if a step size is not positive or `local_steps` is less than 1.
 
     !!! example
-        >>> J = [[[[0.01, 1.0], [-1.0, 0.01]]]]  # nearly x y, which one player minimises and the other maximises
+        >>> J = [[[[0.01, 1.0], [-1.0, 0.01]]]]  # nearly the game x y, min over x and max over y
         >>> game = fedhsa.problems.games.from_arrays(J, z=[[[0.0, 0.0]]], P=[[[1.0]]])
         >>> for method in fedhsa.LocalSA(0.1, local_steps=1), ExtragradientSA(0.1, local_steps=1):
         ...     result = fedhsa.simulate(game, method, rounds=100, theta=np.ones(2))

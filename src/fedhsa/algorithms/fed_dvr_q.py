@@ -1,4 +1,4 @@
-"""Fed-DVR-Q: batches, a reference that is renewed from epoch to epoch, and replies in a few bits."""
+"""Fed-DVR-Q: batches, a reference that is renewed in every epoch, and replies of a few bits."""
 
 from typing import Any, NamedTuple
 
@@ -20,21 +20,21 @@ from .schedules import step_at
 
 
 class Server(NamedTuple):
-    """The parameter, and the average operator at the reference."""
+    """The server's state: the parameter, and the average operator at the reference."""
 
     theta: Theta
     g_bar: Theta
 
 
 class Memory(NamedTuple):
-    """The reference, and the sum of the agent's operators there over the rounds of recentring so far."""
+    """An agent's memory: the reference, and the sum of its operators there over the recentring rounds so far."""
 
     reference: Theta
     collected: Theta
 
 
 class Place(NamedTuple):
-    """Where in the schedule a round is."""
+    """The position of a round in the schedule of epochs."""
 
     epoch: Any
     begins: Bool[Array, ""]
@@ -44,14 +44,14 @@ class Place(NamedTuple):
     sends: Bool[Array, ""]
     """Whether the agents communicate: at the end of recentring, and in every refinement."""
     recentring: Any
-    """How many rounds the epoch recentres for."""
+    """The number of recentring rounds in the epoch."""
 
 
 class FedDVRQ(AbstractLocalSteps):
-    r"""Epochs that first measure the average operator well at a reference, and then move with what changed since.
+    r"""Epochs that first estimate the average operator at a reference and then move by the changes relative to it.
 
     Epoch $k$ begins at $y = \bar\theta$. For $n_k$ rounds agent $i$ averages its operator there over $B$ observations
-    each, without communication, and sends the mean $g_i$. Then come $I$ rounds of refinement, each with $B$ fresh
+    each, without communication, and sends the mean $g_i$. Then $I$ rounds of refinement follow, each with $B$ fresh
     observations at both parameters and one exchange:
 
     $$\tilde g = \tfrac1M \sum_i C_k(g_i), \qquad
@@ -60,27 +60,29 @@ class FedDVRQ(AbstractLocalSteps):
 
     For Q-learning from a simulator, `problems.q_learning` with `synchronous=True`, $G = \hat T_o Q - Q$ and this is
     the paper's rule $Q_m = (1-\eta) Q + \eta\,(\hat T_m Q - \hat T_m y + \tilde T y)$, written for operators;
-    nothing in it needs a table. Where observations depend on the parameter, those at $y$ carry importance weights.
-    $C_k$ is an unbiased codec whose range shrinks by `shrink` from epoch to epoch, as the messages do. After the last
-    entry of `recentring` the last epoch repeats.
+    it does not require a table. If observations depend on the parameter, those at $y$ carry importance weights.
+    $C_k$ is an unbiased codec whose range shrinks by the factor `shrink` from epoch to epoch, as the messages do. After
+    the last entry of `recentring` the last epoch repeats.
 
-    The paper has equal agents. It chooses $I = \lceil 2/(\eta(1-\gamma)) \rceil$, samples for recentring
-    $M B n_k \propto 4^k$, a range $\propto 2^{-k}/(1-\gamma)$ and $B \propto 1/(M (1-\gamma)^2)$, up to logarithms,
-    and about $\log_2 \frac{1}{(1-\gamma)\epsilon}$ epochs for an error of $\epsilon$. Its text could
-    not be read: rule and orders are unchecked, and the constants are left to the user. With heterogeneous agents the
-    limit is the root of the average operator: batches move only once, so there is no drift.
+    The paper has equal agents. It chooses $I = \lceil 2/(\eta(1-\gamma)) \rceil$, samples for recentring $M B n_k
+    \propto 4^k$, a range $\propto 2^{-k}/(1-\gamma)$ and $B \propto 1/(M (1-\gamma)^2)$, up to logarithms, and about
+    $\log_2 \frac{1}{(1-\gamma)\epsilon}$ epochs for an error of $\epsilon$. Its text was not available, so the rule and
+    the orders are unchecked, and the constants are left to the user. With heterogeneous agents the limit is the root of
+    the average operator: each batch moves the parameter only once, so there is no drift.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $B$, the observations each agent averages over per round.
-    - `recentring`: $n_0, n_1, \dots$, the rounds of recentring in each epoch.
-    - `refinements`: $I$, the rounds of refinement in each epoch.
-    - `codec`: $C_0$, for instance `codecs.Uniform(range, num_bits)`. None sends numbers as they are.
-    - `shrink`: the range of $C_{k+1}$ by that of $C_k$.
+    - `local_steps`: $B$, the number of observations that each agent averages over per round.
+    - `recentring`: $n_0, n_1, \dots$, the number of recentring rounds in each epoch.
+    - `refinements`: $I$, the number of refinement rounds in each epoch.
+    - `codec`: $C_0$, for instance `codecs.Uniform(range, num_bits)`. None sends uncoded numbers.
+    - `shrink`: the ratio of the range of $C_{k+1}$ to that of $C_k$, in (0, 1].
 
-    The cost is that of a round on average over the epochs of `recentring`, of which most may be silent. Both operators
-    are evaluated in every round, though recentring uses one.
+    The cost is that of an average round over the epochs of `recentring`, most of which may have no communication. Both
+    operators are evaluated in every round, although recentring uses only one.
+
+    Raises `ValueError` if an argument is out of range or `codec` is not unbiased.
 
     !!! example
         >>> model = fedhsa.environments.worlds.random(4, 3, 2, discount=0.8, heterogeneity=0.0)
@@ -113,13 +115,13 @@ class FedDVRQ(AbstractLocalSteps):
         _check.scalar("shrink", self.shrink, above=0.0, most=1.0)
         if self.codec is not None and not (isinstance(self.codec, AbstractCodec) and self.codec.unbiased):
             raise ValueError(
-                f"`codec` must be unbiased, got {self.codec!r}: nothing is kept of what it leaves out. "
+                f"`codec` must be unbiased, got {self.codec!r}: the parts it leaves out are not sent later. "
                 "For instance `codecs.Uniform(range, num_bits=8)`."
             )
 
     @property
     def rounds(self) -> int:
-        """How many rounds the epochs of `recentring` take."""
+        """The number of rounds that the epochs of `recentring` take."""
         return sum(self.recentring) + len(self.recentring) * self.refinements
 
     def init(self, theta):
@@ -138,11 +140,11 @@ class FedDVRQ(AbstractLocalSteps):
         )
 
     def place(self, round_index: Any) -> Place:
-        """Where in the schedule a round is."""
+        """The position of a round in the schedule."""
         lengths = np.array(self.recentring) + self.refinements
         starts = np.cumsum(lengths) - lengths
         epoch = jnp.sum(round_index >= starts) - 1
-        # The remainder matters in the last epoch only, which repeats.
+        # The remainder matters only in the last epoch, which repeats.
         within = (round_index - jnp.asarray(starts)[epoch]) % jnp.asarray(lengths)[epoch]
         recentring = jnp.asarray(self.recentring)[epoch]
         recentres = within < recentring

@@ -1,4 +1,4 @@
-"""FedKL: local policy optimisation that stays near the last policies, the agent's own and the common one."""
+"""FedKL: local policy optimisation that stays near the agent's last policy and the common policy."""
 
 from typing import Any, NamedTuple
 
@@ -15,51 +15,53 @@ from .natural import check_policy
 from .schedules import step_at
 
 LEAST_KL = 1e-8
-"""Below it the root of a divergence has no slope."""
+"""A lower bound on divergences, below which the slope of their root is not finite."""
 LEAST_RATIO, MOST_RATIO = 1e-8, 10.0
 LEAST_PENALTY, MARGIN = 1e-8, 1.1
 
 
 class Penalties(NamedTuple):
-    """What an agent's distance from its last policy costs, and that from the common one."""
+    """The penalties on an agent's distance from its last policy and from the common policy."""
 
     beta: Any
     sigma: Any
 
 
 class FedKL(AbstractLocalSteps):
-    r"""Policy optimisation on each agent's own episodes, with a price on the distance from the common policy.
+    r"""Policy optimisation on each agent's own episodes, with a penalty on the distance from the common policy.
 
     From the common $\bar\theta$ agent $i$ repeats `local_steps` times: it plays a batch of episodes under its
-    $\theta$, keeps that as $\theta_{old}$, and climbs for `epochs` steps of size $\eta$ along the gradient of
+    $\theta$, stores that as $\theta_{old}$, and takes `epochs` steps of size $\eta$ along the gradient of
 
     $$\frac1n \sum_t \frac{\pi_\theta(a_t \mid s_t)}{\pi_{old}(a_t \mid s_t)}\, A_t
       - \beta\, \frac1n \sum_t KL_t(\pi_{old} \,\|\, \pi_\theta)
       - \sigma\, \frac1n \sum_t \sqrt{\max(KL_t(\pi_{\bar\theta} \,\|\, \pi_\theta),\, 10^{-8})}
       - \tfrac\mu2 |\theta - \bar\theta|^2$$
 
-    with the mean over the $n$ actions of the batch, ratios of at most 10, and the advantages $A_t$ of the problem's
-    estimator. The server adds the mean displacement. Both penalties adapt after every batch and stay with the agent:
-    $\beta$ halves where the mean $KL(\pi_{old} \,\|\, \pi_\theta)$ is below `kl_target` by more than a tenth and
-    doubles where it is above, and so does $\sigma$ with the mean root and `distance_target`, but never below where it
-    began; both are at most 20.
+    The mean is over the $n$ actions of the batch, ratios are at most 10, and the advantages $A_t$ are those of the
+    problem's estimator. The server adds the mean displacement. Both penalties adapt after every batch and stay with the
+    agent: $\beta$ halves if the mean $KL(\pi_{old} \,\|\, \pi_\theta)$ is below `kl_target` by more than a tenth, and
+    doubles if it is above by more than a tenth; $\sigma$ does the same with the mean root and `distance_target`, but
+    never falls below its initial value. Both are at most 20.
 
-    Its limits: `sigma=0` is FedAvg, `sigma=0` with `proximal=mu` is FedProx.
+    Limiting cases: `sigma=0` is FedAvg, and `sigma=0` with `proximal=mu` is FedProx.
 
-    Objective, distance and adaptation are those of the authors' public code, which also bounds $\beta$ by the largest
-    advantage divided by the divergence, fits a critic for the advantages (GAE), takes minibatches in its epochs and
-    weighs agents by the steps they have played; here epochs take the whole batch, and agents count equally. Where
-    $\beta$ begins is not known.
+    Objective, distance and adaptation are those of the authors' public code. That code also bounds $\beta$ by the
+    largest advantage divided by the divergence, fits a critic for the advantages (GAE), uses minibatches in its epochs,
+    and weights agents by the steps they have played; here epochs use the whole batch, and agents count equally. The
+    authors' initial $\beta$ is not known.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: the batches that each agent plays per round.
-    - `epochs`: the gradient steps on each batch.
-    - `kl_target`: that of $KL(\pi_{old} \,\|\, \pi_\theta)$.
-    - `sigma`, `beta`: where the penalties begin.
-    - `distance_target`: that of the root of $KL(\pi_{\bar\theta} \,\|\, \pi_\theta)$.
-    - `proximal`: $\mu$.
+    - `local_steps`: the number of batches that each agent plays per round.
+    - `epochs`: the number of gradient steps on each batch.
+    - `kl_target`: the target of $KL(\pi_{old} \,\|\, \pi_\theta)$.
+    - `sigma`, `beta`: the initial penalties.
+    - `distance_target`: the target of the root of $KL(\pi_{\bar\theta} \,\|\, \pi_\theta)$.
+    - `proximal`: $\mu$, at least 0.
+
+    Raises `ValueError` if an argument is out of range, and `TypeError` if the problem's agents do not learn a policy.
 
     !!! example
         >>> problem = fedhsa.problems.policy_gradient.random(3, num_states=3, num_actions=2, horizon=20)
@@ -129,16 +131,16 @@ class FedKL(AbstractLocalSteps):
 
 
 def bounded(ratio: Any) -> Any:
-    """The ratio of two probabilities, which no longer pulls once it is too large."""
+    """The ratio of two probabilities, clipped so that its gradient vanishes when it is too large."""
     return jnp.clip(ratio, LEAST_RATIO, MOST_RATIO)
 
 
 def root(kl: Any) -> Any:
-    """The distance that has a finite slope everywhere but where it bends."""
+    """The root of a divergence, bounded below so that its slope is finite."""
     return jnp.sqrt(jnp.maximum(kl, LEAST_KL))
 
 
 def adapted(penalty: Any, distance: Any, target: Any) -> Any:
-    """Half of it where the distance is clearly below its target, twice where it is clearly above."""
+    """Halves the penalty if the distance is clearly below its target, and doubles it if it is clearly above."""
     factor = jnp.where(distance < target / MARGIN, 0.5, jnp.where(distance > target * MARGIN, 2.0, 1.0))
     return penalty * factor

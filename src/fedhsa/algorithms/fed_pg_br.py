@@ -1,4 +1,4 @@
-"""FedPG-BR: a robust average of large batches, and steps of one agent that correct small batches by it."""
+"""FedPG-BR: a robust average of large batches, which corrects the small batches of one agent's steps."""
 
 from typing import Any, NamedTuple
 
@@ -19,40 +19,42 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Memory(NamedTuple):
-    """Where the round began."""
+    """An agent's memory: the parameter at the start of the round."""
 
     theta: Theta
 
 
 class FedPGBR(AbstractAlgorithm):
-    r"""Variance-reduced steps of one agent around an average that hostile agents cannot spoil.
+    r"""Variance-reduced steps of one agent around a robust average of all agents.
 
-    From $\theta_0$ every agent sends the mean of its operators over $m$ observations, and the server makes $\mu$ of
-    them by a robust rule. Then agent 0, which plays the part of the server, takes $N$ steps of its own,
+    From $\theta_0$ every agent sends the mean of its operators over $m$ observations, and the server aggregates them to
+    $\mu$ by a robust rule. Then agent 0, which acts as the server, takes $N$ steps,
 
     $$\theta_{n+1} = \theta_n + \eta\,\bigl(G_0(\theta_n, o) - w\, G_0(\theta_0, o) + \mu\bigr), \qquad
       w = \frac{p(o \mid \theta_0)}{p(o \mid \theta_n)},$$
 
-    with a new observation $o$ for each and geometric $N$, $P(N > n) = (m / (m + 1))^n$, and the next round begins where
-    it ends. Where $\mu$ is zero, as a filter gives that trusts nobody, steps follow $G_0(\theta_n, o)$ alone. FedPG-BR
-    has the rule `ConcentrationFilter`; without a rule it is federated SVRPG with random $N$.
+    with a new observation $o$ for each step and geometric $N$, $P(N > n) = (m / (m + 1))^n$. The next round begins
+    where these steps end. If $\mu$ is zero, as it is when a filter accepts no reply, steps follow $G_0(\theta_n, o)$
+    alone. FedPG-BR uses the rule `ConcentrationFilter`; without a rule the method is federated SVRPG with random $N$.
 
-    An observation of a policy is a batch of $b$ episodes, so that $B = m b$ in the paper. There $B$ varies from round
-    to round, and the authors' code steps by Adam, weighs single actions instead of episodes, and ends a round early
-    when the mean of these weights leaves $1 \pm 0.005$; here $B$ is fixed, steps are plain, and weights are those of
-    episodes, for which there are two bounds.
+    An observation of a policy is a batch of $b$ episodes, so $B = m b$ in the paper's notation. In the paper $B$ varies
+    from round to round, and the authors' code uses Adam, weights single actions instead of episodes, and ends a round
+    early when the mean of these weights leaves $1 \pm 0.005$. Here $B$ is fixed, steps are plain, and episodes are
+    weighted, with two optional bounds on the weights.
 
-    All agents observe as much as agent 0 does, though only its own steps count: agent 0 must be honest, and is needed
-    in every round. The costs are those of agent 0.
+    All agents make as many observations as agent 0, although only agent 0 takes steps. Agent 0 must be honest and is
+    required in every round. The cost is that of agent 0.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `batches`: $m$, the observations behind an agent's reply.
+    - `batches`: $m$, the number of observations in an agent's reply.
     - `max_inner`: the largest $N$.
-    - `rule`: of `fedhsa.rules`. Default: the mean.
-    - `max_weight`: the bound of $w$. Default: none.
-    - `max_log_weight`: a round's steps end when the mean of $|\log w|$ over an observation is larger. Default: never.
+    - `rule`: one of `fedhsa.rules`. Default: the mean.
+    - `max_weight`: the bound on $w$. Default: none.
+    - `max_log_weight`: a round's steps end when the mean of $|\log w|$ over an observation exceeds it. Default: none.
+
+    Raises `ValueError` if an argument is out of range or `rule` is not a rule.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3, heterogeneity=0.0)
@@ -108,7 +110,7 @@ class FedPGBR(AbstractAlgorithm):
         )
 
     def steps(self, round: Round) -> Any:
-        """$N$, the same for all who know the round."""
+        """The number of steps $N$, which all agents and the server derive from the round's key."""
         uniform = jax.random.uniform(fold_in(round.key, Stream.INNER), dtype=jnp.result_type(float))
         drawn = 1 + jnp.floor(jnp.log1p(-uniform) / jnp.log(self.batches / (self.batches + 1)))
         return jnp.minimum(drawn, self.max_inner)

@@ -21,39 +21,42 @@ from .schedules import AbstractSchedule, step_at
 
 
 class SVRGMemory(NamedTuple):
-    """Where an agent starts the round, and the reference."""
+    """An agent's memory: the parameter at the start of the round, and the reference."""
 
     theta: Theta
     reference: Theta
 
 
 class LocalSVRG(AbstractRefreshing):
-    r"""Local steps that vary as little as their distance from a reference $y$, where the average operator is known.
+    r"""Local steps whose noise is proportional to the distance from a reference $y$ with a known mean operator.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(G_i(\theta, o_{i,\ell}) - G_i(y, o_{i,\ell}) + \bar G(y)\bigr), \qquad
       \bar G(y) = \tfrac1M \sum_i \bar G_i(y)$$
 
-    A coin of the given probability (and the first round) moves $y$ to the current parameter; then the agents send
+    With the given probability (and always in the first round) $y$ moves to the current parameter; the agents then send
     their exact mean operators there, in an exchange before that of the displacements. Noise and drift both vanish at
-    $\theta^\star$, so it converges to the root itself, at a constant step and with correlated observations.
+    $\theta^\star$, so the method converges to the root itself, at a constant step size and with correlated
+    observations.
 
-    The paper's S-Local-SVRG also averages at random times (with probability $p$ after every step); here it is after
-    every `local_steps` steps, and $y$ can change at those times only. The direction is its shifted estimator with the
-    shifts written out.
+    The paper's S-Local-SVRG also averages at random times (with probability $p$ after every step); here it averages
+    after every `local_steps` steps, and $y$ can change only at those times. The direction is the paper's shifted
+    estimator with the shifts written out.
 
-    Needs the agents' mean operators, which finite sums have. An exact mean operator does not count as an evaluation;
-    for a sum of $N$ components it costs $N$ of them at each refresh.
+    The agents must have mean operators, as finite sums do. An exact mean operator does not count as an evaluation;
+    for a sum of $N$ components it costs $N$ evaluations at each refresh.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
-    - `probability`: the chance that a round refreshes the reference.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+    - `probability`: the probability that a round refreshes the reference.
+
+    Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `probability` is not in (0, 1].
 
     !!! example
         >>> problem = fedhsa.problems.finite_sum.random(num_agents=4, num_components=3, dim=2)
         >>> result = fedhsa.simulate(problem, LocalSVRG(0.02, local_steps=5, probability=0.5), rounds=500)
-        >>> bool(result.error[0, -1] < 1e-18)   # with all its noise
+        >>> bool(result.error[0, -1] < 1e-18)   # despite the noise
         True
 
     !!! cite "Gorbunov, Hanzely, Richtárik (2021), arXiv:2011.02828, S-Local-SVRG"
@@ -87,39 +90,42 @@ class LocalSVRG(AbstractRefreshing):
 
 
 class SAGMemory(NamedTuple):
-    """The operator of each component where the chain last met it, and their average."""
+    """The operator of each component at the chain's last visit, and their average."""
 
     table: Float[Array, "N d"]
     mean: Theta
 
 
 class MCSAG(AbstractAlgorithm):
-    r"""Steps along the average of the latest operators of all components, of which each step renews one.
+    r"""Steps along the average of the latest operators of all components; each step renews one of them.
 
-    At component $v$ of $N$, with $h$ zero at first,
+    At component $v$ of $N$, with $h$ initially zero,
 
     $$\bar h \leftarrow \bar h + \tfrac1N \bigl(G_i(\theta, v) - h_v\bigr), \qquad
       \theta \leftarrow \theta + \eta\, \bar h, \qquad h_v \leftarrow G_i(\theta, v)$$
 
-    (the operator at $\theta$ before the move), so components not met yet count as zero. The average is uniform over
-    the components, however often the chain visits each: where its stationary law is not uniform, this is another root
-    than `theta_star`. It removes the noise of sampling but not the drift: heterogeneous agents with $H > 1$ keep a
-    bias like Local SA's.
+    (the operator at $\theta$ before the move), so components that have not been visited count as zero. The average is
+    uniform over the components, however often the chain visits each: if its stationary distribution is not uniform, the
+    root differs from `theta_star`. The method removes the noise of sampling but not the drift: heterogeneous agents
+    with $H > 1$ keep a bias like Local SA's.
 
-    The paper's method is that of one agent. Here each agent keeps its table and the server averages the parameters
-    after every `local_steps` steps; the step is chosen by the user, whereas the paper's
-    $1 / 2L(\tau_{hit} + \max_v (t - d_v))$ adapts to how long ago the components were met.
+    The paper's method has one agent. Here each agent stores a table and the server averages the parameters after every
+    `local_steps` steps. The user chooses the step size, whereas the paper's
+    $1 / 2L(\tau_{hit} + \max_v (t - d_v))$ adapts to the time since the components were last visited.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `num_components`: $N$, the states of the chain that picks the component.
-    - `local_steps`: $H$, the observations each agent uses per round.
+    - `num_components`: $N$, the number of states of the chain that selects the component.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+
+    Raises `ValueError` if `step_size` is not positive, `local_steps` is less than 1, or `num_components` does not match
+    the problem's finite chain.
 
     !!! example
         >>> problem = fedhsa.problems.finite_sum.random(num_agents=1, num_components=3, dim=2)
         >>> result = fedhsa.simulate(problem, MCSAG(0.02, num_components=3, local_steps=5), rounds=500)
-        >>> bool(result.error[0, -1] < 1e-18)   # with all its noise
+        >>> bool(result.error[0, -1] < 1e-18)   # despite the noise
         True
 
     !!! cite "Even (2023), Stochastic Gradient Descent under Markovian Sampling Schemes, MC-SAG"
@@ -153,11 +159,13 @@ class MCSAG(AbstractAlgorithm):
         chain = source.source if isinstance(source, IID) else source
         if not isinstance(chain, FiniteChain):
             raise ValueError(
-                "MCSAG needs observations that are numbers of components, from a FiniteChain, got those of "
+                "MCSAG requires observations that are numbers of components, from a FiniteChain, got those of "
                 f"{type(chain).__name__}. Use a finite sum, `fedhsa.problems.finite_sum`."
             )
         if (N := chain.transition.shape[-1]) != self.num_components:
-            raise ValueError(f"`num_components` must be {N}, the components of the problem, got {self.num_components}.")
+            raise ValueError(
+                f"`num_components` must be {N}, the number of components of the problem, got {self.num_components}."
+            )
 
     def _local_steps(self, theta_bar, memory, agent, block, round):
         eta = step_at(self.step_size, round.index)

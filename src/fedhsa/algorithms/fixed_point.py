@@ -1,4 +1,4 @@
-"""Replies as whole numbers, so that their sum is exact, whatever the order, and can be taken without seeing them."""
+"""Replies as whole numbers, whose sum is exact in every order and can be computed without seeing the summands."""
 
 import equinox as eqx
 import jax
@@ -11,28 +11,30 @@ from .demands import Effect
 from .wrapper import AbstractWrapper
 
 TOO_LARGE = -(2**63)
-"""In the place of a number beyond the range, or one that is not finite: no sum of numbers within it is this one."""
+"""A marker for a number that is out of range or not finite; no sum of numbers within the range equals it."""
 
 
 class FixedPoint(AbstractWrapper):
     r"""Every number that agents send is rounded to a multiple of $2^{-b}$, and the server uses only the sums.
 
-    Agent $i$ sends $q_i = \mathrm{round}(2^b x_i)$ as whole numbers of 64 bits, and the server takes
-    $2^{-b} \frac1M \sum_i q_i$ for the mean of the $x_i$: an error of at most $2^{-b-1}$, and none in the sum. This is
-    the arithmetic of secure aggregation (`fedhsa deploy --secure-aggregation`), which runs this very algorithm; here it
-    is simulated.
+    Agent $i$ sends $q_i = \mathrm{round}(2^b x_i)$ as whole numbers of 64 bits, and the server uses $2^{-b} \frac1M
+    \sum_i q_i$ as the mean of the $x_i$. Rounding causes an error of at most $2^{-b-1}$; the sum is exact. This is the
+    arithmetic of secure aggregation (`fedhsa deploy --secure-aggregation`), which runs this algorithm; here it is
+    simulated.
 
-    Numbers must be at most $2^{62-b} / M$ in size, so that the sum cannot overflow; nothing is clipped. Beyond that
-    range the mean is not a number here, and the run has diverged; a site says so instead of answering. With 48 bits
-    and 50 agents the range is $\pm 327$, with 40 bits $\pm 83886$.
+    Numbers must be at most $2^{62-b} / M$ in absolute value, so that the sum cannot overflow; nothing is clipped.
+    Beyond that range the mean is NaN and the run counts as diverged; in a deployment the site reports an error instead
+    of replying. With 48 bits and 50 agents the range is $\pm 327$, with 40 bits $\pm 83886$.
 
-    It goes around methods whose server uses no more than the mean of the replies, with `Weighted` inside:
-    `FixedPoint(Weighted(...))`, where $x_i$ is $M w_i / \sum_j w_j$ times the reply. It needs `dtype="float64"`.
+    The server of the wrapped method may use only the mean of the replies. `Weighted` goes inside:
+    `FixedPoint(Weighted(...))`, where $x_i$ is $M w_i / \sum_j w_j$ times the reply. `dtype="float64"` is required.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `bits`: $b$, how many of the 64 bits are behind the point.
+    - `bits`: $b$, the number of bits after the binary point, from 1 to 60.
+
+    Raises `ValueError` if `bits` is out of range, and `TypeError` if the method's server needs more than the mean.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -52,13 +54,13 @@ class FixedPoint(AbstractWrapper):
     def __check_init__(self):
         _check.count("bits", self.bits)
         _check.number(
-            "bits", self.bits, most=60, remedy="The numbers have 64 bits, of which some are before the point."
+            "bits", self.bits, most=60, remedy="The numbers have 64 bits, some of which are before the binary point."
         )
         for exchange in self.algorithm.exchanges:
             if not exchange.mean_suffices:
                 raise TypeError(
                     f"FixedPoint cannot wrap {type(self.algorithm).__name__}: in its exchange {exchange.name!r} the "
-                    "server needs the agents' replies one by one, and not only their mean. Use FedHSA, LocalSA, "
+                    "server needs the agents' individual replies, not only their mean. Use FedHSA, LocalSA, "
                     "SCAFFOLD or another method that averages."
                 )
 
@@ -71,7 +73,7 @@ class FixedPoint(AbstractWrapper):
         return tuple(self._rounded(exchange) for exchange in self.algorithm.exchanges)
 
     def largest(self, num_agents: int) -> float:
-        """The largest number that each of so many agents may send."""
+        """The largest absolute value that each of `num_agents` agents may send."""
         return 2.0 ** (62 - self.bits) / num_agents
 
     def _rounded(self, exchange: Exchange) -> Exchange:
@@ -98,7 +100,7 @@ class FixedPoint(AbstractWrapper):
     def _whole(self, x: Float[Array, "..."], num_agents: int) -> Int[Array, "..."]:
         if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
             raise ValueError(
-                "`dtype` must be 'float64' with FixedPoint, whose whole numbers have 64 bits; got 'float32'."
+                "`dtype` must be 'float64' with FixedPoint, whose whole numbers have 64 bits, got 'float32'."
             )
         scaled = jnp.round(x.astype(float) * 2.0**self.bits)
         fits = jnp.abs(scaled) <= self.largest(num_agents) * 2.0**self.bits
@@ -106,5 +108,5 @@ class FixedPoint(AbstractWrapper):
 
 
 def _shares(weights: Float[Array, " agents"]) -> Float[Array, " agents"]:
-    """The weights with a mean of one."""
+    """The weights, scaled to a mean of one."""
     return weights / jnp.mean(weights)

@@ -13,17 +13,20 @@ from .schedules import AbstractSchedule, step_at
 
 
 class GappedSA(AbstractAlgorithm):
-    r"""Local SA that averages after irregular gaps, repeated over and over.
+    r"""Local SA that averages after irregular gaps, which repeat.
 
-    The gaps are of $g_1$ steps, $g_2$ more, and so on.
-    With $T_i$ the local fixed-point operators and $G_i = T_i - I$ it is $x_i \leftarrow (1-\eta) x_i + \eta\, T_i(x_i)$
-    at every step, and $x_i \leftarrow \frac1M \sum_j x_j$ at the times $t_n$. One round is one pass through the gaps,
-    with an exchange at the end of each gap; equal gaps are `LocalSA`, whose bias it shares.
+    The gaps have $g_1$ steps, then $g_2$ steps, and so on.
+    With the local fixed-point operators $T_i$ and $G_i = T_i - I$, the method is
+    $x_i \leftarrow (1-\eta) x_i + \eta\, T_i(x_i)$ at every step, and $x_i \leftarrow \frac1M \sum_j x_j$ at the times
+    $t_n$. One round is one pass through the gaps, with an exchange at the end of each gap. Equal gaps are `LocalSA`,
+    whose bias it shares.
 
     **Arguments:**
 
     - `step_size`: $\eta$, the paper's relaxation $\lambda$; a number or a schedule.
-    - `gaps`: $t_1 - t_0, t_2 - t_1, \dots$, the local steps before each averaging.
+    - `gaps`: $t_1 - t_0, t_2 - t_1, \dots$, the number of local steps before each averaging.
+
+    Raises `ValueError` if `step_size` is not positive or `gaps` is not a tuple of positive whole numbers.
 
     !!! example
         >>> algorithm = GappedSA(0.02, gaps=(2, 5, 3))

@@ -15,7 +15,7 @@ from .wrapper import AbstractWrapper
 
 
 class GossipServer(NamedTuple):
-    """The average of the agents' parameters, and what each agent keeps as its own server."""
+    """The average of the agents' parameters, and the state of each agent as its own server."""
 
     theta: Theta
     servers: Any
@@ -23,7 +23,7 @@ class GossipServer(NamedTuple):
 
 
 class _FromNeighbours(Replies):
-    """What one agent hears: everyone it asked has answered, and the weights need no dividing by their sum."""
+    """The replies that one agent receives: all neighbours have answered, and the weights already add up to one."""
 
     def mean(self):
         weights: Any = self.weights
@@ -35,31 +35,37 @@ class _FromNeighbours(Replies):
 
 
 class Gossip(AbstractWrapper):
-    r"""No server: agents send to their neighbours on a graph, and each averages what it hears with weights $W_{ij}$.
+    r"""No server: agents send to their neighbours on a graph, and each averages the replies with weights $W_{ij}$.
 
-    Every agent plays the method's server for itself. At the end of a round its parameter is
+    Every agent acts as the method's server for itself. At the end of a round its parameter is
 
     $$\theta_i \leftarrow \sum_j W_{ij}\,(\theta_j + \Delta_j) \quad \text{(combine last)}, \qquad
       \theta_i \leftarrow \sum_j W_{ij}\,\theta_j + \Delta_i \quad \text{(combine first)},$$
 
-    $\Delta_j$ agent $j$'s own reply, found at its own $\theta_j$. Replies of earlier exchanges (FedHSA's operators) are
-    averaged with $W$. Reported is the average of all $\theta_i$. On a complete graph, "last" is the method itself.
+    where $\Delta_j$ is agent $j$'s own reply, computed at its own $\theta_j$. Replies of earlier exchanges (FedHSA's
+    operators) are averaged with $W$. The reported parameter is the average of all $\theta_i$. On a complete graph,
+    "last" is the method itself.
 
-    At a constant step agents disagree in proportion to it, which moves the average away from the root, FedHSA's too:
-    a consensus bias of the order of the step, added to the method's own. A step that goes to zero removes it.
+    At a constant step size agents disagree in proportion to the step size, which moves the average away from the root,
+    also for FedHSA: a consensus bias of the order of the step size, in addition to the method's own bias. A step size
+    that decreases to zero removes it.
 
-    Cost: no message goes down; what an agent would send to a server goes to each of its neighbours, on average
-    `graph.degree` of them. (The parameter needs no message of its own: the last reply is sent with it added.)
+    The cost has no traffic from a server; the replies go to each of an agent's neighbours, on average `graph.degree` of
+    them. (The parameter needs no separate message: it is added to the last reply.)
 
-    The weights of neighbours apply to parameters as they are, so it raises if replies are lost or coded, inside or
-    outside, or if the method's shifts must add to zero. "First" takes each agent's own reply for the average, and
-    raises for methods that learn more from the average than how far to move (SCAFFOLD, OneExchangeFedHSA, MomentumSA).
+    The weights of neighbours apply to unchanged parameters. Lost or coded replies, inside or outside, and methods whose
+    shifts must add to zero are therefore not supported. "First" uses each agent's own reply instead of the average, and
+    does not support methods that use the average for more than the displacement (SCAFFOLD, OneExchangeFedHSA,
+    MomentumSA).
 
     **Arguments:**
 
-    - `algorithm`: the method; it may be `Thinned`, `Projected` or have `ServerMomentum`, for each agent on its own.
+    - `algorithm`: the method; it may be wrapped in `Thinned`, `Projected` or `ServerMomentum`, which act on each agent.
     - `graph`: `Ring`, `Grid`, `Complete`, `RandomGraph` or `Mixing`.
     - `combine`: `"last"` (after the step) or `"first"` (before it).
+
+    Raises `ValueError` if `graph` or `combine` is not valid or the graph's number of agents differs from the problem's,
+    and `TypeError` if the method does not support it.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3).noiseless()
@@ -69,7 +75,7 @@ class Gossip(AbstractWrapper):
         12.0
 
     !!! cite "Doan, Maguluri, Romberg (2019) and Zeng, Doan, Romberg (2022), arXiv:2010.15088: one step, combine first"
-        Doan et al. also project, let all agents see one state and average over time: `Projected`, `Averaged`.
+        Doan et al. also project, let all agents see one state, and average over time: `Projected`, `Averaged`.
     """
 
     algorithm: AbstractAlgorithm
@@ -123,7 +129,7 @@ class Gossip(AbstractWrapper):
         self.algorithm.check(problem)
         if self.graph.num_agents != problem.num_agents:
             raise ValueError(
-                f"`graph` has {self.graph.num_agents} agents and the problem {problem.num_agents}. Make them agree."
+                f"`graph` has {self.graph.num_agents} agents but the problem has {problem.num_agents}. Make them agree."
             )
 
     def average_cost(self, cost):

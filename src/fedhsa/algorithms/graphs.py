@@ -1,4 +1,4 @@
-"""Who talks to whom where there is no server: graphs, and the weights with which neighbours are averaged."""
+"""Graphs for communication without a server, and the weights with which neighbours are averaged."""
 
 import abc
 from typing import Any
@@ -14,26 +14,40 @@ from .._random import Stream, fold_in, host_generator, key_words
 from .._types import SeedLike
 from .base import Round, check_probability
 
+__all__ = ["AbstractGraph", "Complete", "Grid", "Mixing", "RandomGraph", "Ring", "metropolis"]
+
 
 class AbstractGraph(eqx.Module):
-    """A graph of agents with symmetric weights, of which each agent's add up to one."""
+    """The base class of graphs, with symmetric weights that add up to one for each agent.
+
+    !!! example
+        >>> isinstance(Ring(4), AbstractGraph)
+        True
+    """
 
     num_agents: eqx.AbstractVar[Any]
+    """The number of agents."""
 
     @abc.abstractmethod
     def weights(self, round: Round) -> Float[Array, "agents agents"]:
-        """How much each agent (row) makes of each other's parameter (column) in this round."""
+        """The weight that each agent (row) gives to each agent's parameter (column) in this round."""
 
     @property
     @abc.abstractmethod
     def degree(self) -> float:
-        """How many neighbours an agent has, on average over agents and rounds."""
+        """The number of neighbours of an agent, on average over agents and rounds."""
 
 
 def metropolis(edges: Any) -> Any:
-    r"""The weights $W_{ij} = 1 / (1 + \max(d_i, d_j))$ of neighbours, $d_i$ how many $i$ has; $W_{ii}$ the rest.
+    r"""The Metropolis weights $W_{ij} = 1 / (1 + \max(d_i, d_j))$ of neighbours, where $d_i$ is the degree of $i$.
 
-    Symmetric, and rows and columns add up to one, on any graph. `edges` is a symmetric matrix of zeros and ones.
+    The rest of each row is $W_{ii}$. On every graph the matrix is symmetric, and its rows and columns add up to one.
+
+    **Arguments:**
+
+    - `edges`: a symmetric matrix of zeros and ones.
+
+    **Returns:** the matrix $W$.
 
     !!! cite "Xiao, Boyd (2004)"
 
@@ -48,7 +62,7 @@ def metropolis(edges: Any) -> Any:
 
 
 class AbstractFixedGraph(AbstractGraph):
-    """A graph that stays as it is."""
+    """A graph that is the same in every round."""
 
     @abc.abstractmethod
     def edges(self) -> Float[np.ndarray, "agents agents"]:
@@ -63,11 +77,11 @@ class AbstractFixedGraph(AbstractGraph):
 
 
 class Ring(AbstractFixedGraph):
-    """Each agent talks to the one before and the one after it.
+    """Each agent communicates with the previous and the next one.
 
     **Arguments:**
 
-    - `num_agents`: how many there are.
+    - `num_agents`: the number of agents, at least 1.
 
     !!! example
         >>> Ring(4).edges()
@@ -88,11 +102,11 @@ class Ring(AbstractFixedGraph):
 
 
 class Grid(AbstractFixedGraph):
-    """Agents in rows and columns; each talks to those left, right, above and below. One row is a path.
+    """Agents in rows and columns; each communicates with those left, right, above and below. One row is a path.
 
     **Arguments:**
 
-    - `rows`, `columns`: how many there are; agents are numbered row by row.
+    - `rows`, `columns`: their numbers, at least 1; agents are numbered row by row.
 
     !!! example
         >>> Grid(2, 3).num_agents, round(Grid(2, 3).degree, 2)
@@ -117,11 +131,11 @@ class Grid(AbstractFixedGraph):
 
 
 class Complete(AbstractFixedGraph):
-    """Everyone talks to everyone: what a server does, at more cost.
+    """Every agent communicates with every other agent, which replaces a server at a higher cost.
 
     **Arguments:**
 
-    - `num_agents`: how many there are.
+    - `num_agents`: the number of agents, at least 1.
 
     !!! example
         >>> Complete(5).degree
@@ -138,15 +152,18 @@ class Complete(AbstractFixedGraph):
 
 
 class RandomGraph(AbstractGraph):
-    """Each pair of agents is linked with the same probability, on its own (Erdős and Rényi).
+    """Each pair of agents is linked with the same probability, independently (Erdős and Rényi).
 
     **Arguments:**
 
-    - `num_agents`: how many there are.
-    - `probability`: that of a link.
-    - `varying`: whether every round has a graph of its own, drawn from the round's key. One of them may be in pieces,
-      and an agent without neighbours then goes on alone. Otherwise one graph is drawn once, and must be connected.
-    - `key`: of the graph that does not vary.
+    - `num_agents`: the number of agents, at least 1.
+    - `probability`: the probability of a link, in (0, 1].
+    - `varying`: whether every round has a new graph, drawn from the round's key. Such a graph need not be connected,
+      and an agent without neighbours then continues on its own. Otherwise one graph is drawn once, and must be
+      connected.
+    - `key`: the key of the graph if it does not vary.
+
+    Raises `ValueError` if an argument is out of range or the graph that does not vary is not connected.
 
     !!! example
         >>> RandomGraph(11, 0.3).degree
@@ -165,7 +182,7 @@ class RandomGraph(AbstractGraph):
 
     def __check_init__(self):
         _check.count("num_agents", self.num_agents)
-        _check.not_traced("probability", self.probability, "It decides who is linked.")
+        _check.not_traced("probability", self.probability, "It decides which agents are linked.")
         check_probability("probability", self.probability)
         if not self.varying and not _connected(self._drawn()):
             raise ValueError(
@@ -201,8 +218,11 @@ class Mixing(AbstractGraph):
 
     **Arguments:**
 
-    - `matrix`: row by row what each agent makes of each other's parameter. No entry is negative, and rows and columns
-      add up to one; otherwise some agents would count more than others in the long run.
+    - `matrix`: in each row, the weights that an agent gives to all agents' parameters. The entries must not be
+      negative, and rows and columns must add up to one; otherwise some agents would count more than others in the long
+      run.
+
+    Raises `ValueError` if the matrix does not satisfy these conditions.
 
     !!! example
         >>> Mixing([[0.5, 0.5], [0.5, 0.5]]).degree

@@ -1,4 +1,4 @@
-"""Averaging in which agents that have seen more count more: weights per coordinate, by visits."""
+"""Averaging with weights per coordinate, by the number of visits."""
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,23 @@ from .schedules import step_at
 
 
 class ImportanceAveraging(AbstractLocalSteps):
-    r"""Local steps, then an average in which each coordinate of an agent counts by how often it was visited.
+    r"""Local steps, then an average that weights each coordinate of an agent by its number of visits.
 
-    With $N_i(x)$ the visits of coordinate $x$ in the round, the server adds
+    With $N_i(x)$ the number of visits to coordinate $x$ in the round, the server adds
 
     $$\sum_i \alpha_i(x)\, \delta_i(x), \qquad \alpha_i(x) = \frac{(1 - \eta)^{-N_i(x)}}{\sum_j (1 - \eta)^{-N_j(x)}}$$
 
-    so that an agent that has never seen a pair of state and action has no say in its value. For tables of values, whose
-    observations move one coordinate each (`problems.q_learning`). One exchange, $2 d$ numbers up. `LocalSA` is the same
-    with equal weights.
+    An agent that has not visited a pair of state and action thus has little influence on its value. The method is for
+    tables of values, where each observation moves one coordinate (`problems.q_learning`). A round has one exchange,
+    with $2 d$ numbers up. `LocalSA` is the same method with equal weights.
 
     **Arguments:**
 
     - `step_size`: $\eta$ in (0, 1).
-    - `local_steps`: $H$, the observations each agent uses per round.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
+
+    Raises `ValueError` if `step_size` is not in (0, 1) or `local_steps` is less than 1, and `TypeError` if the
+    problem's agents do not report visits.
 
     !!! example
         >>> model = fedhsa.environments.Model(np.full((3, 2, 3), 1 / 3), np.arange(6.0).reshape(3, 2), 0.5)
@@ -40,7 +43,7 @@ class ImportanceAveraging(AbstractLocalSteps):
     demands = Demand.REPLIES_CARRY_WEIGHTS
 
     def __check_init__(self):
-        _check.scalar("step_size", self.step_size, above=0.0, below=1.0, remedy="Weights are powers of 1 - it.")
+        _check.scalar("step_size", self.step_size, above=0.0, below=1.0, remedy="Weights are powers of 1 - step_size.")
 
     def init(self, theta):
         return Server(theta), ()
@@ -53,8 +56,8 @@ class ImportanceAveraging(AbstractLocalSteps):
         agents = problem.agents
         if not hasattr(agents, "visited") or getattr(agents, "coordinates", ()) is None:
             raise TypeError(
-                f"ImportanceAveraging counts visits of coordinates, which {type(agents).__name__} does not tell here. "
-                "Use it on `problems.q_learning` with a table, or give the agent a method `visited(o)`."
+                f"ImportanceAveraging counts visits to coordinates, which {type(agents).__name__} does not report "
+                "here. Use it on `problems.q_learning` with a table, or give the agent a method `visited(o)`."
             )
 
     def _local_steps(self, theta_bar, memory, agent, block, round):

@@ -14,36 +14,39 @@ from .schedules import step_at
 
 
 class Server(NamedTuple):
-    """The parameter, and the mean direction of the last round."""
+    """The server's state: the parameter, and the mean direction of the last round."""
 
     theta: Theta
     u: Theta
 
 
 class MomentumSA(AbstractLocalSteps):
-    r"""Local steps along the last round's mean direction, corrected by what the same observation says now and then.
+    r"""Local steps along the last round's mean direction plus the change of the operator on each observation.
 
     $$\theta \leftarrow \theta + \eta\,\bigl(\beta\, G_i(\theta, o_{i,\ell})
       + (1-\beta)\,[u_t + G_i(\theta, o_{i,\ell}) - w\, G_i(\bar\theta_{t-1}, o_{i,\ell})]\bigr), \qquad
       u_{t+1} = \frac{1}{M \eta H} \sum_i \Delta_i$$
 
-    with $\Delta_i$ the displacements; the server adds $\alpha_g$ times their mean, which is $\lambda u_{t+1}$ with the
-    step $\lambda = \alpha_g \eta H$. The first round, which has no past, is one of Local SA. It reduces variance but
-    not drift: at a constant step $u = 0$ in the limit, which without noise leaves Local SA's biased point for every
-    $\beta$, to first order in $\eta$. The exact convergence claimed for the original must come from steps tied to the
-    horizon: a small $\eta$ with a large $\alpha_g$ has little drift, with momentum or without.
+    where $\Delta_i$ are the displacements. The server adds $\alpha_g$ times their mean, which is $\lambda u_{t+1}$ with
+    the step size $\lambda = \alpha_g \eta H$. The first round, which has no past, is a round of Local SA. The method
+    reduces variance but not drift: at a constant step size $u = 0$ in the limit, which without noise leaves Local SA's
+    biased point for every $\beta$, to first order in $\eta$. The exact convergence claimed for the original must come
+    from step sizes tied to the horizon: a small $\eta$ with a large $\alpha_g$ has little drift, with or without
+    momentum.
 
-    The observation was made under $\theta$, and $w = p(o \mid \bar\theta_{t-1}) / p(o \mid \theta)$ makes up for it: 1
-    where observations do not depend on the parameter. On `problems.policy_gradient` this is FedSVRPG-M, with a weight
-    for each episode. Such weights are unbiased and can be huge; `max_weight` bounds them, at the price of a bias.
+    The observation was made under $\theta$, and $w = p(o \mid \bar\theta_{t-1}) / p(o \mid \theta)$ corrects for it;
+    $w = 1$ if observations do not depend on the parameter. On `problems.policy_gradient` this is FedSVRPG-M, with a
+    weight for each episode. These weights are unbiased but can be huge; `max_weight` bounds them, which causes a bias.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the observations each agent uses per round.
+    - `local_steps`: $H$, the number of observations that each agent uses per round.
     - `beta`: $\beta$ in (0, 1]; 1 is Local SA.
-    - `server_step`: $\alpha_g$; the paper's $\lambda$ divided by $\eta H$.
-    - `max_weight`: the largest importance weight that counts as it is. Default: all do.
+    - `server_step`: $\alpha_g$, the paper's $\lambda$ divided by $\eta H$.
+    - `max_weight`: the bound on importance weights, at least 1. Default: none.
+
+    Raises `ValueError` if an argument is out of range.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)

@@ -17,7 +17,7 @@ from .schedules import AbstractSchedule, step_at
 
 
 class Batch(NamedTuple):
-    """The batch an agent is at: the parameter, the weighted sum so far, how many observations are there and needed."""
+    """An agent's current batch: the parameter, the weighted sum so far, and the observations made and required."""
 
     theta: Theta
     total: Theta
@@ -26,26 +26,28 @@ class Batch(NamedTuple):
 
 
 class MultilevelSA(AbstractAlgorithm):
-    r"""Local SA with batches of random length: the bias of a long batch at about the price of a short one.
+    r"""Local SA with batches of random length: the bias of a long batch at about the cost of a short one.
 
     For each step an agent draws $J$ with $P(J = j) = 2^{-j}$ and takes its next $2^J B$ observations; with $g_j$ the
     mean operator over the first $2^j B$ of them,
 
     $$\theta \leftarrow \theta + \eta\, g, \qquad g = g_0 + 2^J (g_J - g_{J-1}),$$
 
-    or, if $J$ is above `max_level` or so many observations are not left in the round, it takes $B$ and $g = g_0$.
-    The mean of $g$ over $J$ is then exactly the mean operator over $2^L B$ observations, $L$ the largest level that
-    can be had, while a step uses about $L B$ observations on average. An agent makes as many steps as its
+    If $J$ is above `max_level`, or the round has too few observations left, it uses $B$ observations and $g = g_0$.
+    The mean of $g$ over $J$ is then exactly the mean operator over $2^L B$ observations, where $L$ is the largest
+    possible level, while a step uses about $L B$ observations on average. An agent takes as many steps as its
     `samples` observations allow, then the server averages the displacements; every observation is evaluated once.
 
-    The paper has one agent and no rounds, hence no shortage at their ends.
+    The paper has one agent and no rounds, so it never runs out of observations.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `samples`: the observations each agent uses per round, a multiple of `batch`.
-    - `batch`: $B$.
+    - `samples`: the number of observations that each agent uses per round, a multiple of `batch`.
+    - `batch`: $B$, at least 1.
     - `max_level`: the largest $J$ in use; $2^{max\_level}$ is the paper's $M$.
+
+    Raises `ValueError` if an argument is out of range or `samples` is not a multiple of `batch`.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=4, num_states=6, dim=3, laziness=0.8)
@@ -71,7 +73,7 @@ class MultilevelSA(AbstractAlgorithm):
         if self.samples % self.batch:
             raise ValueError(
                 f"`samples` must be a multiple of `batch`, got {self.samples} and {self.batch}: "
-                "the last observations of a round would make no batch."
+                "the last observations of a round would not fill a batch."
             )
 
     @property
@@ -111,17 +113,17 @@ class MultilevelSA(AbstractAlgorithm):
         return state.theta - theta_bar, memory
 
     def _batch_sizes(self, key) -> Int[Array, " samples"]:
-        """The length of a batch, for each position in the block at which one might begin."""
+        """The length of a batch, for each position in the block at which it may begin."""
         bits = jax.random.bits(key, (self.samples,), dtype=jnp.uint32)
-        level = 1 + jax.lax.clz(bits).astype(jnp.int32)  # one more zero at the front half as often
-        highest = min(self.max_level, (self.samples // self.batch).bit_length() - 1)  # more can never fit
+        level = 1 + jax.lax.clz(bits).astype(jnp.int32)  # each further leading zero is half as likely
+        highest = min(self.max_level, (self.samples // self.batch).bit_length() - 1)  # longer batches never fit
         return self.batch << jnp.where(level > highest, 0, level)
 
 
 def estimator_weight(position: Int[Array, ""], size: Int[Array, ""], batch: int) -> Int[Array, ""]:
-    r"""What the operator at the `position`-th observation of a batch counts in $B g$, so that a running sum suffices.
+    r"""The weight of the operator at the `position`-th observation of a batch in $B g$, so that a running sum suffices.
 
-    $B g = B g_0 + 2^J B g_J - 2 \cdot 2^{J-1} B g_{J-1}$: one in $g_0$, one in $g_J$, minus two in $g_{J-1}$.
+    $B g = B g_0 + 2^J B g_J - 2 \cdot 2^{J-1} B g_{J-1}$: weight one in $g_0$, one in $g_J$, minus two in $g_{J-1}$.
     """
     first, half = position <= batch, 2 * position <= size
     return first.astype(jnp.int32) + jnp.where(size > batch, 1 - 2 * half.astype(jnp.int32), 0)

@@ -1,4 +1,4 @@
-"""Natural policy gradients: the server solves with the agents' Fisher matrices, or finds the direction by ADMM."""
+"""Natural policy gradients: the server solves with the agents' Fisher matrices, or the agents use ADMM."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,16 +20,16 @@ from .schedules import AbstractSchedule, step_at
 
 
 def check_policy(algorithm: AbstractAlgorithm, problem: Problem) -> None:
-    """Raises if the problem's parameter is not that of a policy."""
+    """Raises `TypeError` if the problem's parameter is not that of a policy."""
     if not problem.agents.learns_policy:
         raise TypeError(
-            f"{type(algorithm).__name__} is for agents that learn a policy, got {type(problem.agents).__name__}. "
+            f"{type(algorithm).__name__} requires agents that learn a policy, got {type(problem.agents).__name__}. "
             "Use it on `problems.policy_gradient`, whose agents play episodes."
         )
 
 
 class FedNPG(AbstractAlgorithm):
-    r"""Natural policy gradients with the Fisher matrix of all agents, which sends $d(d + 1)$ numbers.
+    r"""Natural policy gradients with the Fisher matrix of all agents, with $d(d + 1)$ numbers per reply.
 
     Every agent plays one batch of episodes under $\bar\theta$ and sends its gradient $g_i$ and its Fisher matrix
     $\hat F_i = \frac1n \sum_t \psi_t \psi_t^T$, the mean over the scores $\psi_t$ of the actions taken. The server
@@ -38,13 +38,15 @@ class FedNPG(AbstractAlgorithm):
     $$\bar\theta \leftarrow \bar\theta + \eta\, (\bar F + \delta I)^{-1} \bar g, \qquad
       \bar F = \tfrac1M \sum_i \hat F_i, \quad \bar g = \tfrac1M \sum_i g_i.$$
 
-    The paper, whose text was not available for a check, compares `FedNPGADMM` with it; the damping $\delta$ is ours,
-    since $\bar F$ is singular for softmax policies and where there are fewer actions than parameters.
+    The paper, whose text was not available for a check, compares `FedNPGADMM` with this method. The damping $\delta$ is
+    added here, because $\bar F$ is singular for softmax policies and if there are fewer actions than parameters.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `damping`: $\delta$.
+    - `damping`: $\delta$, which must be positive.
+
+    Raises `ValueError` if an argument is not positive, and `TypeError` if the problem's agents do not learn a policy.
 
     !!! example
         >>> problem = fedhsa.problems.policy_gradient.random(3, num_states=3, num_actions=2, horizon=20)
@@ -88,14 +90,14 @@ class FedNPG(AbstractAlgorithm):
 
 
 class ADMMServer(NamedTuple):
-    """The parameter, and the direction."""
+    """The server's state: the parameter and the direction."""
 
     theta: Theta
     y: Theta
 
 
 class ADMMMemory(NamedTuple):
-    """The agent's own direction and its multiplier; its gradient and, between exchanges, its Fisher matrix."""
+    """The agent's direction, its multiplier, its gradient and, between exchanges, its Fisher matrix."""
 
     y: Theta
     multiplier: Theta
@@ -104,30 +106,33 @@ class ADMMMemory(NamedTuple):
 
 
 class FedNPGADMM(AbstractAlgorithm):
-    r"""Natural policy gradients whose direction the agents find together by ADMM, which sends $d$ numbers.
+    r"""Natural policy gradients whose direction the agents compute jointly by ADMM, with $d$ numbers per reply.
 
-    The direction of `FedNPG` is where $\sum_i \frac12 y_i^T (\hat F_i + \delta I) y_i - g_i^T y_i$ is smallest among
+    The direction of `FedNPG` minimises $\sum_i \frac12 y_i^T (\hat F_i + \delta I) y_i - g_i^T y_i$ over
     equal $y_i = y$. An iteration of ADMM is an exchange:
 
     $$y_i = (\hat F_i + \delta I + \rho I)^{-1} (g_i - \lambda_i + \rho\, y), \qquad
       y \leftarrow \tfrac1M \sum_i \bigl(y_i + \lambda_i/\rho\bigr), \qquad
       \lambda_i \leftarrow \lambda_i + \rho\, (y_i - y)$$
 
-    where agents solve by conjugate gradients on products with $\hat F_i$. After `inner` of them
+    The agents solve by conjugate gradients on products with $\hat F_i$. After `inner` iterations
     $\bar\theta \leftarrow \bar\theta + \eta\, y$. The next round begins with the $y$ and $\lambda_i$ of the last one;
-    with many inner iterations the direction tends to that of `FedNPG`.
+    with many inner iterations the direction converges to that of `FedNPG`.
 
-    Of the paper only the abstract could be read: ADMM replaces the exchange of matrices and sends $O(d)$ numbers in
-    each iteration. The formulas are ADMM's for that sum, derived here; that one iteration per round is meant
-    (`inner=1`), and the warm start, could not be checked. With `inner` above 1 an agent keeps $\hat F_i$ for a round.
+    Only the abstract of the paper was available: ADMM replaces the exchange of matrices and sends $O(d)$ numbers in
+    each iteration. The formulas are those of ADMM for this sum, derived here. It could not be checked whether the paper
+    has one iteration per round (`inner=1`) and the warm start. With `inner` above 1 an agent stores $\hat F_i$ for a
+    round.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `rho`: $\rho$, how strongly the agents are held together; about the size of the eigenvalues of $\hat F_i$.
-    - `inner`: the iterations of ADMM in each round.
-    - `damping`: $\delta$.
-    - `solver_steps`: those of conjugate gradients; None for $d$, which solves exactly up to rounding.
+    - `rho`: $\rho$, the penalty on differences between agents; about the size of the eigenvalues of $\hat F_i$.
+    - `inner`: the number of ADMM iterations in each round.
+    - `damping`: $\delta$, at least 0.
+    - `solver_steps`: the steps of conjugate gradients; None for $d$, which is exact up to rounding.
+
+    Raises `ValueError` if an argument is out of range, and `TypeError` if the problem's agents do not learn a policy.
 
     !!! example
         >>> problem = fedhsa.problems.policy_gradient.random(3, num_states=3, num_actions=2, horizon=20)
@@ -195,7 +200,7 @@ class FedNPGADMM(AbstractAlgorithm):
         return self._solve(y, memory, lambda v: memory.F @ v)
 
     def _solve(self, y, memory, product: Callable[[Theta], Theta]):
-        # The average of the last exchange, which the multiplier needs, comes with this one.
+        # The multiplier needs the average of the last exchange, which arrives with this message.
         multiplier = memory.multiplier + self.rho * (memory.y - y)
         shift = self.damping + self.rho
         own = conjugate_gradients(
@@ -213,12 +218,12 @@ class FedNPGADMM(AbstractAlgorithm):
 
 
 def fisher_matrix(agent: Any, theta: Theta, o: Any) -> Float[Array, "d d"]:
-    r"""$\hat F$, column by column; it is symmetric."""
+    r"""The Fisher matrix $\hat F$, column by column; it is symmetric."""
     return jax.vmap(lambda column: agent.fisher_product(theta, o, column))(jnp.eye(theta.size, dtype=theta.dtype))
 
 
 def conjugate_gradients(product: Callable[[Theta], Theta], right: Theta, steps: int | None = None) -> Theta:
-    """The solution of a symmetric positive definite system, given by its products; exact after `steps = d`.
+    """Solves a symmetric positive definite system, given by its products; exact after `steps = d`.
 
     !!! example
         >>> matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
@@ -230,7 +235,7 @@ def conjugate_gradients(product: Callable[[Theta], Theta], right: Theta, steps: 
         x, residual, direction, square = carry
         image = product(direction)
         curvature = direction @ image
-        # Where the residual is zero there is nothing left to do, and nothing to divide by.
+        # If the residual is zero, the system is solved, and division must be avoided.
         length = jnp.where(square > 0, square / jnp.where(curvature > 0, curvature, 1), 0)
         x, residual = x + length * direction, residual - length * image
         following = residual @ residual

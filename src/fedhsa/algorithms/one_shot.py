@@ -1,4 +1,4 @@
-"""Averaging once, at the end."""
+"""One-shot averaging, at the end of the run."""
 
 from .base import Exchange
 from .demands import Demand
@@ -8,17 +8,19 @@ from .schedules import step_at
 
 
 class OneShotAveraging(AbstractLocalSteps):
-    r"""Agents that work alone and average at the very end.
+    r"""Agents learn alone and average once, at the end of the run.
 
-    Each goes $\theta_i \leftarrow \theta_i + \eta\, G_i(\theta_i, o_i)$.
-    What a run reports after each round is the average that they would form if they stopped there. Without noise it
-    goes to the mean of the local roots, $\frac1M \sum_i \theta_i^\star$, which is $\theta^\star$ for equal agents.
-    A round costs nothing; the whole run costs one message of $d$ numbers from every agent.
+    Each agent iterates $\theta_i \leftarrow \theta_i + \eta\, G_i(\theta_i, o_i)$.
+    After each round a run reports the average that the agents would form if they stopped there. Without noise it
+    converges to the mean of the local roots, $\frac1M \sum_i \theta_i^\star$, which is $\theta^\star$ for equal agents.
+    A round has no communication; the whole run costs one message of $d$ numbers from every agent.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
-    - `local_steps`: $H$, the steps of a round; they only say how often the average is looked at.
+    - `local_steps`: $H$, the number of steps of a round, which only determines how often the average is reported.
+
+    Raises `ValueError` if `step_size` is not positive or `local_steps` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)

@@ -1,4 +1,4 @@
-"""What to report instead of the last iterate: averages over rounds, and extrapolation to step size zero."""
+"""Reported parameters other than the last iterate: averages over rounds, and extrapolation to step size zero."""
 
 import abc
 from typing import Any, NamedTuple, TypeVar
@@ -20,14 +20,14 @@ Algorithm = TypeVar("Algorithm", bound=AbstractAlgorithm)
 
 
 class Server(NamedTuple):
-    """The parameter that is reported, and the state of the method inside."""
+    """The reported parameter, and the state of the method inside."""
 
     theta: Theta
     inner: Any
 
 
 class AbstractAverage(AbstractWrapper):
-    """A running mean of the server's parameter: each round moves it part of the way to the new one."""
+    """A running mean of the server's parameter: each round moves it a fraction of the way to the new parameter."""
 
     effects = Effect.REPORTS_ANOTHER_THETA
 
@@ -45,19 +45,21 @@ class AbstractAverage(AbstractWrapper):
 
     @abc.abstractmethod
     def part(self, rounds: Any) -> Any:
-        """The part of the way to the newest parameter, after so many rounds."""
+        """The fraction of the way to the newest parameter, after this number of rounds."""
 
 
 class Averaged(AbstractAverage):
     r"""Reports the mean of the parameters after rounds `burn_in` + 1, `burn_in` + 2, ... up to now (Polyak, Ruppert).
 
-    Before that, the last one. The mean's noise falls with the number of rounds at any constant step, its bias does
-    not: that is what `RichardsonRomberg` is for, and `RichardsonRomberg(Averaged(...))` for both.
+    Before that it reports the last parameter. At a constant step size the noise of the mean falls with the number of
+    rounds, but its bias does not: `RichardsonRomberg` reduces the bias, and `RichardsonRomberg(Averaged(...))` both.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `burn_in`: how many rounds do not count.
+    - `burn_in`: the number of initial rounds that are left out of the mean.
+
+    Raises `ValueError` if `burn_in` is negative.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -82,16 +84,18 @@ class Averaged(AbstractAverage):
 
 
 class GeometricAverage(AbstractAverage):
-    r"""Reports the mean over rounds $1, \dots, t$ with weights $c^{-s}$: late parameters count most.
+    r"""Reports the mean over rounds $1, \dots, t$ with weights $c^{-s}$, in which late parameters count most.
 
-    FedSAM reports one parameter drawn with these probabilities; this is its mean, whose squared error is at most the
-    mean one of the draw. It forgets at the rate $c$: about the last $1/(1-c)$ rounds count.
+    FedSAM reports one parameter drawn with these probabilities; this is the mean of that draw, whose squared error is
+    at most the mean squared error of the draw. About the last $1/(1-c)$ rounds count.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `decay`: $c$, between 0 and 1. (FedSAM's theorems take $1 - \alpha\varphi/2$ for a step $\alpha$, one factor for
-      each local step; its equation (5), which asks for $c > 1$, would weight the start.)
+    - `decay`: $c$, between 0 and 1. (FedSAM's theorems use $1 - \alpha\varphi/2$ for a step size $\alpha$, one factor
+      for each local step; its equation (5), which requires $c > 1$, would put the weight on the start.)
+
+    Raises `ValueError` if `decay` is not between 0 and 1.
 
     !!! example
         >>> mean = GeometricAverage(fedhsa.FedHSA(0.02, local_steps=5), decay=0.5)
@@ -113,7 +117,7 @@ class GeometricAverage(AbstractAverage):
 
 
 class ScaledSchedule(AbstractSchedule):
-    """A schedule times a number."""
+    """A schedule multiplied by a number."""
 
     schedule: AbstractSchedule
     factor: Any
@@ -126,7 +130,14 @@ class ScaledSchedule(AbstractSchedule):
 
 
 def scaled(algorithm: Algorithm, factor: Any) -> Algorithm:
-    """The same method with its step size times `factor`, inside wrappers too.
+    """Returns the same method with its step size multiplied by `factor`, also inside wrappers.
+
+    **Arguments:**
+
+    - `algorithm`: the method, with its wrappers.
+    - `factor`: a positive number.
+
+    Raises `TypeError` if the method has no `step_size`.
 
     !!! example
         >>> scaled(fedhsa.LocalSA(0.1, local_steps=5), 2.0).step_size
@@ -147,22 +158,24 @@ def scaled(algorithm: Algorithm, factor: Any) -> Algorithm:
 class RichardsonRomberg(AbstractWrapper):
     r"""Runs the method at several step sizes on the same observations, and extrapolates to step size zero.
 
-    $$\hat\theta = \sum_m h_m \theta^{(f_m \eta)}, \qquad h_m = \prod_{l \ne m} \frac{f_l}{f_l - f_m};$$
+    $$\hat\theta = \sum_m h_m \theta^{(f_m \eta)}, \qquad h_m = \prod_{l \ne m} \frac{f_l}{f_l - f_m}.$$
 
-    for factors 1 and 2, $2\theta^{(\eta)} - \theta^{(2\eta)}$. A bias with an expansion in powers of the step, like
-    that of Local SA on heterogeneous agents or of Markov data, loses its first term for each factor beyond the first.
-    The copies also share the coins of the method and the erasures, quantisers and so on of its wrappers.
+    For the factors 1 and 2 this is $2\theta^{(\eta)} - \theta^{(2\eta)}$. A bias with an expansion in powers of the
+    step size, like that of Local SA on heterogeneous agents or of Markov data, loses its leading term for each factor
+    beyond the first. The copies also share the random choices of the method and of its wrappers.
 
-    The noise of the last iterate is not removed, but since the copies share it, it does not grow either: to first order
-    in the step its variance is 2/3 of the plain one where the average operator's Jacobian is symmetric (and larger than
-    it only where that rotates, by imaginary parts above 0.77 times the real ones). `RichardsonRomberg(Averaged(...))`
-    leaves little of bias and noise. The largest step must be stable. Messages and operator evaluations are paid for
-    each copy, observations once.
+    The noise of the last iterate is not removed, but it does not grow either, because the copies share it: to first
+    order in the step size its variance is 2/3 of the plain one if the average operator's Jacobian is symmetric. It is
+    larger only if the Jacobian rotates, with imaginary parts above 0.77 times the real ones.
+    `RichardsonRomberg(Averaged(...))` leaves little bias and little noise. The largest step size must be stable.
+    Messages and operator evaluations are needed for each copy, observations only once.
 
     **Arguments:**
 
     - `algorithm`: the method; its `step_size` is $\eta$ or a schedule.
-    - `factors`: $f_m$, positive and all different.
+    - `factors`: $f_m$, at least two positive numbers, all different.
+
+    Raises `ValueError` if `factors` is not valid, and `TypeError` if the method has no `step_size`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2).noiseless()
@@ -171,7 +184,7 @@ class RichardsonRomberg(AbstractWrapper):
         >>> result = fedhsa.simulate(problem, both, rounds=500, record=copies)
         >>> apart = np.sum((result.records["copies"][0, -1] - problem.theta_star) ** 2, axis=1)
         >>> [f"{error:.0e}" for error in (*apart, result.error[0, -1])]
-        ['1e-05', '4e-05', '1e-09']
+        ['3e-05', '1e-04', '1e-08']
 
     !!! cite "Huo, Chen, Xie (2023), arXiv:2210.00953: Richardson-Romberg on one Markovian trajectory"
     """
@@ -188,7 +201,7 @@ class RichardsonRomberg(AbstractWrapper):
         same = not _check.traced(self.factors) and len(np.unique(self.factors)) < len(self.factors)
         if len(self.factors) < 2 or same:
             raise ValueError(f"`factors` must be at least two different numbers, got {self.factors}.")
-        if isinstance(self.algorithm, AbstractAlgorithm):  # which is checked elsewhere
+        if isinstance(self.algorithm, AbstractAlgorithm):  # anything else is refused elsewhere
             scaled(self.algorithm, 1.0)
 
     def init(self, theta):
@@ -200,7 +213,7 @@ class RichardsonRomberg(AbstractWrapper):
         return tuple(self._of_copies(k) for k in range(len(self.algorithm.exchanges)))
 
     def _of_copies(self, number: int) -> Exchange:
-        """An exchange of all copies at once: states, messages and replies have a leading axis, one entry per copy."""
+        """An exchange of all copies: states, messages and replies have a leading axis, one entry per copy."""
         copies = len(self.factors)
 
         def of(factor) -> Exchange:
@@ -226,7 +239,7 @@ class RichardsonRomberg(AbstractWrapper):
         return self.algorithm.exchanges[number]._replace(send=send, local=local, aggregate=aggregate)
 
     def coefficients(self):
-        """$h_m$."""
+        """The coefficients $h_m$."""
         f = jnp.asarray(self.factors)
         others = ~np.eye(len(self.factors), dtype=bool)
         ratios = f[None, :] / jnp.where(others, f[None, :] - f[:, None], 1)
@@ -238,7 +251,7 @@ class RichardsonRomberg(AbstractWrapper):
 
 
 def _together(message: PyTree, copies: int) -> PyTree:
-    """The messages of all copies as one: the axis of agents comes before that of copies, and bits add up."""
+    """Joins the messages of all copies: the axis of agents comes before that of copies, and bits add up."""
 
     def join(part):
         if isinstance(part, PerAgent):
@@ -249,7 +262,7 @@ def _together(message: PyTree, copies: int) -> PyTree:
 
 
 def _apart(message: PyTree, copies: int) -> PyTree:
-    """A joint message as each copy knows it, with the bits of one."""
+    """Splits a joint message into one for each copy, with the bits of one."""
     return jax.tree.map(
         lambda part: Coded(part.values, part.bits / copies) if isinstance(part, Coded) else part,
         message,

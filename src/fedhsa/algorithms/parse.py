@@ -18,16 +18,19 @@ from .base import AbstractAlgorithm
 
 
 def parse(text: str, problem: Problem | None = None, **defaults: Any) -> AbstractAlgorithm:
-    """The algorithm that `text` describes, in the words one would use in Python.
+    """Returns the algorithm that `text` describes, in Python's notation.
 
-    Wherever a name may stand, so may your own class, or a function that returns an algorithm, by the file or module it
-    is in: `mine.py:HalfHSA(local_steps=5)`, `Averaged(package.module:HalfHSA)`. An installed package can offer names of
-    its own as entry points of the group `fedhsa.algorithms`.
+    A name can also be your own class, or a function that returns an algorithm, with its file or module:
+    `mine.py:HalfHSA(local_steps=5)`, `Averaged(package.module:HalfHSA)`. An installed package can add names as entry
+    points of the group `fedhsa.algorithms`.
 
     **Arguments:**
 
-    - `problem`: what the algorithm is for, which some parts need (a graph, the number of agents).
-    - `defaults`: arguments for whatever is not given in the text, like `step_size=0.1, local_steps=10`.
+    - `text`: the algorithm with its settings and wrappers.
+    - `problem`: the problem to run on, which some parts need (a graph, the number of agents).
+    - `defaults`: arguments that are used if the text does not give them, like `step_size=0.1, local_steps=10`.
+
+    Raises `ValueError` if the text cannot be read, a name is not known, or an argument is missing or not valid.
 
     !!! example
         >>> parse("FedHSA(local_steps=5)", step_size=0.1, local_steps=10)
@@ -52,14 +55,14 @@ def parse(text: str, problem: Problem | None = None, **defaults: Any) -> Abstrac
     found = _Reading(text, own, _known(problem, defaults)).build(expression)
     if not isinstance(found, AbstractAlgorithm):
         if own:
-            what = f"makes {type(found).__name__}, which is none: derive the class from `AbstractAlgorithm`"
+            what = f"makes {type(found).__name__}, which is not one: derive the class from `AbstractAlgorithm`"
             raise ValueError(f"`algorithm` must name an algorithm, but {text} {what}.")
         raise ValueError(f"`algorithm` must name an algorithm, got {text!r}. `fedhsa list` shows them.")
     return found
 
 
 def algorithm_class(name: str) -> Callable[..., AbstractAlgorithm]:
-    """The class of a name alone: of this package, of `mine.py:HalfHSA`, or of an entry point; or a function like it.
+    """Returns the class for a name: of this package, of `mine.py:HalfHSA`, or of an entry point; or a function like it.
 
     !!! example
         >>> algorithm_class("FedHSA")
@@ -85,14 +88,14 @@ def _known(problem: Problem | None, defaults: Mapping[str, Any]) -> dict[str, An
 
 
 class _Reading(NamedTuple):
-    """A text that is being read: what is the user's in it, by the names that stand in for it, and the defaults."""
+    """A text with its defaults, in which placeholder names replace references to the user's own code."""
 
     text: str
     own: Mapping[str, _own.Reference]
     defaults: Mapping[str, Any]
 
     def build(self, node: ast.expr) -> Any:
-        """What this part of the text describes."""
+        """Builds the object that this part of the text describes."""
         if isinstance(node, ast.Name):
             return self.construct(node.id, None, {})
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -110,9 +113,9 @@ class _Reading(NamedTuple):
             raise ValueError(f"`algorithm`: {part!r} in {self.text!r} is neither a name nor a value.") from None
 
     def construct(self, name: str, positional: list | None, named: dict[str, Any]) -> Any:
-        """What has this name, with these arguments and the defaults; `positional` is None without brackets."""
+        """Builds the object of this name from arguments and defaults; `positional` is None without brackets."""
         make, name = self.find(name)
-        if isinstance(make, eqx.Module):  # a user's, with its settings
+        if isinstance(make, eqx.Module):  # a user's algorithm, with its settings
             if positional is not None:
                 raise ValueError(f"`algorithm`: {name} is complete and takes no arguments, got {self.text!r}.")
             return make
@@ -124,7 +127,7 @@ class _Reading(NamedTuple):
             raise ValueError(f"`algorithm`: {name} {said}. Its arguments are {', '.join(parameters)}.") from None
         defaults = self.defaults
         if _makes_algorithms(make) and "local_steps" in defaults:
-            defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # as often, on average
+            defaults = {"probability": 1 / defaults["local_steps"], **defaults}  # the same frequency on average
         given = {word: value for word, value in defaults.items() if word in parameters} | given
         missing = [p.name for p in parameters.values() if p.default is p.empty and p.name not in given]
         if missing:
@@ -135,7 +138,7 @@ class _Reading(NamedTuple):
             return make(**given)
 
     def find(self, name: str) -> tuple[Any, str]:
-        """What has this name, and the name as the user wrote it."""
+        """Returns the object of this name, and the name as the user wrote it."""
         if name in self.own:
             name, found = str(self.own[name]), _own.load("algorithm", self.own[name])
         elif name in (classes := _classes()):
@@ -147,7 +150,7 @@ class _Reading(NamedTuple):
             raise ValueError(f"`algorithm`: there is no {name!r}.{near}")
         if inspect.isclass(found) and inspect.isabstract(found):
             lacking = ", ".join(f"`{method}`" for method in sorted(found.__abstractmethods__))  # pyright: ignore[reportAttributeAccessIssue]
-            raise ValueError(f"`algorithm`: {name} is not complete: the class has no {lacking}. Define it.")
+            raise ValueError(f"`algorithm`: {name} is not complete: the class must define {lacking}.")
         if not isinstance(found, eqx.Module) and not inspect.isclass(found) and not inspect.isfunction(found):
             raise ValueError(
                 f"`algorithm`: {name} must be an algorithm, its class, or a function that returns one, got {found!r}."
@@ -156,12 +159,12 @@ class _Reading(NamedTuple):
 
 
 def _makes_algorithms(make: Any) -> bool:
-    """Whether it is a class of algorithms, or a function of the user's."""
+    """Whether it is a class of algorithms, or a user's function."""
     return not inspect.isclass(make) or issubclass(make, AbstractAlgorithm)
 
 
 def _classes() -> dict[str, type[eqx.Module]]:
-    """All that algorithms are made of, by name."""
+    """All classes that an algorithm can consist of, by name."""
     package = sys.modules[__name__.rpartition(".")[0]]
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Rounds in which not every agent takes part."""
+"""Partial participation: rounds in which some agents are absent."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from .wrapper import AbstractWrapper
 
 
 class Memory(NamedTuple):
-    """What the inner algorithm keeps, what the sampling keeps, and the agent's weight in this round."""
+    """The inner algorithm's memory, the state of the sampling, and the agent's weight in this round."""
 
     inner: Any
     sampling: Any
@@ -23,28 +23,33 @@ class Memory(NamedTuple):
 
 
 class Partial(AbstractWrapper):
-    r"""Only some agents take part in a round, the same ones in all its exchanges.
+    r"""Only some agents take part in a round, the same agents in all its exchanges.
 
-    An absent agent sends nothing and its memory stays as it is. The server averages over those present; with equal
-    chances that is right on average whenever somebody is there, and it varies less than dividing by the expected
-    number. With unequal chances (`WeightedSampling`) replies count in inverse proportion to them.
+    An absent agent sends nothing and its memory does not change. The server averages over the participating agents.
+    With equal probabilities the average is unbiased in every round that has participants, and it varies less than
+    division by the expected number of participants. With unequal probabilities (`WeightedSampling`) replies are
+    weighted by the inverse probabilities.
 
-    FedHSA with both exchanges among the agents present heads each round for the root of their average, and without
-    noise keeps a squared error of order $\eta$. If all answer the first exchange, which takes one evaluation, then
-    $\bar g$ vanishes at $\theta^\star$, no agent moves there, and the limit without noise is
-    $\theta^\star$: each round multiplies the error by the mean of the agents' own round maps over those present, and
-    their product tends to zero at small steps. SCAFFOLD divides its control variates by all agents, as it must.
+    If both exchanges take place among the participating agents, FedHSA moves towards the root of their average in each
+    round, and without noise keeps a squared error of order $\eta$. If all agents answer the first exchange, which takes
+    one evaluation, then $\bar g$ vanishes at $\theta^\star$, no agent moves there, and the limit without noise is
+    $\theta^\star$: each round multiplies the error by the mean of the participating agents' own round maps, and their
+    product tends to zero at small step sizes. SCAFFOLD divides its control variates by the number of all agents, as it
+    must.
 
-    In `Weighted(Partial(...), ...)` replies are divided by the weights of all agents and not of those present, which
-    is right on average; for methods of one exchange, or where all answer the first. In `Partial(Delayed(...), ...)` a
-    reply counts if its agent is there both when it is computed and when it arrives.
+    In `Weighted(Partial(...), ...)` replies are divided by the weights of all agents rather than those of the
+    participants, which is unbiased; this requires a method with one exchange, or that all agents answer the first. In
+    `Partial(Delayed(...), ...)` a reply counts if its agent is present both when it is computed and when it arrives.
 
     **Arguments:**
 
-    - `algorithm`: the algorithm the agents run.
-    - `sampling`: who takes part, for instance `UniformSampling(10, num_agents=100)`.
-    - `all_answer_first`: whether everyone answers the first exchange, of methods for which this takes one evaluation
-      (FedHSA, FedLin). In the cost it counts as one observation, one evaluation, and as many numbers as the other.
+    - `algorithm`: the algorithm that the agents run.
+    - `sampling`: one of `fedhsa.sampling`, for instance `UniformSampling(10, num_agents=100)`.
+    - `all_answer_first`: whether all agents answer the first exchange, for methods in which this takes one evaluation
+      (FedHSA, FedLin). In the cost it counts as one observation, one evaluation, and the numbers of one exchange.
+
+    Raises `ValueError` if `sampling` is not a sampling for the problem's agents, and `TypeError` if the algorithm does
+    not support absent agents or `all_answer_first`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -55,7 +60,7 @@ class Partial(AbstractWrapper):
         >>> fedhsa.cost(problem, plain).floats_up, fedhsa.cost(problem, steady).floats_up
         (3.0, 4.5)
 
-    !!! cite "McMahan et al. (2017), FedAvg; Karimireddy et al. (2020), SCAFFOLD. Of FedHSA: this package."
+    !!! cite "McMahan et al. (2017), FedAvg; Karimireddy et al. (2020), SCAFFOLD. For FedHSA: this package."
     """
 
     algorithm: AbstractAlgorithm
@@ -66,7 +71,9 @@ class Partial(AbstractWrapper):
 
     def __check_init__(self):
         if not isinstance(self.sampling, AbstractSampling):
-            raise ValueError(f"`sampling` must say who takes part, got {self.sampling!r}. Use `Bernoulli(0.5)`, e.g.")
+            raise ValueError(
+                f"`sampling` must be one of `fedhsa.sampling`, got {self.sampling!r}. Use `Bernoulli(0.5)`."
+            )
         if self.all_answer_first is not False:
             self._check_that_all_can_answer()
 
@@ -76,9 +83,9 @@ class Partial(AbstractWrapper):
         *wrappers, method = self.algorithm.layers
         if not method.first_exchange_is_one_evaluation or any(wrapper.stage is None for wrapper in wrappers):
             raise TypeError(
-                "`all_answer_first` is for methods whose first exchange takes one evaluation, like FedHSA and FedLin, "
-                "and for what happens to their replies on the way: only there is it known what an answer of everyone "
-                f"costs. Got {self.algorithm!r}; what else the server does goes outside."
+                "`all_answer_first` supports methods whose first exchange takes one evaluation, like FedHSA and "
+                "FedLin, and wrappers on the path of their replies; the cost of the answers is known only for these. "
+                f"Got {self.algorithm!r}; put other wrappers outside."
             )
 
     @property
@@ -130,7 +137,7 @@ class Partial(AbstractWrapper):
             there = weight > 0
             inner = jax.tree.map(lambda new, old: jnp.where(there, new, old), moved, inner)
             reply = jax.tree.map(lambda x: jnp.where(there, x, jnp.zeros_like(x)), reply)
-            # Whether there is a reply is seen from its coming, and takes no bits.
+            # The server sees whether a reply comes, so its presence takes no bits.
             return (Coded(weight, 0.0), reply), Memory(inner, state, weight)
 
         return local
@@ -144,11 +151,11 @@ class Partial(AbstractWrapper):
             chances, given = coded.values, replies.weights
             if self.sampling.equal and given is None:
                 return exchange.aggregate(server, Replies(values, chances), round)
-            if self.sampling.equal:  # the inverse of each agent's chance, given how many are there
+            if self.sampling.equal:  # the inverse of each agent's probability, given the number of participants
                 chances = chances * (round.num_agents / jnp.maximum(jnp.sum(chances), 1))
             given = jnp.ones_like(chances) if given is None else given
             weights = given * chances
-            whole = jnp.sum(weights) / jnp.sum(given)  # divided by all agents' weights, not by those of who is there
+            whole = jnp.sum(weights) / jnp.sum(given)  # divided by the weights of all agents, not of the participants
             values = jax.tree.map(lambda x: whole.astype(x.dtype) * x, values)
             return exchange.aggregate(server, Replies(values, weights), round)
 

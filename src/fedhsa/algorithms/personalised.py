@@ -1,4 +1,4 @@
-"""Parameters of the agents' own that learn from each other: personalised federated SA."""
+"""Personalised federated SA: every agent has its own parameter, and they learn from each other."""
 
 from typing import Any, NamedTuple
 
@@ -16,32 +16,36 @@ from .schedules import AbstractSchedule, step_at
 
 
 class PersonalServer(NamedTuple):
-    """The average of the agents' parameters, and each of them."""
+    """The average of the agents' parameters, and the parameter of each agent."""
 
     theta: Theta
     own: Float[Array, "agents d"]
 
 
 class PersonalisedSA(AbstractAlgorithm):
-    r"""Every agent goes to its own root $\theta_i^\star$, mostly along the average of all agents' operators (PF-LSA).
+    r"""Every agent converges to its own root $\theta_i^\star$, mostly along the average of all operators (PF-LSA).
 
     $$\theta_i \leftarrow \theta_i + \eta\,\Bigl(\beta\, G_i(\theta_i, o_i)
       + (1 - \beta)\,\frac1M \sum_j G_j(\theta_j, o_j)\Bigr)$$
 
-    For every $\beta > 0$ the limit without noise is each agent's own root. The mean of their errors moves with the step
-    $\eta$ and the noise of the average; what the errors differ by moves with the step $\beta \eta$ and the agent's own
-    noise. With $\beta = 1/M$ the floor falls as $1/M$, and agents that differ much take $M$ times as long to part.
-    $\beta = 1$ is every agent alone. The paper states it for linear operators and independent observations.
+    For every $\beta > 0$ each agent converges to its own root without noise. The mean of the agents' errors evolves
+    with the step size $\eta$ and the noise of the average; the differences between their errors evolve with the step
+    size $\beta \eta$ and the agent's own noise. With $\beta = 1/M$ the noise floor falls as $1/M$, and very
+    heterogeneous agents take $M$ times as long to separate. With $\beta = 1$ every agent learns alone. The paper states
+    the method for linear operators and independent observations.
 
-    One exchange per observation, $d$ numbers each way. The server keeps all parameters here and sends each agent its
-    own; an agent that keeps its own and is sent the average operator pays the same. `theta` is the average of all, and
-    `own_error` records how far the agents are from their own roots.
+    Each observation has one exchange with $d$ numbers each way. Here the server stores all parameters and sends each
+    agent its own; the cost is the same if an agent stores its own and receives the average operator. `theta` is the
+    average of all, and `own_error` records the distance of the agents from their own roots.
 
     **Arguments:**
 
     - `step_size`: $\eta$, a number or a schedule.
     - `beta`: $\beta$ in (0, 1].
-    - `num_agents`: $M$.
+    - `num_agents`: $M$, the number of the problem's agents.
+
+    Raises `ValueError` if `step_size` is not positive, `beta` is not in (0, 1], or `num_agents` differs from the
+    problem.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -94,16 +98,16 @@ class PersonalisedSA(AbstractAlgorithm):
 
     @staticmethod
     def own_error(problem: Problem) -> "OwnError":
-        r"""A recorder of $\frac1M \sum_i |\theta_i - \theta_i^\star|^2$."""
+        r"""Returns a recorder of $\frac1M \sum_i |\theta_i - \theta_i^\star|^2$."""
         return OwnError(problem.local_roots)
 
 
 class OwnError(eqx.Module):
-    r"""A recorder: the mean squared distance of the agents' parameters from roots of their own.
+    r"""A recorder of the mean squared distance between the agents' parameters and their own roots.
 
     **Arguments:**
 
-    - `roots`: $\theta_i^\star$, `(M, d)`.
+    - `roots`: $\theta_i^\star$, of shape `(M, d)`.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=1).noiseless()

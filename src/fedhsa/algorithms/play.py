@@ -1,7 +1,7 @@
-"""One round: the only place that says in which order server and agents act.
+"""One round: the only module that defines the order in which server and agents act.
 
-A driver says how the three parts of an exchange are carried out (for one seed or many, compiled or one by one, traced
-for their shapes or for their derivatives), and `play` carries them out in turn.
+A driver defines how the three parts of an exchange are executed (for one seed or many, compiled or one by one, traced
+for their shapes or for their derivatives), and `play` executes them in turn.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from .base import AbstractAlgorithm, Exchange, Replies, Round, checked_init, spl
 
 
 class Driver(NamedTuple):
-    """How the three parts of an exchange are carried out."""
+    """Functions that execute the three parts of an exchange."""
 
     send: Callable[[Exchange, Any], PyTree]
     """`(exchange, server) -> message`."""
@@ -29,7 +29,7 @@ class Driver(NamedTuple):
 
 
 def play(algorithm: AbstractAlgorithm, driver: Driver, server: Any, memory: PyTree) -> tuple[Any, PyTree]:
-    """The server and the agents' memories after one round."""
+    """Returns the server's state and the agents' memories after one round."""
     for exchange in algorithm.exchanges:
         message = driver.send(exchange, server)
         replies, memory = driver.local(exchange, message, memory)
@@ -38,7 +38,7 @@ def play(algorithm: AbstractAlgorithm, driver: Driver, server: Any, memory: PyTr
 
 
 def start(algorithm: AbstractAlgorithm, theta: Theta, num_agents: int) -> tuple[Any, PyTree]:
-    """The server and the agents' memories before the first round, for one seed."""
+    """Returns the server's state and the agents' memories before the first round, for one seed."""
     server, memory = checked_init(algorithm, theta)
     return server, jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), memory)
 
@@ -51,7 +51,7 @@ def one_seed(
     **Arguments:**
 
     - `agents`, `block`, `agent_keys`: arrays with a leading axis, one entry per agent.
-    - `shared`: what server and agents know about the round.
+    - `shared`: the data of the round that server and agents share.
     - `over_agents`: turns a function of one agent into one of all agents, as `tree.over_agents` does.
     """
 

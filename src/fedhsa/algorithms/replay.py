@@ -1,4 +1,4 @@
-"""Experience replay: a round's observations are kept, and those used are drawn from them at random."""
+"""Experience replay: a round's observations are stored, and those used are drawn from them at random."""
 
 import equinox as eqx
 import jax
@@ -11,18 +11,21 @@ from .wrapper import AbstractWrapper
 
 
 class Replayed(AbstractWrapper):
-    r"""The method sees, instead of consecutive observations, random ones of the last few.
+    r"""The method uses random observations from a buffer instead of consecutive ones.
 
-    In each round an agent keeps $B$ new observations, and each of the $H$ that the method uses is one of them, drawn
-    uniformly and with replacement. Neighbours in time are then seldom used one after the other. With $B = H$ this is
-    SGD with experience replay: as many steps as observations, of which about 37 % are never used. All $B$ are counted.
+    In each round an agent stores $B$ new observations, and each of the $H$ that the method uses is one of them, drawn
+    uniformly with replacement. Consecutive observations are then rarely used one after the other. With $B = H$ this is
+    SGD with experience replay: it takes as many steps as observations, of which about 37 % are never used. The cost
+    counts all $B$.
 
-    Not for chains that depend on the parameter: what is replayed was seen under another one.
+    Chains that depend on the parameter are not supported: the replayed observations were made under another parameter.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `buffer`: $B$, how many observations each agent keeps, of one round at a time.
+    - `buffer`: $B$, the number of observations that each agent stores, from one round at a time.
+
+    Raises `ValueError` if `buffer` is less than 1, and `TypeError` if the problem's chains depend on the parameter.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -40,7 +43,7 @@ class Replayed(AbstractWrapper):
     effects = Effect.NOTHING
 
     def __check_init__(self):
-        _check.count("buffer", self.buffer, remedy="Use as many as the method takes per round, or more.")
+        _check.count("buffer", self.buffer, remedy="Use at least the number of observations of a round.")
 
     @property
     def block_length(self):
@@ -54,13 +57,13 @@ class Replayed(AbstractWrapper):
         self.algorithm.check(problem)
         if problem.controlled:
             raise TypeError(
-                f"Replayed cannot run on {type(problem.agents).__name__}, whose chains depend on the parameter: what "
-                "is replayed was seen under another one. Use the method as it is."
+                f"Replayed cannot run on {type(problem.agents).__name__}, whose chains depend on the parameter: the "
+                "replayed observations were made under another parameter. Use the method without Replayed."
             )
 
     def _replay(self, exchange: Exchange) -> Exchange:
         def local(message, memory, agent, block, round):
-            # Every exchange of a round draws the same ones.
+            # Every exchange of a round draws the same observations.
             key, used = fold_in(round.agent_key, Stream.REPLAY), (self.algorithm.block_length,)
             return exchange.local(
                 message, memory, agent, tree.take(block, jax.random.randint(key, used, 0, self.buffer)), round

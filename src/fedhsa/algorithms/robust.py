@@ -1,4 +1,4 @@
-"""A server that does not trust every reply: another rule takes the place of the mean."""
+"""Robust aggregation: the server replaces the mean of the replies by a robust rule."""
 
 from typing import Any
 
@@ -14,20 +14,22 @@ from .wrapper import AbstractWrapper, one_per_exchange
 
 
 class Robust(AbstractWrapper):
-    r"""The server takes a robust rule in the place of the mean of the replies, in every exchange.
+    r"""The server uses a robust aggregation rule instead of the mean of the replies, in every exchange.
 
-    Each array of a reply is treated by itself. Replies that are not finite, and those of absent agents, do not count.
-    The method sees the rule's vector as if every agent had sent it. It is innermost, since it needs the replies as the
-    agents meant them: `Partial(Compressed(Robust(...), ...), ...)`.
+    The rule is applied to each array of a reply separately. Replies that are not finite, and those of absent agents, do
+    not count. The method sees the rule's vector as if every agent had sent it. The wrapper is innermost, because it
+    needs the replies as the method defines them: `Partial(Compressed(Robust(...), ...), ...)`.
 
-    It costs something where nobody is hostile. A rule estimates the mean with more noise than the mean itself, and
-    where agents are heterogeneous it estimates another point: FedHSA then steps along a vector that does not vanish at
-    $\theta^\star$. In its second exchange displacements differ little between agents, and the loss is small.
+    Robustness has a price if no agent is Byzantine. A rule estimates the mean with more noise than the mean itself, and
+    with heterogeneous agents it estimates a different point: FedHSA then steps along a vector that does not vanish at
+    $\theta^\star$. In its second exchange the displacements differ little between agents, and the loss is small.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `rule`: of `fedhsa.rules`; or one for each exchange, in which None is the mean.
+    - `rule`: one of `fedhsa.rules`; or a tuple with one for each exchange, where None is the mean.
+
+    Raises `ValueError` if `rule` is not valid, and `TypeError` if the method requires the mean.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=20, dim=3).noiseless()
@@ -46,7 +48,7 @@ class Robust(AbstractWrapper):
     stage = Stream.RULE
 
     def __check_init__(self):
-        self._rules()  # raises if they do not fit
+        self._rules()  # raises if they do not match the exchanges
 
     def _rules(self) -> tuple[AbstractRule | None, ...]:
         return one_per_exchange("rule", self.rule, self.algorithm, AbstractRule, "`CoordinateMedian()`")
@@ -58,7 +60,7 @@ class Robust(AbstractWrapper):
 
 
 def replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:
-    """The exchange in which the rule's vector stands for every reply."""
+    """Returns the exchange with every reply replaced by the rule's vector."""
 
     def aggregate(server, replies, round):
         leaves, structure = jax.tree.flatten(replies.values)
@@ -73,7 +75,7 @@ def replace_mean(exchange: Exchange, rule: AbstractRule) -> Exchange:
         values = structure.unflatten([estimate(x) for x in leaves])
         return exchange.aggregate(server, Replies(values, counts.astype(leaves[0].dtype)), round)
 
-    # The norm of the plain average would be anything.
+    # The norm of the plain average would be meaningless.
     return exchange._replace(
         aggregate=aggregate, replies_are_operators=False, bears_any_reply=True, mean_suffices=False
     )

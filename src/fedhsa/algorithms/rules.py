@@ -1,6 +1,6 @@
-r"""What a server may take in the place of the mean of the replies: rules for `Robust`.
+r"""Robust aggregation rules for `Robust`, which replace the mean of the replies.
 
-A rule sees the replies $x_1, \dots, x_M$ of all agents and which of them count; those that do not may be anything.
+A rule receives the replies $x_1, \dots, x_M$ of all agents and a mask of those that count; the others are arbitrary.
 """
 
 import abc
@@ -13,23 +13,40 @@ from jaxtyping import Array, Bool, Float
 
 from .. import _check
 
+__all__ = [
+    "AbstractRule",
+    "ConcentrationFilter",
+    "CoordinateMedian",
+    "GeometricMedian",
+    "MedianOfMeans",
+    "TrimmedMean",
+]
+
 ROUNDING = 1e-9
-"""By how much a share of a number may be off: 0.29 of 100 is 29, and not the 28.999... of floating point."""
+"""The tolerance for a share of a number: 0.29 of 100 is 29, not the 28.999... of floating point."""
 
 
 class AbstractRule(eqx.Module):
-    """One vector for those of all agents."""
+    """The base class of rules: a map from the vectors of all agents to one vector.
+
+    !!! example
+        >>> class Largest(AbstractRule):
+        ...     def __call__(self, x, counts):
+        ...         return jnp.max(jnp.where(counts[:, None], x, -jnp.inf), axis=0)
+        >>> Largest()(jnp.array([[1.0], [5.0], [2.0]]), jnp.array([True, False, True])).tolist()
+        [2.0]
+    """
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, "agents d"], counts: Bool[Array, " agents"]) -> Float[Array, " d"]:
-        """The vector; zero where no agent counts. Rows that do not count are zero."""
+        """Returns the vector; zero if no agent counts. Rows of `x` that do not count are zero."""
 
 
 class CoordinateMedian(AbstractRule):
     """The median of each entry.
 
-    Fewer than half of the agents cannot move an entry beyond those of the others. With heterogeneous agents it is not
-    the mean, even where nobody is hostile.
+    Fewer than half of the agents cannot move an entry beyond those of the others. With heterogeneous agents it differs
+    from the mean even if no agent is Byzantine.
 
     !!! example
         >>> x = jnp.array([[0.0, 1.0], [1.0, 2.0], [100.0, -50.0]])
@@ -50,8 +67,10 @@ class TrimmedMean(AbstractRule):
 
     **Arguments:**
 
-    - `share`: which part of the agents that count is left out at either end, at least 0 and below 1/2; rounded down.
-      It must be at least the share of hostile agents.
+    - `share`: the share of the counting agents that is left out at either end, at least 0 and below 1/2, rounded down.
+      It must be at least the share of Byzantine agents.
+
+    Raises `ValueError` if `share` is out of range.
 
     !!! example
         >>> x = jnp.array([[0.0], [1.0], [3.0], [100.0]])
@@ -64,7 +83,9 @@ class TrimmedMean(AbstractRule):
     share: float = 0.1
 
     def __check_init__(self):
-        _check.scalar("share", self.share, least=0.0, below=0.5, remedy="At 1/2 nothing is left: CoordinateMedian.")
+        _check.scalar(
+            "share", self.share, least=0.0, below=0.5, remedy="At 1/2 no reply remains: use CoordinateMedian."
+        )
 
     def __call__(self, x, counts):
         x, n = _sorted(x, counts)
@@ -74,19 +95,22 @@ class TrimmedMean(AbstractRule):
 
 
 class MedianOfMeans(AbstractRule):
-    r"""Agents are dealt into buckets in turn, and of the buckets' means the median of each entry is taken.
+    r"""The median of bucket means, entry by entry, where agents are dealt into the buckets in turn.
 
-    It has less noise than the median of all, and bears hostile agents in fewer than half of the buckets. Robust Fed-Q
-    is `Robust(DisSACC(alpha, H), MedianOfMeans(P))` on `q_learning` with `synchronous=True`, with $P$ of the order of
-    the hostile agents and the logarithm of the table's size.
+    It has less noise than the median of all replies, and tolerates Byzantine agents in fewer than half of the buckets.
+    Robust Fed-Q is `Robust(DisSACC(alpha, H), MedianOfMeans(P))` on `q_learning` with `synchronous=True`, with $P$ of
+    the order of the number of Byzantine agents and the logarithm of the table's size.
 
     **Arguments:**
 
-    - `buckets`: $P$, more than twice the hostile agents; 1 is the mean, as many as there are agents the median.
+    - `buckets`: $P$, more than twice the number of Byzantine agents; 1 gives the mean, and the number of agents gives
+      the median.
+
+    Raises `ValueError` if `buckets` is less than 1.
 
     !!! example
         >>> x = jnp.array([[0.0], [1.0], [3.0], [100.0], [2.0], [4.0]])
-        >>> MedianOfMeans(3)(x, jnp.full(6, True)).tolist()     # of 50, 1.5 and 3.5
+        >>> MedianOfMeans(3)(x, jnp.full(6, True)).tolist()     # the median of 50, 1.5 and 3.5
         [3.5]
 
     !!! cite "As a rule for servers: Maity, Mitra, Robust Fed-Q, checked against the first author's description"
@@ -106,13 +130,15 @@ class MedianOfMeans(AbstractRule):
 class GeometricMedian(AbstractRule):
     r"""The point with the smallest sum of distances, $\arg\min_z \sum_i |x_i - z|$.
 
-    By steps of Weiszfeld from the coordinate median: $z$ becomes the mean with weights $1 / |x_i - z|$. Where $z$ is
-    itself one of the replies, it stays if the pull of the others is at most that of the replies there, and else is
-    moved as Vardi and Zhang do.
+    It is computed by Weiszfeld steps from the coordinate median: $z$ becomes the mean with weights $1 / |x_i - z|$. If
+    $z$ is itself one of the replies, it stays if the pull of the others is at most that of the replies there; otherwise
+    it moves as Vardi and Zhang propose.
 
     **Arguments:**
 
-    - `iterations`: how many steps. They converge geometrically, and slowly where the minimum is one of the replies.
+    - `iterations`: the number of steps. They converge geometrically, but slowly if the minimum is one of the replies.
+
+    Raises `ValueError` if `iterations` is less than 1.
 
     !!! example
         >>> x = jnp.array([[0.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 2.0], [1.0, 1.0], [1e9, 1e9]])
@@ -120,7 +146,7 @@ class GeometricMedian(AbstractRule):
         [1.0, 1.0]
 
     !!! cite "As a rule Pillutla, Kakade, Harchaoui (2022), arXiv:1912.13445; as a method Vardi, Zhang (2000), PNAS 97"
-        Neither text could be read for a check; that the point is the minimum is tested against a general optimiser.
+        Neither text was available for a check; a test against a general optimiser shows that the point is the minimum.
     """
 
     iterations: int = eqx.field(static=True, default=60)
@@ -143,22 +169,24 @@ class GeometricMedian(AbstractRule):
 
 
 class ConcentrationFilter(AbstractRule):
-    r"""The mean of the replies that are near to where most of them are: FedPG-BR's filter.
+    r"""The mean of the replies near the point where most of them are: FedPG-BR's filter.
 
-    With the radius $r = 2 \sigma \sqrt{V / B}$, $V = 2 \log(2 M / \delta)$: $S$ has the replies with more than half of
-    all within $r$; the member of $S$ nearest to its mean is the centre, and the mean is over the replies within $r$ of
-    the centre. Where these are fewer than $(1 - \alpha) M$, the same with the radius $2 \sigma$. Where even then nobody
-    has a majority around it, nobody counts and the result is zero. $M$ are the agents that count.
+    The radius is $r = 2 \sigma \sqrt{V / B}$ with $V = 2 \log(2 M / \delta)$. $S$ is the set of replies with more than
+    half of all replies within $r$; the member of $S$ nearest to the mean of $S$ is the centre, and the result is the
+    mean of the replies within $r$ of the centre. If these are fewer than $(1 - \alpha) M$, the radius is $2 \sigma$
+    instead. If no reply has a majority around it even then, the result is zero. $M$ is the number of agents that count.
 
-    The radius is an absolute length: an agent that is honest but further away than that is left out. Operators and
-    displacements need different ones.
+    The radius is an absolute length: a more distant reply is left out even if its agent is honest. Operators and
+    displacements require different radii.
 
     **Arguments:**
 
-    - `sigma`: $\sigma$, how far one observation's reply may be from its mean.
-    - `batch`: $B$, how many observations a reply averages over.
-    - `share`: $\alpha$, the largest share of hostile agents, below 1/2.
-    - `delta`: $\delta$ in (0, 1), the chance of an honest reply being left out.
+    - `sigma`: $\sigma$, a bound on the distance between the reply of one observation and its mean.
+    - `batch`: $B$, the number of observations that a reply averages over.
+    - `share`: $\alpha$, the largest share of Byzantine agents, below 1/2.
+    - `delta`: $\delta$ in (0, 1), the probability that an honest reply is left out.
+
+    Raises `ValueError` if an argument is out of range.
 
     !!! example
         >>> x = jnp.array([[0.0], [1.0], [2.0], [100.0]])
@@ -183,7 +211,7 @@ class ConcentrationFilter(AbstractRule):
         return _mean(x, self.kept(x, counts))
 
     def kept(self, x: Float[Array, "agents d"], counts: Bool[Array, " agents"]) -> Bool[Array, " agents"]:
-        """Whose replies the mean is over."""
+        """The mask of the replies that the mean is over."""
         n = jnp.sum(counts).astype(x.dtype)
         radius = 2 * self.sigma * jnp.sqrt(2 * jnp.log(2 * jnp.maximum(n, 1) / self.delta) / self.batch)
         near = self._near(x, counts, n, radius)
@@ -191,7 +219,7 @@ class ConcentrationFilter(AbstractRule):
         return jnp.where(few, self._near(x, counts, n, 2 * self.sigma), near)
 
     def _near(self, x: Any, counts: Any, n: Any, radius: Any) -> Any:
-        """Who is within the radius of the centre, if there is one."""
+        """The mask of the replies within the radius of the centre, if there is a centre."""
         within = jax.lax.map(lambda y: (_distances(x, y) <= radius) & counts, x)  # one row at a time, to save memory
         dense = counts & (jnp.sum(within.astype(x.dtype), axis=1) > n / 2)
         centre = jnp.argmin(jnp.where(dense, _distances(x, _mean(x, dense)), jnp.inf))
@@ -207,5 +235,5 @@ def _mean(x: Any, counts: Any) -> Any:
 
 
 def _sorted(x: Any, counts: Any) -> tuple[Any, Any]:
-    """Each entry in ascending order, those of agents that do not count last; and how many agents count."""
+    """Sorts each entry, with agents that do not count last; also returns the number of agents that count."""
     return jnp.sort(jnp.where(counts[:, None], x, jnp.inf), axis=0), jnp.sum(counts)

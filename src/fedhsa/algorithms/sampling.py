@@ -1,4 +1,4 @@
-"""Who takes part in a round: samplings for `Partial`."""
+"""Samplings for `Partial`: they determine which agents take part in a round."""
 
 import abc
 from typing import Any, ClassVar
@@ -16,38 +16,50 @@ from .._types import Key
 from .base import Round, check_probability
 from .channel import own_key
 
+__all__ = ["AbstractSampling", "Availability", "Bernoulli", "UniformSampling", "WeightedSampling"]
+
 
 class AbstractSampling(eqx.Module):
-    """Who takes part in a round, seen from one agent."""
+    """The base class of samplings, from the point of view of one agent.
+
+    !!! example
+        >>> class EvenRounds(AbstractSampling):
+        ...     share = 0.5
+        ...     def __call__(self, round, state):
+        ...         return jnp.where(round.index % 2 == 0, 1.0, 0.0), state
+        >>> weight, state = EvenRounds()(Round(jnp.array(3), jax.random.key(0)), ())
+        >>> float(weight)
+        0.0
+    """
 
     equal: ClassVar[bool] = True
-    """Whether all agents have the same chance; if so, the average is over those present."""
+    """Whether all agents take part with the same probability; if so, the average is over the participating agents."""
 
     @property
     @abc.abstractmethod
     def share(self) -> Any:
-        """The part of the agents that is present on average."""
+        """The share of agents that take part on average."""
 
     def init(self) -> Any:
-        """What an agent keeps from round to round to know whether it takes part."""
+        """The state that an agent keeps from round to round to determine whether it takes part."""
         return ()
 
     @abc.abstractmethod
     def __call__(self, round: Round, state: Any) -> tuple[Float[Array, ""], Any]:
-        """The agent's weight in this round, 0 if it is absent, and what it keeps."""
+        """Returns the agent's weight in this round, 0 if it is absent, and the new state."""
 
     def check(self, num_agents: int) -> None:
-        """Raises if the number of agents is not the one this is for."""
+        """Raises `ValueError` if the sampling is for a different number of agents."""
 
     def counts(self, num_agents: int) -> np.ndarray | None:
-        """The probabilities that 0, 1, ..., M agents are there, if given their number all sets are equally likely.
+        """The probabilities that 0, 1, ..., M agents take part, if all sets of equal size are equally likely.
 
-        None where that is not so, or not known.
+        None if they are not, or if this is not known.
         """
         return None
 
     def chances(self, num_agents: int) -> np.ndarray | None:
-        """Each agent's own chance, if agents take part independently of each other; None where that is not known."""
+        """Each agent's probability, if agents take part independently of each other; None if that is not known."""
         return None
 
     @property
@@ -57,12 +69,14 @@ class AbstractSampling(eqx.Module):
 
 
 class UniformSampling(AbstractSampling):
-    """As many agents as asked for, drawn without replacement; all sets are equally likely.
+    """A fixed number of agents, drawn without replacement; all sets are equally likely.
 
     **Arguments:**
 
-    - `count`: how many take part.
-    - `num_agents`: of how many.
+    - `count`: the number of agents that take part.
+    - `num_agents`: the number of all agents.
+
+    Raises `ValueError` if `count` is not between 1 and `num_agents`.
 
     !!! example
         >>> UniformSampling(5, num_agents=20).share
@@ -94,11 +108,13 @@ class UniformSampling(AbstractSampling):
 
 
 class Bernoulli(AbstractSampling):
-    """Each agent takes part with the same probability, whatever the others do; nobody may be there.
+    """Each agent takes part with the same probability, independently; a round may have no participants.
 
     **Arguments:**
 
-    - `probability`: the probability.
+    - `probability`: the probability, in (0, 1].
+
+    Raises `ValueError` if `probability` is out of range.
 
     !!! example
         >>> Bernoulli(0.3).share
@@ -122,14 +138,16 @@ class Bernoulli(AbstractSampling):
 
 
 class Availability(AbstractSampling):
-    r"""Each agent comes and goes as a Markov chain of two states, begun in its stationary law.
+    r"""Each agent's presence is a Markov chain with two states, started in its stationary distribution.
 
-    It is there with probability $\text{up}/(\text{up} + \text{down})$, for $1/\text{down}$ rounds on average.
+    An agent is present with probability $\text{up}/(\text{up} + \text{down})$, for $1/\text{down}$ rounds on average.
 
     **Arguments:**
 
-    - `up`: the probability that an absent agent is there in the next round.
-    - `down`: the probability that a present one is not.
+    - `up`: the probability, in (0, 1], that an absent agent is present in the next round.
+    - `down`: the probability, in (0, 1], that a present agent is absent in the next round.
+
+    Raises `ValueError` if a probability is out of range.
 
     !!! example
         >>> round(Availability(up=0.1, down=0.3).share, 3)
@@ -165,18 +183,21 @@ class Availability(AbstractSampling):
 
 
 class WeightedSampling(AbstractSampling):
-    r"""Agent $i$ takes part with probability $p_i$, whatever the others do.
+    r"""Agent $i$ takes part with probability $p_i$, independently of the others.
 
-    Its reply counts $1/p_i$ times and the sum is divided by $M$ (Horvitz and Thompson): right on average, however
-    unequal the chances. An average over those present would lean towards those who often are.
+    Its reply is weighted by $1/p_i$ and the sum is divided by $M$ (Horvitz and Thompson), which is unbiased for all
+    probabilities. An average over the participating agents would be biased towards those that often take part.
 
-    It is for methods of one exchange. FedHSA multiplies the averages of two, both over the agents present, and the mean
-    of their product is not the product of their means: it would go to a point other than the root, whatever the step,
-    and `Partial` raises. With `Partial(..., all_answer_first=True)` one of them is sampled, and the limit is right.
+    This sampling is for methods with one exchange. FedHSA multiplies the averages of two exchanges over the
+    participating agents, and the mean of the product is not the product of the means: at every step size it would
+    converge to a point other than the root, so `Partial` raises an error. With `Partial(..., all_answer_first=True)`
+    only one of the averages is sampled, and the limit is correct.
 
     **Arguments:**
 
-    - `probabilities`: $p_i$, one for each agent.
+    - `probabilities`: $p_i$ in (0, 1], one for each agent.
+
+    Raises `ValueError` if a probability is out of range.
 
     !!! example
         >>> WeightedSampling([0.1, 0.5, 0.9]).share
@@ -229,4 +250,4 @@ def _as_weight(there: Array) -> Float[Array, ""]:
 
 def _check_number_of_agents(name: str, count: int, num_agents: int) -> None:
     if count != num_agents:
-        raise ValueError(f"`{name}` is for {count} agents, got a problem of {num_agents}.")
+        raise ValueError(f"`{name}` is for {count} agents, got a problem with {num_agents}.")

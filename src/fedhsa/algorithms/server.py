@@ -1,4 +1,4 @@
-"""What the server does with what it gets: weights, projection, momentum."""
+"""Wrappers for the server's update: weights, projection, momentum."""
 
 from typing import Any, NamedTuple
 
@@ -15,20 +15,22 @@ from .wrapper import AbstractWrapper, on_inner_server
 
 
 class Weighted(AbstractWrapper):
-    r"""Agents that count unequally: every average over agents is taken with weights, which are made to add up to one.
+    r"""Agents with unequal weights: every average over agents uses weights, which are normalised to add up to one.
 
-    The method then looks for the root of $\sum_i w_i \bar G_i$, which is another point unless all agents agree. The
-    error is still measured to the problem's `theta_star`; to measure it to the weighted root, give that to the problem:
-    `problem.take(range(M), theta_star=...)`.
+    The method then converges to the root of $\sum_i w_i \bar G_i$, which is a different point unless all agents agree.
+    The error is still relative to the problem's `theta_star`; to measure it relative to the weighted root, give that
+    root to the problem: `problem.take(range(M), theta_star=...)`.
 
-    Methods whose shifts must add to zero keep their promise: with $\bar\theta = \sum_i w_i \theta_i$ it is the weighted
-    sum that stays zero, and where they rest the weighted operator is zero. Channels and what else the server does go
-    inside, `Weighted(Compressed(...), ...)`.
+    Methods whose shifts must add to zero are supported: with $\bar\theta = \sum_i w_i \theta_i$ the weighted sum stays
+    zero, and the weighted operator vanishes at the limit. Channels and other wrappers of the server go inside,
+    `Weighted(Compressed(...), ...)`.
 
     **Arguments:**
 
     - `algorithm`: the method.
     - `weights`: one positive number per agent.
+
+    Raises `ValueError` if a weight is not positive or their number differs from that of the problem's agents.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2).noiseless()
@@ -48,7 +50,7 @@ class Weighted(AbstractWrapper):
     effects = Effect.WEIGHS_AGENTS
 
     def __check_init__(self):
-        _check.number("weights", self.weights, above=0.0, remedy="An agent that shall not count: `problem.take(...)`.")
+        _check.number("weights", self.weights, above=0.0, remedy="Use `problem.take(...)` to leave an agent out.")
 
     @property
     def exchanges(self):
@@ -56,7 +58,7 @@ class Weighted(AbstractWrapper):
 
     def _weigh(self, exchange: Exchange) -> Exchange:
         def aggregate(server, replies, round):
-            if replies.pooled is not None:  # the mean is known with these weights
+            if replies.pooled is not None:  # the mean has been taken with these weights
                 return exchange.aggregate(server, replies, round)
             weights: Any = self.weights if replies.weights is None else self.weights * replies.weights
             return exchange.aggregate(server, Replies(replies.values, weights), round)
@@ -70,19 +72,22 @@ class Weighted(AbstractWrapper):
 
 
 class Projected(AbstractWrapper):
-    r"""The server moves its parameter to the nearest point of a ball around 0 or of a box, at the end of each round.
+    r"""At the end of each round the server projects its parameter onto a ball around 0 or onto a box.
 
-    With `LocalSA` this is FedTD of Wang et al. Where the root is outside the set, the method ends elsewhere.
+    With `LocalSA` this is FedTD of Wang et al. If the root is outside the set, the limit is a different point.
 
-    It raises for methods whose shifts must add to zero: their agents add $\bar\theta - \theta_i$ to the shifts, whose
-    sum is no longer zero when $\bar\theta$ is not the mean.
+    Methods whose shifts must add to zero are not supported: their agents add $\bar\theta - \theta_i$ to the shifts,
+    whose sum is no longer zero if $\bar\theta$ is not the mean.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `radius`: that of the ball, in the Euclidean norm.
-    - `box`: instead of it, `(low, high)`, numbers or one for each coordinate.
-    - `part`: which coordinates are projected, `(begin, end)`, end not included; the others stay. Default: all.
+    - `radius`: the radius of the ball, in the Euclidean norm.
+    - `box`: instead of `radius`, `(low, high)`, each a number or one for each coordinate.
+    - `part`: the coordinates to project, `(begin, end)` without the end; the others do not change. Default: all.
+
+    Raises `ValueError` unless exactly one of `radius` and `box` is given and both fit the problem, and `TypeError` if
+    the method does not support it.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -130,7 +135,7 @@ class Projected(AbstractWrapper):
 
 
 class MomentumServer(NamedTuple):
-    """The parameter at the end of the last round, the method's own state, and how fast the parameter moves."""
+    """The parameter at the end of the last round, the method's own state, and the velocity of the parameter."""
 
     theta: Theta
     inner: Any
@@ -138,20 +143,23 @@ class MomentumServer(NamedTuple):
 
 
 class ServerMomentum(AbstractWrapper):
-    r"""Heavy ball on the server: a round moves the parameter by what the method asks for and part of the last move.
+    r"""Heavy-ball momentum on the server: a round adds a fraction of the last move to the method's own move.
 
     $$v_{t+1} = \beta v_t + (\theta^+_{t+1} - \theta_t), \qquad \theta_{t+1} = \theta_t + v_{t+1}$$
 
-    where $\theta^+_{t+1}$ is the parameter to which the method would go. In the long run every displacement counts
-    $1 / (1 - \beta)$ times: compare with the method alone at a step that much larger. The point of rest is the
-    method's own, with its bias.
+    Here $\theta^+_{t+1}$ is the parameter to which the method alone would move. In the long run every displacement
+    counts $1 / (1 - \beta)$ times: compare with the method alone at a step size larger by this factor. The fixed point
+    is that of the method, with its bias.
 
-    It raises for methods whose shifts must add to zero: they would sum to $\beta$ times the way from the start.
+    Methods whose shifts must add to zero are not supported: the shifts would sum to $\beta$ times the total
+    displacement.
 
     **Arguments:**
 
     - `algorithm`: the method.
     - `beta`: $\beta$, at least 0 and below 1.
+
+    Raises `ValueError` if `beta` is out of range, and `TypeError` if the method does not support it.
 
     !!! example
         >>> ServerMomentum(fedhsa.FedHSA(0.005, local_steps=5), beta=0.75).block_length      # moves as FedHSA(0.02, 5)
@@ -166,7 +174,7 @@ class ServerMomentum(AbstractWrapper):
     effects = Effect.MOVES_THETA
 
     def __check_init__(self):
-        _check.scalar("beta", self.beta, least=0.0, below=1.0, remedy="At 1 no move is ever forgotten.")
+        _check.scalar("beta", self.beta, least=0.0, below=1.0, remedy="At 1 the velocity would never decay.")
 
     def init(self, theta):
         inner, memory = checked_init(self.algorithm, theta)

@@ -1,4 +1,4 @@
-"""Thinning: of every few observations one is used, so that those used are less correlated."""
+"""Thinning: only every few observations are used, so that those used are less correlated."""
 
 import equinox as eqx
 
@@ -9,17 +9,19 @@ from .wrapper import AbstractWrapper
 
 
 class Thinned(AbstractWrapper):
-    r"""The method sees only some observations of each agent, evenly spaced.
+    r"""The method uses only every $q$-th observation of each agent.
 
-    That is $o_{i, (tH + \ell) q}$ instead of $o_{i, tH + \ell}$.
+    It sees $o_{i, (tH + \ell) q}$ instead of $o_{i, tH + \ell}$.
 
-    With $q$ near the mixing time these are almost independent. All $q H$ observations of a round are counted, the
-    operator is evaluated at those used. `problem.iid()` is what this tends to as $q$ grows, without the cost.
+    With $q$ near the mixing time these are almost independent. The cost counts all $q H$ observations of a round; the
+    operator is evaluated only at those used. `problem.iid()` is the limit as $q$ grows, without the cost.
 
     **Arguments:**
 
     - `algorithm`: the method.
-    - `every`: $q$.
+    - `every`: $q$, at least 1.
+
+    Raises `ValueError` if `every` is less than 1.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)

@@ -1,4 +1,4 @@
-"""What one round sends and evaluates, found by tracing it: the shapes of messages, and what a deployment would pay."""
+"""Traces one round to find the shapes of its messages, its evaluations, and its cost in a deployment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from .play import one_seed, play
 
 
 class _Numbers(AbstractSource):
-    """Observations of which only the shape matters: that of the most common ones, the states of a finite chain."""
+    """Observations of which only the shape matters: states of a finite chain, the most common ones."""
 
     def init(self, key, /):
         return ()
@@ -49,7 +49,7 @@ class _StandIn(AbstractAgent):
 
 
 class _Bits(AbstractSource):
-    """Random bits, which is what algorithms get of a chain that depends on the parameter."""
+    """Random bits, which algorithms receive instead of observations if the chain depends on the parameter."""
 
     def init(self, key, /):
         return ()
@@ -59,7 +59,7 @@ class _Bits(AbstractSource):
 
 
 class _CountedAgent(AbstractAgentWrapper):
-    """An agent that leaves names in the program: each time it observes, and each time its operator is evaluated."""
+    """An agent that marks every observation and every evaluation of its operator in the traced program."""
 
     source: AbstractSource
     agent: Any
@@ -71,20 +71,20 @@ class _CountedAgent(AbstractAgentWrapper):
         return _named("operator_evaluation", self.agent.weighted_operator)(theta, o, weights)
 
     def surrogate(self, theta, old, o, /, of=identity):
-        # What counts is its gradient, for which a name on the surrogate itself would appear twice, there and back.
+        # Its gradient counts, and a mark on the surrogate itself would appear twice, forward and backward.
         mark = _named("operator_evaluation", jnp.sum)(jax.lax.stop_gradient(theta))
         return self.agent.surrogate(theta, old, o, of) + 0 * mark
 
     def observe(self, theta, o, /):
         if not isinstance(self.agent.source, AbstractControlled):
             return _named("observation", self.agent.observe)(theta, o)
-        # From wherever the chain begins: where it stands changes no count.
+        # The state of the chain does not change the counts, so any initial state will do.
         start = self.agent.source.init(jax.random.key(0))
         return _named("observation", self.agent.react)(theta, start, o)[1]
 
 
 def _named(name: str, function: Callable) -> Callable:
-    """The function as a part of the program that has this name."""
+    """Returns the function as a part of the program with this name."""
 
     def call(*arguments):
         return function(*arguments)
@@ -96,21 +96,30 @@ def _named(name: str, function: Callable) -> Callable:
 def exchange_shapes(
     algorithm: AbstractAlgorithm, theta: Theta, num_agents: int = 1, agent: AbstractAgent | None = None
 ) -> list[tuple[PyTree, PyTree]]:
-    """The shapes of the server's message and of one agent's reply, exchange by exchange.
+    """The shapes of the server's message and of one agent's reply, for each exchange.
 
-    Without an `agent` a stand-in answers, which serves all methods that evaluate nothing but operators.
+    Without an `agent` a stand-in answers, which suffices for all methods that only evaluate operators.
     """
     try:
         return _trace(algorithm, theta, num_agents, _StandIn() if agent is None else agent)[0]
     except AttributeError as error:
         raise TypeError(
-            f"What {type(algorithm).__name__} sends cannot be found from its settings, since it uses more of an agent "
-            f"than its operators ({error}). Use a method that does not."
+            f"The messages of {type(algorithm).__name__} cannot be found from its settings, because it uses more of an "
+            f"agent than its operators ({error}). Use a method that uses only operators."
         ) from error
 
 
 def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
-    """Counts exchanges, floats, samples and operator evaluations of one round by tracing it.
+    """Counts the exchanges, numbers, observations and operator evaluations of one round by tracing it.
+
+    **Arguments:**
+
+    - `problem`: the problem.
+    - `algorithm`: the algorithm with its settings.
+
+    **Returns:** a `Cost`, per round and agent; on average if some rounds or agents do not communicate.
+
+    Raises `ValueError` or `TypeError` if the algorithm cannot run on the problem.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=3)
@@ -121,7 +130,7 @@ def cost(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
 
 
 def observed(problem: Problem, algorithm: AbstractAlgorithm) -> Cost:
-    """The cost in which `evaluations` are how often an agent observes."""
+    """The cost with the number of observations that an agent makes as `evaluations`."""
     return _cost(problem, algorithm, "observation")
 
 
@@ -141,14 +150,14 @@ def _cost(problem: Problem, algorithm: AbstractAlgorithm, counted: str) -> Cost:
 def _trace(
     algorithm: AbstractAlgorithm, theta: Theta, num_agents: int, agent: AbstractAgent
 ) -> tuple[list[tuple[PyTree, PyTree]], Any]:
-    """Per exchange the shapes of the message to one agent and of its reply; and the round as a program."""
+    """Returns the shapes of the message to one agent and of its reply, per exchange, and the round as a program."""
     messages, replies = [], []
 
     def shapes(values):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), values)
 
     def first_agent(function):
-        """Of all agents only the first is traced; the replies of the others look like its own."""
+        """Only the first agent is traced; the replies of the others have the same shapes."""
 
         def apply(agent, numbers, key, memory, block, own):
             reply, memory = function(agent, numbers[0], key, memory, block, tree.take(own, 0))
@@ -176,7 +185,7 @@ def _trace(
 
 
 def _floats(message: Any) -> float:
-    """The numbers in a message to or from one agent; what is coded counts by its bits."""
+    """The numbers in a message to or from one agent; a coded part counts by its bits."""
     own, deliver = split(message)
     message = deliver([jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), part) for part in own])
     coded, plain = [], []
@@ -187,7 +196,7 @@ def _floats(message: Any) -> float:
 
 
 def _count(jaxpr: Any, name: str) -> int:
-    """How often what has this name is done: loops count as often as they turn, and of branches the most expensive."""
+    """Counts the calls of this name: a loop multiplies by its length, and the largest branch counts."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.params.get("name") == name:

@@ -1,4 +1,4 @@
-"""What a wrapper is: an algorithm around an algorithm, which changes one thing and leaves the rest."""
+"""The contract of a wrapper: an algorithm around another algorithm that changes one aspect of it."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -11,17 +11,25 @@ from .demands import Demand, Effect
 
 
 class AbstractWrapper(AbstractAlgorithm):
-    """An algorithm that is another one but for what it overrides.
+    """The base class of wrappers: an algorithm that behaves like the wrapped one except where it overrides it.
 
-    A wrapper that keeps a state of its own has the inner server's (or agent's) state in it as `inner`.
+    A wrapper with its own state holds the inner server's (or agent's) state in it as `inner`.
+
+    !!! example
+        >>> class Plain(AbstractWrapper):  # overrides nothing
+        ...     algorithm: AbstractAlgorithm
+        ...     effects = Effect.NOTHING
+        >>> Plain(fedhsa.LocalSA(0.1, local_steps=5)).block_length
+        5
     """
 
     algorithm: eqx.AbstractVar[AbstractAlgorithm]
+    """The wrapped algorithm."""
 
     demands: ClassVar[Demand] = Demand.NOTHING
-    """Nothing more than what it wraps."""
+    """No requirements in addition to those of the wrapped algorithm."""
     effects: ClassVar[Any] = Effect.UNDECLARED
-    """What it does to replies, agents and server; a property where this depends on settings."""
+    """The effects on replies, agents and server; a property if they depend on settings."""
 
     def __check_init__(self):
         if not isinstance(self.algorithm, AbstractAlgorithm):
@@ -61,13 +69,13 @@ class AbstractWrapper(AbstractAlgorithm):
 
 
 def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: type, example: str) -> tuple:
-    """What is given for all exchanges, once for each; or what is given for each of them, some of which may be None."""
+    """Returns one entry for each exchange, from one for all or a tuple with one for each, some of which may be None."""
     exchanges = [exchange.name for exchange in algorithm.exchanges]
     each = given if isinstance(given, tuple) else (given,) * len(exchanges)
     if len(each) != len(exchanges):
         raise ValueError(
-            f"`{name}` must have one entry for each exchange, {', '.join(exchanges)}, got {len(each)}. Use None where "
-            "nothing changes."
+            f"`{name}` must have one entry for each exchange, {', '.join(exchanges)}, got {len(each)}. Use None for an "
+            "exchange that does not change."
         )
     for entry in each:
         if not isinstance(entry, kind) and (entry is not None or given is None):
@@ -76,9 +84,9 @@ def one_per_exchange(name: str, given: Any, algorithm: AbstractAlgorithm, kind: 
 
 
 def on_inner_server(exchanges: tuple[Exchange, ...], finish: Callable) -> tuple[Exchange, ...]:
-    """The exchanges of an algorithm whose server's state is the part `inner` of a wrapper's.
+    """The exchanges of an algorithm whose server state is the field `inner` of a wrapper's state.
 
-    `finish(server, inner, round)` makes the wrapper's state at the end of the round.
+    `finish(server, inner, round)` computes the wrapper's state at the end of the round.
     """
 
     def lift(exchange: Exchange, finish: Callable) -> Exchange:
