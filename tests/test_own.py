@@ -157,7 +157,7 @@ def test_files_of_the_same_name_are_kept_apart_and_may_import_their_neighbours(t
         ("mine:Half", "For the file, write `mine.py:Half`"),
         ("no-module:Half", "must be FILE.py:NAME or PACKAGE.MODULE:NAME"),
         ("mine.py:number", "must be an algorithm, its class, or a function that returns one, got 3"),
-        ("mine.py:build", "must name an algorithm, but mine.py:build makes Problem, which is none"),
+        ("mine.py:build", "must name an algorithm, but mine.py:build makes Problem, which is not one"),
         ("mine.py:ready(0.1)", "mine.py:ready is complete and takes no arguments"),
         (
             "mine.py:Half(steps=3)",

@@ -1,4 +1,4 @@
-"""Operations on pytrees of arrays: stacking agents, picking one, counting floats, moving to the device."""
+"""Operations on pytrees of arrays: stacking agents, selecting one, counting numbers, moving arrays to the device."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ._arrays import chunks, is_shared, share
 T = TypeVar("T")
 
 SHARED_BYTES = 2**20
-"""Arrays that take less are copied for each agent: there is nothing to gain, and fewer programs to compile."""
+"""Smaller arrays are copied for each agent: sharing would gain nothing, and fewer programs need to be compiled."""
 
 
 def stack(trees: Sequence[T]) -> T:
@@ -24,26 +24,26 @@ def stack(trees: Sequence[T]) -> T:
 
 
 def take(tree: T, index: Any) -> T:
-    """Picks from the leading axis of every array."""
+    """Selects from the leading axis of every array."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def leading_axis(tree: PyTree) -> int:
-    """The common length of the leading axes."""
+    """The common length of the leading axes. Raises `ValueError` if they differ."""
     sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(tree)}
     if len(sizes) != 1 or sizes == {()}:
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
-        raise ValueError(f"All arrays of `agents` must share their leading axis, one entry per agent; got {shapes}.")
+        raise ValueError(f"All arrays of `agents` must share their leading axis, one entry per agent, got {shapes}.")
     return sizes.pop()[0]
 
 
 def size(tree: PyTree) -> int:
-    """How many numbers the arrays hold; shapes suffice."""
+    """The number of entries in the arrays, or in arrays of these shapes."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
 def to_device(tree: T, dtype: str) -> T:
-    """Every number and array as a JAX array, floats in `dtype`."""
+    """Returns every number and array as a JAX array, with floats in `dtype`."""
 
     def convert(leaf: Any) -> Array:
         is_float = jnp.issubdtype(leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype, np.floating)
@@ -56,13 +56,13 @@ def to_device(tree: T, dtype: str) -> T:
 
 
 def agents_to_device(agents: T, dtype: str) -> T:
-    """Like `to_device`, but a large array whose entries all agents share gets there once, with a leading axis of 1."""
+    """Like `to_device`, but a large array that all agents share is transferred once, with a leading axis of 1."""
     large = jax.tree.map(lambda leaf: leaf[:1] if is_shared(leaf) and leaf.nbytes > SHARED_BYTES else leaf, agents)
     return to_device(large, dtype)
 
 
 def share_equal(agents: T) -> T:
-    """The same agents, with large arrays stored once where they are equal for all of them."""
+    """Returns the same agents, with large arrays stored once if they are equal for all agents."""
 
     def share_one(leaf: Any) -> Any:
         worth = isinstance(leaf, np.ndarray) and leaf.ndim > 1 and leaf.nbytes > SHARED_BYTES and not is_shared(leaf)
@@ -77,7 +77,7 @@ def share_equal(agents: T) -> T:
 def over_agents(function: Callable, batch: int | None = None) -> Callable:
     """`jax.vmap(function)` for a first argument with agents from `agents_to_device`, which may share some arrays.
 
-    All agents at once, or `batch` at a time.
+    It maps over all agents simultaneously, or over `batch` agents at a time.
     """
 
     def of_all(agents: PyTree, *others: PyTree) -> PyTree:
@@ -99,7 +99,7 @@ def over_agents(function: Callable, batch: int | None = None) -> Callable:
 
 
 def for_each(agents: T, num_agents: int) -> T:
-    """Agents from `agents_to_device` with an entry for each of them in every array."""
+    """Agents from `agents_to_device`, with an entry for every agent in every array."""
 
     def repeat(leaf: Any) -> Any:
         return jnp.broadcast_to(leaf, (num_agents, *leaf.shape[1:])) if len(leaf) == 1 else leaf
@@ -108,17 +108,17 @@ def for_each(agents: T, num_agents: int) -> T:
 
 
 def arrays_to_device(tree: T, dtype: str) -> T:
-    """Like `to_device`, but what is no NumPy array, such as a function, stays what it is."""
+    """Like `to_device`, but leaves that are not NumPy arrays, such as functions, do not change."""
     return jax.tree.map(lambda leaf: to_device(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
 def to_host(tree: PyTree) -> Any:
-    """Every array as a NumPy array."""
+    """Returns every array as a NumPy array."""
     return jax.tree.map(np.asarray, tree)
 
 
 def ravel(theta: PyTree) -> Any:
-    """A parameter of any shape as one flat vector: float64 in NumPy, or as it is where JAX computes it."""
+    """Returns a parameter of any shape as one flat vector: float64 in NumPy, or with its own type in JAX."""
     leaves = jax.tree.leaves(theta)
     if any(isinstance(leaf, jax.Array) for leaf in leaves):
         return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
@@ -126,7 +126,7 @@ def ravel(theta: PyTree) -> Any:
 
 
 def ravel_like(name: str, theta: PyTree, like: PyTree) -> Any:
-    """A parameter shaped like `like`, or already flat, as one flat vector; traced where `theta` is."""
+    """Returns a parameter shaped like `like`, or already flat, as one flat vector; traced if `theta` is."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(like)]
     length = sum(int(np.prod(shape)) for shape in shapes)
     try:
@@ -139,7 +139,7 @@ def ravel_like(name: str, theta: PyTree, like: PyTree) -> Any:
         if not flat:
             expected, found = (jax.tree.map(np.shape, x) for x in (like, theta))
             raise ValueError(
-                f"`{name}` must be shaped like the parameter, {expected}, or a vector of length {length}; got {found}."
+                f"`{name}` must be shaped like the parameter, {expected}, or a vector of length {length}, got {found}."
             )
         leaves = [theta]
     flat = ravel(leaves)
@@ -148,7 +148,7 @@ def ravel_like(name: str, theta: PyTree, like: PyTree) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Unravel:
-    """A function from flat vectors to a pytree of these shapes; equal ones share compiled programs."""
+    """A function from flat vectors to a pytree of these shapes; equal functions share compiled programs."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -161,5 +161,5 @@ class Unravel:
 
 
 def unravel_like(like: PyTree) -> Unravel:
-    """The inverse of `ravel` for parameters shaped like `like`; works on traced vectors, and with axes in front."""
+    """The inverse of `ravel` for parameters shaped like `like`; it supports traced vectors and leading axes."""
     return Unravel(jax.tree.structure(like), tuple(np.shape(leaf) for leaf in jax.tree.leaves(like)))

@@ -353,7 +353,7 @@ def test_a_block_of_the_wrong_shape_is_said_to_be_one(tmp_path, caplog):
     server = Server(FOLLOWERS, MemoryTransport(lambda _: site, 2), [[0], [1]], run="test", missing=missing)
     with pytest.raises(FederationError, match="ValueError; see the log"):
         server.run(1)
-    assert "`draw` must give 3 observations of shapes (3, 2), got (2, 2)" in caplog.text
+    assert "`draw` must return 3 observations of shapes (3, 2), got (2, 2)" in caplog.text
 
 
 def test_agents_of_a_site_are_all_live_or_none():

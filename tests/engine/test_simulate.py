@@ -271,7 +271,7 @@ def test_debug_names_agent_exchange_and_round():
         ({"rounds": 5, "every": 2}, r"`rounds` must be a multiple of `every`, got 5 and 2"),
         (
             {"rounds": 5, "theta": np.zeros(3)},
-            r"`theta` must be shaped like the parameter, \(4,\), or a vector of length 4; got \(3,\)",
+            r"`theta` must be shaped like the parameter, \(4,\), or a vector of length 4, got \(3,\)",
         ),
         ({"rounds": 5, "theta": np.full(4, np.nan)}, r"`theta` must be finite"),
         ({"rounds": 5, "dtype": "float16"}, r"`dtype` must be one of float64, float32"),

@@ -221,7 +221,7 @@ EYE = np.eye(2)
         (lambda: lqr.from_arrays([EYE / 2], [-EYE], [EYE], 0.9), r"`noise` must be positive semidefinite.*-1"),
         (
             lambda: lqr.from_arrays([EYE / 2], [[[1.0, 0.5], [0.0, 1.0]]], [EYE], 0.9),
-            r"`noise` must be symmetric, a covariance; that of agent 0 is not",
+            r"`noise` must be a symmetric matrix, but that of agent 0 is not",
         ),
         (lambda: lqr.from_arrays([EYE / 2], [EYE], [EYE], 1.0), r"`discount` must lie in \[0, 1\), got 1.0"),
         (lambda: lqr.from_arrays([EYE / 2], [EYE], [[[1.0, 1.0], [0.0, 1.0]]], 0.9), r"`cost` must be symmetric"),

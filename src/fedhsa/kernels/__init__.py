@@ -1,8 +1,8 @@
-"""Fused operations: the steps of a whole round, for all agents and seeds, as one kernel where a device has one.
+"""Fused operations: the steps of a whole round, for all agents and seeds, as one kernel if the device has one.
 
-Problems and algorithms stay written for one agent. A source or an agent whose steps have one of the forms below says
-so, and `walk` and `take_steps` carry them out: step by step, or, inside `using(backend)`, in one call of that backend.
-The engine decides which backend a device has; everything else in the package, theory and deployment included, runs the
+Problems and algorithms are written for one agent. A source or an agent whose steps have one of the forms below declares
+it, and `walk` and `take_steps` execute them: step by step or, inside `using(backend)`, in one call of that backend.
+The engine decides which backend a device has; everything else in the package, including theory and deployment, runs the
 plain steps, which are also the reference that tests compare the kernels with.
 """
 
@@ -20,3 +20,5 @@ from .fused import take_steps as take_steps
 from .fused import walk as walk
 from .plain import alias_draw as alias_draw
 from .products import component_product as component_product
+
+__all__ = ["Affine", "RankOne", "without"]

@@ -1,4 +1,4 @@
-"""Which backend's kernels the program that is being traced uses: a setting of the tracing, not of what is traced."""
+"""The backend whose kernels are used while a program is traced: a setting of the tracing, not of the program."""
 
 import contextlib
 import contextvars
@@ -14,7 +14,7 @@ _wanted: contextvars.ContextVar[bool] = contextvars.ContextVar("wanted", default
 
 @contextlib.contextmanager
 def using(backend: str | None) -> Iterator[None]:
-    """Traces what is inside with the kernels of `backend`, a module of this package, or with none."""
+    """Traces the code inside with the kernels of `backend`, a module of this package; None for plain steps."""
     token = _backend.set(backend)
     try:
         yield
@@ -23,19 +23,25 @@ def using(backend: str | None) -> Iterator[None]:
 
 
 def in_use() -> bool:
-    """Whether there is a backend in use."""
+    """Whether a backend is in use."""
     return _backend.get() is not None
 
 
 def kernel_for(operation: str) -> Callable | None:
-    """The kernel of the backend in use; None if it has none, or if there is no backend."""
+    """The backend's kernel for an operation; None if it has no such kernel, or if no backend is in use."""
     backend = _backend.get()
     return None if backend is None else getattr(_module(backend), operation, None)
 
 
 @contextlib.contextmanager
 def without() -> Iterator[None]:
-    """Simulations that start inside take the plain steps, to be compared with."""
+    """Simulations that start inside use the plain steps, for comparison.
+
+    !!! example
+        >>> with without():
+        ...     backend_of("cpu") is None
+        True
+    """
     token = _wanted.set(False)
     try:
         yield
@@ -44,7 +50,7 @@ def without() -> Iterator[None]:
 
 
 def backend_of(platform: str) -> str | None:
-    """The backend whose kernels run on this kind of device; None where the plain steps do.
+    """The backend whose kernels run on this kind of device; None for the plain steps.
 
     `FEDHSA_KERNELS=off` in the environment makes everything run the plain steps.
     """
@@ -57,5 +63,5 @@ def backend_of(platform: str) -> str | None:
 def _module(name: str) -> Any:
     try:
         return importlib.import_module(f".{name}", __package__)
-    except ImportError:  # this JAX has no Pallas for it, or the optional package is not installed
+    except ImportError:  # this JAX has no Pallas for the device, or the optional package is not installed
         return None

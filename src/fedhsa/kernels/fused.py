@@ -1,4 +1,4 @@
-"""Which kernel carries an operation out: the current backend's, once all agents and seeds have come together."""
+"""Dispatches operations to the current backend's kernels, once all agents and seeds are batched together."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,27 +13,27 @@ from .forms import Affine, RankOne
 
 
 def walk(first: Any, second: Any, table: Any, state: Any) -> tuple[Any, Any]:
-    """The states of a finite chain from `state` on, and those after each of them.
+    """The states of a finite chain from `state` on, and the state after each of them.
 
     **Arguments:**
 
-    - `first`, `second`: random words, `(H,)`.
-    - `table`: the alias table of the kernel, `(S, S, 2)`.
+    - `first`, `second`: random words, of shape `(H,)`.
+    - `table`: the alias table of the kernel, of shape `(S, S, 2)`.
     """
     return _fused("walk", plain.walk, (first, second, table, state), own=(False, False, True, False))
 
 
 def linear_walk(matrix: Any, scale: Any, noise: tuple, state: Any) -> tuple[Any, Any]:
-    r"""The states of $z' = Q z + \sigma \epsilon$ from `state` on: `(the one after them, the states)`.
+    r"""The states of $z' = Q z + \sigma \epsilon$ from `state` on: `(the state after them, the states)`.
 
-    `noise` has the coordinates of $\epsilon$ in parts, each `(H, ...)`, which are laid side by side.
+    `noise` has the coordinates of $\epsilon$ in parts, each of shape `(H, ...)`, which are concatenated.
     """
     own = (True, True, (False,) * len(noise), False)
     return _fused("linear_walk", plain.linear_walk, (matrix, scale, noise, state), own)
 
 
 def normal_walk(first: Any, second: Any, matrix: Any, scale: Any, state: Any) -> tuple[Any, Any]:
-    r"""The same with $\epsilon$ the standard normal numbers that the keys with these words make, `(H,)` each."""
+    r"""Like `linear_walk`, where $\epsilon$ are the standard normal numbers of keys with these words, `(H,)` each."""
     arguments, own = (first, second, matrix, scale, state), (False, False, True, True, False)
     return _fused("normal_walk", plain.normal_walk, arguments, own)
 
@@ -41,7 +41,7 @@ def normal_walk(first: Any, second: Any, matrix: Any, scale: Any, state: Any) ->
 def take_steps(form: RankOne | Affine, theta: Any, eta: Any, shift: Any, minus: Any, start: int, stop: int) -> Any:
     r"""$\theta \leftarrow \theta + \eta\,(G(\theta, o_\ell) + s)$ for the observations from `start` to before `stop`.
 
-    $s$ is `shift`, less `minus` where that is given.
+    $s$ is `shift`, less `minus` if that is given.
     """
     eta = jnp.asarray(eta, theta.dtype)
     part = {"start": start, "stop": stop}
@@ -63,17 +63,18 @@ def first_operator(form: RankOne | Affine, theta: Any) -> Any:
 
 
 def _rank_one(form: RankOne, theta: Any) -> tuple[tuple, tuple]:
-    """The arrays of a form, and which of them are the agent's own."""
+    """The arrays of a form, and flags for those that are the agent's own."""
     weights = tuple(jnp.asarray(w, theta.dtype) for w in form.weights)
     own = (True, (False,) * len(form.rows), tuple(w.ndim == 0 for w in weights), False)
     return (form.table, form.rows, weights, form.constant), own
 
 
 def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **static: Any) -> Any:
-    """`step_by_step(*arguments)`, by the current backend if it has a kernel for it.
+    """Evaluates `step_by_step(*arguments)`, by the current backend if it has a kernel for it.
 
-    `own` marks the arguments that belong to the agent and are the same for all its seeds. A kernel sees them as
-    `(agents, ...)` and all others as `(agents, seeds, ...)`; what all agents share comes once, with a first axis of 1.
+    `own` marks the arguments that belong to the agent and are the same for all its seeds. A kernel receives them with
+    shape `(agents, ...)` and all others with shape `(agents, seeds, ...)`; arguments that all agents share have a first
+    axis of 1.
     """
     kernel = kernel_for(name)
     if kernel is None:
@@ -86,7 +87,7 @@ def _fused(name: str, step_by_step: Callable, arguments: tuple, own: tuple, **st
 
     def fused(*leaves):
         done = kernel(*jax.tree.unflatten(structure, leaves), **static)
-        if done is None:  # a shape that the kernel is not made for
+        if done is None:  # a shape that the kernel does not support
             of_seeds = jax.vmap(of_one, in_axes=[None if o else 0 for o in owned])
             together = max(x.shape[0] for x in leaves)
             shared = [x.shape[0] < together for x in leaves]
@@ -102,9 +103,9 @@ def _is_bool(value: Any) -> bool:
 
 
 def batched(of_one: Callable, of_all: Callable, own: list[bool]) -> Callable:
-    """`of_one(*arrays)`, which becomes `of_all(*arrays)` when it is mapped over the seeds, then over the agents.
+    """`of_one(*arrays)`, which becomes `of_all(*arrays)` when it is mapped over the seeds and then over the agents.
 
-    Mapped in any other way it stays `of_one`.
+    Under any other mapping it remains `of_one`.
     """
 
     @custom_vmap

@@ -1,7 +1,7 @@
 """The fused operations on a CPU, by the compiled kernels of the optional package `fedhsa-native`.
 
-XLA calls them through its foreign function interface. Arrays of steps have the seeds last in memory: that is how the
-engine keeps a block of observations, and a kernel reads what many seeds need at one step from one place.
+XLA calls them through its foreign function interface. Arrays of steps have the seeds last in memory, as in the engine's
+blocks of observations, so that a kernel reads the data of many seeds at one step from one place.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ import numpy as np
 
 if _fedhsa_native.INTERFACE != 1:
     raise ImportError(
-        f"`fedhsa-native` has interface {_fedhsa_native.INTERFACE}, not 1: build it again with `make native`."
+        f"`fedhsa-native` has interface {_fedhsa_native.INTERFACE}, not 1: rebuild it with `make native`."
     )
 for _target in _fedhsa_native.TARGETS:
     jax.ffi.register_ffi_target(_target, jax.ffi.pycapsule(getattr(_fedhsa_native.library, _target)), platform="cpu")
 
 MOST_ROWS = 16
-"""How many rows of its table an operator of rank one may use."""
+"""The largest number of table rows that an operator of rank one may use."""
 STEPS, VECTORS = (0, 2, 1), (0, 2, 3, 1)
 """The order in memory of the axes of `(agents, seeds, steps)` and `(agents, seeds, steps, coordinates)`."""
 
@@ -83,7 +83,7 @@ def _affine(theta, shift, minus, eta, A, b, component, noise, start, stop):
 
 
 def _for_all(*arrays, like=()):
-    """The arrays with all agents' entries, where all agents share some of them."""
+    """Returns the arrays with an entry for every agent, also where all agents share one entry."""
     many = max(len(x) for x in (*arrays, *like))
     return [jnp.broadcast_to(x, (many, *x.shape[1:])) for x in arrays]
 
@@ -93,7 +93,7 @@ def _call(target: str, shapes: Any, outputs: Any, inputs: Any) -> Any:
 
 
 def _or_none(dtype, *arrays):
-    """An array without elements says to the kernel that there is none."""
+    """Replaces None by an array without elements, which means None to the kernel."""
     return [jnp.zeros(0, dtype) if x is None else x for x in arrays]
 
 

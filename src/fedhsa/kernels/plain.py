@@ -1,4 +1,4 @@
-"""The operations for one agent and one seed, step by step: what every kernel must agree with."""
+"""The operations for one agent and one seed, step by step: the reference for every kernel."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from .products import component_product
 
 
 def walk(first, second, table, state):
-    """The states of a chain from `state` on, and those after each of them: an alias draw for each pair of words."""
+    """The states of a chain from `state` on, and the state after each of them: an alias draw for each pair of words."""
 
     def move(state, bits):
         following = alias_draw(*bits, table, state)
@@ -18,7 +18,7 @@ def walk(first, second, table, state):
 
 
 def alias_draw(first, second, table, *row):
-    """A column of the row's law, by the alias method: `first` proposes it, `second` decides whether it stays."""
+    """Draws a column from the row's distribution by the alias method: `first` proposes it, `second` accepts it."""
     column = upper_word(first, table.shape[-2])
     threshold, alias = table[*row, column]
     return jnp.where(second < threshold, column, alias).astype(jnp.int32)
@@ -31,13 +31,13 @@ def upper_word(bits, count):
 
 
 def linear_walk(matrix, scale, noise, state):
-    r"""The states of $z' = Q z + \sigma \epsilon$ from `state` on, and the one after them."""
+    r"""The states of $z' = Q z + \sigma \epsilon$ from `state` on, and the state after them."""
     noise = jnp.concatenate(noise, axis=-1)[:, : state.shape[-1]]
     return jax.lax.scan(lambda z, e: (matrix @ z + scale * e, z), state, noise)
 
 
 def normal_walk(first, second, matrix, scale, state):
-    r"""The states of $z' = Q z + \sigma \epsilon$, where each $\epsilon$ is the vector of normals of a key's words."""
+    r"""The states of $z' = Q z + \sigma \epsilon$, where each $\epsilon$ is the normal vector of a key's words."""
     count, keys = state.shape[-1], jnp.stack([first, second], axis=-1)
 
     def normals(words):

@@ -11,8 +11,8 @@ from .backend import kernel_for
 def component_product(A: Float[Array, "N d d"], component: Int[Array, ""], theta: Float[Array, " d"]):
     """`A[component] @ theta`.
 
-    Batched over seeds, which share `A` but not `component`, a look-up would copy one matrix per seed. Unless there are
-    many more matrices than seeds it is faster to multiply by every matrix with all seeds at once, then choose.
+    When batched over seeds, which share `A` but not `component`, a look-up would copy one matrix per seed. Unless there
+    are many more matrices than seeds, it is faster to multiply all seeds by every matrix and then select.
     """
     return A[component] @ theta
 

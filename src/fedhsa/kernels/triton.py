@@ -1,7 +1,7 @@
 """The fused operations for GPUs, written in Pallas and compiled by Triton.
 
-A program of the grid is one agent and a few of its seeds: their parameters stay in registers for all steps, while the
-rows they look up come from the caches. Arrays `(agents, seeds, steps)` are laid out with the seeds last, so that
+A program of the grid handles one agent and a few of its seeds: their parameters stay in registers for all steps, while
+the rows of the table come from the caches. Arrays `(agents, seeds, steps)` are laid out with the seeds last, so that
 neighbouring threads read neighbouring words.
 """
 
@@ -21,27 +21,27 @@ from .plain import upper_word
 def _generation(device: Any) -> float:
     try:
         return float(device.compute_capability)
-    except (AttributeError, ValueError):  # not one of NVIDIA's
+    except (AttributeError, ValueError):  # not an NVIDIA device
         return 0.0
 
 
 OLDEST = 8.0
-"""The first generation of NVIDIA's GPUs that Triton and its products in float32 are made for (Ampere)."""
+"""The first generation of NVIDIA GPUs that Triton and its float32 products support (Ampere)."""
 if jax.default_backend() == "gpu" and _generation(jax.devices()[0]) < OLDEST:
-    raise ImportError("These kernels are for NVIDIA GPUs of compute capability 8.0 and newer.")
+    raise ImportError("These kernels require an NVIDIA GPU of compute capability 8.0 or newer.")
 
 COORDINATES = 128
-"""What 32 threads work on together: little, so that many such groups fit and hide one another's waits."""
+"""The coordinates that a group of 32 threads handles: few, so that many groups fit and hide each other's latency."""
 GROUPS = 4
-"""How many such groups make one program where there is one step only, whose start would else take longer."""
+"""The number of groups in a program with only one step, where starting a program would otherwise dominate."""
 SEEDS = 128
-"""Seeds of one program where each thread has a seed of its own."""
+"""The number of seeds in a program in which each thread handles one seed."""
 MOST_STEPS = 16
-"""Up to so many steps are written out one after another, so that the look-ups of later ones begin early."""
+"""The largest number of steps that are unrolled, so that the look-ups of later steps begin early."""
 MOST_SMALL = 16
-"""The largest dimension of matrices whose products are written out; beyond it a library's are faster."""
+"""The largest dimension of matrices whose products are unrolled; beyond it a library's products are faster."""
 interpret = False
-"""Runs the kernels one operation at a time, on any device: for tests."""
+"""Whether to run the kernels one operation at a time, on any device, for tests."""
 
 
 def walk(first, second, table, state):
@@ -81,7 +81,7 @@ def rank_one_steps(theta, shift, minus, eta, table, rows, weights, constant, sta
 
 
 def _rank_one(inputs, start, stop):
-    """The parameters after these steps; without a step size, the operator at the first of them."""
+    """The parameters after these steps; without a step size, the operator at the first step."""
     (_, K, d), M = inputs[0].shape, _agents(inputs)
     D = _power_of_two(d)
     if _too_large(*jax.tree.leaves(inputs), (M, K, d)):
@@ -98,7 +98,7 @@ def _rank_one(inputs, start, stop):
         pull = _sum(step_size, [(1, shift), (-1, minus)], agent, at, fits)
 
         def look_up(rows, before, found):
-            """The table's rows; what the step before has looked up is at hand where chains move on by one."""
+            """The table's rows; those of the previous step are reused where chains advance by one."""
             if found is None:
                 return [_load(_at(table, agent, row[:, None], columns)) for row in rows]
             new = [
@@ -166,7 +166,7 @@ def linear_walk(matrix, scale, noise, state):
 
 
 def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
-    """`plain.affine_steps` for all agents and seeds, where there is one small matrix for each agent."""
+    """`plain.affine_steps` for all agents and seeds, if there is one small matrix for each agent."""
     (_, K, d), M = theta.shape, _agents(theta, shift, minus, eta, A, b, component, noise)
     if d > MOST_SMALL or A.shape[-3] > 1 or _too_large((M, K, d), *jax.tree.leaves(noise)):
         return None
@@ -196,7 +196,7 @@ def affine_steps(theta, shift, minus, eta, A, b, component, noise, start, stop):
 
 
 def component_products(A, component, theta):
-    """`A[component[k]] @ theta[k]` for one agent's seeds: products with all matrices, then a choice."""
+    """`A[component[k]] @ theta[k]` for one agent's seeds: products with all matrices, then a selection."""
     N, d, _ = A.shape
     products = jnp.matmul(theta, A.reshape(N * d, d).T, precision=_precision(theta.dtype)).reshape(-1, N, d)
     chosen = products[:, 0]
@@ -206,7 +206,7 @@ def component_products(A, component, theta):
 
 
 def _precision(dtype):
-    """Float32 by three passes of the tensor cores, which lose nothing, unless users have chosen something else."""
+    """Float32 by three passes of the tensor cores, without loss of precision, unless the user has chosen otherwise."""
     as_chosen = interpret or dtype != jnp.float32 or matmul_precision() != "highest"
     return None if as_chosen else jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
 
@@ -222,7 +222,7 @@ def _call(kernel, shapes, grid: tuple[int, int], warps: int) -> Any:
 
 
 def _too_large(*arrays) -> bool:
-    """Whether an array, or one of this shape, has more elements than Triton can number."""
+    """Whether an array, or an array of this shape, has more elements than Triton can index."""
     return any(math.prod(x if isinstance(x, tuple) else x.shape) >= 2**31 for x in arrays)
 
 
@@ -231,18 +231,18 @@ def _agents(*arrays) -> int:
 
 
 def _place(seeds: int, block: int) -> tuple[Any, Any, Any]:
-    """The agent and the seeds of this program, and which of them exist; None in the place of "all"."""
+    """The agent and the seeds of this program, and the mask of seeds that exist; None if all do."""
     here = pl.program_id(1) * block + jnp.arange(block, dtype=jnp.int32)
     return pl.program_id(0), here, None if seeds % block == 0 else here < seeds
 
 
 def _at(ref, agent, *where):
-    """Part of what belongs to an agent, or to all of them."""
+    """Part of an agent's data, or of the data that all agents share."""
     return ref.at[0 if ref.shape[0] == 1 else agent, *where]
 
 
 def _own(ref, agent, *where):
-    """One number of an agent."""
+    """One number of an agent's data."""
     return ref[0 if ref.shape[0] == 1 else agent, *where]
 
 
@@ -255,18 +255,18 @@ def _store(ref, value, mask=None):
 
 
 def _sum(scale, terms, agent, at, mask):
-    """The scaled sum of the terms that there are; None if there are none."""
+    """The scaled sum of the terms that are not None; None if there are none."""
     loaded = [sign * _load(_at(term, agent, *at), mask) for sign, term in terms if term is not None]
     return scale * functools.reduce(jnp.add, loaded) if loaded else None
 
 
 def _entries(matrix, agent, d: int) -> list[list]:
-    """The entries of an agent's matrix, for the registers."""
+    """The entries of an agent's matrix, as scalars for the registers."""
     return [[_own(matrix, agent, i, j) for j in range(d)] for i in range(d)]
 
 
 def _product(row: list, vector: list) -> Any:
-    """One entry of a product, of coordinates that are arrays of their own."""
+    """One entry of a product, where each coordinate is a separate array."""
     return functools.reduce(jnp.add, [a * x for a, x in zip(row, vector, strict=True)])
 
 

@@ -1,7 +1,8 @@
-"""Sources of observations: one agent's Markov chain each."""
+"""Sources of observations: each is one agent's Markov chain."""
 
 from .base import AbstractSource as AbstractSource
 from .base import Silent as Silent
+from .base import UnknownLawError as UnknownLawError
 from .decisions import AbstractControlled as AbstractControlled
 from .decisions import Decision as Decision
 from .decisions import Decisions as Decisions
@@ -19,3 +20,26 @@ from .windows import Traces as Traces
 from .windows import Windows as Windows
 from .wrappers import IID as IID
 from .wrappers import Replay as Replay
+
+__all__ = [
+    "IID",
+    "VAR1",
+    "AbstractControlled",
+    "AbstractSource",
+    "AbstractStream",
+    "Decision",
+    "Decisions",
+    "FiniteChain",
+    "Generative",
+    "LinearGaussian",
+    "PendingSteps",
+    "Replay",
+    "Restarts",
+    "Silent",
+    "Traced",
+    "Traces",
+    "Transition",
+    "Transitions",
+    "UnknownLawError",
+    "Windows",
+]

@@ -1,4 +1,4 @@
-"""What a source is: one agent's Markov chain, stepped with explicit keys."""
+"""The contract of a source: one agent's Markov chain, stepped with explicit keys."""
 
 import abc
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from .._types import Block, Key, Observation, State
 
 
 class UnknownLawError(TypeError):
-    """A source does not know its stationary law, so that there is no exact mean under it."""
+    """Raised if a source does not provide its stationary distribution, so that exact means are not available."""
 
 
 class AbstractSource(eqx.Module):
-    """One agent's Markov chain.
+    """The base class of sources: one agent's Markov chain.
 
-    Random numbers are keyed by position: `init` gets the key of position 0 and makes the start of the chain,
-    `step` gets the key of position $t + 1$ and leads from the state at $t$ to the state at $t + 1$, giving the
-    observation $o_t$ on the way. So any stretch of a trajectory can be made again from its keys and its first state.
+    Random numbers are keyed by position: `init` receives the key of position 0 and returns the initial state, and
+    `step` receives the key of position $t + 1$ and leads from the state at $t$ to the state at $t + 1$, with the
+    observation $o_t$. Any part of a trajectory can therefore be regenerated from its keys and its first state.
 
     !!! example
-        >>> class Drift(AbstractSource):                       # a state that moves on by a normal number
+        >>> class Drift(AbstractSource):                       # a random walk with normal steps
         ...     def init(self, key):
         ...         return jax.numpy.zeros(())
         ...     def step(self, key, state):
@@ -34,29 +34,29 @@ class AbstractSource(eqx.Module):
 
     @abc.abstractmethod
     def init(self, key: Key, /) -> State:
-        """The state at position 0."""
+        """Returns the state at position 0."""
 
     @abc.abstractmethod
     def step(self, key: Key, state: State, /) -> tuple[State, Observation]:
-        """The next state, and the observation made on the way to it."""
+        """Returns the next state, and the observation made on the way to it."""
 
     def draw(self, keys: Key, state: State, /) -> tuple[State, Block]:
-        """As many steps as there are keys. Override it to make random numbers in bulk."""
+        """Takes one step for each key. Override it to draw random numbers in bulk."""
         return jax.lax.scan(lambda state, key: self.step(key, state), state, keys)
 
     def sample(self, key: Key, /) -> State:
-        """A state drawn from the stationary law."""
+        """Draws a state from the stationary distribution. Raises `TypeError` if the source does not override it."""
         raise TypeError(
-            f"{type(self).__name__} cannot draw from its stationary law: "
+            f"{type(self).__name__} cannot draw from its stationary distribution: "
             "override `sample(key)` to use i.i.d. observations."
         )
 
     def sampled(self) -> "AbstractSource":
-        """The source with all that `sample` needs, where it holds that only on request; on the host, of all agents."""
+        """The source with everything that `sample` needs, prepared on the host for all agents."""
         return self
 
     def expect(self, function: Callable, /):
-        """The stationary mean of `function(o)`, exactly."""
+        """The exact stationary mean of `function(o)`. Raises `UnknownLawError` if the source does not override it."""
         raise UnknownLawError(
             f"{type(self).__name__} has no exact stationary expectation: override the agent's `mean_operator(theta)`, "
             "or pass `theta_star` to the problem."
@@ -64,23 +64,23 @@ class AbstractSource(eqx.Module):
 
     @property
     def length(self) -> int | None:
-        """How many observations there are, or None when they never end."""
+        """The number of observations, or None if it is unlimited."""
         return None
 
     @property
     def like(self) -> Observation | None:
-        """An example of an observation where the source itself draws none; None where it does."""
+        """An example of an observation if the source itself draws none; otherwise None."""
         return None
 
     def example(self, key: Key, length: int) -> Block:
-        """A block of which only the shape matters, for those who trace a program."""
+        """A block of which only the shape matters, for tracing a program."""
         if self.like is None:
             return self.draw(jnp.broadcast_to(key, length), self.init(key))[1]
         return jax.tree.map(lambda x: jnp.zeros((length, *jnp.shape(x)), jnp.asarray(x).dtype), self.like)
 
 
 class Silent(AbstractSource):
-    """A source that says nothing: the observations of agents without noise.
+    """A source without observations, for agents without noise.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2).noiseless()

@@ -1,4 +1,4 @@
-"""Sources of decision processes: every action at once, and chains that go where the parameter sends them."""
+"""Sources of decision processes: simulators of all actions, and chains that depend on the parameter."""
 
 from typing import Any, NamedTuple
 
@@ -17,10 +17,10 @@ class Generative(AbstractSource):
 
     **Arguments:**
 
-    - `laws`: the law of the next state, `(N, S)`, one row for each pair.
+    - `laws`: the distributions of the next state, of shape `(N, S)`, one row for each pair.
 
     !!! example
-        >>> laws = np.array([[1.0, 0.0], [0.5, 0.5]])  # the first pair stays, the second goes anywhere
+        >>> laws = np.array([[1.0, 0.0], [0.5, 0.5]])  # from the first pair to state 0, from the second to either
         >>> source = fedhsa.tree.to_device(Generative(laws), "float32")
         >>> _, seen = source.step(jax.random.key(0), source.init(jax.random.key(1)))
         >>> seen.shape, int(seen[0])
@@ -53,33 +53,40 @@ class PendingSteps(NamedTuple):
     """Steps that the agent will take: the state before them, and their random bits."""
 
     start: PyTree
+    """The state before the steps, with a leading axis of 1."""
     bits: UInt32[Array, "length 2"]
+    """Two random words for each step."""
 
 
 class AbstractControlled(AbstractSource):
-    """A chain whose law depends on the parameter, so that it cannot be stepped in advance.
+    """The base class of chains whose distribution depends on the parameter, so that they cannot be stepped in advance.
 
-    Its block holds the random bits of the steps (`PendingSteps`); the agent takes them, by `react`, when an algorithm
-    lets it observe. `init` gives the state at position 0, which is the block's `start`.
+    A block holds the random bits of the steps (`PendingSteps`); the agent takes the steps, by `react`, when an
+    algorithm makes it observe. `init` returns the state at position 0, which is the block's `start`.
+
+    !!! example
+        >>> problem = fedhsa.problems.policy_gradient.random(2, num_states=3, num_actions=2, horizon=5)
+        >>> isinstance(problem.agents.source, AbstractControlled)
+        True
     """
 
     def step(self, key, state, /):
         return state, PendingSteps(state, key_bits(key))
 
     def draw(self, keys, state, /):
-        # The start has an axis in front, like everything in a block.
+        # The start has a leading axis, like everything in a block.
         return state, PendingSteps(jax.tree.map(lambda x: x[None], state), key_bits(keys))
 
 
 class Decisions(AbstractControlled):
-    """A decision process whose actions the agent chooses; the state is a pair of state and action.
+    """A decision process whose actions the agent chooses; the chain's state is a pair of state and action.
 
     **Arguments:**
 
-    - `transitions`: $P(s' \\mid s, a)$, `(S, A, S)`.
-    - `start`: the law of the first state, `(S,)`; the first action is uniform.
+    - `transitions`: $P(s' \\mid s, a)$, of shape `(S, A, S)`.
+    - `start`: the distribution of the first state, of shape `(S,)`; the first action is uniform.
 
-    Both may carry a leading axis, one entry per agent.
+    Both may have a leading axis, one entry per agent.
 
     !!! example
         >>> moves = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])  # in each of two states: stay, or go
@@ -102,7 +109,7 @@ class Decisions(AbstractControlled):
         return state, action
 
     def follow(self, bits: UInt32[Array, " 2"], state: Any, action: Any) -> Any:
-        """The next state."""
+        """Draws the next state."""
         return alias_draw(bits, self._step_table, state, action)
 
 
@@ -110,19 +117,22 @@ class Decision(NamedTuple):
     """A state, the action taken there, and a state that followed."""
 
     state: Any
+    """The state."""
     action: Any
+    """The action."""
     next_state: Any
+    """The state that followed."""
 
 
 class Restarts(Decisions):
-    """A decision process that begins again and again; the state of the chain is that of the process alone.
+    """A decision process with restarts; the chain's state is that of the process alone.
 
     **Arguments:**
 
-    - `transitions`: $P(s' \\mid s, a)$, `(S, A, S)`.
-    - `start`: the law of the first state, and of those after a restart, `(S,)`.
+    - `transitions`: $P(s' \\mid s, a)$, of shape `(S, A, S)`.
+    - `start`: the distribution of the first state and of the states after a restart, of shape `(S,)`.
 
-    Both may carry a leading axis, one entry per agent.
+    Both may have a leading axis, one entry per agent.
 
     !!! example
         >>> moves = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])  # in each of two states: stay, or go
@@ -138,5 +148,5 @@ class Restarts(Decisions):
         return self.begin(key_bits(key))
 
     def begin(self, bits: UInt32[Array, " 2"]) -> Any:
-        """A first state."""
+        """Draws a first state."""
         return alias_draw(bits, self._start_table)

@@ -19,14 +19,18 @@ ROW_SUM_TOLERANCE = 1e-9
 class FiniteChain(AbstractSource):
     r"""A chain on the states $0, \dots, S - 1$; the observation is the state.
 
-    A step costs two random words and two table look-ups, however many states there are (the alias method of Walker).
+    A step costs two random words and two table look-ups, regardless of the number of states (Walker's alias method).
 
     **Arguments:**
 
-    - `transition`: $P$, `(S, S)`, rows sum to 1. One closed class of states, aperiodic; transient states are fine.
-    - `start`: the law of the first state, `(S,)`, or the number of the state to start in. Default: stationary.
+    - `transition`: $P$, of shape `(S, S)`, with rows that sum to 1. It must have one closed class of states and be
+      aperiodic; transient states are allowed.
+    - `start`: the distribution of the first state, of shape `(S,)`, or the number of the initial state. Default:
+      stationary.
 
-    Both may carry a leading axis, one entry per agent.
+    Both may have a leading axis, one entry per agent.
+
+    Raises `ValueError` if `transition` or `start` is not valid.
 
     !!! example
         >>> FiniteChain([[0.9, 0.1], [0.2, 0.8]]).stationary.round(4)
@@ -36,6 +40,7 @@ class FiniteChain(AbstractSource):
     transition: np.ndarray
     start: np.ndarray
     stationary: np.ndarray
+    """The stationary distribution."""
     _step_table: np.ndarray
     _start_table: np.ndarray
     _stationary_table: np.ndarray
@@ -72,7 +77,7 @@ class FiniteChain(AbstractSource):
         return jax.lax.scan(lambda state, bits: (self._move(state, bits), state), state, key_bits(keys))
 
     def walk(self, keys, state, /):
-        """The states at these keys' times, and those after each of them, by a kernel if there is one."""
+        """The states at the times of these keys, and the state after each of them, by a kernel if there is one."""
         bits = key_bits(keys)
         return kernels.walk(bits[:, 0], bits[:, 1], self._step_table, state)
 
@@ -88,11 +93,17 @@ class Transition(NamedTuple):
     """Two consecutive states of a chain."""
 
     state: Shaped[Array, "*batch"]
+    """The state at time $t$."""
     next_state: Shaped[Array, "*batch"]
+    """The state at time $t + 1$."""
 
 
 class Transitions(AbstractSource):
     """A finite chain observed in pairs: the observation at time $t$ is $(s_t, s_{t+1})$.
+
+    **Arguments:**
+
+    - `chain`: the chain.
 
     !!! example
         >>> source = Transitions(FiniteChain([[0.0, 1.0], [0.5, 0.5]], start=0))
@@ -129,7 +140,7 @@ class Transitions(AbstractSource):
 
 
 def check_kernel(P: np.ndarray) -> None:
-    """Raises if kernels `(agents, S, S)` are not stochastic, or not ergodic on one closed class."""
+    """Raises `ValueError` if kernels `(agents, S, S)` are not stochastic, or not ergodic on one closed class."""
     if (P < 0).any():
         agent, row, column = np.argwhere(P < 0)[0]
         raise ValueError(
@@ -149,19 +160,19 @@ def check_kernel(P: np.ndarray) -> None:
         if len(closed) > 1:
             raise ValueError(
                 f"`transition` of agent {agent} has {len(closed)} separate recurrent classes, for instance the states "
-                f"{closed[0][:5].tolist()} and {closed[1][:5].tolist()}, so it has no unique stationary law. "
+                f"{closed[0][:5].tolist()} and {closed[1][:5].tolist()}, so its stationary distribution is not unique. "
                 "Connect them, or give each class its own agent."
             )
         period = _period(P[agent][np.ix_(closed[0], closed[0])])
         if period > 1:
             raise ValueError(
                 f"`transition` of agent {agent} is periodic (period {period}), so it never mixes. "
-                "Make it lazy: 0.9 * P + 0.1 * I has the same stationary law."
+                "Make it lazy: 0.9 * P + 0.1 * I has the same stationary distribution."
             )
 
 
 def stationary_law(P: np.ndarray) -> np.ndarray:
-    """The stationary laws `(agents, S)` of kernels with one closed class: $\\pi (I - P + 1 1^T) = 1^T$."""
+    """The stationary distributions `(agents, S)` of kernels with one closed class: $\\pi (I - P + 1 1^T) = 1^T$."""
     S = P.shape[-1]
 
     def law(P):
@@ -173,7 +184,7 @@ def stationary_law(P: np.ndarray) -> np.ndarray:
 
 
 def closed_classes(P: np.ndarray) -> list[np.ndarray]:
-    """The sets of states that a kernel `(S, S)` never leaves again; states in none of them are transient."""
+    """The sets of states that a kernel `(S, S)` never leaves; states outside them are transient."""
     count, label = scipy.sparse.csgraph.connected_components(scipy.sparse.csr_array(P > 0), connection="strong")
     leaves = {label[i] for i, j in np.argwhere(P > 0) if label[i] != label[j]}
     return [np.flatnonzero(label == c) for c in range(count) if c not in leaves]
@@ -198,9 +209,10 @@ def _start_law(start, shape: tuple[int, int]) -> np.ndarray:
 
 
 def alias_table(law: np.ndarray) -> np.ndarray:
-    """Two words for each column of a law `(..., S)`, side by side since they are looked up together.
+    """Two words for each column of a distribution `(..., S)`, next to each other because they are used together.
 
-    Column `j` is kept when a random word is below its first, and exchanged for the column its second names otherwise.
+    Column `j` is kept if a random word is below its first word, and otherwise replaced by the column in its second
+    word.
     """
     S = law.shape[-1]
 
@@ -209,18 +221,18 @@ def alias_table(law: np.ndarray) -> np.ndarray:
 
     if law.ndim == 1:
         return of_some(law)
-    # Small parts, since the rows are gone through many times and not in order.
+    # Small parts, because the rows are accessed many times and in random order.
     return by_parts(of_some, law, size=16 * law[0].size)
 
 
 def _alias_rows(law: np.ndarray) -> np.ndarray:
-    """Vose's construction, for all rows `(n, S)` at once: in each pass every row pairs a light column with a heavy one.
+    """Vose's construction for all rows `(n, S)`: in each pass every row pairs a light column with a heavy one.
 
-    Columns are counted through all rows, so that each look-up is one in a flat array.
+    Columns are numbered through all rows, so that each look-up is in a flat array.
     """
     n, S = law.shape
     weight, first = law / law.sum(-1, keepdims=True) * S, S * np.arange(n)
-    # Light columns first. A heavy column that has become light takes the place of the light one just served.
+    # Light columns first. A heavy column that has become light replaces the light one just processed.
     order = (np.argsort(weight, axis=-1) + first[:, None]).ravel()
     weight, keep, alias = weight.ravel(), np.ones(n * S), np.tile(np.arange(S, dtype=np.uint32), n)
     light, heavy = first, first + S - 1
@@ -241,11 +253,11 @@ def _alias_rows(law: np.ndarray) -> np.ndarray:
 
 
 def key_bits(key) -> UInt32[Array, "*batch 2"]:
-    """The random words that a key is."""
-    # A folded key is itself 64 fresh random bits; hashing it once more would only double the cost.
+    """The random words of a key."""
+    # A folded key already consists of 64 fresh random bits; hashing it again would only double the cost.
     return jax.random.key_data(key)
 
 
 def alias_draw(bits: UInt32[Array, " 2"], table: Any, *row: Int[Array, ""]) -> Int[Array, ""]:
-    """A column of the row's law."""
+    """Draws a column from the row's distribution."""
     return kernels.alias_draw(bits[0], bits[1], table, *row)

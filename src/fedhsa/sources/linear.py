@@ -1,4 +1,4 @@
-"""Linear dynamics driven by Gaussian noise, observed in pairs: a plant under feedback, a fading channel."""
+"""Linear dynamics with Gaussian noise, observed in pairs: a plant under feedback, a fading channel."""
 
 import equinox as eqx
 import jax
@@ -20,11 +20,13 @@ class LinearGaussian(AbstractSource):
 
     **Arguments:**
 
-    - `transition`: $F$, `(n, n)`, spectral radius below 1.
-    - `noise`: $W$, the covariance `(n, n)` of the noise; it may be singular.
+    - `transition`: $F$, of shape `(n, n)`, with a spectral radius below 1.
+    - `noise`: $W$, the covariance of the noise, of shape `(n, n)`; it may be singular.
     - `start`: `"stationary"` or `"zero"`.
 
-    The arrays may carry a leading axis, one entry per agent.
+    The arrays may have a leading axis, one entry per agent.
+
+    Raises `ValueError` if an argument is not valid or the dynamics are not stable.
 
     !!! example
         >>> float(LinearGaussian([[0.5]], [[3.0]]).covariance[0, 0])   # 3 / (1 - 0.25)
@@ -46,7 +48,7 @@ class LinearGaussian(AbstractSource):
         W = _check.array("noise", noise, shape, sizes)
         _check.choice("start", start, STARTS)
         F, W = (F, W) if batched else (F[None], W[None])
-        check_stable("transition", F, "A plant needs feedback that holds it, a channel must forget.")
+        check_stable("transition", F, "A plant needs stabilising feedback; the memory of a channel must decay.")
         _check_covariance(W)
         covariance = lyapunov(F, W)
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
@@ -84,9 +86,9 @@ def _check_covariance(W: np.ndarray) -> None:
     for agent, smallest in enumerate(np.linalg.eigvalsh(W)[:, 0]):
         if abs(W[agent] - W[agent].T).max() > SYMMETRY_TOLERANCE * size[agent]:
             raise ValueError(
-                f"`noise` must be symmetric, a covariance; that of agent {agent} is not. Use (W + W^T) / 2."
+                f"`noise` must be a symmetric matrix, but that of agent {agent} is not. Use (W + W^T) / 2."
             )
         if smallest < -SYMMETRY_TOLERANCE * size[agent]:
             raise ValueError(
-                f"`noise` must be positive semidefinite, a covariance; agent {agent} has the eigenvalue {smallest:.3g}."
+                f"`noise` must be positive semidefinite, but that of agent {agent} has the eigenvalue {smallest:.3g}."
             )

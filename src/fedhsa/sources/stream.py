@@ -1,4 +1,4 @@
-"""Observations from outside: a running environment, a sensor, anything that is not a JAX source."""
+"""Observations from outside JAX: a running environment, a sensor, or any other Python code."""
 
 import abc
 import copy
@@ -15,11 +15,19 @@ from .base import AbstractSource, UnknownLawError
 
 
 class AbstractStream(abc.ABC):
-    """One agent's observations, made by ordinary Python code.
+    """The base class of streams: one agent's observations, produced by ordinary Python code.
 
-    A site draws a block once per round and saves it, so that a block is never drawn twice however often its process
-    is killed. What the stream itself needs to continue, `save` gives as arrays. `simulate` gives every seed a `fresh`
-    stream of its own.
+    A site draws a block once per round and saves it, so a block is never drawn twice, even if the process is killed.
+    `save` returns the state that the stream needs to continue, as arrays. `simulate` gives every seed its own `fresh`
+    stream.
+
+    !!! example
+        >>> class Coins(AbstractStream):
+        ...     like = np.zeros(())
+        ...     def draw(self, generator, length):
+        ...         return generator.integers(2, size=length).astype(float)
+        >>> Coins().draw(np.random.default_rng(0), 3).tolist()
+        [1.0, 1.0, 1.0]
     """
 
     @property
@@ -29,37 +37,37 @@ class AbstractStream(abc.ABC):
 
     @property
     def controlled(self) -> bool:
-        """Whether observations depend on the parameter, as when actions follow what was learned."""
+        """Whether observations depend on the parameter, as they do if it determines the actions."""
         return False
 
     @property
     def judged_by(self) -> str | None:
-        """`"mean_return"` where `returns_together` measures how well the parameter does; None where nothing does."""
+        """`"mean_return"` if `returns_together` measures the performance of the parameter; otherwise None."""
         return None
 
     @property
     def resumable(self) -> bool:
-        """Whether `save` gives all that the stream needs to continue."""
+        """Whether `save` returns everything that the stream needs to continue."""
         return True
 
     @abc.abstractmethod
     def draw(self, generator: np.random.Generator, length: int) -> Block:
-        """The next `length` observations: arrays with a leading axis.
+        """Returns the next `length` observations: arrays with a leading axis.
 
-        The generator depends on the run's key, the agent and the round. A stream that is `controlled` gets a third
-        argument, the parameter with which the round begins.
+        The generator depends on the run's key, the agent and the round. A stream that is `controlled` receives a third
+        argument, the parameter at the start of the round.
         """
 
     def save(self) -> dict[str, np.ndarray]:
-        """What the stream needs to continue in another process."""
+        """Returns the state that the stream needs to continue in another process."""
         return {}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        """Continues where `save` was called."""
+        """Restores the state that `save` returned."""
         del saved
 
     def fresh(self) -> Self:
-        """Another stream of the same settings, at its start; by default a copy of this one, drawn from or not."""
+        """Returns a new stream with the same settings, at its start. By default it copies this stream as it is now."""
         return copy.deepcopy(self)
 
     @classmethod
@@ -70,9 +78,9 @@ class AbstractStream(abc.ABC):
         length: int,
         thetas: Sequence[np.ndarray],
     ) -> list[Block]:
-        """The next block of each stream, which has a generator and a parameter of its own.
+        """Returns the next block of each stream, which has its own generator and parameter.
 
-        The same blocks as by `draw`; override it where many streams can be moved on faster together.
+        The blocks must equal those of `draw`; override it if many streams can be advanced faster together.
         """
         found = []
         for stream, generator, theta in zip(streams, generators, thetas, strict=True):
@@ -84,17 +92,17 @@ class AbstractStream(abc.ABC):
     def returns_together(
         cls, streams: Sequence[Self], generators: Sequence[np.random.Generator], thetas: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """The mean return of each stream's environment under its parameter, by episodes played for that alone."""
-        raise TypeError(f"{cls.__name__} measures no returns: override `judged_by` and `returns_together`.")
+        """The mean return of each stream's environment under its parameter, from separate evaluation episodes."""
+        raise TypeError(f"{cls.__name__} does not measure returns: override `judged_by` and `returns_together`.")
 
 
 class LiveSource(AbstractSource):
-    """What live agents have in the place of a source: a stream each, which drivers draw from outside of JAX.
+    """The source of live agents: one stream each, from which drivers draw outside JAX.
 
     **Arguments:**
 
     - `streams`: the streams of all agents.
-    - `number`: which of them is the agent's; stacked, one entry per agent.
+    - `number`: the index of the agent's stream; stacked, one entry per agent.
     """
 
     streams: tuple[AbstractStream, ...] = eqx.field(static=True)
@@ -114,18 +122,18 @@ class LiveSource(AbstractSource):
         raise UnknownLawError(_OUTSIDE)
 
     def chosen(self) -> list[AbstractStream]:
-        """The streams of the agents that are stacked here, in their order."""
+        """The streams of the agents stacked here, in their order."""
         return [self.streams[number] for number in np.asarray(self.number).reshape(-1)]
 
 
 _OUTSIDE = (
-    "Live agents observe running environments, whose law is not known: there is no mean operator, no prediction and no "
-    "exact law. `simulate`, `compare`, `sweep` and `deploy.federate` run them."
+    "Live agents observe running environments, whose law is not known: there is no mean operator, no prediction "
+    "and no exact law. `simulate`, `compare`, `sweep` and `deploy.federate` run them."
 )
 
 
 def check_streams(streams: Sequence[AbstractStream]) -> None:
-    """Raises unless the streams are of one class and give observations of one shape."""
+    """Raises an error unless the streams have one class and observations of one shape."""
     for i, stream in enumerate(streams):
         if not isinstance(stream, AbstractStream):
             raise TypeError(f"`agents[{i}].stream` must be an `AbstractStream`, got {stream!r}.")
@@ -135,18 +143,18 @@ def check_streams(streams: Sequence[AbstractStream]) -> None:
         shapes = jax.tree.map(np.shape, (streams[0].like, stream.like))
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"`agents`: streams must give observations of one shape, got {shapes[0]} of agent 0 and {shapes[1]} of "
-                f"agent {i}."
+                f"`agents`: streams must have observations of one shape, got {shapes[0]} for agent 0 and {shapes[1]} "
+                f"for agent {i}."
             )
 
 
 def check_block(block: PyTree, like: PyTree, length: int) -> PyTree:
-    """A copy of a stream's block, since streams may use their buffers again.
+    """Returns a copy of a stream's block, because streams may reuse their buffers.
 
-    Raises if it is not `length` observations like the example.
+    Raises `ValueError` if it does not hold `length` observations like the example.
     """
     shapes = jax.tree.map(lambda x: (length, *np.shape(x)), like)
     found = jax.tree.map(np.shape, block)
     if found != shapes:
-        raise ValueError(f"`draw` must give {length} observations of shapes {shapes}, got {found}.")
+        raise ValueError(f"`draw` must return {length} observations of shapes {shapes}, got {found}.")
     return jax.tree.map(np.array, block)

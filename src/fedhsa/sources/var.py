@@ -14,15 +14,17 @@ STARTS = ("zero", "stationary")
 
 
 class VAR1(AbstractSource):
-    r"""Vector AR(1) noise, $z_{t+1} = Q z_t + \epsilon_t$ with $\epsilon_t \sim N(0, \sigma^2 I)$; observed is $z_t$.
+    r"""Vector AR(1) noise, $z_{t+1} = Q z_t + \epsilon_t$ with $\epsilon_t \sim N(0, \sigma^2 I)$, observed as $z_t$.
 
     **Arguments:**
 
-    - `transition`: $Q$, `(d, d)`, spectral radius below 1.
-    - `noise_std`: $\sigma$, the standard deviation of $\epsilon$.
+    - `transition`: $Q$, of shape `(d, d)`, with a spectral radius below 1.
+    - `noise_std`: $\sigma$, the standard deviation of $\epsilon$, at least 0.
     - `start`: `"zero"` (the paper's choice) or `"stationary"`.
 
-    The arrays may carry a leading axis, one entry per agent.
+    The arrays may have a leading axis, one entry per agent.
+
+    Raises `ValueError` if an argument is not valid or the noise is not stable.
 
     !!! example
         >>> float(VAR1([[0.5]], noise_std=1.0).covariance[0, 0])   # 1 / (1 - 0.25)
@@ -32,7 +34,7 @@ class VAR1(AbstractSource):
     transition: np.ndarray
     noise_std: np.ndarray
     _factor: np.ndarray | None
-    """Of the stationary covariance; None as long as nobody draws from the stationary law."""
+    """A factor of the stationary covariance; None until it is needed."""
     start: str = eqx.field(static=True)
 
     def __init__(self, transition, noise_std=1.0, start="zero"):
@@ -45,9 +47,9 @@ class VAR1(AbstractSource):
             std = np.broadcast_to(np.asarray(noise_std, dtype=np.float64), len(Q)).copy()
         except ValueError:
             raise ValueError(
-                f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}."
+                f"`noise_std` must be one number or one per agent, got shape {np.shape(noise_std)}."
             ) from None
-        check_stable("Q", Q, "Noise must forget.")
+        check_stable("Q", Q, "Otherwise the noise has no stationary distribution.")
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
         self.transition, self.noise_std = unbatch(Q), unbatch(std)
         self._factor, self.start = None, start
@@ -56,7 +58,7 @@ class VAR1(AbstractSource):
 
     @property
     def covariance(self) -> np.ndarray:
-        """The stationary covariance, solved for when it is asked for."""
+        """The stationary covariance, computed on request."""
         return lyapunov(self.transition, self.noise_std[..., None, None] ** 2 * np.eye(self.transition.shape[-1]))
 
     def sampled(self):
@@ -78,7 +80,7 @@ class VAR1(AbstractSource):
         if kernels.kernel_for("linear_walk"):
             noise = jax.vmap(self._noise)(keys)
             return kernels.linear_walk(self.transition, self.noise_std, (noise.real, noise.imag), state)
-        # Complex numbers until the last moment: split before the scan, each would be computed twice.
+        # Complex numbers until the end: if split before the scan, each would be computed twice.
         return jax.lax.scan(lambda z, noise: (self._move(z, noise), z), state, jax.vmap(self._noise)(keys))
 
     def _stationary_factor(self):
@@ -95,7 +97,7 @@ class VAR1(AbstractSource):
 
 
 def covariance_factor(covariance: np.ndarray) -> np.ndarray:
-    """$L$ with $L L^T$ the covariance, which may be singular, for which Cholesky would fail."""
+    """A factor $L$ with $L L^T$ equal to the covariance, which may be singular, so that Cholesky would fail."""
     if covariance.ndim == 2:
         return covariance_factor(covariance[None])[0]
 

@@ -18,7 +18,7 @@ class Windows(AbstractSource):
     **Arguments:**
 
     - `chain`: the chain.
-    - `steps`: $n$.
+    - `steps`: $n$, the number of steps in a window.
 
     !!! example
         >>> chain = FiniteChain([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.0, 0.5]], start=0)
@@ -53,17 +53,20 @@ class Windows(AbstractSource):
         def move(state, key):
             return self.chain.step(key, state)[0], state
 
-        # Other keys than that of position 0, which has made the first state.
+        # Keys other than that of position 0, which has determined the first state.
         last, states = jax.lax.scan(move, state, jax.random.split(key, self.steps + 1)[1:])
         return jnp.append(states, last)
 
 
 class Traced(NamedTuple):
-    """Two consecutive states of a chain, and the trace of the features of those before."""
+    """Two consecutive states of a chain, and the trace of the features up to the first."""
 
     state: Int[Array, "*batch"]
+    """The state at time $t$."""
     next_state: Int[Array, "*batch"]
+    """The state at time $t + 1$."""
     trace: Float[Array, "*batch d"]
+    """The trace $z_t$."""
 
 
 class Traces(AbstractSource):
@@ -71,13 +74,13 @@ class Traces(AbstractSource):
 
     $$z_t = \lambda \gamma(s_t)\, z_{t-1} + \phi(s_t)$$
 
-    where $\gamma(s)$ is the discount on entering $s$. Before the first state the trace is zero.
+    Here $\gamma(s)$ is the discount on entering $s$. The trace is zero before the first state.
 
     **Arguments:**
 
     - `chain`: the chain.
-    - `features`: $\phi$, `(S, d)`.
-    - `decay`: $\lambda \gamma$, `(S,)`.
+    - `features`: $\phi$, of shape `(S, d)`.
+    - `decay`: $\lambda \gamma$, of shape `(S,)`.
 
     !!! example
         >>> chain = FiniteChain([[0.0, 1.0], [0.5, 0.5]], start=0)

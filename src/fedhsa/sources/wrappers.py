@@ -1,4 +1,4 @@
-"""Sources made from others: i.i.d. draws from a stationary law, and replay of recorded observations."""
+"""Sources built from others: i.i.d. draws from a stationary distribution, and replay of recorded observations."""
 
 import equinox as eqx
 import jax
@@ -10,7 +10,11 @@ from .base import AbstractSource
 
 
 class IID(AbstractSource):
-    """Independent observations from the stationary law of `source`: the paper's warm-up setting.
+    """Independent observations from the stationary distribution of `source`: the paper's warm-up setting.
+
+    **Arguments:**
+
+    - `source`: a source that can draw from its stationary distribution.
 
     !!! example
         >>> problem = fedhsa.problems.finite_sum.random(num_agents=2, num_components=3, dim=1)
@@ -38,13 +42,13 @@ class IID(AbstractSource):
 
 
 class Replay(AbstractSource):
-    """Gives back recorded observations in their order, so that two methods or two programs see the very same data.
+    """Replays recorded observations in their order, so that several methods or programs see exactly the same data.
 
     **Arguments:**
 
     - `observations`: a pytree of arrays whose leading axis is time; for several agents, agents first, then time.
-    - `wrap`: whether to begin again at the end. By default a run that is longer than the record raises.
-    - `source`: what the observations were drawn from. `expect` is its stationary mean; by default, the average over the
+    - `wrap`: whether to start over at the end. Otherwise a run that is longer than the record raises an error.
+    - `source`: the source of the observations. `expect` returns its stationary mean; by default, the average over the
       record.
 
     !!! example
