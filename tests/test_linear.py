@@ -48,7 +48,7 @@ def test_stability_is_decided_as_by_eigenvalues_also_where_norms_are_large():
     turn = np.array([[0.0, -1.0], [1.0, 0.0]])
     check_stable("Q", np.stack([0.5 * np.eye(2), shear, (1 - 1e-9) * turn]), "")
     for radius, shown in ((1.0, "1"), (1 + 1e-5, "1.00001"), (1e200, "1e\\+200")):
-        with pytest.raises(ValueError, match=f"`Q` must have spectral radius below 1, got {shown} for agent 1"):
+        with pytest.raises(ValueError, match=f"`Q` must have a spectral radius below 1, got {shown} for agent 1"):
             check_stable("Q", np.stack([shear, radius * turn, 0.99 * turn]), "")
         with pytest.raises(ValueError, match=f"got {shown} for agent 0"):
             check_stable("Q", np.stack([np.diag([radius, 0.0]), shear]), "")

@@ -105,7 +105,7 @@ def test_anything_else_is_told_what_it_is_and_what_could_be_opened(folder, tmp_p
     (tmp_path / "empty.npz").write_bytes(b"")
     np.savez(tmp_path / "other.npz", weights=np.ones(3), rounds=np.ones(2))
     cases = [
-        (tmp_path / "half.npz", "is damaged: a part of it is missing or was changed."),
+        (tmp_path / "half.npz", "is damaged: a part of it is missing or has been changed."),
         (tmp_path / "text.npz", "is damaged or was not written by fedhsa"),
         (tmp_path / "empty.npz", "is damaged or was not written by fedhsa"),
         (tmp_path / "other.npz", "it holds the arrays rounds, weights. `numpy.load` opens it."),

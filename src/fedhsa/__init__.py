@@ -1,7 +1,7 @@
 """Federated stochastic approximation with Markovian data and heterogeneous agents.
 
-The names here are what one types daily. Each is loaded when it is first used, and JAX with the first of them: importing
-the package costs next to nothing, and the first use what importing used to cost.
+These are the names for everyday use. Each is loaded when it is first used, together with JAX, so importing the package
+itself takes almost no time.
 """
 
 import importlib
@@ -208,7 +208,7 @@ __all__ = [
 
 
 _HOMES = ("engine", "algorithms", "problems", "sources", "statistics", "comparison", "opening")
-"""Where the names are that are not modules; the first imports all that a simulation needs."""
+"""The modules that hold the other names; the first one imports everything that a simulation needs."""
 _MODULES = (*(home for home in _HOMES if home in __all__), "deploy", "environments", "plots", "theory", "tracking")
 
 

@@ -1,7 +1,7 @@
-"""Arrays with an entry for each agent: shared by all of them without copies, no longer to be changed, and in parts.
+"""Arrays with an entry for each agent: shared without copies, read-only, and processed in parts.
 
-What all agents share is stored once: its array has the leading axis that every array of agents has, but each entry is
-the same memory (`numpy.broadcast_to`). What can no longer change need not be copied to be kept.
+An array that all agents share is stored once: it has the same leading axis as every array of agents, but all entries
+are the same memory (`numpy.broadcast_to`). Read-only arrays can be stored without a copy.
 """
 
 import math
@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 ALIGNMENT = 64
-"""Where arrays begin, in bytes: JAX uses the memory of such arrays on a CPU as it is, instead of a copy."""
+"""The alignment of arrays in bytes: on a CPU, JAX uses the memory of aligned arrays instead of copying it."""
 CHUNK = 2**21
-"""How many numbers are worked on at a time, so that many agents need hardly more memory than their result takes."""
+"""The number of entries that are processed at a time, so that many agents need little more memory than their result."""
 
 
 def chunks(count: int, size: int) -> list[slice]:
-    """Slices of `count` things of `size` numbers each, about `CHUNK` numbers to a slice."""
+    """Slices of `count` items of `size` numbers each, with about `CHUNK` numbers in a slice."""
     many = max(1, CHUNK // size)
     return [slice(start, start + many) for start in range(0, count, many)]
 
 
 def empty(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
-    """An array to be filled, which JAX can use without a copy."""
+    """An uninitialised array that JAX can use without a copy."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
     memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
@@ -30,17 +30,17 @@ def empty(shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
 
 
 def share(value: np.ndarray, count: int) -> np.ndarray:
-    """An array of `count` entries that are all this one."""
+    """An array of `count` entries that all share this value."""
     return np.broadcast_to(freeze(value), (count, *value.shape))
 
 
 def is_shared(array: Any) -> bool:
-    """Whether all entries along the leading axis are one and the same memory."""
+    """Whether all entries along the leading axis are the same memory."""
     return isinstance(array, np.ndarray) and array.ndim > 0 and len(array) > 1 and array.strides[0] == 0
 
 
 def freeze(array: np.ndarray) -> np.ndarray:
-    """The array, which nobody can change from now on, nor what it is a part of; for those who have made it."""
+    """Makes the array, and the arrays it is a part of, read-only; only for the code that created it."""
     part: Any = array
     while isinstance(part, np.ndarray):
         part.flags.writeable = False
@@ -49,7 +49,7 @@ def freeze(array: np.ndarray) -> np.ndarray:
 
 
 def own(value: Any) -> np.ndarray:
-    """`value` in float64 as an array that nobody can change: a copy, unless it is one; shared entries stay shared."""
+    """Returns `value` as a read-only float64 array: a copy, unless it is one already; shared entries stay shared."""
     if isinstance(value, np.ndarray) and value.dtype == np.float64:
         if _is_frozen(value):
             return value
@@ -62,7 +62,7 @@ def own(value: Any) -> np.ndarray:
 
 
 def _is_frozen(array: Any) -> bool:
-    """Whether neither this array nor those it is a part of can be changed."""
+    """Whether this array and all arrays it is a part of are read-only."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False

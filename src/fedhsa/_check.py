@@ -1,6 +1,6 @@
-"""Checks of arguments: each error names the argument, shows what arrived and says what to do.
+"""Checks of arguments: each error names the argument, shows the value that arrived and says what to do.
 
-Inside JAX's transformations a setting may be a tracer, whose value is not known: then only its shape is checked.
+Inside JAX transformations a setting may be a tracer, whose value is not known; then only its shape is checked.
 """
 
 import difflib
@@ -13,19 +13,19 @@ import numpy as np
 from . import _arrays
 
 DTYPES = ("float64", "float32")
-"""The precisions that one can compute in."""
+"""The supported precisions."""
 LARGEST_COUNT = 2**53
-"""No size, and no number of anything, is beyond what a float64 counts exactly."""
+"""The largest size or number of anything: a float64 counts exactly up to it."""
 LARGEST_GRID = 100
-"""So many step sizes reach over thirty orders of magnitude."""
+"""The largest number of step sizes in a grid, which spans more than thirty orders of magnitude."""
 LARGEST_NUMBER = 1e100
-"""Numbers beyond it would overflow in the products and squares that are made of them."""
+"""The largest number: the products and squares of larger numbers would overflow."""
 
 
 def traced(value: Any) -> bool:
     """Whether the value, or a part of it, is known only when the program runs."""
     if value is None or isinstance(value, int | float | str | np.ndarray):
-        return False  # the command line checks its settings, which are such, without waiting for JAX
+        return False  # the settings of the command line are of these types and are checked without loading JAX
     import jax
     from jax.core import Tracer
 
@@ -33,15 +33,15 @@ def traced(value: Any) -> bool:
 
 
 def not_traced(name: str, value: Any, reason: str) -> None:
-    """Raises if a value is traced that decides what the program looks like."""
+    """Raises `ValueError` if a value that determines the structure of the program is traced."""
     if traced(value):
         raise ValueError(f"`{name}` must be known before the program is compiled, got {value}. {reason}")
 
 
 def array(name: str, value: Any, shape: tuple[str | int, ...], sizes: dict[str, int] | None = None) -> np.ndarray:
-    """Returns `value` as a finite float64 array of the given shape, which nobody can change; a tracer stays one.
+    """Returns `value` as a finite, read-only float64 array of the given shape; a tracer remains a tracer.
 
-    Letters in `shape` are sizes: taken from `sizes` when known there, remembered there otherwise.
+    Letters in `shape` are sizes: they are looked up in `sizes` if present there, and stored there otherwise.
     """
     sizes, known = {} if sizes is None else sizes, not traced(value)
     try:
@@ -71,7 +71,7 @@ def _traced_array(value: Any) -> Any:
 
 
 def count(name: str, value: Any, *, least: int = 1, most: int | None = None, remedy: str = "") -> int:
-    """Returns `value` as an int in the given range; a tracer stays one."""
+    """Returns `value` as an int in the given range; a tracer remains a tracer."""
     if traced(value) and value.shape == () and np.issubdtype(value.dtype, np.integer):
         return value
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -84,15 +84,15 @@ def count(name: str, value: Any, *, least: int = 1, most: int | None = None, rem
 
 
 def grid(value: Any) -> None:
-    """Raises if a method cannot try so many step sizes, of which half are a factor of 4 apart."""
+    """Raises `ValueError` if the grid has too many step sizes; half of them are a factor of 4 apart."""
     if count("grid", value) > LARGEST_GRID:
         raise ValueError(
-            f"`grid` must be at most {LARGEST_GRID}, got {value}. Half of the steps are a factor of 4 apart."
+            f"`grid` must be at most {LARGEST_GRID}, got {value}. Half of the step sizes are a factor of 4 apart."
         )
 
 
 def counts(value: Any) -> Any:
-    """Whole numbers of any kind as Python's own, which a list or an array of them becomes a tuple of."""
+    """Converts whole numbers of any type to Python's ints; a list or an array of them becomes a tuple."""
     if isinstance(value, list | tuple | np.ndarray) and np.ndim(value) == 1:
         return tuple(counts(part) for part in value)
     return int(value) if isinstance(value, np.integer) else value
@@ -108,11 +108,11 @@ def number(
     below: float | None = None,
     remedy: str = "",
 ) -> None:
-    """Raises if `value` is not a finite number (or an array of them) in the given range."""
+    """Raises `ValueError` if `value` is not a finite number (or an array of them) in the given range."""
     if traced(value):
         return
     try:
-        if np.asarray(value).dtype.kind in "USbO":  # some of which NumPy would turn into numbers
+        if np.asarray(value).dtype.kind in "USbO":  # NumPy would turn some of these into numbers
             raise TypeError(value)
         values = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -130,20 +130,20 @@ def number(
 
 
 def scalar(name: str, value: Any, *, remedy: str = "", **bounds: float) -> None:
-    """Raises if `value` is not one finite number in the given range."""
+    """Raises `ValueError` if `value` is not one finite number in the given range."""
     if np.shape(value) != () and not isinstance(value, str):
         raise ValueError(f"`{name}` must be one number, got an array of shape {np.shape(value)}. {remedy}".rstrip())
     number(name, value, remedy=remedy, **bounds)
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> None:
-    """Raises if `value` is not one of the named options."""
+    """Raises `ValueError` if `value` is not one of the named options."""
     if value not in options:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """A sentence that suggests the nearest known name, or nothing."""
+    """A sentence that suggests the nearest known name, or an empty string."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     return f" Did you mean {by_lower[found[0]]!r}?" if found else ""
@@ -157,9 +157,9 @@ def arguments(
     *,
     common: tuple[str, ...] = (),
 ) -> None:
-    """Raises if the name is not known, or an argument is one that its function lacks or is of another kind.
+    """Raises `ValueError` if the name is not known, or if its function lacks an argument or expects another type.
 
-    Arguments in `common` are not listed among the options: most functions have them.
+    Arguments in `common` are not listed among the options, because most functions have them.
     """
     if name not in known:
         raise ValueError(f"`{what}` must be one of {', '.join(known)}, got {name!r}.{nearest(name, known)}")
@@ -167,7 +167,7 @@ def arguments(
     passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for argument, value in given.items():
         if argument not in parameters:
-            if passes_on:  # to another function, which checks them
+            if passes_on:  # to another function, which checks it
                 continue
             options = [p for p in parameters if p not in common]
             raise ValueError(
@@ -179,7 +179,7 @@ def arguments(
 
 
 def _size(name: str, value: Any) -> None:
-    """Raises if a number is too large to compute with."""
+    """Raises `ValueError` if a number is too large to compute with."""
     if isinstance(value, float):
         number(name, value)
         if abs(value) > LARGEST_NUMBER:
@@ -189,7 +189,7 @@ def _size(name: str, value: Any) -> None:
 
 
 def kind(name: str, value: Any, default: Any) -> None:
-    """Raises if the value is of another kind than the default, over which generators would stumble later."""
+    """Raises `ValueError` if the value has another type than the default, before a generator fails on it."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     kinds = [
         (bool, "true or false", isinstance(value, bool)),

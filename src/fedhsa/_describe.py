@@ -1,4 +1,4 @@
-"""What a value is, from its numbers to the code of the functions in it: for manifests, and to tell runs apart."""
+"""Descriptions of values, from their numbers to the code of their functions, for manifests and to distinguish runs."""
 
 import dataclasses
 import enum
@@ -21,17 +21,17 @@ import numpy as np
 from ._arrays import is_shared
 
 OURS = ("fedhsa", "equinox", "jax", "jaxlib", "jaxtyping", "lineax", "numpy", "optimistix", "scipy")
-"""This package and those it computes with: libraries, wherever they are installed."""
+"""This package and the packages it computes with, which count as libraries wherever they are installed."""
 DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.ndarray, jax.Array, eqx.Module)
-"""What counts among the attributes of a class, besides its functions."""
+"""The types of class attributes that are part of a description, in addition to functions."""
 
 
 class IndescribableError(TypeError):
-    """A value of which nobody can say whether another is the same."""
+    """Raised for a value that cannot be compared with another by its description."""
 
 
 def plain_settings(setting: Any) -> Any:
-    """A setting as JSON has it: numbers as they are, modules as their name and fields, functions by their name."""
+    """A setting in JSON's types: numbers, modules with their name and fields, functions by their name."""
     if isinstance(setting, eqx.Module):
         fields = {f.name: plain_settings(getattr(setting, f.name)) for f in dataclasses.fields(setting)}
         return {"name": type(setting).__name__, **fields}
@@ -49,9 +49,9 @@ def plain_settings(setting: Any) -> Any:
 
 
 def digest(value: Any, name: str) -> str:
-    """A fingerprint of everything a value consists of: numbers, settings, the code of functions and what they refer to.
+    """A fingerprint of everything in a value: numbers, settings, the code of functions and the values they refer to.
 
-    Raises `IndescribableError` if part of it cannot be described, such as an open file; the error calls it `name`.
+    Raises `IndescribableError` if part of it cannot be described, such as an open file; the error names it by `name`.
     """
     text = hashlib.sha256()
     for word in _words(value, name, {}):
@@ -61,7 +61,7 @@ def digest(value: Any, name: str) -> str:
 
 
 def _words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
-    """The value as a sequence of words, from the outside in; what was met before is only counted."""
+    """The value as a sequence of words, from the outside in; a repeated object yields only its number."""
     if value is None or value is Ellipsis or isinstance(value, bool | int | float | complex | str | bytes | slice):
         yield f"{type(value).__name__} {value!r}".encode()
     elif isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -69,7 +69,7 @@ def _words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes | memo
     elif id(value) in seen:
         yield f"again {list(seen).index(id(value))}".encode()
     else:
-        seen[id(value)] = value  # kept alive: an id may be given again
+        seen[id(value)] = value  # kept alive: an id may be reused
         yield from _compound_words(value, path, seen)
 
 
@@ -113,11 +113,11 @@ def _compound_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[byt
         yield from _function_words(value, path, seen)
     elif isinstance(value, types.CodeType):
         yield from _words((value.co_code, value.co_consts, value.co_names, value.co_varnames), path, seen)
-    elif type(value) is object:  # a mark that means itself
+    elif type(value) is object:  # a sentinel
         yield b"object"
     elif dataclasses.is_dataclass(value):
         yield from _object_words(value, path, seen)
-    elif callable(getattr(value, "__wrapped__", None)):  # of `jax.jit`, say
+    elif callable(getattr(value, "__wrapped__", None)):  # by `jax.jit`, for instance
         yield f"wrapped by {_full_name(kind)}".encode()
         others = {name: entry for name, entry in getattr(value, "__dict__", {}).items() if not name.startswith("__")}
         if not _of_a_library(value):
@@ -141,8 +141,8 @@ def _object_words(value: Any, path: str, seen: dict[int, Any]) -> Iterator[bytes
         names = [*getattr(value, "__dict__", {}), *(name for name in slots if hasattr(value, name))]
         if isinstance(value, io.IOBase) or not (names or hasattr(value, "__dict__")):
             raise IndescribableError(
-                f"`{path}` is a {_full_name(type(value))}, which cannot be described, so a checkpoint could not tell "
-                "this run from another. Replace it by numbers, arrays, functions or modules of Equinox."
+                f"`{path}` is a {_full_name(type(value))}, which cannot be described, so a checkpoint could not "
+                "distinguish this run from another. Replace it by numbers, arrays, functions or Equinox modules."
             )
     yield from _words(type(value), path, seen)
     for name in names:
@@ -170,13 +170,13 @@ def _class_words(value: type, path: str, seen: dict[int, Any]) -> Iterator[bytes
 
 
 def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any]) -> Iterator[bytes | memoryview]:
-    """Its code, its defaults, and the variables around it that it uses."""
+    """The function's code, its defaults, and the outer variables it uses."""
     code, home = function.__code__, function.__globals__.get("__name__", "")
     library = _is_library(home.partition(".")[0])
     if library and "<" not in code.co_qualname:
         yield f"function {home}.{code.co_qualname}".encode()
         return
-    # A function that a library made, such as that of `jax.vmap`, differs from others by what it holds.
+    # A function created by a library, such as that of `jax.vmap`, differs from others by the values in its closure.
     made = f"{home}.{code.co_qualname}" if library else code
     yield from _words(("function", made, code.co_code, function.__defaults__, function.__kwdefaults__), path, seen)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -188,7 +188,7 @@ def _function_words(function: types.FunctionType, path: str, seen: dict[int, Any
 def _named_words(
     values: Mapping[str, Any], names: set[str], path: str, seen: dict[int, Any]
 ) -> Iterator[bytes | memoryview]:
-    """What code refers to by these names, also through modules of the user's, such as `settings.SCALE`."""
+    """The values that code refers to by these names, also through the user's modules, such as `settings.SCALE`."""
     for name in sorted(names.intersection(values)):
         value = values[name]
         yield name.encode()
@@ -207,7 +207,7 @@ def _full_name(value: Any) -> str:
 
 
 def _of_a_library(value: Any) -> bool:
-    """Whether its name says what it does, because it is part of a package that was installed."""
+    """Whether its name identifies it, because it belongs to an installed package."""
     return _is_library((getattr(value, "__module__", None) or "").partition(".")[0])
 
 

@@ -1,10 +1,10 @@
-"""Packages that only some commands need: how to install what is missing."""
+"""Optional packages that only some commands need, and how to install them."""
 
 import importlib.util
 
 
 def install(extra: str) -> str:
-    """What to type for an extra, which also works in a clone that no package index knows.
+    """The command that installs an extra, also for a clone that is not on a package index.
 
     >>> install("ray")
     "`pip install '.[ray]'` in a clone of fedhsa, elsewhere `pip install 'fedhsa[ray]'`"
@@ -13,6 +13,6 @@ def install(extra: str) -> str:
 
 
 def need(what: str, package: str, extra: str) -> None:
-    """Raises if a package is not installed, saying which extra has it."""
+    """Raises `ModuleNotFoundError` if a package is not installed, and names the extra that contains it."""
     if importlib.util.find_spec(package) is None:
         raise ModuleNotFoundError(f"{what} is not installed. Install it with {install(extra)}.", name=package)

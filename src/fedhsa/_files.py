@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: everything is written under a temporary name, then renamed."""
+"""Files that are either complete or absent: everything is written under a temporary name and then renamed."""
 
 import contextlib
 import csv
@@ -14,17 +14,17 @@ import numpy as np
 
 try:
     import fcntl
-except ImportError:  # not on Windows; there the user keeps processes apart
+except ImportError:  # not on Windows, where the user must keep processes apart
     fcntl = None
 
 
 class BusyError(Exception):
-    """Another process is using the same files."""
+    """Raised if another process is using the same files."""
 
 
 @contextlib.contextmanager
 def locked(handle: int, wait: bool, words: str) -> Iterator[None]:
-    """Keeps an open file locked; without `wait` raises with these words at once if another process does."""
+    """Locks an open file; without `wait`, raises `BusyError` with these words if another process holds the lock."""
     if fcntl is None:
         yield
         return
@@ -40,7 +40,7 @@ def locked(handle: int, wait: bool, words: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(path: str | os.PathLike) -> Iterator[None]:
-    """Keeps other processes that ask for it from a file or folder, with a lock beside it that is gone afterwards."""
+    """Excludes other processes that call it for the same file or folder, by a temporary lock file next to it."""
     path = pathlib.Path(path)
     lock, words = path.with_name(f".{path.name}.lock"), f"Another process is using {str(path)!r}. Wait for it, stop it,"
     with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def alone(path: str | os.PathLike) -> Iterator[None]:
             stack.callback(os.close, handle)
             stack.enter_context(locked(handle, False, f"{words} or choose another name."))
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(lock)):  # else its owner has just removed it
+                if os.path.samestat(os.fstat(handle), os.stat(lock)):  # otherwise its owner has just removed it
                     break
         try:
             yield
@@ -59,7 +59,7 @@ def alone(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _telling(path: str | os.PathLike) -> Iterator[None]:
-    """Lets errors of the disk say which file was written: a full one does not say it by itself."""
+    """Adds the name of the file to errors of the disk; the error of a full disk does not contain it."""
     try:
         yield
     except OSError as error:
@@ -91,13 +91,13 @@ def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]
 
 
 def write_quickly(path: pathlib.Path, data: bytes) -> os.stat_result:
-    """Writes a file such that `open_quickly` finds it or the one before, complete; for one process at a time.
+    """Writes a file such that `open_quickly` finds either it or the previous one, complete; for one process at a time.
 
-    Gives the number and the time of the new file.
+    Returns the status of the new file, with its number and time.
 
-    It is private. It survives the end of this process, however violent, but not a loss of power. Nothing is renamed
-    to a name that exists: there some file systems (ext4) first send the data to the disk, which takes a hundred times
-    as long.
+    The file is private. It survives the end of this process, even by `kill -9`, but not a power failure. It never
+    replaces an existing name by renaming: some file systems (ext4) would first write the data to the disk, which takes
+    a hundred times as long.
     """
     new, old = f"{path}.new", f"{path}~"
     handle = _open_placed(new, _WRITE, 0o600)
@@ -116,7 +116,7 @@ def write_quickly(path: pathlib.Path, data: bytes) -> os.stat_result:
 
 
 def open_quickly(path: pathlib.Path) -> int:
-    """A handle of what `write_quickly` has written last, also if it was killed half way."""
+    """A handle of the file that `write_quickly` has written last, even if it was killed half-way."""
     for name in (path, f"{path}~"):
         with contextlib.suppress(FileNotFoundError):
             return os.open(name, _READ)
@@ -124,7 +124,7 @@ def open_quickly(path: pathlib.Path) -> int:
 
 
 def write_at(path: pathlib.Path, start: int, data: bytes, sync: bool) -> None:
-    """Writes to a private file from a place on, which is where it then ends but for this."""
+    """Writes to a private file from the position `start`; the file then ends with this data."""
     handle = _open_placed(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o600)
     try:
         with _telling(path):
@@ -138,7 +138,7 @@ def write_at(path: pathlib.Path, start: int, data: bytes, sync: bool) -> None:
 
 
 def append_line(path: pathlib.Path, line: bytes, mode: int = 0o666) -> None:
-    """Adds a line to a file; half a line, as a killed process leaves it, is ended before."""
+    """Appends a line to a file; an incomplete last line, left by a killed process, is terminated first."""
     handle = _open_placed(path, _APPEND, mode)
     try:
         if size := os.fstat(handle).st_size:
@@ -151,7 +151,7 @@ def append_line(path: pathlib.Path, line: bytes, mode: int = 0o666) -> None:
 
 
 def _open_placed(path: str | os.PathLike, flags: int, mode: int) -> int:
-    """Opens a file for writing; its folder is made where there is none."""
+    """Opens a file for writing; creates its folder if necessary."""
     try:
         return os.open(path, flags, mode)
     except FileNotFoundError:
@@ -165,28 +165,28 @@ def _write_all(handle: int, data: bytes) -> None:
         left = left[os.write(handle, left) :]
 
 
-_BINARY = getattr(os, "O_BINARY", 0)  # on Windows; there text has other ends of lines
+_BINARY = getattr(os, "O_BINARY", 0)  # on Windows, where text files have different line endings
 _READ = os.O_RDONLY | _BINARY
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY
 
 
 def make_private(folder: pathlib.Path) -> None:
-    """Makes a folder, and those above it that are missing, which only their owner can look into."""
+    """Creates a folder and its missing parents, readable only by their owner."""
     for part in (*reversed(folder.parents), folder):
         if not part.is_dir():
             part.mkdir(mode=0o700, exist_ok=True)
 
 
 def check_writable(name: str, path: str | os.PathLike) -> None:
-    """Raises if a file could not be written later, before the work whose result it is meant to hold."""
+    """Raises `ValueError` if a file could not be written, before the work whose result it is meant to hold."""
     folder = pathlib.Path(path).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ValueError(f"`{name}`: cannot write to {str(folder)!r}: {error.strerror}. Name another file.") from error
+        raise ValueError(f"`{name}`: cannot write to {str(folder)!r}: {error.strerror}. Use another file.") from error
 
 
 def _umask() -> int:
@@ -222,9 +222,9 @@ def write_arrays(path: str | os.PathLike, arrays: dict[str, np.ndarray], header:
 
 
 def read_npz(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of any `.npz` file, and the header that `write_arrays` gave it; an empty one where there is none.
+    """The arrays of any `.npz` file, and the header from `write_arrays`; an empty header if there is none.
 
-    Raises `ValueError` if the file is damaged, or of another format.
+    Raises `FileNotFoundError` if there is no such file, and `ValueError` if it is damaged or has another format.
     """
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.")
@@ -238,11 +238,11 @@ def read_npz(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, 
         header = json.loads(arrays.pop("__header__").tobytes()) if "__header__" in arrays else {}
         return arrays, dict(header)
     except Exception as error:
-        raise ValueError(f"{name} is damaged: a part of it is missing or was changed.") from error
+        raise ValueError(f"{name} is damaged: a part of it is missing or has been changed.") from error
 
 
 def read_arrays(path: str | os.PathLike, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Reads what `write_arrays` wrote; raises if the file is damaged or of another kind."""
+    """Reads a file from `write_arrays`; raises `ValueError` if it is damaged or of another kind."""
     arrays, header = read_npz(path)
     found = header.get("kind")
     if found != kind:

@@ -1,4 +1,4 @@
-"""What all random generators share: agents drawn together, blending towards a common one, and random kernels."""
+"""Code shared by all random generators: drawing agents together, blending towards a common agent, random kernels."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -14,24 +14,24 @@ from ._types import SeedLike
 Draw: TypeAlias = Callable[[np.random.Generator, int], np.ndarray]
 """Some agents' values of a quantity, `(count, ...)`, from one array of random numbers with a row for each of them.
 
-A generator fills an array from beginning to end, so that an agent's numbers are the same however many agents are
-drawn. Two arrays from one generator would break that: a second one needs a name of its own.
+A generator fills an array from beginning to end, so an agent's numbers do not depend on the number of agents. A second
+array from the same generator would break this, so it needs a separate name.
 """
 
 
 NEWTON_STEPS = 100
-"""Five to ten are enough, but rounding may keep a large matrix from ever being balanced to the last digit."""
+"""Five to ten are enough, but rounding may prevent a large matrix from being balanced to the last digit."""
 
 
 def per_agent(draw: Draw, name: str, num_agents: int, key: SeedLike) -> np.ndarray:
-    """One draw for each agent: agent `i` depends on `key`, `name` and `i` alone, so more agents extend a problem."""
+    """One draw for each agent. Agent `i` depends only on `key`, `name` and `i`, so more agents extend a problem."""
     return blend(draw, name, num_agents, 1.0, key)
 
 
 def blend(draw: Draw, name: str, num_agents: int, heterogeneity: float, key: SeedLike) -> np.ndarray:
-    """One draw per agent, moved from a common draw by `heterogeneity`: 0 gives equal agents, 1 independent ones.
+    """One draw per agent, moved away from a common draw by `heterogeneity`: 0 gives equal agents, 1 independent ones.
 
-    Agent `i` depends on `key`, `name` and `i` alone, so more agents extend a problem instead of changing it.
+    Agent `i` depends only on `key`, `name` and `i`, so more agents extend a problem instead of changing it.
     """
     _check.count("num_agents", num_agents)
     _check.number("heterogeneity", heterogeneity, least=0.0, most=1.0)
@@ -46,7 +46,7 @@ def blend(draw: Draw, name: str, num_agents: int, heterogeneity: float, key: See
 
 
 def with_radius(matrices: np.ndarray, radius: float) -> np.ndarray:
-    """Each agent's matrix scaled to this spectral radius: in place, unless all agents share one."""
+    """Scales each agent's matrix to this spectral radius, in place unless all agents share one matrix."""
     if is_shared(matrices):
         return share(with_radius(matrices[:1].copy(), radius)[0], len(matrices))
     matrices *= (radius / spectral_radius(matrices))[:, None, None]
@@ -54,12 +54,12 @@ def with_radius(matrices: np.ndarray, radius: float) -> np.ndarray:
 
 
 def lazy(P: np.ndarray, laziness: float) -> np.ndarray:
-    """Stays in place with probability `laziness`: the same stationary law, mixing `1 / (1 - laziness)` times slower."""
+    """Stays with probability `laziness`: the same stationary distribution, mixing `1 / (1 - laziness)` times slower."""
     _check.number("laziness", laziness, least=0.0)
     if laziness >= 1:
         raise ValueError(f"`laziness` must be below 1, got {laziness}: the chain would never move.")
     if laziness == 0:
-        return P  # the same numbers, without a copy of all kernels
+        return P  # without a copy of all kernels
 
     def stay(P):
         return (1 - laziness) * P + laziness * np.eye(P.shape[-1])
@@ -73,12 +73,12 @@ def normalised(weights: np.ndarray) -> np.ndarray:
 
 
 def dense_kernel(states: int) -> Draw:
-    """Rows of uniform random numbers, normalised: the paper's kernels, which mix almost at once."""
+    """Rows of normalised uniform random numbers: the paper's kernels, which mix almost immediately."""
     return lambda rng, count: normalised(rng.random((count, states, states)))
 
 
 def doubly_stochastic_kernel(states: int) -> Draw:
-    """A symmetric positive matrix, balanced so that the stationary law is uniform."""
+    """A symmetric positive matrix, balanced so that the stationary distribution is uniform."""
 
     def draw(rng, count):
         P = rng.random((count, states, states))
@@ -90,8 +90,8 @@ def doubly_stochastic_kernel(states: int) -> Draw:
 def balanced(P: np.ndarray) -> np.ndarray:
     r"""$D P D$ with the diagonal matrices $D$ that make the rows of symmetric positive `(n, S, S)` add up to 1.
 
-    The limit of Sinkhorn's sweeps, which need very many where a matrix is nearly diagonal. Here Newton's method
-    minimises the convex $\frac12 \sum_{ij} e^{y_i} P_{ij} e^{y_j} - \sum_i y_i$ with $D = e^y$.
+    It is the limit of Sinkhorn's sweeps, which converge very slowly if a matrix is nearly diagonal. Here Newton's
+    method minimises the convex $\frac12 \sum_{ij} e^{y_i} P_{ij} e^{y_j} - \sum_i y_i$ with $D = e^y$.
     """
     found, left = np.empty_like(P), np.arange(len(P))
     y = -np.log(P.sum(2)) / 2
@@ -100,7 +100,7 @@ def balanced(P: np.ndarray) -> np.ndarray:
         Q = scale[:, :, None] * P[left] * scale[:, None, :]
         found[left] = Q
         sums = Q.sum(2)
-        far = abs(sums - 1).max(1) >= 1e-14  # each goes on as long as it needs to, whatever its neighbours do
+        far = abs(sums - 1).max(1) >= 1e-14  # each matrix continues as long as it needs to, independently of the others
         left, Q, sums = left[far], Q[far], sums[far]
         if not len(left):
             break

@@ -1,4 +1,4 @@
-"""Values in the types that JSON has."""
+"""Conversion of values to JSON's types."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types: null for NaN, the words "infinity" and "-infinity" for what is infinite."""
+    """The value in JSON's types: null for NaN, and the words "infinity" and "-infinity" for infinite numbers."""
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):

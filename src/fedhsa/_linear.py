@@ -1,4 +1,4 @@
-"""Linear algebra of stacked matrices, and the one check of whether a linear recursion is stable."""
+"""Linear algebra of stacked matrices, and the check that a linear recursion is stable."""
 
 import contextlib
 import ctypes
@@ -17,14 +17,14 @@ from ._arrays import chunks, empty, is_shared, share
 T = TypeVar("T")
 
 DOUBLINGS = 60
-"""How often a sum of powers may be doubled: more terms than any chain or method of interest needs."""
+"""The largest number of doublings of a sum of powers: more terms than any chain or method of interest needs."""
 
 
 def by_parts(function: Callable[..., T], *arguments: Any, size: int) -> T:
-    """`function(*arguments)`, whose arrays have an entry for each agent as those of the arguments have.
+    """Evaluates `function(*arguments)`, where the arrays of the arguments and of the result have an entry per agent.
 
-    Some agents at a time, so that temporaries of `size` numbers for each take little memory, and on all cores. What all
-    agents share is computed once.
+    It processes some agents at a time, on all cores, so that temporaries of `size` numbers per agent take little
+    memory. Values that all agents share are computed once.
     """
     leaves = jax.tree.leaves(arguments)
     count = len(leaves[0])
@@ -56,9 +56,9 @@ def transpose(x: np.ndarray) -> np.ndarray:
 
 
 def spectral_radius(matrices: np.ndarray) -> Any:
-    """The largest modulus of an eigenvalue, of one matrix or of each in a stack; infinite where entries overflowed.
+    """The largest modulus of an eigenvalue, of one matrix or of each in a stack; infinite if entries have overflowed.
 
-    The recursion `x' = A x` is stable where it is below 1.
+    The recursion `x' = A x` is stable if it is below 1.
     """
     if np.ndim(matrices) < 3:
         return float(spectral_radius(matrices[None])[0])
@@ -72,23 +72,23 @@ def spectral_radius(matrices: np.ndarray) -> Any:
 
 
 SQUARINGS = 12
-"""Powers up to the 2048th are tried."""
+"""The number of squarings: powers up to the 2048th are tried."""
 
 
 def check_stable(name: str, matrices: np.ndarray, remedy: str) -> None:
-    """Raises if the recursion of some agent is not stable; `matrices` are `(agents, d, d)`, the argument `name`."""
+    """Raises `ValueError` if an agent's recursion is not stable; `matrices`, `(agents, d, d)`, is the user's `name`."""
     doubtful = np.flatnonzero(~by_parts(_surely_stable, matrices, size=matrices[0].size))
     if len(doubtful) and ((radius := spectral_radius(matrices[doubtful])) >= 1).any():
         worst = int(np.argmax(radius))
         agent, radius = int(doubtful[worst]), radius[worst]
         raise ValueError(
-            f"`{name}` must have spectral radius below 1, got {radius:.6g} for agent {agent}: what it drives "
+            f"`{name}` must have a spectral radius below 1, got {radius:.6g} for agent {agent}: the process it drives "
             f"would grow without bound. {remedy} Or scale it: `{name}[{agent}] *= {0.9 / radius:.3g}`."
         )
 
 
 def _surely_stable(matrices: np.ndarray) -> np.ndarray:
-    """Whether some power has a norm below 1; much quicker than eigenvalues, and misses only those next to unstable."""
+    """Whether some power has a norm below 1; much faster than eigenvalues, and misses only nearly unstable matrices."""
     stable = np.zeros(len(matrices), dtype=bool)
     left, powers = np.arange(len(matrices)), matrices
     with np.errstate(over="ignore", invalid="ignore"):
@@ -101,15 +101,16 @@ def _surely_stable(matrices: np.ndarray) -> np.ndarray:
 
 
 def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
-    r"""The solution of $X = L X R + C$, as $\sum_k L^k C R^k$ by doubling; stacked matrices are fine.
+    r"""The solution of $X = L X R + C$, computed as $\sum_k L^k C R^k$ by doubling; matrices may be stacked.
 
-    Converges wherever the products of their powers vanish on $C$, and in as many steps as the logarithm of their time.
+    It converges if the products of the powers vanish on $C$; the number of steps is the logarithm of the number of
+    terms.
     """
     X = C
     for _ in range(DOUBLINGS):
         added = left @ X @ right
         X = X + added
-        size = np.abs(X).max((-1, -2), initial=0.0)  # of each matrix, since agents may differ in size
+        size = np.abs(X).max((-1, -2), initial=0.0)  # of each matrix, because agents may differ in scale
         if not (np.abs(added).max((-1, -2), initial=0.0) > 1e-17 * size).any():
             break
         left, right = left @ left, right @ right
@@ -117,17 +118,17 @@ def stein_sum(left: np.ndarray, right: np.ndarray, C: np.ndarray) -> np.ndarray:
 
 
 def lyapunov(F: np.ndarray, W: np.ndarray) -> np.ndarray:
-    r"""The solution of $X = F X F^T + W$, the covariance of $x' = F x + w$; of one stable matrix or of stacked ones."""
+    r"""The solution of $X = F X F^T + W$, the covariance of $x' = F x + w$, for one stable matrix or stacked ones."""
     if F.ndim == 2:
         return lyapunov(F[None], W[None])[0]
     return by_parts(lambda F, W: stein_sum(F, transpose(F), W), F, W, size=4 * F[0].size)
 
 
 def solve(A: Any, b: Any) -> Any:
-    """The solution of `A x = b` in programs that run side by side, as those of the engine do; of one system.
+    """The solution of one system `A x = b` in programs that run concurrently, like those of the engine.
 
-    JAX shares a stack of systems out over the very threads that its programs run on and waits for them, so that on a
-    CPU two programs with `jnp.linalg.solve` may wait for each other for ever. Here a stack, as `jax.vmap` makes it, is
+    JAX distributes a stack of systems over the threads that its programs run on and waits for them, so that on a
+    CPU two programs with `jnp.linalg.solve` may wait for each other forever. Here a stack, as `jax.vmap` creates it, is
     solved one by one.
     """
     A_here = jax.lax.stop_gradient(A)
@@ -148,10 +149,10 @@ def available_cores() -> list[int]:
 
 @contextlib.contextmanager
 def one_core_each() -> Iterator[None]:
-    """Matrix products inside the block use one core, for threads that share out the cores themselves.
+    """Matrix products inside the block use one core, for threads that distribute the cores themselves.
 
-    Otherwise every thread asks for all cores, and they wait for each other: on a busy machine ten times as long. With
-    another library than the one that NumPy's wheels bring it does nothing.
+    Otherwise every thread requests all cores, and they wait for each other: on a busy machine this takes ten times as
+    long. With a library other than the one in NumPy's wheels it does nothing.
     """
     libraries = pathlib.Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*")
     for path in libraries:

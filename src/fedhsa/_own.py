@@ -1,6 +1,6 @@
-"""What users bring themselves, by the text that names it: `file.py:NAME`, `package.module:NAME`, or an entry point.
+"""User-supplied code, named as `file.py:NAME`, `package.module:NAME`, or by an entry point.
 
-Nothing here loads JAX, so that the command line can check such names before it does.
+Nothing here loads JAX, so that the command line can check names before it does.
 """
 
 import ast
@@ -24,40 +24,41 @@ from typing import Any, NamedTuple
 from . import _check
 
 GROUPS = {"algorithm": "fedhsa.algorithms", "problem": "fedhsa.problems"}
-"""The entry points of packages, by the argument that takes their names."""
+"""The entry-point groups for packages, by the argument that takes their names."""
 PREFIX = "fedhsa_own_"
-"""What modules made from files begin with: a file may be called like one of Python's modules, such as `site`."""
+"""The prefix of modules made from files: a file may have the name of a Python module, such as `site`."""
 HINTS = {
-    "TracerBoolConversionError": " Use `jnp.where` or `jax.lax.cond` in the place of `if`.",
+    "TracerBoolConversionError": " Use `jnp.where` or `jax.lax.cond` instead of `if`.",
     "NonConcreteBooleanIndexError": " Use `jnp.where`: shapes may not depend on values.",
-    "TracerArrayConversionError": " Use `jax.numpy` in the place of NumPy.",
+    "TracerArrayConversionError": " Use `jax.numpy` instead of NumPy.",
 }
-"""What to do about the errors that code meets first when it is compiled."""
+"""Advice for the most common errors of code that is compiled for the first time."""
 _REFERENCE = re.compile(r"""(?P<quoted>"[^"]*"|'[^']*')|(?P<place>[^,()=\[\]{}'"]+):(?P<name>[^\W\d]\w*)""")
 _LOADED: dict[pathlib.Path, tuple[str, types.ModuleType]] = {}
-"""By file: its digest when it was loaded, and the module made of it."""
+"""For each file, its digest when it was loaded, and the module made from it."""
 
 
 class Reference(NamedTuple):
-    """Where something of the user's is, and its name there."""
+    """The place of user-supplied code, and its name there."""
 
     place: str
     """A file that ends in `.py`, or a module."""
     name: str
+    """The name in that file or module."""
 
     @property
     def is_file(self) -> bool:
-        """Whether the place is a file, and not a module."""
+        """Whether the place is a file rather than a module."""
         return self.place.endswith(".py")
 
     @property
     def path(self) -> pathlib.Path:
-        """The file, absolute."""
+        """The absolute path of the file."""
         return pathlib.Path(self.place).expanduser().resolve()
 
     @property
     def title(self) -> str:
-        """File and name as one word, such as `mine-build`, for folders and figures."""
+        """The file and the name as one word, such as `mine-build`, for folders and figures."""
         home = self.path.stem if self.is_file else self.place.rpartition(".")[2]
         return f"{home}-{self.name}"
 
@@ -66,7 +67,7 @@ class Reference(NamedTuple):
 
 
 def reference(text: Any) -> Reference | None:
-    """What the text refers to if it is a reference as a whole, else None.
+    """Returns the reference if the whole text is one; else None.
 
     !!! example
         >>> reference("mine.py:build")
@@ -79,7 +80,7 @@ def reference(text: Any) -> Reference | None:
 
 
 def references(*texts: Any) -> list[Reference]:
-    """All references in these texts, of which some may be missing.
+    """All references in these texts, some of which may be None.
 
     !!! example
         >>> references("Averaged(mine.py:HalfHSA(0.1))", None)
@@ -90,7 +91,7 @@ def references(*texts: Any) -> list[Reference]:
 
 
 def replace(text: str, new: Any) -> str:
-    """The text with `new(reference)` in the place of every reference.
+    """Returns the text with every reference replaced by `new(reference)`.
 
     !!! example
         >>> replace("Averaged(mine.py:HalfHSA(0.1))", lambda reference: reference.name)
@@ -107,12 +108,12 @@ def replace(text: str, new: Any) -> str:
 
 
 def absolute(text: str) -> str:
-    """The text with the whole paths of files, for a process that works in another folder."""
+    """Returns the text with absolute paths of files, for a process that works in another folder."""
     return replace(text, lambda found: f"{found.path}:{found.name}" if found.is_file else str(found))
 
 
 def labels(texts: Iterable[str]) -> tuple[str, ...]:
-    """What to call algorithms in tables and figures: without their files, as long as that tells them apart.
+    """Names of algorithms for tables and figures, without their files if the names remain distinct.
 
     !!! example
         >>> labels(["FedHSA", "mine.py:HalfHSA(0.1)"])
@@ -126,7 +127,7 @@ def labels(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def title(problem: str) -> str:
-    """What to call a problem in figures and folders.
+    """The name of a problem for figures and folders.
 
     !!! example
         >>> title("td"), title("studies/mine.py:build")
@@ -137,9 +138,9 @@ def title(problem: str) -> str:
 
 
 def check(what: str, found: Reference) -> None:
-    """Raises if the file is not there; a module is only looked for when it is loaded."""
+    """Raises `ValueError` if the file does not exist; a module is looked up only when it is loaded."""
     if found.is_file and not found.path.is_file():
-        raise ValueError(f"`{what}`: there is no file {found.place!r}. The path is seen from {os.getcwd()!r}.")
+        raise ValueError(f"`{what}`: there is no file {found.place!r}. The path is relative to {os.getcwd()!r}.")
     if not found.is_file and not all(part.isidentifier() for part in found.place.split(".")):
         raise ValueError(
             f"`{what}` must be FILE.py:NAME or PACKAGE.MODULE:NAME, like `mine.py:{found.name}`, got {str(found)!r}."
@@ -147,7 +148,7 @@ def check(what: str, found: Reference) -> None:
 
 
 def load(what: str, found: Reference) -> Any:
-    """The object that the argument `what` refers to; raises `ValueError` in one sentence if there is none."""
+    """Loads the object that the argument `what` refers to; raises `ValueError` in one sentence if there is none."""
     check(what, found)
     module = _module(what, found)
     try:
@@ -169,7 +170,7 @@ def _module(what: str, found: Reference) -> types.ModuleType:
 
 
 def load_file(path: pathlib.Path) -> types.ModuleType:
-    """The file as a module, loaded again if it has changed. Its folder is one that it can import from."""
+    """Loads the file as a module, again if it has changed. It can import from its own folder."""
     path = path.resolve()
     content = path.read_bytes()
     now = hashlib.sha256(content).hexdigest()
@@ -189,7 +190,7 @@ def load_file(path: pathlib.Path) -> types.ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
-        # Compiled here: a cache by the time of the last change would miss changes within a second.
+        # Compiled here: a cache by modification time would miss changes within a second.
         exec(compile(content, str(path), "exec"), vars(module))
     except BaseException:
         sys.modules.pop(name)
@@ -201,7 +202,7 @@ def load_file(path: pathlib.Path) -> types.ModuleType:
 
 
 def neighbours(path: pathlib.Path) -> list[str]:
-    """The modules beside a file that it imports, which do not travel with it."""
+    """The modules in the same folder that a file imports, which are not sent with it."""
     with told(f"{shown(path)} cannot be read"):
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -211,7 +212,7 @@ def neighbours(path: pathlib.Path) -> list[str]:
 
 
 def _is_beside(path: pathlib.Path, module: str) -> bool:
-    """Whether a file finds this module in its own folder, which is looked into last."""
+    """Whether a file finds this module in its own folder, which is searched last."""
     if not ((path.parent / f"{module}.py").is_file() or (path.parent / module / "__init__.py").is_file()):
         return False
     spec = importlib.util.find_spec(module)
@@ -219,7 +220,7 @@ def _is_beside(path: pathlib.Path, module: str) -> bool:
 
 
 def file_of(module: str) -> tuple[pathlib.Path, str] | None:
-    """The file that a module was made of by `load_file`, and its fingerprint then; None for other modules."""
+    """The file that `load_file` made a module from, with its fingerprint at that time; None for other modules."""
     if not module.startswith(PREFIX):
         return None
     return next(((path, found[0]) for path, found in _LOADED.items() if found[1].__name__ == module), None)
@@ -231,7 +232,7 @@ def digest(path: pathlib.Path) -> str:
 
 
 def digests(*texts: Any) -> dict[str, str]:
-    """The files that these texts refer to, with their fingerprints, for manifests; of modules the files they are in."""
+    """The files, also those of modules, that these texts refer to, with their fingerprints, for manifests."""
     found = {}
     for one in references(*texts):
         path = one.path if one.is_file else _file_of_module(one.place)
@@ -241,7 +242,7 @@ def digests(*texts: Any) -> dict[str, str]:
 
 
 def _file_of_module(name: str) -> pathlib.Path | None:
-    with contextlib.suppress(Exception):  # a package that contains it is loaded, and may fail
+    with contextlib.suppress(Exception):  # this loads a package that contains it, which may fail
         spec = importlib.util.find_spec(name)
         return None if spec is None or spec.origin is None else pathlib.Path(spec.origin)
     return None
@@ -249,12 +250,12 @@ def _file_of_module(name: str) -> pathlib.Path | None:
 
 @functools.cache
 def entry_points(what: str) -> dict[str, metadata.EntryPoint]:
-    """What installed packages offer for the argument `what`, by name."""
+    """The entry points that installed packages provide for the argument `what`, by name."""
     return {point.name: point for point in metadata.entry_points(group=GROUPS[what])}
 
 
 def load_entry_point(what: str, name: str) -> Any:
-    """What a package offers under this name; raises `ValueError` in one sentence if it cannot be loaded."""
+    """Loads the entry point of this name; raises `ValueError` in one sentence if it cannot be loaded."""
     point = entry_points(what)[name]
     package = "a package" if point.dist is None else point.dist.name
     with told(f"`{what}`: {name} of {package} ({point.value}) cannot be loaded"):
@@ -262,14 +263,14 @@ def load_entry_point(what: str, name: str) -> Any:
 
 
 class OwnCodeError(ValueError):
-    """Code of the user's raised something; the message says what and in which line, and the error is its cause."""
+    """Raised for an error in user-supplied code; the message states the error and its line, and has it as its cause."""
 
 
 @contextlib.contextmanager
 def told(sentence: str, *, checked: bool = False) -> Iterator[None]:
-    """Tells an error of the user's code in one sentence, with the line where it was raised.
+    """Reports an error in user-supplied code in one sentence, with the line where it was raised.
 
-    With `checked`, the sentences of this package's own checks of arguments pass as they are.
+    With `checked`, errors from this package's own argument checks are raised unchanged.
     """
     try:
         yield
@@ -282,9 +283,9 @@ def told(sentence: str, *, checked: bool = False) -> Iterator[None]:
 
 
 def where(error: BaseException) -> str:
-    """What was raised and in which line of the user's code, if it was there, as the end of a sentence."""
+    """Describes an error and, if it was raised in the user's code, its line, as the end of a sentence."""
     text = str(error)
-    if type(error).__module__.startswith("jax"):  # what follows is advice on JAX, and where to read more
+    if type(error).__module__.startswith("jax"):  # the rest is advice on JAX and links
         text = text.strip().partition("\n")[0]
     words = " ".join(text.split()) or "without a message"
     words = f"{words[:500]}..." if len(words) > 500 else words
@@ -306,7 +307,7 @@ def is_own(value: Any) -> bool:
 
 
 def function(value: Any) -> types.FunctionType | None:
-    """The function behind a method, a partial application or what JAX makes of them; None if there is none."""
+    """The function behind a method, a partial application or a JAX transformation; None if there is none."""
     while not isinstance(value, types.FunctionType):
         inner = (getattr(value, name, None) for name in ("__func__", "func", "__wrapped__"))
         value = next((found for found in inner if callable(found)), None)
@@ -316,7 +317,7 @@ def function(value: Any) -> types.FunctionType | None:
 
 
 def place(value: Any) -> str:
-    """Where a class or a function of the user's is written, in brackets; nothing where that is not known."""
+    """The place in parentheses where the user's class or function is defined; an empty string if it is not known."""
     try:
         if not isinstance(value, type) and (code := getattr(function(value), "__code__", None)) is not None:
             return f" ({shown(code.co_filename)}, line {code.co_firstlineno})"
@@ -327,27 +328,27 @@ def place(value: Any) -> str:
 
 
 def named(value: type) -> str:
-    """A class by its name and file."""
+    """The name and file of a class."""
     return f"{value.__name__}{place(value)}"
 
 
 def in_words(value: Any) -> str:
-    """What was given in the place of something else: a class by its name."""
+    """Describes a value that was given instead of another: a class by its name."""
     return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
 def shown(path: str | os.PathLike) -> str:
-    """A path as the user would write it: from the current folder, if it is in there."""
+    """A path as the user would write it: relative to the current folder if it is inside."""
     path, here = pathlib.Path(path), pathlib.Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith(("<frozen", "<string>", *_libraries()))  # dataclasses write code as strings
+    return not file.startswith(("<frozen", "<string>", *_libraries()))  # dataclasses compile code from strings
 
 
 @functools.cache
 def _libraries() -> tuple[str, ...]:
-    """The folders of Python, of installed packages, and of this one."""
+    """The folders of Python, of installed packages, and of this package."""
     found = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     return (*(str(path) for path in found), str(pathlib.Path(__file__).parent))

@@ -1,7 +1,7 @@
-"""Keys and random numbers: counter-based, so that any stretch of any trajectory can be made on its own.
+"""Keys and random numbers: counter-based, so that any part of any trajectory can be computed separately.
 
 JAX's own functions give the same folded keys, but compile to loops over whole arrays; written out, the hash is one
-fused pass, faster on a CPU and quicker to compile.
+fused pass, which runs faster on a CPU and compiles faster.
 """
 
 import enum
@@ -18,7 +18,7 @@ from ._types import Key, SeedLike
 
 
 class Stream(enum.IntEnum):
-    """Where in a key the random numbers of each purpose are, far beyond the numbers of agents, exchanges and leaves."""
+    """The positions in a key for each purpose, far beyond the numbers of agents, exchanges and leaves."""
 
     RULE = 2**30 - 2
     ATTACK = 2**30 - 1
@@ -31,21 +31,21 @@ class Stream(enum.IntEnum):
     INNER = 2**30 + 6
     GRAPH = 2**31 - 20
     COIN = 2**31 - 1
-    """In the round's key, the coin that everyone sees."""
+    """The coin in the round's key that the server and all agents share."""
     COMMON = 2**31
-    """The common agent towards which `heterogeneity` blends, where the others have their own numbers."""
+    """The common agent towards which `heterogeneity` blends the others."""
     TUNING = 0x74756E65
-    """The runs that tune a method, apart from those that are reported."""
+    """The runs that tune a method, separate from those that are reported."""
 
 
 def as_key(key: SeedLike) -> Key:
-    """Turns an int or any JAX key into a threefry key, the only kind whose folded data are themselves random bits."""
+    """Converts an int or any JAX key to a threefry key, the only kind whose folded data are themselves random bits."""
     if isinstance(key, bool):
         raise ValueError(f"`key` must be an int or one JAX key (`jax.random.key(0)`), got {key!r}.")
     if isinstance(key, int | np.integer):
         if not 0 <= key < 2**64:
             raise ValueError(f"`key` must be an int from 0 to 2^64 - 1, got {key}.")
-        # The words by hand: JAX keeps only the lower one where 64 bits are not enabled.
+        # The words are computed here: JAX keeps only the lower one if 64 bits are not enabled.
         words = np.array([int(key) >> 32, int(key) & 0xFFFFFFFF], dtype=np.uint32)
         return jax.random.wrap_key_data(jax.device_put(words), impl="threefry2x32")
     try:
@@ -74,12 +74,12 @@ def host_generator(key: SeedLike, *path: Any) -> np.random.Generator:
 
 
 def fold_in(key: Key, data: Any) -> Key:
-    """The same key as `jax.random.fold_in(key, data)`; `data` may be an array, which gives an array of keys."""
+    """The same key as `jax.random.fold_in(key, data)`; an array `data` gives an array of keys."""
     data = int(data) if isinstance(data, Stream) else data
     words, data = jax.random.key_data(key), jnp.asarray(data).astype(jnp.uint32)
     key_0, key_1, data = jnp.broadcast_arrays(words[..., 0], words[..., 1], data)
     first, second = _hash(key_0, key_1, jnp.zeros_like(data), data)
-    if jax.config.read("jax_enable_x64"):  # as one 64-bit word, or XLA would compute the hash once for each half
+    if jax.config.read("jax_enable_x64"):  # as one 64-bit word; otherwise XLA would compute the hash for each half
         packed = first.astype(jnp.uint64) | (second.astype(jnp.uint64) << 32)
         folded = jax.lax.bitcast_convert_type(packed, jnp.uint32)
     else:
@@ -88,7 +88,7 @@ def fold_in(key: Key, data: Any) -> Key:
 
 
 def fold_in_words(words: np.ndarray, data: Any) -> np.ndarray:
-    """`fold_in` on the host, for key data `(..., 2)`: nothing to compile."""
+    """`fold_in` on the host, for key data `(..., 2)`, without compilation."""
     key_0, key_1, data = np.broadcast_arrays(words[..., 0], words[..., 1], np.asarray(data, dtype=np.uint32))
     with np.errstate(over="ignore"):  # the hash is arithmetic modulo 2^32
         return np.stack(_threefry(key_0, key_1, np.zeros_like(data), data), axis=-1)
@@ -113,7 +113,8 @@ def complex_normal(key: Key, count: int, dtype: Any) -> Complex[Array, " count"]
 def _quarter_turn(part: Array) -> tuple[Array, Array]:
     """Cosine and sine of the given part of a right angle, by their power series.
 
-    To rounding error for parts in [0, 1), and half the cost of XLA's own, which must reduce any angle first.
+    They are exact up to rounding for parts in [0, 1), at half the cost of XLA's functions, which reduce any angle
+    first.
     """
     angle = part * (np.pi / 2)
     square = angle * angle
@@ -143,4 +144,4 @@ def _threefry(key_0, key_1, x_0, x_1) -> tuple[UInt32[Array, "*batch"], UInt32[A
 
 
 _hash = jax.jit(_threefry)
-"""Traced once for each shape, and not at each of its many calls: about a quarter less time to compile a run."""
+"""Traced once for each shape instead of at each of its many calls, which reduces compile time by about a quarter."""

@@ -1,4 +1,4 @@
-"""Tables of words and numbers: as text that fits the width there is, as HTML, and as LaTeX."""
+"""Tables of words and numbers: as text that fits the available width, as HTML, and as LaTeX."""
 
 import html
 import math
@@ -11,7 +11,7 @@ from typing import NamedTuple
 GAP = 2
 """Spaces between columns."""
 FIXED = "\xa0"
-"""A space at which no line ends."""
+"""A space at which lines are not broken."""
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -24,7 +24,7 @@ TEX = {character: "\\" + character for character in "&%$#_{}"} | {
 
 
 class Table(NamedTuple):
-    """Heads and rows of words, where `\\n` is a line's end of choice and `FIXED` a space without one.
+    """Heads and rows of words, where `\\n` is a possible line break and `FIXED` a space without a break.
 
     !!! example
         >>> table = Table(("method", "error"), [("Local_SA", "1.5e-03")], right=(1,))
@@ -47,15 +47,15 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Collection[int] = ()
-    """The columns whose entries end below one another."""
+    """The columns that are aligned to the right."""
     caption: str = ""
     apart: int | None = None
-    """A column of long names: in text each has a line of its own above the rest of its row."""
+    """A column of long names: in text, each name has a separate line above the rest of its row."""
 
     def text(self, width: int | None = None) -> str:
-        """The table in lines of at most `width` characters. Default: those of the terminal.
+        """The table in lines of at most `width` characters. Default: the width of the terminal.
 
-        Where it is too wide, cells and heads are broken between words; where that does not suffice, every row becomes a
+        If it is too wide, cells and heads are broken between words; if that does not suffice, every row becomes a
         paragraph with a line for each column. Nothing is left out.
         """
         width = shutil.get_terminal_size().columns if width is None else width
@@ -66,7 +66,7 @@ class Table(NamedTuple):
         return "\n".join(line.rstrip().replace(FIXED, " ") for line in lines)
 
     def html(self) -> str:
-        """The table as HTML that takes its colours from the page around it."""
+        """The table as HTML that takes its colours from the surrounding page."""
 
         def cell(tag: str, column: int, words: str) -> str:
             side = "right" if column in self.right else "left"
@@ -92,7 +92,7 @@ class Table(NamedTuple):
         return [i for i in range(len(self.heads)) if i != self.apart]
 
     def _widths(self, width: int) -> dict[int, int] | None:
-        """The width of each column, or None where even their longest words do not fit beside one another."""
+        """The width of each column, or None if even their longest words do not fit next to each other."""
         natural, least = {}, {}
         for i in self._columns():
             lines = [line for words in (self.heads[i], *(row[i] for row in self.rows)) for line in words.split("\n")]
@@ -133,7 +133,7 @@ class Table(NamedTuple):
             for i, head in heads.items():
                 words = " ".join(row[i].split("\n"))
                 margin = f"  {head:<{column}} "
-                if max(map(len, words.split(" "))) + len(margin) > width:  # below its head, where there is more room
+                if max(map(len, words.split(" "))) + len(margin) > width:  # below its head, where there is more space
                     yield from _indented(head, width, "  ")
                     margin = "    "
                 yield from _indented(words, width, margin)
@@ -150,7 +150,7 @@ def _wrap(line: str, width: int) -> list[str]:
 
 
 def escape_latex(text: str) -> str:
-    """The text for LaTeX, where what stands between two dollars is a formula and stays as it is.
+    """Escapes text for LaTeX, except for formulas between two dollar signs.
 
     !!! example
         >>> print(escape_latex(r"my_method, 95 % at $\\eta_0$"))
@@ -161,7 +161,7 @@ def escape_latex(text: str) -> str:
 
 
 def _latex_cell(words: str) -> str:
-    """Words of a cell, with numbers as one writes them."""
+    """The words of a cell, with numbers in scientific notation."""
     text = escape_latex(" ".join(words.split("\n")))
     text = re.sub(
         r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]?)0*(\d+)(?!\w)",
@@ -172,7 +172,7 @@ def _latex_cell(words: str) -> str:
 
 
 def in_bytes(value: float) -> str:
-    """Traffic in a unit that keeps the number short."""
+    """An amount of traffic in a unit that keeps the number short."""
     if math.isinf(value):
         return "never"
     for unit in ("B", "kB", "MB", "GB"):

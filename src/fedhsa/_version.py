@@ -4,7 +4,7 @@ __version__ = "0.1.0"
 
 
 def versions() -> dict[str, str]:
-    """The versions of this package and of what the numbers depend on."""
+    """The versions of this package and of the packages that determine the numbers."""
     import platform
 
     import jax

@@ -162,7 +162,10 @@ def test_with_a_target_methods_are_ranked_by_what_it_takes(tmp_path, capsys, mon
         (["--tuning-seeds", "few"], "`tuning_seeds` must be a whole number, got 'few'"),
         (["--objective", "time"], "`objective` must be one of exchanges, samples, bytes, got 'time'"),
         (["--objective", "bytes"], "`objective` bytes needs `target`, an error to reach. Add `--target`."),
-        (["--grid", "1000000000"], "`grid` must be at most 100, got 1000000000. Half of the steps are a factor of 4"),
+        (
+            ["--grid", "1000000000"],
+            "`grid` must be at most 100, got 1000000000. Half of the step sizes are a factor of 4",
+        ),
         (["--tuning-seeds", "1000000000"], "The runs are too large: 1000000000 seeds of 2 agents"),
         (["--samples", "1000000000000"], "`samples` must be below 4294967296, where random numbers repeat"),
         (["--target", "1e6"], "`target` must be below the error at the start"),

@@ -104,7 +104,9 @@ def test_a_foreign_or_broken_checkpoint_is_refused(monkeypatch, tmp_path):
             resume(**other)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=r"is damaged: a part of it is missing or was changed\. Leave out `resume` to"):
+    with pytest.raises(
+        ValueError, match=r"is damaged: a part of it is missing or has been changed\. Leave out `resume` to"
+    ):
         resume()
     path.write_bytes(b"something else")
     with pytest.raises(ValueError, match=r"is damaged, or was not written by fedhsa\. Leave out `resume`"):
@@ -116,7 +118,7 @@ def test_a_foreign_or_broken_checkpoint_is_refused(monkeypatch, tmp_path):
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ValueError, match=r"`checkpoint`: cannot write to .*file': .* Name another file"):
+    with pytest.raises(ValueError, match=r"`checkpoint`: cannot write to .*file': .* Use another file"):
         fh.simulate(
             CASES["quadratic"]().problem, fh.FedHSA(0.05, 3), rounds=4, checkpoint=tmp_path / "file" / "run.npz"
         )

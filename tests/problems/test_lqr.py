@@ -216,7 +216,7 @@ EYE = np.eye(2)
         (lambda: lqr.from_arrays(EYE, [EYE], [EYE], 0.9), r"`transition` must have shape \(M, n, n\), got \(2, 2\)"),
         (
             lambda: lqr.from_arrays([1.5 * EYE], [EYE], [EYE], 0.9),
-            r"`transition` must have spectral radius below 1, got 1.5 for agent 0.*needs feedback",
+            r"`transition` must have a spectral radius below 1, got 1.5 for agent 0.*needs stabilising feedback",
         ),
         (lambda: lqr.from_arrays([EYE / 2], [-EYE], [EYE], 0.9), r"`noise` must be positive semidefinite.*-1"),
         (

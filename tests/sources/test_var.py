@@ -43,7 +43,7 @@ def test_the_paper_starts_the_noise_at_zero():
 
 
 def test_an_unstable_matrix_is_refused_with_its_radius_and_agent():
-    with pytest.raises(ValueError, match=r"`Q` must have spectral radius below 1, got 1.2 for agent 1"):
+    with pytest.raises(ValueError, match=r"`Q` must have a spectral radius below 1, got 1.2 for agent 1"):
         VAR1(np.stack([0.5 * np.eye(2), 1.2 * np.eye(2)]))
 
 
