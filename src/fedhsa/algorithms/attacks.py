@@ -49,6 +49,8 @@ class SignFlip(AbstractAttack):
 
     - `scale`: $c$, which must be positive. The authors of FedPG-BR use 2.5.
 
+    Raises `ValueError` if `scale` is not positive.
+
     !!! example
         >>> SignFlip(2.5)(None, jnp.array([1.0, -2.0])).tolist()
         [-2.5, 5.0]
@@ -70,6 +72,8 @@ class Noise(AbstractAttack):
 
     - `std`: $s$, which must be positive.
     - `relative`: whether $s$ is `std` times the range of the reply's entries, $\max_j x_j - \min_j x_j$.
+
+    Raises `ValueError` if `std` is not positive.
 
     !!! example
         >>> bool(Noise(0.1)(jax.random.key(0), jnp.ones(3)).std() > 0)
@@ -93,6 +97,8 @@ class Random(AbstractAttack):
     **Arguments:**
 
     - `std`: $s$, which must be positive.
+
+    Raises `ValueError` if `std` is not positive.
 
     !!! example
         >>> Random(10.0)(jax.random.key(0), jnp.ones(3)).shape
@@ -128,6 +134,8 @@ class Shift(AbstractAttack):
     **Arguments:**
 
     - `size`: $s$, of either sign.
+
+    Raises `ValueError` if `size` is not a finite number.
 
     !!! example
         >>> Shift(0.5)(None, jnp.array([1.0, -2.0])).tolist()

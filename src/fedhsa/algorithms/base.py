@@ -144,7 +144,12 @@ class Arrival(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The cost of a round per agent; the average cost if some rounds or some agents do not communicate."""
+    """The cost of a round per agent; the average cost if some rounds or some agents do not communicate.
+
+    !!! example
+        >>> Cost(exchanges=2, floats_down=6, floats_up=6, samples=10, evaluations=10).floats_up
+        6
+    """
 
     exchanges: float
     """The number of exchanges."""
@@ -288,6 +293,10 @@ def split(message: PyTree) -> tuple[list, Callable[[list], PyTree]]:
 
 def check_local_steps(value: Any) -> None:
     """Raises `ValueError` if `local_steps` is not a whole number of at least 1.
+
+    **Arguments:**
+
+    - `value`: the number of local steps.
 
     !!! example
         >>> check_local_steps(0)

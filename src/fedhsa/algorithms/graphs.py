@@ -81,7 +81,9 @@ class Ring(AbstractFixedGraph):
 
     **Arguments:**
 
-    - `num_agents`: the number of agents, at least 1.
+    - `num_agents`: the number of agents.
+
+    Raises `ValueError` if `num_agents` is less than 1.
 
     !!! example
         >>> Ring(4).edges()
@@ -106,7 +108,9 @@ class Grid(AbstractFixedGraph):
 
     **Arguments:**
 
-    - `rows`, `columns`: their numbers, at least 1; agents are numbered row by row.
+    - `rows`, `columns`: their numbers; agents are numbered row by row.
+
+    Raises `ValueError` if `rows` or `columns` is less than 1.
 
     !!! example
         >>> Grid(2, 3).num_agents, round(Grid(2, 3).degree, 2)
@@ -135,7 +139,9 @@ class Complete(AbstractFixedGraph):
 
     **Arguments:**
 
-    - `num_agents`: the number of agents, at least 1.
+    - `num_agents`: the number of agents.
+
+    Raises `ValueError` if `num_agents` is less than 1.
 
     !!! example
         >>> Complete(5).degree

@@ -162,6 +162,11 @@ def check_step_size(name: str, value: Any) -> None:
 def step_at(step_size: float | AbstractSchedule, round_index):
     """Returns the step size of a round, whether it is a number or a schedule.
 
+    **Arguments:**
+
+    - `step_size`: a number or a schedule.
+    - `round_index`: the number of the round, from 0.
+
     !!! example
         >>> step_at(0.1, 7), float(step_at(Polynomial(2.0), 7))
         (0.1, 0.25)

@@ -13,7 +13,8 @@ from .demands import Demand, Effect
 class AbstractWrapper(AbstractAlgorithm):
     """The base class of wrappers: an algorithm that behaves like the wrapped one except where it overrides it.
 
-    A wrapper with its own state holds the inner server's (or agent's) state in it as `inner`.
+    A wrapper with its own state holds the inner server's (or agent's) state in it as `inner`. Creating a wrapper raises
+    `ValueError` if `algorithm` is not an algorithm, and `TypeError` if the combination is not supported.
 
     !!! example
         >>> class Plain(AbstractWrapper):  # overrides nothing

@@ -11,7 +11,13 @@ from .._types import Block, Key, Observation, State
 
 
 class UnknownLawError(TypeError):
-    """Raised if a source does not provide its stationary distribution, so that exact means are not available."""
+    """Raised if a source does not provide its stationary distribution, so that exact means are not available.
+
+    !!! example
+        >>> fedhsa.sources.VAR1([[0.5]]).expect(lambda z: z)
+        Traceback (most recent call last):
+        fedhsa.sources.base.UnknownLawError: VAR1 has no exact stationary expectation: ...
+    """
 
 
 class AbstractSource(eqx.Module):

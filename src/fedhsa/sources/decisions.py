@@ -50,7 +50,13 @@ class Generative(AbstractSource):
 
 
 class PendingSteps(NamedTuple):
-    """Steps that the agent will take: the state before them, and their random bits."""
+    """Steps that the agent will take: the state before them, and their random bits.
+
+    !!! example
+        >>> source = Decisions(np.full((2, 2, 2), 0.5), start=np.array([1.0, 0.0]))
+        >>> source.step(jax.random.key(0), (0, 1))[1].start
+        (0, 1)
+    """
 
     start: PyTree
     """The state before the steps, with a leading axis of 1."""
@@ -65,8 +71,8 @@ class AbstractControlled(AbstractSource):
     algorithm makes it observe. `init` returns the state at position 0, which is the block's `start`.
 
     !!! example
-        >>> problem = fedhsa.problems.policy_gradient.random(2, num_states=3, num_actions=2, horizon=5)
-        >>> isinstance(problem.agents.source, AbstractControlled)
+        >>> source = Decisions(np.full((2, 2, 2), 0.5), start=np.array([1.0, 0.0]))
+        >>> isinstance(source, AbstractControlled)
         True
     """
 
@@ -114,7 +120,12 @@ class Decisions(AbstractControlled):
 
 
 class Decision(NamedTuple):
-    """A state, the action taken there, and a state that followed."""
+    """A state, the action taken there, and a state that followed.
+
+    !!! example
+        >>> Decision(state=0, action=1, next_state=2).action
+        1
+    """
 
     state: Any
     """The state."""

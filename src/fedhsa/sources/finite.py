@@ -90,7 +90,12 @@ class FiniteChain(AbstractSource):
 
 
 class Transition(NamedTuple):
-    """Two consecutive states of a chain."""
+    """Two consecutive states of a chain.
+
+    !!! example
+        >>> Transition(state=0, next_state=1).next_state
+        1
+    """
 
     state: Shaped[Array, "*batch"]
     """The state at time $t$."""
