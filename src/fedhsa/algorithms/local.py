@@ -29,7 +29,7 @@ class AbstractLocalSteps(AbstractAlgorithm):
 
 
 class AbstractServerStep(AbstractLocalSteps):
-    """The base class of methods whose server scales the mean displacement by a step size of its own."""
+    """The base class of methods whose server scales the mean displacement by a separate step size."""
 
     server_step: float = 1.0
 
