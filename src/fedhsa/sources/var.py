@@ -47,7 +47,7 @@ class VAR1(AbstractSource):
             std = np.broadcast_to(np.asarray(noise_std, dtype=np.float64), len(Q)).copy()
         except ValueError:
             raise ValueError(
-                f"`noise_std` must be one number or one per agent, got shape {np.shape(noise_std)}."
+                f"`noise_std` must be one number, or one per agent, got shape {np.shape(noise_std)}."
             ) from None
         check_stable("Q", Q, "Otherwise the noise has no stationary distribution.")
         unbatch = (lambda x: x) if batched else (lambda x: x[0])
