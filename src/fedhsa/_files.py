@@ -231,7 +231,7 @@ def read_npz(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, 
     name = repr(os.fspath(path))
     with open(path, "rb") as opened:
         if not opened.read(4).startswith(b"PK"):
-            raise ValueError(f"{name} is damaged, or was not written by fedhsa.")
+            raise ValueError(f"{name} is damaged or was not written by fedhsa.")
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
