@@ -31,13 +31,22 @@ def with_code_blocks(text: str) -> str:
     )
 
 
+def with_links(text: str) -> str:
+    """A docstring that links to the pages it names.
+
+    >>> with_links("See docs/theory/mixing.md.")
+    'See [docs/theory/mixing.md](../../theory/mixing.html).'
+    """
+    return re.sub(r"`?(docs/([\w/-]+)\.md)`?", r"[\1](../../\2.html)", text)
+
+
 class Docstrings(griffe.Extension):
     """Prepares every docstring of the package for the site."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         """Puts doctests into fences, and the arguments of a class into its signature."""
         if obj.docstring and not obj.is_alias:
-            obj.docstring.value = with_code_blocks(obj.docstring.value)
+            obj.docstring.value = with_links(with_code_blocks(obj.docstring.value))
         if isinstance(obj, griffe.Class) and "__init__" not in obj.members and (parameters := _parameters(obj)):
             obj.set_member("__init__", griffe.Function("__init__", parameters=parameters))
 
@@ -70,6 +79,6 @@ def _parameters(cls: griffe.Class) -> griffe.Parameters | None:
 
 
 def _shown(default: Any) -> str:
-    """A default as one writes it, and dots where that would be an object in angle brackets."""
+    """A default as one writes it, and dots where that is nothing that one would write."""
     text = getattr(default, "__qualname__", None) or repr(default)
-    return "..." if ("<" in text and " object at " in text) or "factory" in text else text
+    return "..." if re.search(r"^_| object at |factory|<", text) else text

@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -211,8 +212,8 @@ def api_pages() -> dict[str, str]:
         paths = [path for name in names if (path := f"{module}.{name}") in places]
         here = [path for path in paths if places[path] == path]
         entries = _grouped(module, here) if not own else "".join(map(_entry, here))
-        elsewhere = "".join(_reference(path, places[path], page) for path in paths if places[path] != path)
-        elsewhere = elsewhere and f"Also in this module, and documented on the page of their own:\n\n{elsewhere}\n"
+        elsewhere = "".join(_reference(path, places[path]) for path in paths if places[path] != path)
+        elsewhere = elsewhere and f"These names are documented with the module that they belong to:\n\n{elsewhere}\n"
         text = f"{heading}\n\n{inspect.getdoc(loaded) or ''}\n\n{elsewhere}{entries}"
         texts[page] = f"{texts[page]}\n{text}" if page in texts else text
     return texts
@@ -249,11 +250,11 @@ def homes_of(path: str) -> list[tuple[str, str]]:
     return [(other, home) for other, home in homes().items() if home == path]
 
 
-def _reference(path: str, home: str, page: str) -> str:
+def _reference(path: str, home: str) -> str:
     module, _, name = path.rpartition(".")
     first = summary(getattr(importlib.import_module(module), name))
     there = _page_of(home.rpartition(".")[0])
-    return f"- [`{name}`]({there if there != page else page}.md#{path}): {first}\n"
+    return f"- [`{name}`]({there}.md#{path}){first and f': {first}'}\n"
 
 
 def summary(value: Any) -> str:
@@ -288,7 +289,7 @@ def _help(words: list[str]) -> str:
     from fedhsa import cli
 
     out, columns = io.StringIO(), os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "84"  # as much as the page has room for
     try:
         with contextlib.redirect_stdout(out):
             assert cli.main([*words, "--help"]) == 0
@@ -308,9 +309,8 @@ def gallery() -> str:
         for example in examples
     )
     return (
-        "# Gallery\n\nEvery example is a file that you can run as it is and change. "
-        "`fedhsa examples copy` writes them into a folder of your choice. The times were measured on two cores of a "
-        "server, programs compiled from scratch.\n\n"
+        "# Gallery\n\nEvery example is a file that you can run as it is and then change; `fedhsa examples copy` writes "
+        "all of them into a folder. The times are processor seconds on a server, compilation included.\n\n"
         f'<div class="grid cards" markdown>\n\n{cards}</div>\n\n' + "\n".join(map(_section, examples))
     )
 
@@ -362,16 +362,17 @@ def _title(page: str) -> str:
 
 
 def times() -> None:
-    """Runs every example in an empty folder, with an empty cache, and writes down how long it takes."""
+    """Runs every example in an empty folder and writes down its processor time, which other work does not change."""
     examples = json.loads(GALLERY.read_text())
     for example in examples:
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "examples").symlink_to(ROOT / "examples")
-            words = shlex.split(example["command"])
-            program = [sys.executable, *({"fedhsa": ["-m", "fedhsa"]}.get(words[0], []))]
-            began = time.monotonic()
-            subprocess.run([*program, *words[1:]], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-            example["seconds"] = round(time.monotonic() - began, 1)
+            program, *words = shlex.split(example["command"])
+            python = [sys.executable, *(["-m", "fedhsa"] if program == "fedhsa" else [])]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([*python, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        example["seconds"] = round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
         print(f"{example['path']}: {example['seconds']} s", flush=True)
         GALLERY.write_text("[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in examples) + "\n]\n")
 
