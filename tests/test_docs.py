@@ -8,6 +8,7 @@ import itertools
 import pathlib
 import pkgutil
 import re
+import tomllib
 
 import equinox as eqx
 import pytest
@@ -24,11 +25,21 @@ README = ROOT / "README.md"
 LONG = {
     "CONTRIBUTING.md",
     "README.md",
+    "docs/deploy/faults.md",
     "docs/deploy/index.md",
+    "docs/deploy/privacy.md",
     "docs/deploy/secure-aggregation.md",
+    "docs/get-started/core-ideas.md",
+    "docs/get-started/first-result.md",
+    "docs/how-to/compare.md",
     "docs/how-to/drawing.md",
+    "docs/how-to/jax-programs.md",
     "docs/how-to/live-environments.md",
     "docs/how-to/own-algorithm.md",
+    "docs/how-to/own-problem.md",
+    "docs/how-to/own-recorder.md",
+    "docs/how-to/own-wrapper.md",
+    "docs/how-to/sweep.md",
     "docs/reference/command-line.md",
     "docs/reference/engine.md",
     "docs/reference/games.md",
@@ -37,11 +48,13 @@ LONG = {
     "docs/reference/reinforcement-learning.md",
     "docs/theory/adversaries.md",
     "docs/theory/compressed.md",
+    "docs/theory/derivations.md",
     "docs/theory/extrapolation.md",
     "docs/theory/mixing.md",
     "docs/theory/one-exchange.md",
     "docs/theory/participation.md",
     "docs/theory/predict.md",
+    "docs/theory/variants.md",
     "docs/tutorials/control.md",
     "docs/tutorials/for-a-class.md",
     "docs/tutorials/grid-worlds.md",
@@ -54,13 +67,14 @@ LONG = {
 """Pages whose code takes long; the examples in docstrings say the same of what they use, sooner."""
 NOT_RUN = {
     "docs/deploy/clusters.md": 2,
-    "docs/deploy/index.md": 3,
+    "docs/deploy/faults.md": 1,
+    "docs/deploy/index.md": 2,
     "docs/tutorials/three-sites.md": 2,
     "docs/how-to/live-environments.md": 1,
     "docs/deploy/several-machines.md": 1,
 }
 """How many blocks of which pages are not run: those of a Flower network. The pages say why."""
-LANGUAGES = ("python", "text", "toml", "console", "sh", "bash", "diff")
+LANGUAGES = ("python", "text", "toml", "console", "sh", "bash", "diff", "mermaid", "bibtex")
 
 
 @pytest.mark.parametrize(
@@ -187,6 +201,21 @@ def test_every_path_a_page_names_exists(page):
             ("least_squares.py", "minibatch_sa.py", "clipped.py")
         ):  # what the reader is about to write
             assert any((folder / name).exists() for folder in known), f"{page.name} names {name}"
+
+
+def test_the_picture_of_the_layers_shows_the_contract_that_lint_checks():
+    shown = re.findall(r'L\d+\["(.+?)"\]', (ROOT / "ARCHITECTURE.md").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert shown == [layer.replace("fedhsa.", "") for layer in contract]
+
+
+def test_the_page_on_installing_names_every_extra():
+    table = (ROOT / "docs" / "get-started" / "install.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
+    shown = {
+        name for row in re.findall(r"^\| (`.+?) \|", table, flags=re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert shown == set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
 ROOMS = (

@@ -429,6 +429,6 @@ def test_flower_has_what_our_node_leans_on():
     new = routes - fleet.PATHS - {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
     assert not new, f"Flower {version}: should the gate pass {sorted(new)}?"
     assert (fleet.AHEAD, fleet.BEHIND) == (5, 305), (
-        f"Flower {version} allows other clocks: say so in docs/deploy/index.md"
+        f"Flower {version} allows other clocks: say so in docs/deploy/transports.md"
     )
     assert version.startswith(("1.41.", "1.42.")), f"Flower {version} has not been tried"
