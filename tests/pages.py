@@ -100,6 +100,18 @@ def run(page: pathlib.Path, folder: pathlib.Path) -> list[Block]:
     return blocks
 
 
+def run_blocks(blocks: list[Block], page: pathlib.Path, folder: pathlib.Path) -> None:
+    """Runs some blocks of a page in a folder, for the files that they leave."""
+    namespace = {"__name__": page.stem}
+    with _inside(folder):
+        for block in blocks:
+            if block.language == "python":
+                exec(compile("\n" * (block.line + 1) + block.text, str(page), "exec"), namespace)
+            else:
+                for words in commands(block):
+                    _command(words)
+
+
 def _where(page: pathlib.Path, block: Block) -> str:
     return f"{name(page)}:{block.line + 1}"
 
