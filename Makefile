@@ -28,9 +28,8 @@ native: .venv/base  ## compile the kernels that make simulations on a CPU faster
 reproduce: .venv/base  ## run the main job: every figure and claim of the paper, on results/report.html
 	OPENBLAS_NUM_THREADS=1 $(BIN)/fedhsa reproduce  # two experiments run at once, each with its own core
 
-figures:  ## copy the README's figures from results/, where `make reproduce` has put them
-	cp results/quadratic/markov/figure.png docs/figures/quadratic.png
-	cp results/quadratic/agents/figure.png docs/figures/agents.png
+figures: .venv/ready  ## make the figures of the docs that are out of date; ONLY=name makes one, AGAIN=1 all of them
+	$(BIN)/python docs/figures/make.py $(ONLY) $(if $(AGAIN),--again)
 
 docs: .venv/ready  ## build the site in build/site, and check every link of it
 	$(BIN)/python docs/make_site.py

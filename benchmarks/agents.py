@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from fedhsa import plots
 from machine import RESULTS, load, machine
 from revisions import ROOT, other
 from revisions import Settings as Revisions
@@ -90,23 +91,28 @@ def measure(source: Path, name: str, agents: int, rounds: int = 0) -> dict:
 
 def plot(rows: list[dict], path: Path) -> None:
     agents = np.array([row["agents"] for row in rows])
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    time, memory = figure.subplots(1, 2)
-    for axis, quantities in (
-        (time, {"round_cpu": "a round", "build_cpu": "building the problem"}),
-        (memory, {"peak": "at most, building and running", "bytes": "the problem"}),
-    ):
-        for quantity, label in quantities.items():
-            values = np.array([row[quantity] for row in rows])
-            axis.loglog(agents, values / (1 if axis is time else 2**30), "o-", label=label)
-        top = axis.get_lines()[0].get_ydata()[-1]
-        axis.loglog(agents, top * agents / agents[-1], "k--", label="slope 1")
-        axis.set_xlabel("agents $M$")
-        axis.legend(fontsize=8)
-    time.set_ylabel("seconds of CPU")
-    memory.set_ylabel("GiB")
-    figure.suptitle(f"FedHSA on the quadratic problem: d = 10, H = {LOCAL_STEPS}, one seed, float64", fontsize=10)
-    figure.savefig(path, dpi=150)
+    with plots.style():
+        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+        time, memory = figure.subplots(1, 2)
+        for axis, quantities in (
+            (time, {"round_cpu": "a round", "build_cpu": "building the problem"}),
+            (memory, {"peak": "at most, building and running", "bytes": "the problem"}),
+        ):
+            for (quantity, label), colour in zip(quantities.items(), plots.COLOURS.values(), strict=False):
+                values = np.array([row[quantity] for row in rows])
+                shown = values / (1 if axis is time else 2**30)
+                axis.loglog(agents, shown, "o-", markersize=4, color=colour, label=label)
+            top = np.asarray(axis.get_lines()[0].get_ydata())[-1]
+            axis.loglog(agents, top * agents / agents[-1], ":", color="0.4", label="slope 1")
+            axis.set_xlabel("number of agents $M$")
+            axis.grid(axis="y")
+            axis.legend(loc="upper left")
+        time.set_ylabel("seconds of CPU time")
+        memory.set_ylabel("memory, GiB")
+        figure.suptitle(
+            f"FedHSA on the quadratic problem: $d = 10$, $H = {LOCAL_STEPS}$, one seed, float64", fontsize=9
+        )
+    plots.save(figure, path)
 
 
 def main(settings: Settings) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 import fedhsa
-from fedhsa import problems
+from fedhsa import plots, problems
 from machine import RESULTS, load, machine
 
 EVERY = 10
@@ -96,25 +96,30 @@ def measure(family: Family, name: str, settings: Settings) -> dict:
 
 
 def plot(measured: list[dict], bases: dict[str, Size], path: Path) -> None:
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.subplots(1, len(bases), sharey=True)
-    for axis, (problem, base) in zip(axes, bases.items(), strict=True):
-        factors = np.array([1.0])
-        at_base = []
-        for m in (m for m in measured if m["problem"] == problem):
-            factors, times = np.array(m["values"]) / getattr(base, m["varied"]), 1e3 * np.array(m["seconds_per_round"])
-            axis.loglog(factors, times, "o-", label=f"{LABELS[m['varied']]}, slope {m['slope']:.2f}")
-            at_base.append(np.interp(1, factors, times))
-        # Every line passes the base size; the reference goes through their middle there.
-        axis.loglog(factors, np.median(at_base) * factors, "k--", label="slope 1")
-        sizes = f"M = {base.num_agents}, H = {base.local_steps}, d = {base.dim}, {base.seeds} seeds"
-        axis.set_title(f"{problem}: {sizes}", fontsize=9)
-        axis.set_xticks(factors, [f"{factor:g}" for factor in factors])
-        axis.minorticks_off()
-        axis.set_xlabel("size relative to the one above")
-        axis.legend(fontsize=8)
-    axes[0].set_ylabel("milliseconds per round")
-    figure.savefig(path, dpi=150)
+    colours, markers = list(plots.COLOURS.values()), "osD^"
+    with plots.style():
+        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+        axes = figure.subplots(1, len(bases), sharey=True)
+        for axis, (problem, base) in zip(axes, bases.items(), strict=True):
+            factors, at_base = np.array([1.0]), []
+            for m, colour, marker in zip(
+                (m for m in measured if m["problem"] == problem), colours, markers, strict=False
+            ):
+                factors = np.array(m["values"]) / getattr(base, m["varied"])
+                times = 1e3 * np.array(m["seconds_per_round"])
+                label = f"{LABELS[m['varied']]}, slope {m['slope']:.2f}"
+                axis.loglog(factors, times, marker=marker, markersize=4, color=colour, label=label)
+                at_base.append(np.interp(1, factors, times))
+            # Every line passes the base size; the reference goes through their middle there.
+            axis.loglog(factors, np.median(at_base) * factors, ":", color="0.4", label="slope 1")
+            sizes = f"$M = {base.num_agents}$, $H = {base.local_steps}$, $d = {base.dim}$, {base.seeds} seeds"
+            axis.set_title(f"{problem}; 1 is {sizes}")
+            axis.set_xticks(factors, [f"{factor:g}" for factor in factors])
+            axis.set_xlabel("size, relative to the one in the title")
+            axis.grid(axis="y")
+            axis.legend(loc="upper left")
+        axes[0].set_ylabel("milliseconds per round")
+    plots.save(figure, path)
 
 
 def main(settings: Settings) -> None:

@@ -8,7 +8,6 @@ Run `python examples/control.py`: the figures land in the current folder.
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
@@ -16,7 +15,6 @@ from scipy.special import stdtrit
 import fedhsa as fh
 from fedhsa import plots
 from fedhsa.environments import Model, make
-from fedhsa.plots._style import STYLE
 from fedhsa.problems import q_learning, sarsa
 
 STEP, STEPS, SEEDS = 0.1, 40_000, 8
@@ -160,57 +158,53 @@ def main() -> None:
 
 def draw_returns(rows: dict[str, np.ndarray]) -> Figure:
     """What each policy earns in each agent's environment, with intervals."""
-    colours = {"own best": "0.2", "root": "0.55", "alone, at home": plots.COLOURS["SA"]}
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
-        ax = figure.add_subplot(xlabel="environment of agent", ylabel="return")
-        for place, (name, runs) in enumerate(rows.items()):
-            kept = runs[np.isfinite(runs).all(1)]
-            if not len(kept):
-                continue
-            x = np.arange(runs.shape[1]) + 0.11 * (place - (len(rows) - 1) / 2)
-            method = name.split(",")[0]
-            style: dict[str, Any] = {
-                "color": colours.get(name) or plots.COLOURS[method],
-                "label": name,
-                "markersize": 4,
-            }
-            filled: dict[str, Any] = {} if str(LONG_ROUNDS) not in name else {"markerfacecolor": "white"}
+    references = {"own best": ("each agent's own best policy", "0.2"), "root": ("policy of the root", "0.6")}
+    names = {"alone, at home": "SA alone, in its own environment"}
+    with plots.style():
+        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
+        ax = figure.add_subplot(xlabel="environment of agent", ylabel="return of the policy")
+        for name, (label, colour) in references.items():
+            ends = np.arange(rows[name].shape[1]) + np.array([[-0.4], [0.4]])
+            ax.plot(ends, np.repeat(rows[name], 2, 0), color=colour, linestyle="-" if name == "root" else ":")
+            ax.plot([], [], color=colour, linestyle="-" if name == "root" else ":", label=label)
+        learned = {name: runs[np.isfinite(runs).all(1)] for name, runs in rows.items() if name not in references}
+        for place, (name, kept) in enumerate((name, kept) for name, kept in learned.items() if len(kept)):
+            colour = plots.COLOURS.get(name.split(",")[0], plots.COLOURS["SA"])
+            style: dict[str, Any] = {"color": colour, "label": names.get(name, name), "marker": "o", "markersize": 4}
+            style |= {"markerfacecolor": "white"} if str(LONG_ROUNDS) in name else {}
+            at = np.arange(kept.shape[1]) + 0.13 * (place - (len(learned) - 1) / 2)
             reach = half_interval(kept) if len(kept) > 1 else None
-            marker = "_" if len(runs) == 1 else "o"
-            ax.errorbar(x, kept.mean(0), reach, linestyle="", marker=marker, linewidth=1.0, **style, **filled)
+            ax.errorbar(at, kept.mean(0), reach, linestyle="", linewidth=1.0, capsize=2, **style)
         ax.set_xticks(range(rows["root"].shape[1]))
-        ax.grid(axis="y", color="0.9", linewidth=0.5)
-        figure.legend(loc="outside right center", frameon=False)
+        ax.grid(axis="y")
+        title = rf"Q-learning along windy cliffs: $M = 5$, $\eta = {STEP:g}$; means of {SEEDS} seeds, 95 % intervals"
+        figure.legend(loc="outside upper center", ncols=3, title=title)
     return figure
 
 
 def draw_curves(covered: dict[str, fh.Result], improved: dict[str, fh.Result]) -> Figure:
     """Mean returns by observations, with 95 % intervals."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 2.7), layout="constrained")
-        axes = figure.subplots(1, 2)
-        for ax, runs, title in zip(
-            axes, (covered, improved), ("each tries one action, Q-learning", "softmax policies, SARSA"), strict=True
-        ):
+    titles = r"Q-learning on lakes: $M = 8$, $\eta = 0.2$", rf"SARSA along cliffs: $M = 5$, $\eta = {STEP:g}$"
+    notes = "each agent tries mostly one action", "softmax policies"
+    with plots.style():
+        figure = Figure(figsize=(7.0, 3.1), layout="constrained")
+        for ax, runs, title, note in zip(figure.subplots(1, 2), (covered, improved), titles, notes, strict=True):
             for name, run in runs.items():
                 returns, kind = run.records["mean_return"], name.split(",")[0]
-                observations = np.linspace(0, 1, len(run.rounds)) * 20
                 kept = np.isfinite(returns).all(0)  # a curve ends where a first seed diverges
-                returns, observations, name = (
-                    returns[:, kept],
-                    observations[kept],
-                    name if kept.all() else f"{name} (diverges)",
-                )
-                colour = plots.COLOURS.get(kind, "#E69F00")
+                returns, observations = returns[:, kept], 20 * np.linspace(0, 1, len(run.rounds))[kept]
+                colour = plots.COLOURS.get(kind, plots.COLOURS["SynchronisedSA"])
                 mean, reach = returns.mean(0), half_interval(returns)
-                ax.plot(observations, mean, color=colour, label=name, linestyle="--" if ", 100" in name else "-")
-                ax.fill_between(observations, mean - reach, mean + reach, color=colour, alpha=0.18, linewidth=0)
-            ax.set_title(title, fontsize=9)
-            ax.set_xlabel("thousand observations of each agent")
-            ax.grid(axis="y", color="0.9", linewidth=0.5)
-            ax.legend(frameon=False, fontsize=7, loc="lower right")
-        axes[0].set_ylabel("mean return")
+                label = name if kept.all() else f"{name} (diverges)"
+                ax.plot(observations, mean, color=colour, label=label, linestyle="--" if ", 100" in name else "-")
+                ax.fill_between(observations, mean - reach, mean + reach, color=colour, alpha=0.15, linewidth=0)
+            ax.set_title(f"{title}\n{note}")
+            ax.set_xlabel("observations of each agent, in thousands")
+            ax.set_ylabel("mean return over the agents")
+            ax.set_xlim(0, 20)
+            ax.set_xticks(range(0, 21, 5))
+            ax.grid(axis="y")
+            ax.legend(loc="lower right", title=f"means of {SEEDS} seeds, 95 % intervals", title_fontsize=8)
     return figure
 
 

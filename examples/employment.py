@@ -90,12 +90,16 @@ def main() -> None:
         ]
         print(f"M = {M:2}   " + "   ".join(shown))
     together, apart = (np.array([values.mean() for values in all_of]) for all_of in (together, apart))
-    figure = Figure(figsize=(4.4, 3.3), layout="constrained")
-    ax = figure.add_subplot(xscale="log", yscale="log", xlabel="agents $M$", ylabel="error floor of FedHSA")
-    ax.plot(SIZES, apart[0] / np.array(SIZES), ":", color="0.4", label="$1 / M$")
-    ax.plot(SIZES, apart, "s--", ms=4, color="0.4", label="the same records, begun at other months")
-    ax.plot(SIZES, together, "o-", ms=4, color=plots.COLOURS["FedHSA"], label="as recorded: not independent")
-    ax.legend(frameon=False, fontsize=8)
+    with plots.style():
+        figure = Figure(figsize=(4.4, 3.1), layout="constrained")
+        ax = figure.add_subplot(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="floor of FedHSA")
+        ax.plot(SIZES, together, "o-", ms=4, color=plots.COLOURS["FedHSA"], label="as recorded: agents are correlated")
+        ax.plot(SIZES, apart, "s-", ms=4, color="0.4", label="the same records, started at different months")
+        ax.plot(SIZES, apart[0] / np.array(SIZES), ":", color="0.4", label="proportional to $1 / M$")
+        ax.set_xticks(SIZES, [str(size) for size in SIZES])
+        ax.grid(axis="y")
+        ax.set_title("Employment in US industries, one agent for each series")
+        ax.legend(loc="lower left")
     plots.save(figure, "employment")
 
 

@@ -5,7 +5,6 @@ learned, and where it is off; the curves show that Local SA's error is the bias 
 Run `python examples/grid_worlds.py`: the figures land in the current folder.
 """
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import stdtrit
@@ -13,7 +12,6 @@ from scipy.special import stdtrit
 import fedhsa as fh
 from fedhsa import plots, theory
 from fedhsa.environments import Model, make
-from fedhsa.plots._style import STYLE
 from fedhsa.problems import td
 
 AGENTS, STEP, LOCAL_STEPS = 6, 0.05, 200
@@ -107,16 +105,16 @@ def draw_maps(lakes: Model, problem: fh.Problem, mean: dict, prediction: theory.
     learned = {name: on_grid(lakes, result.theta.mean(0)) for name, result in mean.items()}
     root = on_grid(lakes, problem.theta_star)
     values = {
-        "mean of the six": true.mean(0),
+        "mean of the six agents": true.mean(0),
         "root": root,
         "FedHSA": learned["FedHSA"],
-        "Local SA": learned["LocalSA"],
+        "LocalSA": learned["LocalSA"],
     }
     plots.save(plots.value_map(ice, values), "grid_worlds_learned")
     errors = {
         "FedHSA": learned["FedHSA"] - root,
-        "Local SA": learned["LocalSA"] - root,
-        "Local SA, predicted": on_grid(lakes, prediction.bias),
+        "LocalSA": learned["LocalSA"] - root,
+        "LocalSA, predicted": on_grid(lakes, prediction.bias),
     }
     plots.save(plots.value_map(ice, errors, label="value minus root", columns=3, signed=True), "grid_worlds_errors")
 
@@ -128,19 +126,20 @@ def make_slip(lakes: Model, agent: int) -> float:
 
 def draw_curves(last: dict, mean: dict, predictions: dict) -> Figure:
     """The squared distance from the root by rounds: of single rounds, with its floor, and of their average."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 2.6), layout="constrained")
+    with plots.style():
+        figure = Figure(figsize=(7.0, 2.9), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        plots.curves(last, theory={name: p.floor for name, p in predictions.items()}, ax=left)
-        plots.curves(mean, theory={name: p.bias @ p.bias for name, p in predictions.items()}, ax=right)
-        for ax, title in ((left, "single rounds"), (right, f"average of the rounds after {BURN_IN}")):
-            legend = ax.get_legend()
-            if legend is not None:
-                legend.remove()
-            ax.set_title(title, fontsize=9)
+        plots.curves(last, theory={name: p.floor for name, p in predictions.items()}, ax=left, legend=False)
+        plots.curves(mean, theory={name: p.bias @ p.bias for name, p in predictions.items()}, ax=right, legend=False)
+        left.set_title("single rounds; dashed: predicted floor")
+        right.set_title(f"average of the rounds from {BURN_IN} on; dashed: predicted squared bias")
         right.set_ylabel("")
+        for ax in (left, right):
+            ax.grid(axis="y")
         handles, labels = left.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+        title = rf"TD on frozen lakes: $M = {AGENTS}$, $H = {LOCAL_STEPS}$, $\eta = {STEP:g}$"
+        title += f"; means of {SEEDS} seeds, 95 % intervals"
+        figure.legend(handles, labels, loc="outside upper center", ncols=2, title=title)
     return figure
 
 

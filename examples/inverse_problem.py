@@ -58,7 +58,8 @@ def main() -> None:
     }
     for name, result in results.items():
         print(f"{name:8s} error {result.error[:, 50:].mean():.2e}")
-    plots.save(plots.curves(results, title="Alternating minimisation, 10 laboratories"), "inverse_problem")
+    title = r"Alternating minimisation: $M = 10$ laboratories, $H = 20$, $\eta = 0.05$"
+    plots.save(plots.curves(results, title=title, width=4.4), "inverse_problem")
 
 
 if __name__ == "__main__":

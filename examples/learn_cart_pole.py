@@ -110,23 +110,29 @@ def probabilities(theta: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 def draw(runs: dict[str, fh.Result], live_runs: tuple[np.ndarray, np.ndarray], theta: np.ndarray) -> Figure:
     """Returns against rounds, each planet's return, and what the policy does."""
-    figure = Figure(figsize=(9.5, 2.9), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    plots.curves(runs, quantity="mean_return", ax=left)
-    left.plot(*live_runs, "k^", markersize=4, label=f"FedHSA live, {LIVE_AGENTS} agents")
-    left.legend(frameon=False, fontsize=7, loc="lower right")
-    gravity = [physics(i, AGENTS)["gravity"] for i in range(AGENTS)]
-    for (name, run), line in zip(runs.items(), left.get_lines(), strict=False):
-        last = run.records["returns"][:, -1].mean(0)
-        middle.plot(gravity, last, "o-", markersize=3, label=name, color=line.get_color())
-    middle.set(xlabel="gravity of the agent's planet", ylabel="return after the last round")
-    middle.legend(frameon=False, fontsize=7)
-    angle, turning = np.meshgrid(np.linspace(-0.2, 0.2, 101), np.linspace(-2, 2, 101))
-    still = np.zeros_like(angle)
-    push = probabilities(theta, np.stack([still, still, angle, turning], -1))[..., 1]
-    shown = right.pcolormesh(angle, turning, push, cmap="RdBu", vmin=0, vmax=1)
-    right.set(xlabel="angle of the pole", ylabel="how fast it turns", title="probability of pushing right")
-    figure.colorbar(shown, ax=right)
+    with plots.style():
+        figure = Figure(figsize=(9.0, 2.9), layout="constrained")
+        left, middle, right = figure.subplots(1, 3)
+        plots.curves(runs, quantity="mean_return", ax=left, legend=False)
+        left.plot(*live_runs, "k^", markersize=4, label=f"FedHSA live, {LIVE_AGENTS} agents, 1 seed")
+        left.set_ylim(0, HORIZON + 10)
+        left.set_title(f"return over all planets, mean of {SEEDS} seeds")
+        gravity = [physics(i, AGENTS)["gravity"] for i in range(AGENTS)]
+        for (_name, run), line in zip(runs.items(), left.get_lines(), strict=False):
+            last = run.records["returns"][:, -1].mean(0)
+            middle.plot(gravity, last, "o-", markersize=3, color=line.get_color())
+        middle.set(xlabel="gravity of the agent's planet", ylabel="return", title="return after the last round")
+        for ax in (left, middle):
+            ax.grid(axis="y")
+        angle, turning = np.meshgrid(np.linspace(-0.2, 0.2, 101), np.linspace(-2, 2, 101))
+        still = np.zeros_like(angle)
+        push = probabilities(theta, np.stack([still, still, angle, turning], -1))[..., 1]
+        shown = right.pcolormesh(angle, turning, push, cmap="RdBu", vmin=0, vmax=1, rasterized=True)
+        right.set(xlabel="angle of the pole", ylabel="angular velocity", title="probability of pushing right, FedHSA")
+        figure.colorbar(shown, ax=right)
+        handles, labels = left.get_legend_handles_labels()
+        title = rf"Cart poles on {AGENTS} planets: policy gradient, $H = {LOCAL_STEPS}$, $\eta = {STEP:g}$"
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, title=title)
     return figure
 
 
@@ -159,7 +165,7 @@ def main() -> None:
     live_runs = live()
     print(f"live       mean return {live_runs[1][-1]:.0f} after {LIVE_ROUNDS} rounds, from {live_runs[1][0]:.0f}")
     theta = fh.tree.ravel(fh.tree.take(runs["FedHSA"].theta, 0))
-    draw(runs, live_runs, theta).savefig("learn_cart_pole.png", dpi=150)
+    plots.save(draw(runs, live_runs, theta), "learn_cart_pole.png")
     animate(problem, theta, pathlib.Path("learn_cart_pole.gif"))
     print("Figure: learn_cart_pole.png, animation: learn_cart_pole.gif")
 

@@ -42,11 +42,18 @@ for stay in (0.0, 0.5, 0.8, 0.9, 0.95, 0.98):
 predicted, simulated, spread, bound = map(np.array, (predicted, simulated, spread, bound))
 print(f"from fast to slow: floor x {simulated[-1] / simulated[0]:.1f}, bound x {bound[-1] / bound[0]:.0f}")
 
-figure = Figure(figsize=(4.4, 3.3), layout="constrained")
-ax = figure.add_subplot(xscale="log", yscale="log", xlabel="slowness of the one slow agent", ylabel="floor, relative")
-unit, blue = predicted[0], plots.COLOURS["FedHSA"]
-ax.plot(slowness, bound / bound[0], ":", color="0.4", label=r"factor $\bar\tau / (1 - \rho)$ of the bound")
-ax.plot(slowness, predicted / unit, "--", color=blue, label="theory: mean long-run covariance")
-ax.errorbar(slowness, simulated / unit, spread / unit, fmt="o", ms=4, color="k", label=f"simulated, {SEEDS} seeds")
-ax.legend(frameon=False, fontsize=8)
+with plots.style():
+    figure = Figure(figsize=(4.4, 3.1), layout="constrained")
+    ax = figure.add_subplot(xscale="log", yscale="log", xlabel="slowdown of the slow agent's chain")
+    unit, blue = predicted[0], plots.COLOURS["FedHSA"]
+    ax.plot(slowness, bound / bound[0], ":", color="0.4", label=r"factor $\bar\tau / (1 - \rho)$ of the bound")
+    ax.errorbar(
+        slowness, simulated / unit, spread / unit, fmt="o", ms=4, capsize=2, color=blue, label=f"mean of {SEEDS} seeds"
+    )
+    ax.plot(slowness, predicted / unit, "--", color="0.2", label="predicted: mean of the long-run covariances")
+    ax.set_ylabel("floor of FedHSA, relative to equal agents")
+    ax.set_xticks(slowness, [f"{slow:.0f}" for slow in slowness])
+    ax.grid(axis="y")
+    ax.set_title(rf"One slow agent of $M = {AGENTS}$: $H = {LOCAL_STEPS}$, $\eta = {STEP:g}$")
+    ax.legend(loc="upper left")
 plots.save(figure, "one_slow_agent")

@@ -45,35 +45,48 @@ def learn(problem: fh.Problem) -> dict[str, fh.Result]:
 
 def draw(made: streams.Streams, table: pd.DataFrame, results: dict[str, fh.Result], errors: dict[str, list]) -> Figure:
     """A week of data and forecasts, the way to the common fit, and the errors of every counter."""
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    panels = figure.subplot_mosaic([["top", "top"], ["left", "right"]], width_ratios=(1, 1.6))
-    ax, left, right = (panels[name] for name in ("top", "left", "right"))
-    number = made.names.index("Southern Cross Station")
-    rows = made.test[number].rows[:WEEK]
-    ax.plot(table["Count"].to_numpy()[rows], color="k", linewidth=0.8, label="counted")
-    own = made.predict(made.alone)[number][:WEEK]
-    common = made.predict(results["FedHSA"].theta[0])[number][:WEEK]
-    ax.plot(common, color=plots.COLOURS["FedHSA"], linewidth=1.2, label="FedHSA, common to all")
-    ax.plot(own, color="0.55", linestyle="--", linewidth=1.2, label="its own fit")
-    ax.set(title=f"{made.names[number]}, the first week of the test", xlabel="hour", ylabel="people an hour")
-    ax.set_xticks(range(0, WEEK + 1, 24))
-    ax.legend(frameon=False, fontsize=8, loc=(0.6, 0.65))
-    for name, result in results.items():
-        left.semilogy(result.rounds, result.error[0], color=plots.COLOURS[name], label=name)
-    left.axvline(ROUNDS // 2, color="0.8", linewidth=0.8)
-    left.text(ROUNDS // 2, left.get_ylim()[1], " averaged from here", va="top", fontsize=7, color="0.4")
-    left.set(xlabel="round", ylabel="squared distance to common fit")
-    left.legend(frameon=False, fontsize=8)
-    shades = {"FedHSA": plots.COLOURS["FedHSA"], "LocalSA": plots.COLOURS["LocalSA"], "in one place": "0.2"}
-    shades |= {"alone": "0.55", "a week ago": "0.8"}
-    for i, (name, shown) in enumerate(errors.items()):
-        value, half = np.array(shown).T
-        at = np.arange(len(value)) + 0.16 * (i - 2)
-        right.bar(at, value, 0.15, yerr=half, color=shades[name], error_kw={"linewidth": 0.8}, label=name)
-    right.set_xticks(range(len(made.names)), [name.replace(" (", "\n(").replace("-", "-\n") for name in made.names])
-    right.tick_params(axis="x", labelsize=7)
-    right.set(ylabel="RMS test error, people an hour")
-    right.legend(frameon=False, fontsize=8, ncols=2)
+    with plots.style():
+        figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+        panels = figure.subplot_mosaic([["top", "top"], ["left", "right"]], width_ratios=(1, 1.6))
+        ax, left, right = (panels[name] for name in ("top", "left", "right"))
+        number = made.names.index("Southern Cross Station")
+        rows = made.test[number].rows[:WEEK]
+        ax.plot(table["Count"].to_numpy()[rows], color="k", linewidth=0.8, label="counted")
+        own = made.predict(made.alone)[number][:WEEK]
+        common = made.predict(results["FedHSA"].theta[0])[number][:WEEK]
+        ax.plot(common, color=plots.COLOURS["FedHSA"], linewidth=1.2, label="FedHSA, common coefficients")
+        ax.plot(own, color="0.55", linestyle="--", linewidth=1.2, label="own fit of this counter")
+        ax.set(title=f"{made.names[number]}, the first week of the test", xlabel="hour", ylabel="people per hour")
+        ax.set_xticks(range(0, WEEK + 1, 24))
+        ax.legend(loc=(0.6, 0.65))
+        for name, result in results.items():
+            left.semilogy(result.rounds, result.error[0], color=plots.COLOURS[name], label=name)
+        left.axvline(ROUNDS // 2, color="0.8", linewidth=0.8)
+        left.text(
+            ROUNDS // 2, left.get_ylim()[1], " averaged from here on", va="bottom", ha="center", fontsize=7, color="0.4"
+        )
+        left.set(xlabel=r"round $t$", ylabel="squared distance to the common fit")
+        left.legend(loc="lower left")
+        shades = {"FedHSA": plots.COLOURS["FedHSA"], "LocalSA": plots.COLOURS["LocalSA"], "in one place": "0.2"}
+        labels = {"in one place": "exact fit to all records", "alone": "own fits", "a week ago": "count of a week ago"}
+        shades |= {"alone": "0.55", "a week ago": "0.8"}
+        for i, (name, shown) in enumerate(errors.items()):
+            value, half = np.array(shown).T
+            at = np.arange(len(value)) + 0.16 * (i - 2)
+            right.bar(
+                at,
+                value,
+                0.15,
+                yerr=half,
+                color=shades[name],
+                error_kw={"linewidth": 0.8},
+                label=labels.get(name, name),
+            )
+        right.set_xticks(range(len(made.names)), [name.replace(" (", "\n(").replace("-", "-\n") for name in made.names])
+        right.tick_params(axis="x", labelsize=7)
+        right.set(ylabel="RMS test error, people per hour")
+        right.set_title("held-out hours, 95 % intervals over weeks")
+        right.legend(ncols=2)
     return figure
 
 

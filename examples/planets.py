@@ -6,14 +6,12 @@ alike. Run `python examples/planets.py`: the figure lands in the current folder.
 
 import gymnax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 import fedhsa as fh
 from fedhsa import plots, statistics
 from fedhsa.environments import Fourier, perturbed
-from fedhsa.plots._style import STYLE, colours
 from fedhsa.problems import experience
 
 PLANETS = ((3.0, 0.15), (9.8, 0.5), (25.0, 1.5))
@@ -58,23 +56,22 @@ def main() -> None:
 
 def draw(errors: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Both errors against rounds; averages dashed, from where they begin."""
-    looks = colours(["FedHSA", "LocalSA"])
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+    with plots.style():
+        figure = Figure(figsize=(7.2, 3.0), layout="constrained")
         for part, ax in enumerate(figure.subplots(1, 2)):
             for name, both in errors.items():
                 first = BURN_IN if "averaged" in name else 0
                 mean, low, high = (line[first:] for line in statistics.interval(both[part]))
-                at, colour = np.arange(first, ROUNDS + 1), looks[name.partition(",")[0]]
+                at, colour = np.arange(first, ROUNDS + 1), plots.COLOURS[name.partition(",")[0]]
                 ax.plot(at, mean, "--" if first else "-", color=colour, label=name)
                 ax.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
-            ax.set(
-                yscale="log",
-                xlabel="round",
-                title=("distance to the root, squared", "mean squared error of values")[part],
-            )
+            ax.set(yscale="log", xlabel=r"round $t$", xlim=(0, ROUNDS))
+            ax.set_ylabel(("squared distance to the root", "mean squared error of the values")[part])
+            ax.grid(axis="y")
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+        title = rf"TD on cart poles, {len(PLANETS)} planets: $H = {LOCAL_STEPS}$, $\eta = {STEP:g}$"
+        title += f"; means of {SEEDS} seeds, 95 % intervals; averages from round {BURN_IN} on"
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, title=title)
     plots.save(figure, "planets")
 
 

@@ -101,22 +101,25 @@ def main() -> None:
             runs = results[name].records[quantity][:, 5:].mean(1)
             print(f"{name:7s} {quantity}: {runs.mean():.3f} +- {spread(runs):.3f}", end=", ")
             print(f"without noise {quiet.records[quantity][0, -1]:.3f}")
-    plots.save(draw(results, {"mean value": goal, "V_ref": reference}), "value_network")
+    plots.save(draw(results, {"mean of the true values": goal, r"$V_{\mathrm{ref}}$": reference}), "value_network")
 
 
 def draw(results: dict[str, fh.Result], others: dict[str, np.ndarray]) -> Figure:
     """The values around the ring, with 95 % intervals over the seeds."""
-    figure = Figure(figsize=(3.5, 2.6), layout="constrained")
-    ax = figure.add_subplot(xlabel="state", ylabel="value")
-    for (name, line), style in zip(others.items(), ("k-", "k--"), strict=True):
-        ax.plot(line, style, label=name)
-    for name, result in results.items():
-        with jax.enable_x64(True):
-            runs = np.asarray(jax.vmap(values)(jax.tree.map(jnp.asarray, result.theta)))
-        mean, half = runs.mean(0), spread(runs)
-        ax.plot(mean, color=plots.COLOURS[name], label=name)
-        ax.fill_between(np.arange(STATES), mean - half, mean + half, color=plots.COLOURS[name], alpha=0.2, linewidth=0)
-    ax.legend(frameon=False, fontsize=8)
+    with plots.style():
+        figure = Figure(figsize=(4.4, 3.1), layout="constrained")
+        ax = figure.add_subplot(xlabel="state", ylabel="value")
+        for (name, line), style in zip(others.items(), ("k-", "k--"), strict=True):
+            ax.plot(line, style, label=name)
+        for name, result in results.items():
+            with jax.enable_x64(True):
+                runs = np.asarray(jax.vmap(values)(jax.tree.map(jnp.asarray, result.theta)))
+            mean, half, at = runs.mean(0), spread(runs), np.arange(STATES)
+            ax.plot(mean, color=plots.COLOURS[name], label=f"{name}, mean of {SEEDS} seeds")
+            ax.fill_between(at, mean - half, mean + half, color=plots.COLOURS[name], alpha=0.2, linewidth=0)
+        ax.grid(axis="y")
+        title = rf"A value network for all robots: $H = {LOCAL_STEPS}$, $\eta = {STEP:g}$, 95 % intervals"
+        figure.legend(loc="outside upper center", ncols=2, title=title)
     return figure
 
 

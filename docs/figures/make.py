@@ -1,8 +1,9 @@
 """Makes the figures of the documentation and knows which of them are out of date.
 
 `make figures` makes those that are missing or out of date, `make figures ONLY=name` one of them, and `make figures
-AGAIN=1` all of them. Each picture is recorded in `made.json` as soon as it is there, so an interrupted command continues
-where it was. Outcomes of studies are kept in `results/` and are used again while the study computes the same thing.
+AGAIN=1` all of them. Each picture is recorded in `made.json` as soon as it is there, so an interrupted command
+continues where it was. Outcomes of studies are kept in `results/`, and are used again while the study computes the same
+thing.
 
 A picture is out of date when the code that computes or draws it has changed: the study with its settings, the script or
 the blocks of a page, and the modules of `fedhsa.plots` that it draws with. Comments, docstrings, messages and printed
@@ -17,6 +18,7 @@ import hashlib
 import json
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,8 +51,8 @@ class Recipe:
         """The names in the code, of which some are functions of `fedhsa.plots`."""
         raise NotImplementedError
 
-    def run(self, folder: pathlib.Path, again: bool) -> None:
-        """Writes the files into the folder."""
+    def run(self, folder: pathlib.Path, again: bool) -> float | None:
+        """Writes the files into the folder; returns the seconds that were saved by earlier results."""
         raise NotImplementedError
 
     def digest(self) -> str:
@@ -99,18 +101,21 @@ class Study(Recipe):
         words = ("title", "source", "choices")
         return json.dumps({k: v for k, v in store.settings(self.study).items() if k not in words}, sort_keys=True)
 
-    def run(self, folder: pathlib.Path, again: bool) -> None:
+    def run(self, folder: pathlib.Path, again: bool) -> float | None:
         from fedhsa import _files, plots
         from fedhsa.experiments.run import reproduce, store
         from fedhsa.experiments.study.base import Outcome
 
         kept = ROOT / "results"
         path, manifest = kept / self.name / "data.npz", kept / self.name / "manifest.json"
-        known = manifest.exists() and json.loads(manifest.read_text()).get("figure numbers") == self.numbers()
-        if again or not (known and path.exists()):
+        about = json.loads(manifest.read_text()) if manifest.exists() and path.exists() else {}
+        saved = about.get("seconds", 0.0)
+        if again or about.get("figure numbers") != self.numbers():
             reproduce.work(self.study, kept, {"figure numbers": self.numbers()})
+            saved = 0.0
         arrays, header = _files.read_arrays(path, store.KIND)
         plots.save(self.study.draw(Outcome(arrays, header["facts"])), folder / "figure.png")
+        return saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +144,15 @@ class Script(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class Page(Recipe):
-    """The files that the code or a command on a page leaves."""
+    """The files that the code of a page leaves, or some of its commands."""
 
     path: str
     pictures: Mapping[str, str]
-    blocks: tuple[str, ...] = ()
-    """What the blocks to run have in them. Default: all blocks up to the last one that names a file."""
+    commands: tuple[str, ...] = ()
+    """How the commands to run begin. Default: all blocks up to the last one that names a file."""
 
     def __str__(self) -> str:
-        return f"the code of {self.path}"
+        return " && ".join(self.commands) or f"the code of {self.path}"
 
     def _blocks(self) -> list[pages.Block]:
         found = [
@@ -155,11 +160,17 @@ class Page(Recipe):
             for block in pages.read((ROOT / self.path).read_text())
             if block.language in ("python", "console", *pages.SHELL) and not block.not_run
         ]
-        if self.blocks:
-            return [next(block for block in found if text in block.text) for text in self.blocks]
+        if self.commands:
+            lines = [
+                shlex.join(words) for block in found if block.language != "python" for words in pages.commands(block)
+            ]
+            chosen = [next(line for line in lines if line.startswith(text)) for text in self.commands]
+            return [pages.Block("sh", line, 0, None) for line in chosen]
         stems = [f'"{pathlib.PurePath(file).stem}' for file in self.pictures.values()]
-        last = max(at for at, block in enumerate(found) if any(stem in block.text for stem in stems))
-        return found[: last + 1]
+        last = [at for at, block in enumerate(found) if any(stem in block.text for stem in stems)]
+        if not last:
+            raise ValueError(f"No block of {self.path} writes {' or '.join(self.pictures.values())}.")
+        return found[: last[-1] + 1]
 
     def code(self) -> str:
         return "\n".join(
@@ -188,13 +199,23 @@ VARIANTS = ("adversaries", "compressed", "extrapolation", "one-exchange", "parti
 
 RECIPES: tuple[Recipe, ...] = (
     Page("README.md", _same("readme.png")),
+    Script("docs/figures/architecture.py", _same("architecture.svg")),
+    Script("docs/figures/terminal.py", _same("terminal.svg")),
     Page("docs/how-to/drawing.md", _same("drawing.png")),
     Page("docs/how-to/live-environments.md", _same("live-policy.png")),
     Page("docs/reference/environments.md", _same("lakes.png")),
     Page("docs/theory/mixing.md", _same("mixing.png")),
     Page("docs/tutorials/for-a-class.md", _same("for_a_class.png")),
-    Page("docs/reference/command-line.md", {"analyze.png": "runs/quadratic/analyze.png"}, ("fedhsa analyze quadratic",)),
-    Page("docs/reference/command-line.md", {"compare.png": "runs/td/compare.png"}, ("fedhsa compare td",)),
+    Page(
+        "docs/reference/command-line.md",
+        {"analyze.png": "runs/quadratic/analyze.png"},
+        ("fedhsa analyze quadratic --option",),
+    ),
+    Page(
+        "docs/reference/command-line.md",
+        {"compare.png": "runs/td/compare.png"},
+        ("fedhsa compare td --num-agents 20 --algorithm",),
+    ),
     Page("docs/how-to/own-algorithm.md", {"own-algorithm.png": "runs/field/compare.png"}, ("fedhsa compare examples",)),
     Page(
         "docs/tutorials/three-sites.md",
@@ -218,7 +239,10 @@ RECIPES: tuple[Recipe, ...] = (
     Study("quadratic/markov", "quadratic.png"),
     Study("quadratic/agents", "agents.png"),
     *(Study(f"field/{name}", f"{name.replace('-', '_')}.png") for name in VARIANTS),
-    *(Study(f"rl/{name}", f"rl_{name.replace('-', '_')}.png") for name in (*RL, "fast-fedpg", "fed-svrpg", "fed-pg-br")),
+    *(
+        Study(f"rl/{name}", f"rl_{name.replace('-', '_')}.png")
+        for name in (*RL, "fast-fedpg", "fed-svrpg", "fed-pg-br")
+    ),
 )
 """Every figure of the documentation."""
 
@@ -228,8 +252,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("only", nargs="*", help="names of pictures, with or without their endings")
     parser.add_argument("--again", action="store_true", help="also those that are up to date, from new simulations")
-    parser.add_argument("--list", action="store_true", help="say how each picture is made, and whether it is up to date")
-    parser.add_argument("--accept", action="store_true", help="record that the named pictures are up to date as they are")
+    parser.add_argument(
+        "--list", action="store_true", help="say how each picture is made, and whether it is up to date"
+    )
+    parser.add_argument(
+        "--accept", action="store_true", help="record that the named pictures are up to date as they are"
+    )
     settings = parser.parse_args()
     wanted = [recipe for recipe in RECIPES if not settings.only or _is_named(recipe, settings.only)]
     if not wanted or (settings.accept and not settings.only):
@@ -259,10 +287,10 @@ def make(recipe: Recipe, again: bool = False) -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        recipe.run(folder, again)
+        saved = recipe.run(folder, again) or 0.0
         for picture, file in recipe.pictures.items():
             shutil.copyfile(folder / file, HERE / picture)
-    _remember(recipe, time.perf_counter() - began)
+    _remember(recipe, saved + time.perf_counter() - began)
 
 
 def _remember(recipe: Recipe, seconds: float | None) -> None:
@@ -313,9 +341,16 @@ def why_stale(recipe: Recipe) -> list[str]:
             found.append(f"{picture} was never recorded")
         elif entries[picture]["picture"] != _picture_digest(picture):
             found.append(f"{picture} is not the file that was made")
-        elif entries[picture]["code"] != recipe.digest():
-            found.append(f"the code behind {picture} has changed")
+        else:
+            found += _code_changed(recipe, picture, entries[picture]["code"])
     return found
+
+
+def _code_changed(recipe: Recipe, picture: str, recorded: str) -> list[str]:
+    try:
+        return [] if recipe.digest() == recorded else [f"the code behind {picture} has changed"]
+    except (OSError, ValueError, StopIteration, KeyError) as error:
+        return [f"{picture} can no longer be made by {recipe}: {error}"]
 
 
 def problems() -> list[str]:
@@ -325,7 +360,9 @@ def problems() -> list[str]:
     for path in sorted(HERE.iterdir()):
         if path.suffix in PICTURES and path.name not in known:
             found.append(f"{path.name} has no recipe in docs/figures/make.py")
-    found += [f"{name} is shown on no page: show it, or delete it and its recipe" for name in known if name not in shown]
+    found += [
+        f"{name} is shown on no page: show it, or delete it and its recipe" for name in known if name not in shown
+    ]
     return found + [f"{name} is shown on a page and has no recipe" for name in sorted(shown) if name not in known]
 
 
@@ -350,11 +387,13 @@ class _Plain(ast.NodeTransformer):
         return ast.Raise(ast.Name("error"), None)
 
 
+@functools.cache
 def canonical(text: str) -> str:
     """Code as its syntax tree, without what does not matter."""
     return ast.dump(_Plain().visit(ast.parse(text)))
 
 
+@functools.cache
 def names_in(text: str) -> set[str]:
     """All names and attributes in code."""
     return {name for node in ast.walk(ast.parse(text)) for name in _name(node)}
@@ -372,7 +411,9 @@ def reached(text: str, roots: Iterable[str]) -> str:
     defined: dict[str, list[ast.AST]] = {}
     for node in ast.parse(text).body:
         methods = isinstance(node, ast.ClassDef) and {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
-        inside = node.body if isinstance(node, ast.ClassDef) and methods and methods & {"run", "draw", "plot"} else [node]
+        inside = (
+            node.body if isinstance(node, ast.ClassDef) and methods and methods & {"run", "draw", "plot"} else [node]
+        )
         for one in inside:
             for name in _defines(one):
                 defined.setdefault(name, []).append(one)

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..engine.result import SIGNED
 from ._style import (
+    COLOURS,
     DASHES,
     FEWEST,
     arrange,
@@ -87,7 +88,9 @@ def sweep(
     ticks = sorted({row[across] for row in rows}) if numbers else list(dict.fromkeys(row[across] for row in rows))
     diverged, linear = any(row["diverged"] for row in rows), quantity in SIGNED
     with house_style(ax):
-        palette = session_colours(groups) if len(groups) == 1 else colours_in_order(groups)
+        methods = len(groups) == 1 or all(name in COLOURS for name in shown.values())
+        palette = session_colours(shown.values()) if methods else colours_in_order(groups)
+        palette = {label: palette[shown[label] if methods else label] for label in groups}
         own, grow = (None, False) if ax is not None else new_figure((4.6, 3.0), figsize, width)
         if ax is None:
             assert own is not None

@@ -72,7 +72,7 @@ def decay(
         >>> decay({"LocalSA": prediction}).axes[0].get_xlabel()
         'round $t$'
     """
-    with _panel(predictions, ax, labels, figsize, width, legend, ("floor", "bias", "noise")) as (ax, palette, shown):
+    with _panel(predictions, ax, labels, figsize, width, legend) as (ax, palette, shown):
         stable = {name: p for name, p in predictions.items() if p.stable}
         rounds = max([10, *(_settled(p) for p in stable.values())]) if rounds is None else rounds
         at, lowest = np.unique(np.linspace(0, rounds, GRID).round().astype(int)), []
@@ -83,9 +83,10 @@ def decay(
             ax.plot(at, error, color=palette[name], label=shown[name], linewidth=wide)
             _trust(ax, at, error, p, palette[name])
             bias, colour = float(p.bias @ p.bias), darker(palette[name])
-            for value, style in ((p.floor, DASHES), (bias, DOTS), (p.noise_variance, DASH_DOTS)):
+            parts = ("floor", p.floor, DASHES), ("bias", bias, DOTS), ("noise", p.noise_variance, DASH_DOTS)
+            for meaning, value, style in parts:
                 if value > 0:
-                    ax.axhline(value, color=colour, linestyle=style, **THIN)
+                    ax.axhline(value, color=colour, linestyle=style, label=f"_{meaning}", **THIN)
             seen = bias / 2 if bias > p.floor / 1000 else math.inf
             floor = p.floor if p.floor >= 0 else 0.0  # not known
             lowest.append(max(min(floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
@@ -118,7 +119,7 @@ def speedup(
         >>> speedup({"LocalSA": prediction}).axes[0].get_xscale()
         'log'
     """
-    with _panel(predictions, ax, labels, figsize, width, legend, ("here", "enough")) as (ax, palette, shown):
+    with _panel(predictions, ax, labels, figsize, width, legend) as (ax, palette, shown):
         own = max((p.problem.num_agents for p in predictions.values()), default=1)
         ends = [10 * p.saturation_agents for p in predictions.values() if p.saturation_agents < 1e4 * own]
         agents = np.geomspace(1, max([100 * own, *ends]), GRID)
@@ -131,7 +132,7 @@ def speedup(
             _trust(ax, agents, at_each, p, palette[name])
             _mark(ax, p.problem.num_agents, p.floor, palette[name])
             if 1 <= p.saturation_agents <= agents[-1]:
-                _mark(ax, p.saturation_agents, p.floor_at(p.saturation_agents), palette[name], "D")
+                _mark(ax, p.saturation_agents, p.floor_at(p.saturation_agents), palette[name], "D", "enough")
         _finish(ax, predictions, target)
         ax.set_xlabel("number of agents $M$")
         ax.set_ylabel("floor")
@@ -169,8 +170,7 @@ def floors(
         [0.01, 0.03, 0.1]
     """
     current = current or {}
-    meanings = ("last", "here") if current else ("last",)
-    with _panel(sweeps, ax, labels, figsize, width, legend, meanings) as (ax, palette, shown):
+    with _panel(sweeps, ax, labels, figsize, width, legend) as (ax, palette, shown):
         for name, sweep in sweeps.items():
             sound = [p for p in sweep if p.stable and not math.isnan(p.floor)]
             if not sound:
@@ -240,7 +240,7 @@ def analysis(
                 ax.set_ylabel("floor")
         for ax in figure.axes:
             pale_grid(ax, figure)
-        _legend(figure, predictions, shown, target, title, grow)
+        _legend(figure, predictions, shown, title, grow)
     return figure
 
 
@@ -260,7 +260,6 @@ def _panel(
     figsize: tuple[float, float] | None,
     width: float | None,
     legend: bool,
-    meanings: Sequence[str],
 ) -> Iterator[_Panel]:
     """The given axes, or those of a new figure; afterwards with a legend, where one is wanted."""
     if not names:
@@ -275,9 +274,9 @@ def _panel(
         if handles:
             pale_grid(ax, own)
         if legend and handles:
-            known = _meanings()
-            handles += [known[name][1] for name in meanings]
-            texts += [known[name][0] for name in meanings]
+            known = _meanings([ax])
+            handles += [handle for _, handle in known]
+            texts += [text for text, _ in known]
             if own is not None:
                 legend_above(own, handles, texts, None, grow=grow)
             else:
@@ -300,7 +299,7 @@ def _finish(
 ) -> None:
     """Logarithmic axes and the target."""
     if target is not None:
-        ax.axhline(target, color=ink(0.6), linestyle="solid", **THIN)
+        ax.axhline(target, color=ink(0.6), linestyle="solid", label="_target", **THIN)
     if not ax.get_legend_handles_labels()[0]:
         unknown = any(isinstance(p, Prediction) and p.basis == "mean" for p in names.values())
         _say(ax, "the floor is not known" if unknown else "every method diverges here")
@@ -332,9 +331,10 @@ def _ticks(ax: "Axes") -> None:
     ax.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o") -> None:
+def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o", meaning: str = "here") -> None:
     if y > 0:
-        ax.plot([x], [y], marker=marker, color=colour, markersize=4.5, markeredgecolor="white", markeredgewidth=0.6)
+        edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.6}
+        ax.plot([x], [y], marker=marker, color=colour, markersize=4.5, label=f"_{meaning}", **edge)
 
 
 def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Prediction], colour: str) -> None:
@@ -344,7 +344,15 @@ def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Pr
     if off.max(initial=0.0) >= VISIBLE:
         hatch = "////" if off.max() > MUCH else None
         ax.fill_between(
-            at, values / (1 + off), values * (1 + off), alpha=0.25, color=colour, hatch=hatch, linewidth=0, zorder=1
+            at,
+            values / (1 + off),
+            values * (1 + off),
+            alpha=0.25,
+            color=colour,
+            hatch=hatch,
+            linewidth=0,
+            zorder=1,
+            label="_off",
         )
 
 
@@ -354,7 +362,7 @@ def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str
     for name, p in predictions.items():
         last = {"step_size": p.max_step_size, "local_steps": p.max_local_steps}.get(setting)
         if last is not None and 0 < last <= 3 * right:
-            ax.axvline(last, color=palette.get(name, ink(0.6)), linestyle=DASHES, **THIN)
+            ax.axvline(last, color=palette.get(name, ink(0.6)), linestyle=DASHES, label="_last", **THIN)
 
 
 def _say(ax: "Axes", words: str) -> None:
@@ -363,43 +371,44 @@ def _say(ax: "Axes", words: str) -> None:
     ax.text(0.5, 0.5, words, ha="center", va="center", transform=ax.transAxes, color=ink(0.7), wrap=True)
 
 
-def _meanings() -> dict[str, tuple[str, Any]]:
-    """What lines and marks mean, whatever their colour."""
+def _meanings(axes: Sequence["Axes"]) -> list[tuple[str, Any]]:
+    """What the lines and marks in these axes mean, whatever their colour.
+
+    Each was given its meaning as a label, after an underscore, which keeps it out of ordinary legends.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     grey: dict[str, Any] = {"color": ink(0.8), "linewidth": 0.8}
     dot: dict[str, Any] = {"color": ink(0.8), "linestyle": "none", "markersize": 4}
-    return {
+    seen = {artist.get_label() for ax in axes for artist in (*ax.lines, *ax.collections)}
+    known = {
         "floor": ("floor", Line2D([], [], linestyle=DASHES, **grey)),
-        "bias": ("its part from bias", Line2D([], [], linestyle=DOTS, **grey)),
-        "noise": ("its part from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
+        "bias": ("part of the floor from bias", Line2D([], [], linestyle=DOTS, **grey)),
+        "noise": ("part of the floor from noise", Line2D([], [], linestyle=DASH_DOTS, **grey)),
         "last": ("largest stable value", Line2D([], [], linestyle="none", marker="|", markersize=9, **grey)),
         "here": ("these settings", Line2D([], [], marker="o", **dot)),
-        "enough": ("more agents stop helping", Line2D([], [], marker="D", **dot)),
-        "off": ("may be off so much", Patch(color=ink(0.8), alpha=0.25, linewidth=0)),
+        "enough": ("agents beyond which more do not help", Line2D([], [], marker="D", **dot)),
+        "off": ("size of what the law leaves out", Patch(color=ink(0.8), alpha=0.25, linewidth=0)),
         "target": ("target", Line2D([], [], color=ink(0.6), linewidth=0.8)),
     }
+    return [entry for name, entry in known.items() if f"_{name}" in seen]
 
 
 def _legend(
     figure: "Figure",
     predictions: Mapping[str, Prediction],
     shown: Mapping[str, str],
-    target: float | None,
     title: str | None,
     grow: bool,
 ) -> None:
     """One legend for all panels, above them: the methods, then what lines and marks mean."""
     from matplotlib.lines import Line2D
 
-    palette, known = session_colours(predictions), _meanings()
+    palette = session_colours(predictions)
     methods = [
         (shown[name] + ("" if p.stable else " (diverges)"), Line2D([], [], color=palette[name]))
         for name, p in predictions.items()
     ]
-    wanted = ["floor", "bias", "noise", "last", "here", "enough"]
-    wanted += ["off"] if any(p.left_out >= VISIBLE for p in predictions.values()) else []
-    wanted += ["target"] if target is not None else []
-    labels, handles = zip(*methods, *(known[name] for name in wanted), strict=True)
+    labels, handles = zip(*methods, *_meanings(figure.axes), strict=True)
     legend_above(figure, handles, labels, title, grow=grow, columns=4, first=len(methods))

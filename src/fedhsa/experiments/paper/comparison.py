@@ -66,10 +66,16 @@ class Comparison(AbstractStudy):
     def draw(self, outcome: Outcome) -> figures.Figure:
         exact = all(curve["basis"] == "exact" for curve in outcome.facts["curves"].values())
         label = "exact" if exact else "predicted"
-        figure = plots.curves(traces.curves(outcome), theory=traces.predicted(outcome), theory_label=label)
+        how: dict[str, Any] = {"theory": traces.predicted(outcome), "theory_label": label, "title": self.settings()}
+        figure = plots.curves(traces.curves(outcome), **how)
         if self.noiseless:
             figure.axes[0].set_ylim(bottom=DEEP / 30)
         return figure
+
+    def settings(self) -> str:
+        """The settings that the figure names."""
+        M = self.instance.settings()["num_agents"]
+        return rf"$M = {M}$, $H = {self.local_steps}$, $\eta = {self.step_size:g}$"
 
     def summary(self, outcome: Outcome) -> list[str]:
         return self._summary_noiseless(outcome) if self.noiseless else self._summary_noisy(outcome)

@@ -146,7 +146,6 @@ class Corollary(AbstractStudy):
         right.set(xscale="log", xlabel="number of agents $M$")
         figures.grid(left, right)
         figures.ticks(left, sorted(factors))
-        figures.plain_numbers(left)
         for ax, title in ((left, "inside the condition"), (right, "inside and outside")):
             figures.legend_above(ax, title=title, borderaxespad=0.3, labelspacing=0.3)
 

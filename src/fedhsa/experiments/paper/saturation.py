@@ -320,5 +320,4 @@ class Saturation(AbstractStudy):
 def _logarithmic(ax: figures.Axes, ticks: Sequence[float]) -> None:
     ax.set(xscale="log", yscale="log")
     figures.ticks(ax, ticks)
-    figures.plain_numbers(ax)
     figures.grid(ax)

@@ -60,15 +60,18 @@ class AgentSweep(AbstractStudy):
         palette = {label: SHADES[i % len(SHADES)] for i, label in enumerate(curves)}
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
         theory = traces.predicted(outcome)
-        plots.curves(traces.curves(outcome), theory=theory, palette=palette, legend="above", ax=left)
+        exact = all(curve["basis"] == "exact" for curve in curves.values())
+        word = "exact" if exact else "predicted"
+        plots.curves(traces.curves(outcome), theory=theory, theory_label=word, palette=palette, legend="above", ax=left)
         predicted = np.array([curve["predicted_floor"] for curve in curves.values()])
         first: dict[str, Any] = {"color": "0.55", "linewidth": 0.8, "linestyle": figures.DOTS}
-        right.plot(M, predicted[0] / M, label="$1/M$ from one agent", **first)
-        right.plot(M, predicted, color=SHADES[3], linestyle=figures.DASHES, linewidth=1.0, label="theory")
+        right.plot(M, predicted[0] / M, label="proportional to $1/M$", **first)
+        right.plot(M, predicted, color=SHADES[3], linestyle=figures.DASHES, linewidth=1.0, label=word)
         for label, m in zip(curves, M, strict=True):
             figures.points(right, [m], [traces.floor(outcome, label, figures.LEVEL)], marker="o", color=palette[label])
-        right.plot([], [], label=f"measured, slope {self.slope(outcome).value:.2f}", **figures.dots(SHADES[2]))
+        right.plot([], [], label=f"simulated, slope {self.slope(outcome).value:.2f}", **figures.dots(SHADES[2]))
         right.set(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="floor")
+        figures.heading(figure, rf"FedHSA: $H = {self.local_steps}$, $\eta = {self.step_size:g}$")
         figures.ticks(right, M)
         figures.grid(left, right)
         figures.legend_above(right, ncols=2)

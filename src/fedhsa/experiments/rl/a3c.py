@@ -183,25 +183,32 @@ class A3C(AbstractStudy):
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         left, middle, right = figure.subplots(1, 3)
         shown = "Markov" if "Markov" in self.variants else self.variants[0]
-        for n, colour in zip(self.agents, figures.FALLBACK, strict=False):
+        for n, colour in figures.shades(self.agents).items():
             samples = outcome.arrays[f"{shown}/{n}/samples"][1:]
             for ax, name in ((left, "part"), (right, "gap")):
                 figures.band(ax, samples, outcome.arrays[f"{shown}/{n}/{name}"][:, 1:], colour, label=f"$N$ = {n}")
         left.axhline(self.level, color="0.55", linewidth=0.8, linestyle=":")
-        left.set(xscale="log", xlabel="samples of each worker", title=f"way to the best return, {shown}")
-        right.set(xscale="log", yscale="log", xlabel="samples of each worker", title=f"critic's gap, {shown}")
-        left.legend(frameon=False, fontsize=6)
-        for (variant, marker), colour in zip(zip(VARIANTS, "osD", strict=True), figures.FALLBACK, strict=False):
+        left.set(xscale="log", xlabel="samples of each worker", title=f"progress to the best return, {shown}")
+        left.set_ylabel("share of the possible gain")
+        right.set(xscale="log", yscale="log", xlabel="samples of each worker", title=f"gap of the critic, {shown}")
+        right.set_ylabel("squared error of the critic")
+        figures.panel_legend(left)
+        colours = figures.COLOURS["FedHSA"], figures.COLOURS["LocalSA"], figures.COLOURS["SynchronisedSA"]
+        for variant, marker, colour in zip(VARIANTS, "osD", colours, strict=True):
             if variant in self.variants:
                 found = figures.means(self.needed(outcome, variant))
                 look = figures.dots(colour, marker) | {"linestyle": "-", "linewidth": 0.8}
                 figures.points(middle, self.agents, found, label=variant, **look)
         first = self.needed(outcome, shown)[0].mean()
-        middle.plot(self.agents, first / np.array(self.agents), "--", color="0.55", label="1 / N")
-        middle.set(xscale="log", yscale="log", xlabel="workers", title="samples of each to the target")
+        middle.plot(self.agents, first / np.array(self.agents), label="proportional to $1/N$", **figures.REFERENCE)
+        middle.set(
+            xscale="log", yscale="log", xlabel="number of workers $N$", title=f"until {self.level:g} of the gain"
+        )
+        middle.set_ylabel("samples of each worker")
         figures.ticks(middle, self.agents)
-        figures.plain_numbers(middle)
-        middle.legend(frameon=False, fontsize=7)
+        figures.panel_legend(middle)
+        figures.grid(left, middle, right)
+        figures.heading(figure, f"A3C on Garnet environments: {self.seeds} seeds, 95 % intervals")
 
 
 def first_critic_gap(snapshot: Any) -> Any:

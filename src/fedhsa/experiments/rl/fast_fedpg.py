@@ -18,7 +18,7 @@ from ._shared import late
 
 EVERY = 20
 """Local steps between two records: a multiple of all their numbers per round."""
-METHODS = {"FedHSA": "Fast-FedPG (FedHSA)", "LocalSA": "FedPG (Local SA)"}
+METHODS = {"FedHSA": "Fast-FedPG (FedHSA)", "LocalSA": "FedPG (LocalSA)"}
 MOST_AGENTS = 16
 
 
@@ -267,21 +267,26 @@ class FastFedPG(AbstractStudy):
                 curve = outcome.arrays[f"exact, {name}, H = {H}, h = {h:g}"][0]
                 at, some = EVERY * np.arange(len(curve)), curve > 1e-12
                 left.plot(at[some], curve[some], color=figures.COLOURS[name], linestyle=style)
-        left.set(yscale="log", xlabel="local steps", ylabel="gap", title=f"exact, $H$ = {H}")
+        left.set(
+            yscale="log",
+            xlabel="local steps taken",
+            ylabel="gap to the best return",
+            title=f"exact gradients, $H$ = {H}",
+        )
         found = figures.means(self.floor(outcome, "FedHSA", N) for N in self.agents)
         look: dict[str, Any] = {"color": figures.COLOURS["FedHSA"], "marker": "o", "linestyle": "-"}
         figures.points(middle, self.agents, found, **look)
         first = found[0].value * self.agents[0]
-        middle.plot(self.agents, first / np.array(self.agents), "--", color="0.55", label="1 / N")
-        middle.set(xscale="log", yscale="log", xlabel="agents", title="floor, equal agents")
+        middle.plot(self.agents, first / np.array(self.agents), label="proportional to $1/N$", **figures.REFERENCE)
+        middle.set(xscale="log", yscale="log", xlabel="number of agents $N$", ylabel="floor", title="equal agents")
         figures.ticks(middle, self.agents)
-        middle.legend(frameon=False, fontsize=7)
+        figures.panel_legend(middle)
         at = np.arange(len(self.noisy))
         for i, name in enumerate(METHODS):
             if self.noisy:
                 found = figures.means(self.floor(outcome, name, max(self.agents), *case) for case in self.noisy)
                 figures.points(right, at + 0.1 * i - 0.05, found, **figures.dots(figures.COLOURS[name]))
-        right.set(yscale="log", title=f"floor, {max(self.agents)} agents")
+        right.set(yscale="log", ylabel="floor", title=f"{max(self.agents)} agents")
         right.set_xticks(at, [f"$h$ = {h:g}\n$B$ = {batch}" for h, batch in self.noisy])
         right.margins(x=0.2)
         entries: dict[str, dict[str, Any]] = {
@@ -289,4 +294,6 @@ class FastFedPG(AbstractStudy):
         }
         least = min(x for x in self.heterogeneity if x > 0)
         entries |= {f"$h$ = {most:g}": {"color": "0.3"}, f"$h$ = {least:g}": {"color": "0.3", "linestyle": "--"}}
-        figures.legend(figure, entries, 4)
+        figures.grid(left, middle, right)
+        title = rf"heterogeneity $h$, batches of $B$ episodes, $\eta = {self.step_size:g}$; "
+        figures.legend(figure, entries, 4, title + f"{self.seeds} seeds, 95 % intervals")

@@ -152,6 +152,10 @@ class KLPenalties(AbstractStudy):
                 curves = outcome.arrays[f"{name}, {step:g}"]
                 ax.plot(curves.T, color=colour, linewidth=0.4, alpha=0.4)
                 ax.plot(np.median(curves, axis=0), color=colour, linewidth=1.8, label=name)
-            ax.set(yscale="log", xlabel="rounds", title=f"step {step:g}: every seed, and the median")
+            ax.set(yscale="log", xlabel="round", xticks=range(curves.shape[1]), title=rf"$\eta = {step:g}$")
         axes[0].set_ylabel("cost of an episode")
-        axes[0].legend(frameon=False, fontsize=7)
+        figures.grid(*axes)
+        title = (
+            f"{self.num_agents} agents, {self.local_steps} local steps; bold: median of {self.seeds} seeds, thin: each"
+        )
+        figures.legend(figure, {name: {"color": colour, "linewidth": 1.8} for name, colour in LOOKS.items()}, 3, title)

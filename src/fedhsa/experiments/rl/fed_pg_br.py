@@ -190,24 +190,28 @@ class RobustGradients(AbstractStudy):
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         agents, robust, plain = figure.subplots(1, 3, sharey=True)
-        palette = dict(zip(self.agents, figures.FALLBACK, strict=False))
+        palette = figures.shades(self.agents)
         for K in self.agents:
             self._curve(agents, outcome, BR, NOBODY, K, palette[K])
         many = max(self.agents)
         self._curve(agents, outcome, PLAIN, NOBODY, many, palette[many], linestyle=figures.DOTS)
-        colours = dict(zip(self.attacks, ("0.3", *figures.FALLBACK), strict=False))
+        known = ("0.3", *(figures.COLOURS[name] for name in ("FedHSA", "LocalSA", "SA", "SynchronisedSA")))
+        colours = dict(zip(self.attacks, known, strict=False))
         for ax, method in ((robust, BR), (plain, PLAIN)):
             for attack in self.attacks:
                 self._curve(ax, outcome, method, attack, max(self.agents), colours[attack])
-            ax.set_title(f"{method}, {self.hostile} of {max(self.agents)} hostile", fontsize=8)
+            ax.set_title(f"{method}, {self.hostile} of {max(self.agents)} attack")
         for ax in (agents, robust, plain):
             ax.axhline(self.target, color="0.55", linewidth=0.8)
-            ax.set(xlabel="trajectories per agent", ylim=(0, BEST * 1.02))
-        agents.set(ylabel="return", xscale="log")
-        entries = {f"K = {K}": {"color": palette[K]} for K in self.agents}
-        entries |= {PLAIN: {"color": "0.2", "linestyle": figures.DOTS}}
-        entries |= {attack: {"color": colours[attack], "marker": "s", "linestyle": "none"} for attack in self.attacks}
-        figures.legend(figure, entries, 4)
+            ax.set(xlabel="trajectories of each agent", ylim=(0, None))
+        agents.set(ylabel="return", xscale="log", title="no attack")
+        entries = {f"{BR}, $K$ = {K}": {"color": palette[K]} for K in self.agents}
+        entries |= {f"{PLAIN}, $K$ = {many}": {"color": palette[many], "linestyle": figures.DOTS}}
+        words = {NOBODY: "no attack"}
+        entries |= {words.get(attack, attack): {"color": colours[attack]} for attack in self.attacks}
+        figures.grid(agents, robust, plain)
+        title = f"CartPole, $K$ agents; {self.seeds} seeds, 95 % intervals; line: return {self.target:g}"
+        figures.legend(figure, entries, 4, title)
 
     def _curve(self, ax: figures.Axes, outcome: Outcome, method: str, attack: str, K: int, colour: str, **style: Any):
         curves = outcome.arrays[f"{method}/{attack}/{K}"]

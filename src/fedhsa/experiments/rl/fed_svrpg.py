@@ -224,11 +224,15 @@ class FedSVRPG(AbstractStudy):
         colour = "#009E73"
         figures.points(left, self.agents, found, color=colour, marker="o", linestyle="-")
         left.plot(
-            self.agents, found[0].value * self.agents[0] / np.array(self.agents), "--", color="0.55", label="1 / N"
+            self.agents,
+            found[0].value * self.agents[0] / np.array(self.agents),
+            label="proportional to $1/N$",
+            **figures.REFERENCE,
         )
-        left.set(xscale="log", yscale="log", xlabel="agents", ylabel=r"$|\nabla J|^2$", title="floor, equal agents")
+        left.set(xscale="log", yscale="log", xlabel="number of agents $N$", title="equal agents")
+        left.set_ylabel(r"floor of $|\nabla J|^2$")
         figures.ticks(left, self.agents)
-        left.legend(frameon=False, fontsize=7)
+        figures.panel_legend(left)
         step = self.step_sizes[-1]
         at = EVERY * np.arange(outcome.arrays[f"N = {self.agents[0]}"].shape[1])
         looks = {f"at most {clip:g}": words for clip, words in zip(self.clips, ("-", "--", ":"), strict=False)}
@@ -237,22 +241,27 @@ class FedSVRPG(AbstractStudy):
             words = label.replace(f"at most {ALL:g}", "all weights").replace("at most", r"$w \leq$")
             curve = outcome.arrays[f"{label}, step {step:g}"]
             middle.plot(at, curve.mean(0), color=colour, linestyle=style, label=words)
-        middle.set(yscale="log", xlabel="round", title=f"step {step:g}, {self.num_agents} agents")
-        middle.legend(frameon=False, fontsize=7)
+        middle.set(yscale="log", xlabel=r"round $t$", title=rf"$\eta = {step:g}$, {self.num_agents} agents")
+        middle.set_ylabel(r"$|\nabla J|^2$")
+        figures.panel_legend(middle, title="importance weights")
         for beta, parts, name, marker in (
             (1.0, 1.0, "FedPG", "s"),
             (self.beta, 1.0, "FedSVRPG-M", "o"),
             (1.0, self.smaller, "FedPG, small local steps", "s"),
-            (self.beta, self.smaller, "FedSVRPG-M, the same", "o"),
+            (self.beta, self.smaller, "FedSVRPG-M, small local steps", "o"),
         ):
             ends = [self.drift(outcome, h, beta, parts) for h in self.heterogeneity]
             shade = figures.COLOURS["LocalSA"] if beta == 1 else colour
             look: dict[str, Any] = {"linestyle": "-" if parts == 1 else "--", "markersize": 6 if beta == 1 else 3}
             right.plot(self.heterogeneity, ends, color=shade, marker=marker, label=name, **look)
-        right.set(xscale="log", yscale="log", xlabel="heterogeneity $h$", title="exact gradients, end")
+        right.set(xscale="log", yscale="log", xlabel="heterogeneity $h$", title="exact gradients")
+        right.set_ylabel(r"$|\nabla J|^2$ at the end")
         figures.ticks(right, self.heterogeneity)
         right.set_ylim(top=right.get_ylim()[1] * 100)  # room for the legend
-        right.legend(frameon=False, fontsize=6, loc="upper left")
+        figures.panel_legend(right, fontsize=6.5, loc="upper left")
+        figures.grid(left, middle, right)
+        title = f"$H$ = {self.local_steps}, batches of {self.batch} episodes; {self.seeds} seeds, 95 % intervals"
+        figures.heading(figure, title)
 
 
 def drift_label(h: float, beta: float, parts: float) -> str:

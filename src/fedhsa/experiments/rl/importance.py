@@ -191,20 +191,25 @@ class Importance(AbstractStudy):
         for name, words in NAMES.items():
             step, errors = self.step_size if name == "importance" else self.equal_step, outcome.arrays[name]
             at = outcome.facts["every"] * self.local_steps * np.arange(errors.shape[1])
-            figures.band(left, at, errors, looks[name], label=f"{words}, step {step:g}")
-        left.axvline(SOURCE, color="0.55", linewidth=0.8, zorder=0)
+            figures.band(left, at, errors, looks[name], label=rf"{words}, $\eta$ = {step:g}")
+        left.axvline(SOURCE, zorder=0, label="length of the paper's figure", **figures.REFERENCE)
         left.set(yscale="log", xlabel="observations of each agent", title=f"{self.num_agents} agents")
         left.set_ylabel(r"$(1 - \gamma)\,\|Q - Q^{\star}\|_\infty$")
         for step, colour in zip(self.sweep_steps, ("#009E73", "#000000", "#CC79A7"), strict=False):
             found = figures.means(1 / self.squares(outcome, step))
-            style: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "-", "capsize": 0}
-            figures.points(right, self.sweep_agents, found, unit=found[0].value, label=f"step {step:g}", **style)
+            style: dict[str, Any] = {"color": colour, "marker": "o", "linestyle": "-", "capsize": 2}
+            figures.points(
+                right, self.sweep_agents, found, unit=found[0].value, label=rf"simulated, $\eta$ = {step:g}", **style
+            )
             part = self.variances(outcome, step).mean(1)
-            right.plot(self.sweep_agents, part[0] / part, color=colour, linestyle=":")
+            right.plot(self.sweep_agents, part[0] / part, color=colour, linestyle="-.")
         at = np.array([self.sweep_agents[0], self.sweep_agents[-1]])
-        right.plot(at, at / at[0], color="0.5", linestyle=figures.DASHES, label="linear")
-        right.plot([], [], color="0.3", linestyle=":", label="variance around level")
-        right.set(xlabel="agents", ylabel="1 / error², relative", title="importance averaging")
+        right.plot(at, at / at[0], label="linear", **figures.REFERENCE)
+        right.plot([], [], color="0.3", linestyle="-.", label="1 / variance alone")
+        right.set(xlabel="number of agents", title="importance averaging")
+        right.set_ylabel(f"1 / error², relative to {self.sweep_agents[0]} agents")
         right.set_xticks(self.sweep_agents)
         for ax in (left, right):
-            ax.legend(frameon=False, fontsize=7)
+            figures.panel_legend(ax)
+        figures.grid(left, right)
+        figures.heading(figure, f"Q-learning, $H$ = {self.local_steps}: {self.seeds} seeds, 95 % intervals")

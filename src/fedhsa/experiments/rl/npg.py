@@ -137,6 +137,8 @@ class NaturalGradients(AbstractStudy):
             figures.band(left, at, curves, LOOKS[name], label=name, **style)
             sent = outcome.facts["floats"][name] * at[1:]
             figures.band(right, sent, curves[:, 1:], LOOKS[name], **style)
-        left.set(yscale="log", xlabel="iterations", ylabel=r"$J^\star - J(\theta)$")
+        left.set(yscale="log", xlabel="iteration", ylabel=r"gap to the best return, $J^\star - J(\theta)$")
         right.set(xscale="log", xlabel="numbers sent by each agent")
-        left.legend(frameon=False, fontsize=7)
+        figures.panel_legend(left)
+        figures.grid(left, right)
+        figures.heading(figure, f"{self.num_agents} agents: means of {self.seeds} seeds, 95 % intervals")

@@ -166,26 +166,29 @@ class OneShot(AbstractStudy):
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         left, middle, right = figure.subplots(1, 3)
-        first, looks = self.traces[0], figures.colours([f"n {n}" for n in self.agents])
+        first, looks = self.traces[0], figures.shades(self.agents)
         for ax, step in ((left, self.step_size), (middle, self.large_step)):
-            for n, colour in zip(self.agents, looks.values(), strict=True):
-                ax.plot(np.sqrt(self.squares(outcome, first, n, step).mean(0)), color=colour, label=str(n))
-            ax.set(xlabel="episode", title=f"TD({first:g}), step {step:g}")
-        left.set(ylim=(0, None), ylabel="root mean square error")
-        left.legend(frameon=False, fontsize=7, title="agents", ncols=2)
-        middle.set_yscale("log")
+            for n, colour in looks.items():
+                ax.plot(np.sqrt(self.squares(outcome, first, n, step).mean(0)), color=colour, label=f"$n$ = {n}")
+            ax.set(xlabel="episode", title=rf"TD({first:g}), $\eta = {step:g}$", xlim=(0, None))
+        left.set(ylim=(0, None), ylabel="root-mean-square error")
+        left.annotate("the four curves coincide", (0.5, 0.86), xycoords="axes fraction", fontsize=7, ha="center")
+        middle.set(yscale="log", ylabel="root-mean-square error")
+        figures.panel_legend(middle)
         for trace, colour in zip(self.traces, ("#0072B2", "#D55E00", "#009E73"), strict=False):
             found = figures.means(self.floor(outcome, trace, n) for n in self.agents)
-            figures.points(right, self.agents, found, label=f"TD({trace:g})", **figures.dots(colour), capsize=0)
+            figures.points(right, self.agents, found, label=rf"TD({trace:g})", **figures.dots(colour))
             law = [self.law(outcome, trace, n) for n in self.agents]
-            right.plot(self.agents, law, color=colour, linestyle=figures.DASHES)
-            right.plot(self.agents, law[0] / np.array(self.agents), color="0.55", linewidth=0.8, zorder=0)
-        right.set(xscale="log", yscale="log", xlabel="agents", title=f"floors, step {self.large_step:g}")
-        right.set_ylabel("mean squared error")
+            figures.theory(right, self.agents, law, colour)
+            right.plot(self.agents, law[0] / np.array(self.agents), zorder=0, **figures.REFERENCE)
+        right.set(xscale="log", yscale="log", xlabel="number of agents $n$")
+        right.set(ylabel="floor of the mean-square error", title=rf"$\eta = {self.large_step:g}$")
         figures.ticks(right, self.agents)
-        right.plot([], [], color="0.3", linestyle=figures.DASHES, label="predicted")
-        right.plot([], [], color="0.55", linewidth=0.8, label="1 / n")
-        right.legend(frameon=False, fontsize=7)
+        right.plot([], [], label="predicted", **figures.dashed())
+        right.plot([], [], label="proportional to $1/n$", **figures.REFERENCE)
+        figures.panel_legend(right)
+        figures.grid(left, middle, right)
+        figures.heading(figure, f"Average of $n$ agents at the end: means of {self.seeds} seeds, 95 % intervals")
 
 
 def label(trace: float, n: int, step: float) -> str:

@@ -229,10 +229,11 @@ class PAvg(AbstractStudy):
                 lost = np.stack([self.lost(outcome, world, method, kappa) for kappa in self.kappas])
                 half = 2 * lost.std(1, ddof=1) / np.sqrt(self.seeds)  # in plain numbers: some lose nothing at all
                 at, look = np.array(self.kappas) + 0.02 * i, {"color": COLOURS[method], "marker": "o", "markersize": 3}
+                look["capsize"] = 2
                 ax.errorbar(at, lost.mean(1), half, **look)
-            words = {"cliffs": "windy cliffs", "random": "random"}[world]
-            ax.set(xlabel=r"$\kappa$", title=f"{words}, $E$ = {self.table_steps}")
-        axes[0].set_ylabel("return below the best, nominal")
+            words = {"cliffs": "windy cliffs", "random": "random environments"}[world]
+            ax.set(xlabel=r"heterogeneity $\kappa$", title=f"{words}, $E$ = {self.table_steps}")
+            ax.set_ylabel("gap to the best return")
         styles = dict(zip(self.local_steps, ("-", "--", ":"), strict=False))
         for method in self.methods:
             goal = max(outcome.arrays[f"{method}, E = {E}"][:, -1].mean() for E in self.local_steps)
@@ -240,11 +241,13 @@ class PAvg(AbstractStudy):
                 curve = goal - outcome.arrays[f"{method}, E = {E}"].mean(0)
                 at = EVERY * np.arange(len(curve))
                 axes[2].plot(at[:-1], figures.drawable(curve[:-1]), color=COLOURS[method], linestyle=style)
-        axes[2].set(yscale="log", xlabel="iteration", title=rf"random, $\kappa$ = {max(self.kappas):g}")
-        axes[2].set_ylabel("mean return below the best end")
+        axes[2].set(yscale="log", xlabel="iteration", title=rf"random environments, $\kappa$ = {max(self.kappas):g}")
+        axes[2].set_ylabel("gap to the best final return")
         entries: dict[str, dict[str, Any]] = {method: {"color": COLOURS[method]} for method in self.methods}
         entries |= {f"right: $E$ = {E}": {"color": "0.3", "linestyle": style} for E, style in styles.items()}
-        figures.legend(figure, entries, 5)
+        figures.grid(*axes)
+        title = f"{self.num_agents} agents, averages after every $E$ iterations; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries, 5, title)
 
 
 def complementary(num_agents: int, kappa: float, key: int, cohort: int, size: int = 5) -> Model:

@@ -195,26 +195,28 @@ class QAvg(AbstractStudy):
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         left, middle, right = figure.subplots(1, 3)
-        looks = dict(zip(self.local_steps, figures.FALLBACK, strict=False))
+        looks = figures.shades(self.local_steps)
         at = outcome.facts["every"] * np.arange(outcome.arrays[f"capped, E = {self.local_steps[0]}"].shape[1])
         for ax, name, style in ((left, "capped", "-"), (middle, "constant", "-"), (middle, "FedHSA", "--")):
             for E, colour in looks.items():
                 curve = outcome.arrays[f"{name}, E = {E}"].mean(0)
                 ax.plot(at, figures.drawable(curve), color=colour, linestyle=style)
             ax.set(yscale="log", xlabel="iteration", ylabel=r"$\|Q - Q^{\star}\|_\infty$")
-        left.plot(at[1:], self.bound(max(self.local_steps), at[1:]), color="0.55", linestyle=":")
-        left.set(title="decaying steps", xscale="log")
-        middle.set_title(f"step {self.step_size:g}")
+        left.plot(at[1:], self.bound(max(self.local_steps), at[1:]), **figures.REFERENCE)
+        left.set(title="decaying step sizes", xscale="log")
+        middle.set_title(rf"$\eta = {self.step_size:g}$")
         for name, (words, _) in RETURNS.items():
             found = figures.means(outcome.arrays[f"{name}, {kappa:g}"] for kappa in self.kappas)
             style = {"centre": "-", "cohort": "--", "own": ":"}[name]
-            look: dict[str, Any] = {"color": "0.2", "linestyle": style, "marker": "o", "markersize": 3, "capsize": 0}
+            look: dict[str, Any] = {"color": "0.2", "linestyle": style, "marker": "o", "markersize": 3}
             figures.points(right, self.kappas, found, label=words, **look)
-        right.set(xlabel=r"$\kappa$", ylabel="mean return", title="best policy, windy cliffs")
-        right.legend(frameon=False, fontsize=7)
+        right.set(xlabel=r"heterogeneity $\kappa$", ylabel="mean return", title="best policy, windy cliffs")
+        figures.panel_legend(right)
+        figures.grid(left, middle, right)
         entries: dict[str, dict[str, Any]] = {f"$E$ = {E}": {"color": colour} for E, colour in looks.items()}
-        entries |= {"QAvg (Local SA)": {"color": "0.3"}, "FedHSA": {"color": "0.3", "linestyle": "--"}}
-        figures.legend(figure, entries | {f"bound, $E$ = {max(looks)}": {"color": "0.55", "linestyle": ":"}}, 6)
+        entries |= {"QAvg (LocalSA)": {"color": "0.3"}, "FedHSA": {"color": "0.3", "linestyle": "--"}}
+        title = f"{self.num_agents} agents, averages after every $E$ iterations; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries | {f"bound, $E$ = {max(looks)}": figures.REFERENCE}, 6, title)
 
 
 def times(above: np.ndarray, below: np.ndarray) -> Estimate:

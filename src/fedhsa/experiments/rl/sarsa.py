@@ -22,7 +22,7 @@ GROUPS = 5
 RECORDS = 100
 LARGE = 0.5
 """From which perturbation on the distance of the roots can be measured beside the noise."""
-NAMES = {"LocalSA": "FedSARSA (Local SA)", "FedHSA": "FedHSA"}
+NAMES = {"LocalSA": "FedSARSA (LocalSA)", "FedHSA": "FedHSA"}
 
 
 class Case(NamedTuple):
@@ -222,36 +222,41 @@ class FedSARSA(AbstractStudy):
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
         left, middle, right = figure.subplots(1, 3)
         like, heterogeneous = (self.rows(outcome, agents) for agents in (True, False))
-        for row, colour in zip(like, figures.FALLBACK, strict=False):
+        for row, colour in zip(like, figures.shades(self.agents).values(), strict=True):
             error = outcome.arrays[f"{row['label']}/LocalSA/first"]
             at = outcome.facts["every"] * self.local_steps * np.arange(error.shape[1])
             figures.band(left, at, error, colour, label=f"$N$ = {row['num_agents']}")
         left.set(yscale="log", xlabel="samples of each agent", title=rf"FedSARSA, $\epsilon$ = {self.like:g}")
-        left.set_ylabel("squared distance, first agent's root")
+        left.set_ylabel("squared distance to the first agent's root")
         left.locator_params(axis="x", nbins=3)
-        left.legend(frameon=False, fontsize=7)
-        style: dict[str, Any] = {"marker": "o", "linestyle": "-", "capsize": 0}
-        roots = {"first": ("#D55E00", "the first agent's"), "common": ("#000000", "the common one")}
+        figures.panel_legend(left)
+        style: dict[str, Any] = {"marker": "o", "linestyle": "-"}
+        roots = {"first": ("#D55E00", "to the first agent's root"), "common": ("#000000", "to the common root")}
         for reference, (colour, words) in roots.items():
             found = figures.means(floor(outcome, row["label"], "LocalSA", reference) for row in like)
             figures.points(middle, self.agents, found, color=colour, label=words, **style)
             if reference == "common":
-                middle.plot(self.agents, found[0].value / np.array(self.agents), "--", color="0.55", label="1 / N")
-        middle.set(xscale="log", yscale="log", xlabel="agents", title=rf"floors, $\epsilon$ = {self.like:g}")
+                slope = found[0].value / np.array(self.agents)
+                middle.plot(self.agents, slope, label="proportional to $1/N$", **figures.REFERENCE)
+        middle.set(xscale="log", yscale="log", xlabel="number of agents $N$", ylabel="floor")
+        middle.set_title(rf"FedSARSA, $\epsilon$ = {self.like:g}")
         figures.ticks(middle, self.agents)
-        middle.legend(frameon=False, fontsize=7, title="root", title_fontsize=7)
+        figures.panel_legend(middle)
         at = np.arange(len(self.perturbations))
         for i, (name, words) in enumerate(NAMES.items()):
             for reference, marker in (("first", "o"), ("common", "s")):
                 found = figures.means(floor(outcome, row["label"], name, reference) for row in heterogeneous)
                 look = figures.dots(figures.COLOURS[name], marker)
-                figures.points(right, at + 0.16 * i - 0.08, found, label=f"{words}, {reference}", **look, capsize=0)
+                figures.points(right, at + 0.16 * i - 0.08, found, label=f"{words}, {reference} root", **look)
         apart = np.array([row["apart"] for row in heterogeneous])
-        right.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="between the roots")
-        right.set(yscale="log", xlabel=r"$\epsilon$", title=f"floors, $N$ = {self.num_agents}")
+        right.plot(at[apart > 0], apart[apart > 0], color="0.4", linewidth=0.8, label="distance of the two roots")
+        right.set(yscale="log", xlabel=r"heterogeneity $\epsilon$", ylabel="floor", title=f"$N$ = {self.num_agents}")
         right.set_xticks(at, [f"{eps:g}" for eps in self.perturbations])
         right.set_ylim(top=right.get_ylim()[1] * 60)  # room for the legend
-        right.legend(frameon=False, fontsize=6, loc="upper left")
+        figures.panel_legend(right, fontsize=6.5, loc="upper left")
+        figures.grid(left, middle, right)
+        title = rf"$H$ = {self.local_steps}, $\eta = {self.step_size:g}$; {self.seeds} seeds, 95 % intervals"
+        figures.heading(figure, title)
 
 
 def floor(outcome: Outcome, label: str, method: str, reference: str) -> np.ndarray:

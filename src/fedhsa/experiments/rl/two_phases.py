@@ -169,7 +169,7 @@ class TwoPhases(AbstractStudy):
         ]
 
     def plot(self, figure: figures.Figure, outcome: Outcome) -> None:
-        looks = dict(zip(self.local_steps, figures.FALLBACK, strict=False))
+        looks = figures.shades(self.local_steps)
         dashes: dict[str, Any] = {"LocalSA": "-", "FedHSA": figures.DASHES, "SCAFFLSA": ":"}
         axes = figure.subplots(1, len(self.step_sizes) + 1, sharey=True)
         for ax, step in zip(axes, (*self.step_sizes, 0.0), strict=True):
@@ -181,17 +181,19 @@ class TwoPhases(AbstractStudy):
                     figures.band(ax, at, curves, colour, **style)
                 else:
                     ax.plot(at, curves.mean(0), color=colour, **style)
-            title = f"step {step:g}" if step else f"step {self.corrected_step:g}, without noise"
+            title = rf"$\eta = {step:g}$" if step else rf"$\eta = {self.corrected_step:g}$, without noise"
             ax.set(yscale="log", xlabel="iteration", title=title)
             ax.locator_params(axis="x", nbins=4)
         axes[0].set_ylabel(r"$\|Q - Q^{\star}\|_\infty$")
-        shown = [("Local SA", "-", looks), ("FedHSA", figures.DASHES, [E for E in looks if E > 1])]
+        shown = [("LocalSA", "-", looks), ("FedHSA", figures.DASHES, [E for E in looks if E > 1])]
         entries = {
             f"{method}, $E$ = {E}": {"color": looks[E], "linestyle": style}
             for method, style, numbers in (*shown, ("SCAFFLSA", ":", [max(looks)]))
             for E in numbers
         }
-        figures.legend(figure, entries, 3)
+        figures.grid(*axes)
+        title = f"{self.num_agents} agents, averages after every $E$ iterations; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries, 3, title)
 
 
 def label(method: str, E: int, step: float) -> str:

@@ -13,7 +13,7 @@ from ...engine import Result, simulate
 from ...problems import Problem
 from .checks import Check, Checks
 from .clock import phase
-from .figures import Figure, house_style
+from .figures import Figure, house_style, tidy
 
 Table: TypeAlias = Mapping[str, Sequence[Any] | np.ndarray]
 """Columns of equal length, by name."""
@@ -125,6 +125,7 @@ class AbstractStudy(abc.ABC):
         """The figure, in the style of the house."""
         with house_style(self.figure_size) as figure:
             self.plot(figure, outcome)
+            tidy(figure)
         return figure
 
     def plot(self, figure: Figure, outcome: Outcome) -> None:

@@ -22,7 +22,9 @@ else:
     Axes = Figure = Any
 
 DOTS = (0, (1, 1.5))
-"""The line style of a first order, a slope or a bound, beside the dashes of a prediction."""
+"""The line style of a first order, a slope or a bound; dashes are for predictions."""
+REFERENCE: dict[str, Any] = {"color": "0.45", "linestyle": DOTS, "linewidth": 1.0}
+"""The look of a slope or a bound."""
 LEVEL = 0.95
 """Of the intervals that figures and tables show."""
 
@@ -57,6 +59,13 @@ def house_style(size: tuple[float, float]) -> Iterator[Figure]:
 
     with matplotlib.rc_context(STYLE):
         yield Figure(figsize=size, layout="constrained")
+
+
+def shades(values: Sequence[Any]) -> dict[Any, Any]:
+    """Colours for the values of one setting, in their order: the first is the lightest."""
+    from matplotlib import colormaps
+
+    return dict(zip(values, colormaps["viridis"](np.linspace(0.7, 0.0, len(values))), strict=True))
 
 
 def means(samples: Iterable[Any]) -> list[Estimate]:
@@ -113,15 +122,43 @@ def legend(figure: Figure, entries: Mapping[str, Mapping[str, Any]], columns: in
     figure.legend(handles=handles, title=title, loc="outside upper center", ncols=columns, frameon=False)
 
 
+def heading(figure: Figure, text: str) -> None:
+    """The settings that all panels share, above them."""
+    figure.suptitle(text, fontsize=STYLE["axes.titlesize"])
+
+
+def panel_legend(ax: Axes, **settings: Any) -> None:
+    """The legend of one panel, inside it."""
+    small: dict[str, Any] = {"fontsize": 7, "title_fontsize": 7, "handlelength": 1.6, "labelspacing": 0.3}
+    ax.legend(**{"frameon": False, **small} | settings)
+
+
 def legend_above(ax: Axes, **settings: Any) -> None:
     """The legend of one panel, above it."""
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **{"frameon": False, "columnspacing": 1.2} | settings)
 
 
-def plain_numbers(ax: Axes) -> None:
-    """Ticks at 1, 2 and 5 times powers of ten on a logarithmic axis that spans little."""
-    from matplotlib.ticker import LogLocator
+NARROW = 100.0
+"""An axis that spans less than this factor has ticks at 1, 2 and 5 times powers of ten."""
 
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter("")
+
+def tidy(figure: Figure) -> None:
+    """Gives every tick of a logarithmic axis a number, and every axis at least two of them."""
+    for ax in figure.axes:
+        for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+            if axis.get_scale() == "log":
+                _tidy(axis, low, high)
+
+
+def _tidy(axis: Any, low: float, high: float) -> None:
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
+
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
+    if not isinstance(axis.get_major_locator(), LogLocator) or high >= NARROW * low:
+        return
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    if low >= 1e-3 and high <= 1e4:
+        axis.set_major_formatter("{x:g}")
+    else:
+        axis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))

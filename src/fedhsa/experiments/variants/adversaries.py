@@ -66,7 +66,7 @@ class Adversaries(AbstractStudy):
     noisy_rounds: int = 1200
 
     claim: ClassVar[int] = 45
-    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
+    figure_size: ClassVar[tuple[float, float]] = (7.2, 3.4)
     quick_settings: ClassVar[dict[str, Any]] = {
         "seeds": 16,
         "strengths": (3.0,),
@@ -211,21 +211,25 @@ class Adversaries(AbstractStudy):
             x, y = zip(*((row["heterogeneity"], _shown(row["error"])) for row in rows), strict=True)
             costs.plot(x, y, linewidth=0.8, **_look(rule))
         costs.set(
-            xlabel="heterogeneity", ylabel="the same, nobody hostile", xscale="log", yscale="log", ylim=(LOWEST, 0.1)
+            xlabel="heterogeneity", ylabel="squared error, no adversary", xscale="log", yscale="log", ylim=(LOWEST, 0.1)
         )
+        costs.set_title("without noise")
         figures.ticks(costs, self.heterogeneities)
         for at, rule in enumerate(outcome.facts["factors"]):
             self._plot_noise(noise, outcome, rule, at)
         noise.axhline(1.0, color="0.55", linewidth=0.8)
-        noise.set(ylabel="floor of equal agents / the mean's", xlabel="exchange with the rule")
+        noise.set(ylabel="floor, relative to the mean's", xlabel="exchange with the rule")
+        noise.set_title(f"equal agents, {self.seeds} seeds")
         places = [at + away for at in range(len(outcome.facts["factors"])) for away in (-ASIDE, ASIDE)]
         noise.set_xticks(places, ["1st", "2nd"] * len(outcome.facts["factors"]))
         figures.grid(attacks, costs, noise)
         entries = {rule: _look(rule) for rule in (MEAN, *self.rules)}
         lines = {
-            f"attack on {place}": {"color": "0.3", "linestyle": LINES[place], "linewidth": 0.9} for place in self.places
+            f"attacks {place}": {"color": "0.3", "linestyle": LINES[place], "linewidth": 0.9} for place in self.places
         }
-        figures.legend(figure, entries | lines | {"first order": figures.dashed()}, 4)
+        title = rf"FedHSA, 1 of $M = {self.num_agents}$ agents adversarial: $H = {self.local_steps}$, "
+        title += rf"$\eta = {self.step_size:g}$; 95 % intervals"
+        figures.legend(figure, entries | lines | {"predicted, first order": figures.dashed()}, 4, title)
 
     def _plot_attacks(self, ax: figures.Axes, outcome: Outcome) -> None:
         for rule in (MEAN, *self.rules):
@@ -234,11 +238,12 @@ class Adversaries(AbstractStudy):
                 x, y = zip(*((row["size"], _shown(row["error"])) for row in rows), strict=True)
                 ax.plot(x, y, linestyle=LINES[place], linewidth=0.9, **_look(rule))
         ax.axhline(HIGHEST, color="0.55", linewidth=0.8)
-        ax.annotate("diverges", (self.strengths[0], HIGHEST), xytext=(0, 2), textcoords="offset points", fontsize=7)
         ax.axhline(LOWEST, color="0.55", linewidth=0.8)
-        ax.annotate("zero", (self.strengths[0], LOWEST), xytext=(0, 2), textcoords="offset points", fontsize=7)
-        ax.set(xlabel="strength of the flipped sign", ylabel="squared error without noise", xscale="log", yscale="log")
+        ax.set(xlabel="strength of the flipped sign", ylabel="squared error", xscale="log", yscale="log")
+        ax.set_title("without noise")
         figures.ticks(ax, self.strengths)
+        between = [10.0**power for power in range(-4, 2)]
+        ax.set_yticks([LOWEST, *between, HIGHEST], ["0", *(f"$10^{{{power}}}$" for power in range(-4, 2)), "diverges"])
 
     def _plot_noise(self, ax: figures.Axes, outcome: Outcome, rule: str, at: int) -> None:
         for place, x in (("operators", at - ASIDE), ("displacements", at + ASIDE)):

@@ -31,8 +31,10 @@ METHODS: dict[str, tuple[AbstractCodec, Literal["error", "difference", "none"]]]
     "TopK, difference": (TopK(PART), "difference"),
     "RandK, difference": (RandK(PART), "difference"),
 }
-COLOUR = (figures.COLOURS["FedHSA"], *(figures.FALLBACK[k] for k in (3, 0, 1, 4, 5, 6, 2)))
-PALETTE = dict(zip((PLAIN, *METHODS), COLOUR, strict=True))
+CODECS = {"TopK": ("#D55E00", "s"), "RandK": ("#009E73", "^"), "Quantised": ("#CC79A7", "D"), "Sign": ("#8424FC", "v")}
+FACES = {"error": "full", "difference": "left", "none": "none"}
+LINES = {"error": "-", "difference": figures.DOTS, "none": (0, (6, 1.5, 1, 1.5))}
+"""A codec has a colour and a marker; its memory decides how the marker is filled and which line it has."""
 NOISY = [PLAIN, *(label for label in METHODS if label != "TopK")]
 UNBIASED, FEEDBACK = ("RandK", "Quantised"), ("TopK, error", "Sign, error")
 ROUNDING = 1e-20
@@ -138,27 +140,31 @@ class CompressedStudy(AbstractStudy):
         floors, curves, prices = figure.subplots(1, 3)
         for label, law in outcome.facts["laws"].items():
             found = figures.means(outcome.arrays[f"{label}/step {step:g}"] for step in self.steps)
-            figures.points(floors, self.steps, found, marker="o", color=PALETTE[label])
-            figures.theory(floors, self.steps, law, PALETTE[label])
-        floors.set(xlabel=r"step size $\eta$", ylabel="floor without noise", xscale="log", yscale="log")
+            figures.points(floors, self.steps, found, **_marks(label))
+            figures.theory(floors, self.steps, law, _marks(label)["color"])
+        floors.set(xlabel=r"step size $\eta$", ylabel="floor", xscale="log", yscale="log", title="without noise")
         figures.ticks(floors, self.steps)
         for place, label in enumerate(NOISY, start=-1):
             errors = outcome.arrays[f"{label}/noise {self.middle:g}"]
             at = np.unique(np.geomspace(1, errors.shape[1] - 1, 100).round().astype(int))
             sent = EVERY * at * outcome.facts["bytes"][label]["up"]
-            figures.band(curves, sent, errors[:, at], PALETTE[label])
+            look = _marks(label)
+            figures.band(curves, sent, errors[:, at], look["color"], linestyle=_line(label))
             found = {target: self.price(outcome, label, target) for target in self.targets if label != PLAIN}
             reached = {target: price for target, price in found.items() if price is not None}
             if reached:
-                at = np.array(list(reached)) * 1.06 ** (place - 2.5)
-                figures.points(prices, at, list(reached.values()), marker="o", color=PALETTE[label])
-        curves.set(xlabel="bytes up, each agent", ylabel="$E_t$ with noise", xscale="log", yscale="log")
-        prices.axhline(1.0, color=PALETTE[PLAIN], linewidth=1.0)
-        prices.set(xlabel="squared error to reach", ylabel="bytes up / uncompressed")
-        prices.set(xscale="log", yscale="log")
+                at = np.arange(len(self.targets))[[target in reached for target in self.targets]] + 0.11 * (place - 2)
+                figures.points(prices, at, list(reached.values()), **look)
+        curves.set(xlabel="bytes sent by each agent", ylabel="squared error $E_t$", xscale="log", yscale="log")
+        curves.set_title(rf"with noise, $\eta = {self.middle:g}$")
+        prices.axhline(1.0, color=figures.COLOURS["FedHSA"], linewidth=1.0)
+        prices.set(xlabel="squared error to reach", ylabel="bytes, relative to uncompressed", yscale="log")
+        prices.set_xticks(range(len(self.targets)), [f"{target:g}" for target in self.targets])
+        prices.set_title(rf"with noise, $\eta = {self.middle:g}$")
         figures.grid(floors, curves, prices)
-        entries = {label: {"color": colour, "marker": "o", "markersize": 4} for label, colour in PALETTE.items()}
-        figures.legend(figure, entries | {"derived": figures.dashed()}, 5)
+        entries = {label: _marks(label) | {"linestyle": _line(label)} for label in (PLAIN, *METHODS)}
+        title = rf"FedHSA: $M = {self.num_agents}$, $H = {self.local_steps}$; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries | {"predicted": figures.dashed()}, 5, title)
 
     def notes(self) -> list[str]:
         return [
@@ -315,3 +321,16 @@ class CompressedStudy(AbstractStudy):
                 errors = second_half(outcome.arrays[f"{label}/noise {step:g}"])
                 rows.append((label, step, "Markov", *statistics.mean(errors), np.nan))
         return columns(("method", "step", "noise", "floor", "low", "high", "law"), rows)
+
+
+def _marks(label: str) -> dict[str, Any]:
+    """The colour and the marker of a method: those of its codec, filled as its memory has it."""
+    if label == PLAIN:
+        return figures.dots(figures.COLOURS["FedHSA"])
+    colour, marker = CODECS[label.partition(",")[0]]
+    filled: dict[str, Any] = {"fillstyle": FACES[METHODS[label][1]], "markerfacecoloralt": "white"}
+    return figures.dots(colour, marker) | filled
+
+
+def _line(label: str) -> Any:
+    return "-" if label == PLAIN else LINES[METHODS[label][1]]

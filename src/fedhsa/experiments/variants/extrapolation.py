@@ -25,8 +25,8 @@ PLAIN, EXTRAPOLATED = 0, 1
 LOOKS = {
     ("FedHSA", PLAIN): figures.Look("FedHSA", figures.COLOURS["FedHSA"], "o"),
     ("FedHSA", EXTRAPOLATED): figures.Look("FedHSA, extrapolated", "#009E73", "s"),
-    ("LocalSA", PLAIN): figures.Look("Local SA", figures.COLOURS["LocalSA"], "v"),
-    ("LocalSA", EXTRAPOLATED): figures.Look("Local SA, extrapolated", "#B87F00", "D"),
+    ("LocalSA", PLAIN): figures.Look("LocalSA", figures.COLOURS["LocalSA"], "v"),
+    ("LocalSA", EXTRAPOLATED): figures.Look("LocalSA, extrapolated", "#B87F00", "D"),
 }
 SETTLED = 1e-3
 """What the mean may keep of its way from the start before anything is measured."""
@@ -277,6 +277,7 @@ class Extrapolation(AbstractStudy):
         left, right = figure.subplots(1, 2)
         runs, most, floors = self.runs(), self._most(), range(len(self.copies))
         agents = [runs[k].M for k in floors]
+        lowest = min(level for levels in outcome.facts["levels"] for level in levels) / 30
         for (method, kind), look in LOOKS.items():
             if method == "FedHSA":
                 for name, face in (("last", None), ("tail", "white")):
@@ -288,18 +289,20 @@ class Extrapolation(AbstractStudy):
             for k in rows:
                 found = statistics.squared_bias(outcome.arrays["bias"][k, kind], level=figures.LEVEL)
                 if found.value > 0:
-                    found = found._replace(low=max(found.low, 1e-3 * found.value))
+                    found = found._replace(low=max(found.low, lowest))
                     figures.points(right, [runs[k].step], [found], **figures.dots(look.colour, look.marker))
             levels = [outcome.facts["levels"][k][kind] for k in rows]
             figures.theory(right, [runs[k].step for k in rows], levels, look.colour)
         left.set(xscale="log", yscale="log", xlabel="number of agents $M$", ylabel="mean-square error")
         right.set(xscale="log", yscale="log", xlabel=r"step size $\eta$", ylabel=f"squared bias, $M = {most}$")
-        right.set_ylim(bottom=min(level for levels in outcome.facts["levels"] for level in levels) / 10)
+        right.set_ylim(bottom=lowest / 1.5)
         figures.ticks(left, agents)
         figures.ticks(right, self.step_sweep)
         entries = {look.name: figures.dots(look.colour, look.marker) for look in LOOKS.values()}
         entries |= {"averaged over rounds": figures.dots("0.3", face="white"), "predicted": figures.dashed()}
-        figures.legend(figure, entries, 3)
+        figures.grid(left, right)
+        title = rf"TD: $H = {self.local_steps}$, left $\eta = {self.step_size:g}$; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries, 3, title)
 
 
 def variance_ratio(A_bar: np.ndarray, long_run: np.ndarray) -> float:

@@ -300,11 +300,13 @@ class OneExchange(AbstractStudy):
             figures.theory(right, exchanges, law, colour)
         last = max(facts["exchanges"][name] * (len(arrays[f"{name}/law"]) - 1) for name in METHODS)
         left.set(xscale="log", xlabel="local steps $H$", ylabel=r"largest stable $\eta H$", ylim=(0, None))
-        middle.set(xscale="log", yscale="log", xlabel=r"step size $\eta$", ylabel="mean-square error, floor")
+        middle.set(xscale="log", yscale="log", xlabel=r"step size $\eta$", ylabel="floor")
         right.set(yscale="log", xlabel="exchanges", ylabel="mean-square error", xlim=(0, last))
-        words = {ONE: "with one exchange", "LocalSA": "Local SA"}
-        entries = {words.get(name, name): figures.dots(COLOUR[name], MARKERS[name]) for name in METHODS}
-        figures.legend(figure, entries | {"diverges": figures.dots("0.2", "x"), "theory": figures.dashed()}, 6)
+        figures.grid(left, middle, right)
+        entries = {name: figures.dots(COLOUR[name], MARKERS[name]) for name in METHODS}
+        title = rf"quadratic: $M = {self.num_agents}$, middle and right $H = {self.floor_steps}$, "
+        title += rf"right $\eta = {self.followed * facts['largest']:.2g}$; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries | {"diverges": figures.dots("0.2", "x"), "exact": figures.dashed()}, 6, title)
 
 
 def first_order_bias(cohort: Problem, step: float, H: int, *, agents: int, late: bool) -> np.ndarray:

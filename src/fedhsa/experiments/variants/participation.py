@@ -210,17 +210,17 @@ class Participation(AbstractStudy):
         for label, key in others.items():
             at = self.num_agents * (0.55 if label == WEIGHTED else 0.5)
             _plot_floors(counts, outcome, label, [at], [key])
-        counts.set(xlabel="agents that take part $m$", ylabel="floor without noise", yscale="log")
+        counts.set(xlabel="participating agents $m$", ylabel="floor", yscale="log")
+        counts.set_title(rf"without noise, $\eta = {STEP:g}$, $H = {H}$")
         at = [H * step for step in self.steps]
         _plot_floors(scales, outcome, FED, at, [f"{FED}/step {step:g}" for step in self.steps])
         keys = [f"{FED}/H {steps}" for steps in self.local_steps]
         _plot_floors(scales, outcome, FED, [STEP * steps for steps in self.local_steps], keys, marker="x")
         first = [outcome.facts["first order"][f"{FED}/step {step:g}"] for step in self.steps]
         scales.plot(at, first, **FIRST_ORDER)
-        scales.set(xlabel=r"step $\times$ local steps $\eta H$", xscale="log", yscale="log")
+        scales.set(xlabel=r"step size $\times$ local steps, $\eta H$", ylabel="floor", xscale="log", yscale="log")
+        scales.set_title(rf"without noise, $m = {self.num_agents // 2}$")
         figures.ticks(scales, at)
-        scales.set_yticks(first, [f"{floor:.2g}" for floor in first])
-        scales.minorticks_off()
         even = outcome.facts["break-even"]
         noise.axvline(even, color="0.55", linewidth=0.8)
         text: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "rotation": 90}
@@ -228,10 +228,17 @@ class Participation(AbstractStudy):
         at = [sigma**2 / outcome.facts["heterogeneous"] for sigma in self.noise]
         for label in (FED, ALL, SCAFFOLDED):
             _plot_floors(noise, outcome, label, at, [f"{label}/noise {sigma:g}" for sigma in self.noise])
-        noise.set(xlabel="noise / heterogeneity", ylabel="floor with noise", xscale="log", yscale="log")
+        noise.set(xlabel="noise / heterogeneity", ylabel="floor", xscale="log", yscale="log")
+        noise.set_title(rf"with noise, $m = {self.num_agents // 2}$, $\eta = {self.noisy_step:g}$")
         figures.grid(counts, scales, noise)
-        entries = {label: figures.dots(colour, MARKERS.get(label, "v")) for label, colour in PALETTE.items()}
-        figures.legend(figure, entries | {"exact law": figures.dashed(), "first order": FIRST_ORDER}, 5)
+        names = {LOCAL: "LocalSA", ALL: "FedHSA, all agents answer"}
+        entries = {
+            names.get(label, label): figures.dots(colour, MARKERS.get(label, "v")) for label, colour in PALETTE.items()
+        }
+        entries |= {f"{FED}, $H$ varied": figures.dots(PALETTE[FED], "x")}
+        entries |= {"exact": figures.dashed(), "first order": FIRST_ORDER}
+        title = rf"Some of $M = {self.num_agents}$ agents participate; {self.seeds} seeds, 95 % intervals"
+        figures.legend(figure, entries, 5, title)
 
     def notes(self) -> list[str]:
         return [
