@@ -45,7 +45,8 @@ def main() -> None:
     print(f"the common line: {problem.theta_star[0]:.3f} + {problem.theta_star[1]:.3f} load")
     for result in results.values():
         print(result)
-    plots.save(plots.curves(results, title="Waiting times, 20 clinics"), "own_problem")
+    title = r"Waiting times in 20 clinics: $H = 20$, $\eta = 0.02$"
+    plots.save(plots.curves(results, title=title, width=4.4), "own_problem")
 
 
 if __name__ == "__main__":

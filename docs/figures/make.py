@@ -32,6 +32,8 @@ ROOT = HERE.parents[1]
 PACKAGE = ROOT / "src" / "fedhsa"
 RECORD = HERE / "made.json"
 PICTURES = (".png", ".gif", ".svg")
+DIAGRAM = "diagram-"
+"""How the names of pictures begin that `docs/make_site.py diagrams` draws from the Mermaid text of pages."""
 
 sys.path += [str(ROOT / "src"), str(ROOT / "tests")]
 import pages  # noqa: E402
@@ -231,6 +233,7 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     Script("examples/inverse_problem.py", _same("inverse_problem.png")),
     Script("examples/learn_cart_pole.py", _same("learn_cart_pole.png", "learn_cart_pole.gif")),
+    Script("examples/own_problem.py", _same("own_problem.png")),
     Script("examples/one_slow_agent.py", _same("one_slow_agent.png")),
     Script("examples/pedestrians.py", _same("pedestrians.png")),
     Script("examples/planets.py", {"live.png": "planets.png"}),
@@ -270,6 +273,8 @@ def main() -> None:
         return
     total = sum(entry.get("seconds", 0) for entry in _by_recipe(record()))
     print(f"{len(waiting)} of {len(RECIPES)} recipes to run; all together took {total / 60:.0f} minutes.", flush=True)
+    if not settings.only and not settings.accept:
+        subprocess.run([sys.executable, str(ROOT / "docs" / "make_site.py"), "diagrams"], check=True)
     failed = []
     for count, recipe in enumerate(waiting, 1):
         print(f"[{count}/{len(waiting)}] {', '.join(recipe.pictures)}: {recipe}", flush=True)
@@ -358,7 +363,7 @@ def problems() -> list[str]:
     found = [reason for recipe in RECIPES for reason in why_stale(recipe)]
     shown, known = referenced(), made_by()
     for path in sorted(HERE.iterdir()):
-        if path.suffix in PICTURES and path.name not in known:
+        if path.suffix in PICTURES and path.name not in known and not path.name.startswith(DIAGRAM):
             found.append(f"{path.name} has no recipe in docs/figures/make.py")
     found += [
         f"{name} is shown on no page: show it, or delete it and its recipe" for name in known if name not in shown
@@ -367,11 +372,12 @@ def problems() -> list[str]:
 
 
 def referenced() -> set[str]:
-    """The pictures of this folder that README, pages and the descriptions of examples and benchmarks show."""
+    """The pictures of this folder that the README, the pages and the gallery show."""
     texts = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")]
     texts += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     pattern = re.compile(r"figures/([\w.-]+\.(?:png|gif|svg))")
-    return {name for path in texts if path.exists() for name in pattern.findall(path.read_text())}
+    shown = {name for path in texts if path.exists() for name in pattern.findall(path.read_text())}
+    return shown | {example["figure"] for example in json.loads((HERE.parent / "gallery.json").read_text())} - {None}
 
 
 # Code as text that does not change with comments, docstrings, messages and printed lines.

@@ -29,7 +29,10 @@ def screens() -> list[list[str]]:
         for command, part, hidden in COMMANDS:
             words = [sys.executable, "-m", *command.split(), *hidden]
             done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=True)
-            lines = [line.rstrip() for line in done.stdout.strip().splitlines()]
+            printed = done.stdout.strip().splitlines()
+            lines = [
+                line[at : at + COLUMNS].rstrip() for line in printed for at in range(0, max(len(line), 1), COLUMNS)
+            ]
             if part:
                 lines = ["...", *lines[lines.index(part[0]) : lines.index(part[1])]]
             shown = [f"$ {command}", *lines]
