@@ -399,7 +399,7 @@ def test_theory_says_what_it_knows_of_controlled_chains():
     problem = sarsa.from_model(make_model(), FEATURES)
     method = fh.LocalSA(0.1, 4)
     for ask in (lambda: fh.theory.predict(problem, method), lambda: fh.theory.constants(problem)):
-        with pytest.raises(TypeError, match="depend on the parameter, and the noise with them"):
+        with pytest.raises(TypeError, match="depend on the parameter; no law is known"):
             ask()
     predicted = fh.theory.predict(problem.noiseless(), method)
     long = fh.simulate(problem.noiseless(), method, rounds=4000)

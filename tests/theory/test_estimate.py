@@ -323,7 +323,7 @@ def test_wrong_arguments_are_named():
     recorded, _ = CASES["td"]().record(500, np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"`samples` must be at least 100, got 50. Correlations"):
         estimate(problem, samples=50)
-    with pytest.raises(ValueError, match=r"`replications` must be at least 2, got 1. Intervals need repeats"):
+    with pytest.raises(ValueError, match=r"`replications` must be at least 2, got 1. Intervals require repetitions"):
         estimate(problem, replications=1)
     with pytest.raises(ValueError, match=r"`lags` must be at most 99, got 100"):
         estimate(problem, samples=100, lags=100)

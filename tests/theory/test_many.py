@@ -212,7 +212,7 @@ def test_a_user_defined_agent_on_transitions_needs_no_hook():
 def test_what_has_no_such_law_is_refused_and_a_diverging_mean_is_told():
     with pytest.raises(TypeError, match="Exact laws require operators that are affine"):
         ManyAgentsLaw(CASES["logistic"]().problem, fh.FedHSA(0.1, 2))
-    with pytest.raises(TypeError, match="The law of many agents is one of finite chains, got VAR1"):
+    with pytest.raises(TypeError, match="The law of many agents requires finite chains, got VAR1"):
         ManyAgentsLaw(CASES["quadratic"]().problem, fh.FedHSA(0.1, 2))
     law = ManyAgentsLaw(CASES["td"]().problem, fh.FedHSA(50.0, 2))
     assert law.mean_square_radius().value > 1

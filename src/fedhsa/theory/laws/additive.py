@@ -1,4 +1,4 @@
-"""Noise that adds to linear rounds, however it is correlated in time: the law behind additive and small noise."""
+"""The law of linear rounds with additive noise of any correlation in time, which also describes small noise."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from .finite import AffineOperators, FiniteLaw, affine_operators, finite_law
 from .moments import AbstractSteppedLaw, Moments, Radius, TooLargeError
 
 LARGEST = 2**26
-"""How many numbers the responses of all outcomes may have."""
+"""The largest size of the responses to all outcomes."""
 
 
 class HiddenNoise(NamedTuple):
-    r"""What moves the state in a round: $\sum_{i,\ell} (C_{i,\ell} u_{i,\ell} + v_{i,\ell})$.
+    r"""The noise that is added to the state in a round: $\sum_{i,\ell} (C_{i,\ell} u_{i,\ell} + v_{i,\ell})$.
 
-    The agents' hidden states follow $u_{i,\ell+1} = Q_i u_{i,\ell} + w_{i,\ell}$; $v$ and $w$ have mean
-    zero given all that was before. Only first and second moments matter, so that VAR(1) noise is of this form, and so
-    are finite chains, with $u = 1\{s\} - \pi$.
+    The agents' hidden states follow $u_{i,\ell+1} = Q_i u_{i,\ell} + w_{i,\ell}$; $v$ and $w$ have mean zero given the
+    past. Only first and second moments matter, so that VAR(1) noise has this form, and so have finite chains, with
+    $u = 1\{s\} - \pi$.
     """
 
     Q: np.ndarray
@@ -31,23 +31,23 @@ class HiddenNoise(NamedTuple):
     hidden: np.ndarray
     """The covariance of $w$, `(M, s, s)`."""
     seen: np.ndarray
-    """That of $v$, summed over the agents, `(H, n, n)`."""
+    """The covariance of $v$, summed over the agents, `(H, n, n)`."""
     both: np.ndarray
-    """That of $v$ with $w$, `(M, H, n, s)`."""
+    """The covariance of $v$ with $w$, `(M, H, n, s)`."""
     stationary: np.ndarray
-    """That of $u$ in the long run, `(M, s, s)`."""
+    """The covariance of $u$ in the long run, `(M, s, s)`."""
     start: np.ndarray
-    """That of $u$ before the first round, `(M, s, s)`."""
+    """The covariance of $u$ before the first round, `(M, s, s)`."""
     start_mean: np.ndarray
     """The mean of $u$ before the first round, `(M, s)`."""
 
     def through(self, matrix: np.ndarray) -> "HiddenNoise":
-        """The noise of a linear image of the state."""
+        """Returns the noise of a linear image of the state."""
         return self._replace(C=matrix @ self.C, seen=matrix @ self.seen @ matrix.T, both=matrix @ self.both)
 
 
 class AdditiveState(NamedTuple):
-    """Mean and covariance of the state, its covariance with the hidden states, and theirs."""
+    """The mean and covariance of the state, its covariance with the hidden states, and the hidden states' moments."""
 
     mean: np.ndarray
     E: np.ndarray
@@ -65,7 +65,7 @@ class AdditiveLaw(AbstractSteppedLaw):
     $$E' = \Phi E \Phi^T + \sum_i (\Phi X_i \Psi_i^T + \Psi_i X_i^T \Phi^T + \Psi_i Z_i \Psi_i^T) + N,$$
 
     $X_i' = (\Phi X_i + \Psi_i Z_i) (Q_i^H)^T + N_i$ and $Z_i' = Q_i^H Z_i (Q_i^H)^T + N_{ii}$. $\Psi_i$ is the response
-    of the state to the hidden one at the start of the round; $N$, $N_i$ and $N_{ii}$ are what is fresh in the round.
+    of the state to the hidden one at the start of the round; $N$, $N_i$ and $N_{ii}$ come from new noise in the round.
     """
 
     def __init__(self, transition: np.ndarray, offset: np.ndarray, noise: HiddenNoise, name: str, *, basis: str):
@@ -76,7 +76,7 @@ class AdditiveLaw(AbstractSteppedLaw):
         J, power = np.zeros((M, n, s)), np.broadcast_to(np.eye(s), (M, s, s))
         self.fresh, self.fresh_cross, self.fresh_own = np.zeros((n, n)), np.zeros((M, n, s)), np.zeros((M, s, s))
         for k in range(H - 1, -1, -1):
-            # J is the response to w_k by the observations after step k, and `power` its part in the last u.
+            # J is the response to w_k through the observations after step k, and `power` its effect on the last u.
             both = noise.both[:, k] @ transpose(J)
             self.fresh += noise.seen[k] + (J @ W @ transpose(J) + both + transpose(both)).sum(0)
             self.fresh_cross += (J @ W + noise.both[:, k]) @ transpose(power)
@@ -92,7 +92,7 @@ class AdditiveLaw(AbstractSteppedLaw):
         return Moments(state.mean, state.E)
 
     def states(self, start: np.ndarray, rounds: int) -> Iterator[AdditiveState]:
-        """All moments before the first round and after each of `rounds`."""
+        """Yields all moments before the first round and after each of `rounds`."""
         state = self.enter(start)
         yield state
         for _ in range(rounds):
@@ -110,12 +110,12 @@ class AdditiveLaw(AbstractSteppedLaw):
         )
 
     def crossed(self) -> np.ndarray:
-        """The covariance of the state with the hidden states in the long run, also of a state that is not stable."""
+        """The covariance of the state with the hidden states in the long run, even if the state is not stable."""
         start = self.Psi @ self.noise.stationary @ transpose(self.QH) + self.fresh_cross
         return stein_sum(self.Phi, transpose(self.QH), start)
 
     def added(self) -> np.ndarray:
-        """The covariance of what noise adds to the state in one round, from hidden states in the long run."""
+        """The covariance that noise adds to the state in one round, with stationary hidden states."""
         return (self.Psi @ self.noise.stationary @ transpose(self.Psi)).sum(0) + self.fresh
 
     def settled(self) -> AdditiveState:
@@ -133,18 +133,18 @@ class AdditiveLaw(AbstractSteppedLaw):
         return Radius(spectral_radius(self.Phi) ** 2, "exact") if self.basis == "exact" else None
 
     def _driven(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        """What the noise adds to the covariance of the state in one round."""
+        """Returns the covariance that the noise adds to the state in one round."""
         mixed = (self.Phi @ X @ transpose(self.Psi)).sum(0)
         return mixed + mixed.T + (self.Psi @ Z @ transpose(self.Psi)).sum(0) + self.fresh
 
 
 class ChainNoise:
-    r"""The noise of finite chains around the path of a round without noise, to first order in the noise.
+    r"""The noise of finite chains around the path of a noiseless round, to first order in the noise.
 
-    At the fixed point $y$ of the rounds without noise, an agent that observes $o$ in the place of its mean operator
-    moves the state by $R_{i,\ell}(o)$: the response to the vector $G_i(\theta^\star, o) - \bar G_i(\theta^\star)$ and
-    to the matrix $\tilde A_i(o) = A_i(o) - A_i$, read off the exchanges, so that it is right for whatever a method does
-    with its observations.
+    At the fixed point $y$ of the noiseless rounds, an agent that observes $o$ instead of its mean operator moves the
+    state by $R_{i,\ell}(o)$. This is the response to the vector $G_i(\theta^\star, o) - \bar G_i(\theta^\star)$ and to
+    the matrix $\tilde A_i(o) = A_i(o) - A_i$. It is derived from the exchanges, so that it is correct for any use of
+    the observations.
     """
 
     def __init__(self, joint: Joint, limit: np.ndarray):
@@ -154,7 +154,7 @@ class ChainNoise:
         d, each = joint.problem.dim, joint.num_agents * joint.algorithm.block_length * joint.size
         if (needed := each * max(d * (d + 1), law.num_outcomes)) > LARGEST:
             raise TooLargeError(
-                f"The noise of {joint.name} on this problem takes {needed:.2g} numbers, more than {LARGEST:.2g}."
+                f"The noise of {joint.name} on this problem requires {needed:.2g} numbers, more than {LARGEST:.2g}."
             )
         self.weights = law.weights()
         A, g = affine_operators(joint.problem, law)
@@ -166,21 +166,21 @@ class ChainNoise:
         self.R = R + np.einsum("ihnab,ioab->ihno", self.matrix, A, optimize=True)
 
     def hidden(self) -> HiddenNoise:
-        """The noise by the hidden states of the chains."""
+        """Returns the noise in terms of the hidden states of the chains."""
         return chain_noise(self.law, self.R)
 
     def push(self, X: np.ndarray) -> np.ndarray:
-        r"""What the noise adds to the mean of the state in a round, to second order: `X` is $\mathrm{cov}(y, u_i)$.
+        r"""Returns the mean that noise adds to the state in a round, to second order; `X` is $\mathrm{cov}(y, u_i)$.
 
-        It is the mean of $\tilde A_i(o_{i,\ell})$ times the error that the agent's own noise, of this round and of
-        those before, has caused where it observes $o_{i,\ell}$.
+        It is the mean of $\tilde A_i(o_{i,\ell})$ times the error at the observation $o_{i,\ell}$ that the agent's own
+        noise of this and earlier rounds has caused.
         """
         (M, H, n, _), d = self.R.shape, self.joint.problem.dim
         if self.law.independent:
             return np.zeros(n)
         P, S = self.law.chain.transition, self.law.num_states
         given = self._given()
-        leaving = [np.moveaxis(x, 1, -1) for x in self._leaving()]  # on the event of the state after
+        leaving = [np.moveaxis(x, 1, -1) for x in self._leaving()]  # on the event of the next state
         powers = [np.broadcast_to(np.eye(S), P.shape)]
         for _ in range(H):
             powers.append(powers[-1] @ P)
@@ -197,14 +197,14 @@ class ChainNoise:
         return self.joint.bends(self.limit, agent, step, matrix, along)
 
     def _given(self) -> np.ndarray:
-        """The mean of the matrices given the state before, `(M, S, d, d)`."""
+        """Returns the mean of the matrices given the previous state, `(M, S, d, d)`."""
         A, law = self.operators.A, self.law
         if not law.pairs:
             return A
         return np.einsum("ist,istab->isab", law.chain.transition, A.reshape(len(A), law.num_states, -1, *A.shape[2:]))
 
     def _leaving(self) -> tuple[np.ndarray, np.ndarray]:
-        """The means of vectors and matrices on the event of the state after, `(M, S, ...)`."""
+        """Returns the means of vectors and matrices on the event of the next state, `(M, S, ...)`."""
         (A, g), law, S = self.operators, self.law, self.law.num_states
         P, pi = law.chain.transition, law.chain.stationary
         if law.pairs:
@@ -214,9 +214,9 @@ class ChainNoise:
         return np.einsum("is,ist,isa->ita", pi, P, g), np.einsum("is,ist,isab->itab", pi, P, A)
 
     def strength(self, covariance: np.ndarray) -> float:
-        r"""The noise of $\tilde A_i(o)\,\delta$ by that of the vectors, for errors $\delta$ with this covariance.
+        r"""Returns the ratio of the noise of $\tilde A_i(o)\,\delta$ to that of the vectors.
 
-        Both as they add up over time, and on average over the agents.
+        $\delta$ has the given covariance. Both are summed over lags and averaged over the agents.
         """
         values, vectors = np.linalg.eigh(covariance)
         root = vectors * np.sqrt(values.clip(min=0.0))
@@ -226,7 +226,7 @@ class ChainNoise:
         return multiplied / max(self._long_run(g + A @ at_limit), np.finfo(float).tiny)
 
     def _long_run(self, fields: np.ndarray) -> float:
-        """The sum over agents, fields and all lags of their correlations; `fields` `(M, outcomes, k)`."""
+        """Returns the sum of the correlations over agents, fields and all lags; `fields` are `(M, outcomes, k)`."""
         square = float(np.einsum("io,iok->", self.weights, fields**2))
         if self.law.independent:
             return square
@@ -243,9 +243,9 @@ class ChainNoise:
 
 
 def chain_noise(law: FiniteLaw, R: np.ndarray, *, each: bool = False) -> HiddenNoise:
-    """Noise that moves the state by `R`, `(M, H, n, outcomes)`, of mean zero, where an agent observes an outcome.
+    """Returns the noise that moves the state by `R`, `(M, H, n, outcomes)`, of mean zero, for each observed outcome.
 
-    With `each` the covariances `seen` are not summed over the agents, `(M, H, n, n)`.
+    With `each`, the covariances `seen` are not summed over the agents, `(M, H, n, n)`.
     """
     squares = "ihnm" if each else "hnm"
     (M, H, n, _), chain, S = R.shape, law.chain, law.num_states
@@ -254,7 +254,7 @@ def chain_noise(law: FiniteLaw, R: np.ndarray, *, each: bool = False) -> HiddenN
         none, empty = np.zeros((M, 0, 0)), np.zeros((M, H, n, 0))
         return HiddenNoise(none, empty, none, seen, empty, none, none, np.zeros((M, 0)))
     P, pi = chain.transition, chain.stationary
-    Q = transpose(P - pi[:, None, :])  # P itself on vectors that add to zero, and forgets rounding errors
+    Q = transpose(P - pi[:, None, :])  # equal to P on vectors with sum zero, and damps rounding errors
     covariance = _covariance(pi)
     given, seen, both = R, np.zeros((M, H, n, n) if each else (H, n, n)), np.zeros((M, H, n, S))
     if law.pairs:
@@ -269,5 +269,5 @@ def chain_noise(law: FiniteLaw, R: np.ndarray, *, each: bool = False) -> HiddenN
 
 
 def _covariance(law: np.ndarray) -> np.ndarray:
-    """The covariance of the indicators of states with these probabilities, `(M, S, S)`."""
+    """Returns the covariance of the indicators of states with these probabilities, `(M, S, S)`."""
     return law[:, :, None] * np.eye(law.shape[-1]) - law[:, :, None] * law[:, None, :]

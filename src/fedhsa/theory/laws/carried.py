@@ -28,11 +28,11 @@ from .moments import AbstractLaw, Moments, Radius, TooLargeError
 from .played import AbstractPlayedLaw, predict_played
 
 CLOSE = 1e-10
-"""How well the first round must follow the map of the others, and noise leave alone what rounds conserve."""
+"""The tolerance for the first round to follow the map of the others, and for noise to preserve conserved sums."""
 
 
 class CarriedLaw(AbstractPlayedLaw):
-    """The mean of the error, round by round as the exchanges play it."""
+    """The mean of the error, computed round by round with the algorithm's exchanges."""
 
     def stationary(self):
         require_stable(radius_of(self.joint), self.joint.name)
@@ -40,9 +40,9 @@ class CarriedLaw(AbstractPlayedLaw):
 
 
 class ErrorsOverTime(NamedTuple):
-    """How errors of different rounds are correlated: by a state with additive noise, of which they show a part.
+    """The correlations of errors of different rounds, as a projection of a state with additive noise.
 
-    In the coordinates of all that is carried, and in those of what is reachable, which settles.
+    They are in the coordinates of the whole carried state, and in those of its reachable part, which converges.
     """
 
     law: AdditiveLaw
@@ -50,20 +50,20 @@ class ErrorsOverTime(NamedTuple):
     settling: AdditiveLaw
     observe_settling: np.ndarray
     scale: float = 1.0
-    """How much larger errors are than additive noise alone would make them."""
+    """The ratio of errors to those that additive noise alone would cause."""
 
 
 class CarriedNoiseLaw(AbstractLaw):
-    """The error under noise that adds to the rounds: all that is carried and the noise form a linear system.
+    """The error under additive noise: the carried state and the noise form a linear system.
 
-    The mean is that of `CarriedLaw`, and what the noise adds to it.
+    The mean is that of `CarriedLaw` plus the mean that the noise adds.
     """
 
     def __init__(self, joint: Joint, noise: HiddenNoise, *, basis: str):
         self.joint, self.noise, self.basis, self.map = joint, noise, basis, joint.map()
         self.modes = reduced(self.map)
         self.push = np.zeros(joint.size)
-        """What noise adds to the mean of the state in a round."""
+        """The mean that noise adds to the state in a round."""
         self.whole = AdditiveLaw(self.map.transition, self.push, noise, joint.name, basis=basis)
         part = noise.through(self.modes.project)
         self.reachable = AdditiveLaw(self.modes.transition, self.modes.offset, part, joint.name, basis=basis)
@@ -79,16 +79,16 @@ class CarriedNoiseLaw(AbstractLaw):
 
     @functools.cached_property
     def state(self) -> AdditiveState:
-        """The moments of what is reachable in the long run, in its own coordinates."""
+        """The moments of the reachable state in the long run, in its own coordinates."""
         return self.reachable.settled()
 
     def added_mean(self) -> np.ndarray:
-        """What noise adds to the mean of the error in the long run."""
+        """The mean that noise adds to the error in the long run."""
         Phi, project, C = self.modes.transition, self.modes.project, self.modes.observe
         return C @ np.linalg.solve(np.eye(len(Phi)) - Phi, project @ self.push)
 
     def pushed_modes(self) -> Modes:
-        """The map of what is reachable, with what noise adds to its mean."""
+        """The map of the reachable state, including the mean that noise adds."""
         return self.modes._replace(offset=self.modes.offset + self.modes.project @ self.push)
 
     def stationary(self):
@@ -96,7 +96,7 @@ class CarriedNoiseLaw(AbstractLaw):
         return Moments(self.modes.origin + C @ mean + self.added_mean(), C @ covariance @ C.T)
 
     def correlations(self) -> ErrorsOverTime:
-        """How errors are correlated over time."""
+        """Returns the correlations of errors over time."""
         return ErrorsOverTime(self.whole, self.map.observe, self.reachable, self.modes.observe)
 
     def mean_square_radius(self):
@@ -104,7 +104,7 @@ class CarriedNoiseLaw(AbstractLaw):
 
 
 def carried_gaussian_law(joint: Joint) -> CarriedNoiseLaw | None:
-    """The law under additive VAR(1) noise, where there is such noise, nothing else is random and rounds are alike."""
+    """Returns the law under additive VAR(1) noise; None for other noise, other randomness or rounds that differ."""
     noise = joint.noise() if joint.size <= DENSE and additive_noise(joint.problem) is not None else None
     if noise is None:
         return None
@@ -113,7 +113,7 @@ def carried_gaussian_law(joint: Joint) -> CarriedNoiseLaw | None:
 
 
 def chain_law(joint: Joint) -> CarriedNoiseLaw | None:
-    """The law under the noise of finite chains, where nothing else is random and the problem is not too large."""
+    """Returns the law under the noise of finite chains; None for other randomness or problems that are too large."""
     if joint.size > DENSE or joint.chancy or finite_law(joint.problem.agents.source) is None:
         return None
     map = joint.map()
@@ -129,7 +129,7 @@ def chain_law(joint: Joint) -> CarriedNoiseLaw | None:
     if not _leaves_alone(law, chains.R):
         return None
     law.whole.offset = law.push = chains.push(law.whole.crossed())
-    # Where an agent observes, its error is the server's and what its own noise has added in the round.
+    # When an agent observes, its error is the server's plus the effect of its own noise in the round.
     C = law.map.observe
     own = joint.num_agents * C @ law.whole.added() @ C.T
     law.left_out = chains.strength(law.stationary().covariance + own)
@@ -137,7 +137,7 @@ def chain_law(joint: Joint) -> CarriedNoiseLaw | None:
 
 
 def noise_law(joint: Joint) -> CarriedNoiseLaw | None:
-    """The law with noise, exact under VAR(1) noise; None where there is none."""
+    """Returns the law with noise, which is exact under VAR(1) noise; None if there is none."""
     return carried_gaussian_law(joint) or chain_law(joint)
 
 
@@ -147,14 +147,14 @@ def _first_is_like_others(joint: Joint, map: JointMap) -> bool:
 
 
 def _leaves_alone(law: CarriedNoiseLaw, responses: np.ndarray) -> bool:
-    """Whether noise moves nothing that shows and that rounds never bring back; `responses` are `(M, H, n, k)`."""
+    """Returns whether noise preserves visible conserved quantities; `responses` are `(M, H, n, k)`."""
     hidden = responses - law.modes.project.T @ (law.modes.project @ responses)
     return float(np.abs(law.map.observe @ law.map.transition @ hidden).max()) <= CLOSE * float(np.abs(responses).max())
 
 
 @dataclasses.dataclass(frozen=True)
 class CarriedPrediction(Prediction):
-    """A prediction from the joint map: `transition` and `offset` are those of the part that a run can reach."""
+    """A prediction from the joint map; `transition` and `offset` are those of its reachable part."""
 
     joint: Joint = dataclasses.field(repr=False)
     modes: Modes | None = dataclasses.field(repr=False)
@@ -162,24 +162,24 @@ class CarriedPrediction(Prediction):
 
     @property
     def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the joint map, as far as a run excites it and the parameter shows it."""
+        """The spectral radius of the joint map, for modes that a run excites and that affect the parameter."""
         return self.growth
 
     @functools.cached_property
     def max_step_size(self) -> Limit:
-        """The first step at which the spectral radius reaches 1, all else as it is; NaN where that would take long."""
+        """The smallest step size at which the spectral radius reaches 1; NaN if the search would take long."""
         return largest_carried_step(self.joint, self.algorithm, self.jacobians)
 
     @property
     def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Not known."""
+        """None, since it is unknown."""
         return None
 
 
 def predict_carried(
     problem: Problem, algorithm: AbstractAlgorithm, *, samples: int | Estimates | None = None, key: SeedLike = 0
 ) -> Prediction:
-    """What theory knows of an algorithm without a closed form: its mean, and more where its law is known."""
+    """Predicts an algorithm without a closed form: its mean, and its noise if the law is known."""
     if noise_is_known(problem):
         model = linearised(problem)
     else:
@@ -232,7 +232,7 @@ def predict_carried(
 
 
 def carried_law(joint: Joint) -> AbstractLaw:
-    """The exact law of a method that carries more than the parameter; a TypeError where there is none."""
+    """Returns the exact law of a method that carries more than the parameter; raises `TypeError` if there is none."""
     joint.check()
     if isinstance(joint.problem.agents.source, Silent) and len(joint.coins) == 1:
         return CarriedLaw(joint)
@@ -241,6 +241,6 @@ def carried_law(joint: Joint) -> AbstractLaw:
         raise TypeError(
             f"The exact law of {joint.name}, which carries more than theta from round to round, is known without noise "
             "and under additive VAR(1) noise, unless it has a coin, its first round differs from the others, or it "
-            "carries more than 600 numbers. `theory.predict` has the law of its mean."
+            "carries more than 600 numbers. `theory.predict` predicts its mean."
         )
     return law

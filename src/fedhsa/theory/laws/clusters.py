@@ -1,13 +1,14 @@
-r"""Markov sampling of affine operators: second moments on the states of a few agents' chains, exactly or nearly.
+r"""Markov sampling of affine operators: second moments on the states of a few agents' chains, exact or approximate.
 
-Write $x = (e, 1)$, and consider $Y_T(s) = E[x x^T 1\{s_T = s\}]$ for a set $T$ of agents, a cluster. Over a round, the
-agents of the cluster move as their chains do, and all others by their mean round maps. Three laws follow.
+Let $x = (e, 1)$, and consider $Y_T(s) = E[x x^T 1\{s_T = s\}]$ for a set $T$ of agents, a cluster. Over a round, the
+agents of the cluster follow their chains, and all others follow their mean round maps. This leads to three laws.
 
-- `ProductLaw`: the cluster holds every agent. Nothing is left out, and there are $S^M (d + 1)^2$ numbers.
+- `ProductLaw`: the cluster contains all agents. It is exact and has $S^M (d + 1)^2$ numbers.
 - `OneSiteLaw`: decompose the moments as in an analysis of variance, $Y_T = \sum_{U \subset T} V_U \prod_{j \in T
   \setminus U} \pi_j$, where $V_U$ sums to zero over each of its states. Then $V_U = O(M^{-|U|})$, and the law keeps
   $V_\emptyset$ and every $V_i$. It is exact for one agent and in the limit of many.
-- `PairsLaw` adds what the product of each pair of agents has beyond its one-site law: exact for two.
+- `PairsLaw` adds the difference between the product law and the one-site law of each pair of agents. It is exact for
+  two agents.
 """
 
 import abc
@@ -26,13 +27,13 @@ from .finite import Edges
 from .moments import AbstractSteppedLaw, MomentLaw, Moments
 
 QUICK = 2e7
-"""How many multiplications a law may take to be asked for at many steps."""
+"""The largest number of multiplications of a law that is evaluated at many step sizes."""
 MANY_STATES = 100
-"""The binary logarithm of more states than any computer goes through."""
+"""The binary logarithm of a number of states that is always too large."""
 MANY_STEPS, MATRIX = 4, 150
-"""From how many local steps on they are powers of matrices, and up to which size of these."""
+"""The smallest number of local steps, and the largest size of matrices, for which powers of matrices are used."""
 FEW_PAIRS = 2e8
-"""How many multiplications the laws of a few pairs may take together to tell how much one site leaves out."""
+"""The largest number of multiplications for the few pairs from which the one-site law's error is estimated."""
 
 
 class Means(NamedTuple):
@@ -45,11 +46,11 @@ class Means(NamedTuple):
     r: np.ndarray
 
     def sum(self, weights: np.ndarray) -> "Means":
-        """The weighted sum over agents; `weights` may carry leading axes, `(..., agents)`."""
+        """Returns the weighted sum over agents; `weights` may have leading axes, `(..., agents)`."""
         return Means(*(np.tensordot(weights, part, 1) for part in self))
 
     def round(self, server_step: float) -> np.ndarray:
-        r"""The map of $(e, 1)$ over a round if these are the averages over all agents, `(d + 1, d + 1)`."""
+        r"""Returns the map of $(e, 1)$ over a round if these are averages over all agents, `(d + 1, d + 1)`."""
         d = len(self.u)
         map = np.eye(d + 1)
         map[:d, :d] += server_step * (self.R + self.T @ self.A - np.eye(d))
@@ -58,7 +59,7 @@ class Means(NamedTuple):
 
 
 def mean_rounds(edges: Edges, rule: LocalRule) -> Means:
-    """The mean rounds of all agents: first moments of the local error on the event of each state."""
+    """Returns the mean rounds of all agents, from first moments of the local error on the event of each state."""
     eta, H, _, kappa = rule
     d, pi = edges.dim, edges.stationary[..., None, None]
     inputs = np.eye(2 * d + 1)  # e, the average operator, 1
@@ -74,7 +75,7 @@ def mean_rounds(edges: Edges, rule: LocalRule) -> Means:
 
 
 def local_step(edges: Edges, eta, K, YY, YX, XX):
-    r"""Second moments of $(y, x)$ on the event of each state after $y \leftarrow y + \eta (G(y) + K x)$.
+    r"""Returns second moments of $(y, x)$ on the event of each state after $y \leftarrow y + \eta (G(y) + K x)$.
 
     $x$ does not change; its last entry is 1. The agents' states are the axis before the moments.
     """
@@ -92,10 +93,10 @@ def local_step(edges: Edges, eta, K, YY, YX, XX):
 
 
 class ManySteps:
-    r"""`local_step` so many times, for `edges` with axes `(n, 1)`, as a few products with matrices.
+    r"""Many applications of `local_step`, for `edges` with axes `(n, 1)`, as a few matrix products.
 
-    An agent sees of $x$ only $u = K x$ and 1, and these do not change. What its steps make of the moments of
-    $(y, u, 1)$, among themselves and with anything else, are therefore powers of the matrices of one step.
+    An agent depends on $x$ only through $u = K x$ and 1, which do not change. So its steps act on the moments of
+    $(y, u, 1)$, with each other and with any other variable, as powers of the matrices of one step.
     """
 
     def __init__(self, edges: Edges, eta: float, steps: int):
@@ -114,11 +115,11 @@ class ManySteps:
 
     @staticmethod
     def pays(edges: Edges, steps: int) -> bool:
-        """Whether there are enough steps, and the matrices are small."""
+        """Returns whether there are enough steps and the matrices are small."""
         return steps >= MANY_STEPS and edges.num_states * (2 * edges.dim + 1) ** 2 <= MATRIX
 
     def __call__(self, K, YY, YX, XX):
-        """The moments after the steps, from those before."""
+        """Returns the moments after the steps."""
         *many, S, d, width = YX.shape
         one = np.broadcast_to(np.eye(width)[-1:], (*K.shape[:-2], 1, width))
         R = np.concatenate([K, one], axis=-2)  # (u, 1) = R x
@@ -131,14 +132,14 @@ class ManySteps:
 
 
 def _power(images: Sequence[np.ndarray], steps: int) -> np.ndarray:
-    """The power of the matrix of a map, from the parts `(n, units, S, a, b)` of what it makes of all units."""
+    """Returns a power of the matrix of a map, from the parts `(n, units, S, a, b)` of its images of all units."""
     columns = np.concatenate([part.reshape(*part.shape[:2], -1) for part in images], axis=-1)
     return np.linalg.matrix_power(transpose(columns), steps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Agents:
-    """The different agents, how many there are of each, what they do in a round, and what that is on average."""
+    """The different agents, the number of each, their local rule, and their mean rounds."""
 
     edges: Edges
     counts: np.ndarray
@@ -152,12 +153,12 @@ class Agents:
 
     @functools.cached_property
     def mean_map(self) -> np.ndarray:
-        """The map of $(e, 1)$ over a round of infinitely many agents like these."""
+        """The map of $(e, 1)$ over a round of infinitely many similar agents."""
         return self.means.sum(self.counts / self.number).round(self.rule.server_step)
 
     @functools.cached_property
     def noise(self) -> float:
-        r"""$\eta \tau |\tilde A|^2 / |\bar A|$: the noise in the operators' matrices, by what averages it out.
+        r"""$\eta \tau |\tilde A|^2 / |\bar A|$, the strength of multiplicative noise relative to the mean operator.
 
         $\tau$ is the relaxation time of the agents' chains on average, $|\tilde A|^2$ the largest mean square of their
         matrices' noise in any direction, and $|\bar A|$ the slowest mode of the mean operator.
@@ -172,20 +173,20 @@ class Agents:
         return float(self.rule.step_size * tau * np.linalg.norm(np.tensordot(weights, squares, 1), 2) / slowest)
 
     def persistent_bias(self) -> np.ndarray:
-        """Where infinitely many agents like these go, minus the root."""
+        """The limit of infinitely many similar agents, minus the root."""
         Phi, c = self.mean_map[:-1, :-1], self.mean_map[:-1, -1]
         return np.linalg.solve(np.eye(len(c)) - Phi, c)
 
 
 def agents_of(edges: Edges, rule: LocalRule) -> Agents:
-    """The agents of a problem; with one local step nothing is corrected, on average over the agents."""
+    """Returns the agents of a problem; with one local step the corrections average to zero."""
     rule = rule._replace(correction=0.0) if rule.local_steps == 1 else rule
     distinct, counts = edges.distinct()
     return Agents(distinct, counts, rule, mean_rounds(distinct, rule))
 
 
 class Clusters:
-    """Some clusters of agents, all of the same size, in which the other agents move by their mean round maps."""
+    """Clusters of agents of equal size; agents outside a cluster follow their mean round maps."""
 
     def __init__(self, agents: Agents, members: np.ndarray):
         edges, counts, rule, means = agents.edges, agents.counts, agents.rule, agents.means
@@ -194,11 +195,11 @@ class Clusters:
         self.rule, self.edges = (
             rule,
             [edges.take(members[:, q, None]) for q in range(k)],
-        )  # and all states of the others
+        )  # and all states of the other members
         weights = np.tile(counts / M, (n, 1))
         np.subtract.at(weights, (np.arange(n)[:, None], members), 1 / M)
         others = means.sum(weights)
-        # The state is z = (e, y_1 .. y_k, a_1 .. a_k, 1), where a_i are the first operators, if a correction uses them.
+        # The state is z = (e, y_1 .. y_k, a_1 .. a_k, 1); the first operators a_i are present only with a correction.
         self.anchored = rule.correction != 0
         rows = np.eye((1 + k * (2 if self.anchored else 1)) * d + 1)
         e, one = rows[:d], rows[-1:]
@@ -210,10 +211,10 @@ class Clusters:
         self.begin = [e + eta * ((1 - kappa) * rows[at] + kappa * g_bar) for at in self.first]
         ends = sum(rows[at] / M for at in self.local) + others.R @ e + others.T @ g_bar + others.u[..., None] * one
         self.end = np.concatenate([(1 - alpha) * e + alpha * ends, np.broadcast_to(one, (n, *one.shape))], axis=-2)
-        self.enter = np.concatenate([e] * ((len(rows) - 1) // d) + [one])[:, np.r_[:d, -1]]  # every part begins as e
+        self.enter = np.concatenate([e] * ((len(rows) - 1) // d) + [one])[:, np.r_[:d, -1]]  # every part starts as e
 
     def round(self, Y: np.ndarray) -> np.ndarray:
-        r"""Second moments of $(e, 1)$ one round later, `(n, ..., S, ..., S, d + 1, d + 1)` with an axis per member."""
+        r"""Returns second moments of $(e, 1)$ one round later, `(n, S, ..., S, d + 1, d + 1)`, one axis per member."""
         members, d = range(len(self.edges)), Y.shape[-1] - 1
         Z, steps = self.enter @ Y @ self.enter.T, self.rule.local_steps
         if self.anchored:
@@ -224,14 +225,14 @@ class Clusters:
             for at, begin in zip(self.local, self.begin, strict=True):
                 start[:, at] = begin
             Z, steps = _through(start, Z), steps - 1
-        for q in members:  # after the first operators they do not meet before the end
+        for q in members:  # after the first operators, members do not interact until the end
             Z = self._move(q, self.local[q], self.rule.step_size, self.corrections[q], Z, steps)
         return _through(self.end, Z)
 
     def _move(self, q: int, y: np.ndarray, eta: float, K: np.ndarray, Z: np.ndarray, steps: int = 1) -> np.ndarray:
-        """Some steps of the `q`-th member of each cluster, whose error is at the places `y` of the state."""
+        """Applies steps of the `q`-th member of each cluster, whose error is at the positions `y` of the state."""
         axis = q - len(self.edges) - 2
-        x = np.setdiff1d(np.arange(Z.shape[-1]), y)  # the last one stays the last
+        x = np.setdiff1d(np.arange(Z.shape[-1]), y)  # the last entry remains last
         Z = np.moveaxis(Z, axis, -3)
         shape, Z = Z.shape, Z.reshape(len(Z), -1, *Z.shape[-3:])
         parts = Z[..., y[:, None], y], Z[..., y[:, None], x], Z[..., x[:, None], x]
@@ -247,7 +248,7 @@ class Clusters:
         return np.moveaxis(Z.reshape(shape), -3, axis)
 
     def _many_steps(self, q: int, eta: float, steps: int) -> ManySteps:
-        """Made once for each member: rounds are run by the hundred."""
+        """Returns the steps of a member, cached since there are hundreds of rounds."""
         if q not in self._made:
             self._made[q] = ManySteps(self.edges[q], eta, steps)
         return self._made[q]
@@ -271,7 +272,7 @@ class AbstractChainLaw(MomentLaw):
     @property
     @abc.abstractmethod
     def work(self) -> float:
-        """How many multiplications a round takes, roughly."""
+        """The approximate number of multiplications in a round."""
 
     @property
     def quick(self):
@@ -283,7 +284,7 @@ class AbstractChainLaw(MomentLaw):
 
 
 class ProductLaw(AbstractChainLaw):
-    r"""The chains of some agents at once, by default of all: exact then. They move one at a time, being independent."""
+    r"""The joint chains of some agents, or by default of all, which is exact. The chains move one at a time."""
 
     def __init__(self, agents: Agents, members: np.ndarray | None = None):
         members = np.repeat(np.arange(len(agents.counts)), agents.counts.astype(int)) if members is None else members
@@ -309,13 +310,13 @@ class ProductLaw(AbstractChainLaw):
 
 
 class OneSiteLaw(AbstractChainLaw):
-    r"""Each agent's chain alone, beside the mean rounds of the others.
+    r"""Each agent's chain alone, with the mean rounds of the others.
 
-    Let $U = V_\emptyset$, let $L_0$ be the map of second moments by the mean round, and $W_i$ what becomes of
-    $\pi_i U + V_i$ when agent $i$'s cluster moves. A round is $U' = L_0 U + \sum_i (\sum_s W_i(s) - L_0 U)$ and
-    $V_i' = W_i - \pi_i \sum_s W_i(s)$. Methods with a correction have one more term of the same order: what the other
-    agents' first operators add to the average, $\zeta$, is multiplied by agent $i$'s random response $T_i$ and not by
-    its mean.
+    Let $U = V_\emptyset$, let $L_0$ be the map of second moments by the mean round, and let $W_i$ be the image of
+    $\pi_i U + V_i$ under a round of agent $i$'s cluster. A round is $U' = L_0 U + \sum_i (\sum_s W_i(s) - L_0 U)$ and
+    $V_i' = W_i - \pi_i \sum_s W_i(s)$. Methods with a correction have one more term of the same order: the contribution
+    $\zeta$ of the other agents' first operators to the average is multiplied by agent $i$'s random response $T_i$, not
+    by its mean.
     """
 
     basis = "one site"
@@ -341,7 +342,7 @@ class OneSiteLaw(AbstractChainLaw):
         (n, S), (*many, _, d, _) = self.edges.stationary.shape, blocks.shape
         U, V = blocks[..., 0, :, :], blocks[..., 1:, :, :].reshape(*many, n, S, d, d)
         pi = self.edges.stationary[..., None, None]
-        W = np.moveaxis(pi * U[..., None, None, :, :] + V, len(many), 0)  # by agents
+        W = np.moveaxis(pi * U[..., None, None, :, :] + V, len(many), 0)  # agents first
         W = np.moveaxis(self.clusters.round(W), 0, len(many))
         total, alone = W.sum(-3), self.mean_map @ U @ self.mean_map.T
         gained = np.einsum("i,...iab->...ab", self.counts, total - alone[..., None, :, :])
@@ -354,9 +355,9 @@ class OneSiteLaw(AbstractChainLaw):
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """From what one site leaves out of a few pairs of agents, or from the noise alone where pairs take long.
+        """The error estimated from a few pairs of agents, or from the noise alone if pairs take long.
 
-        Calibrated against products of chains and occupancies: 95 % of errors are smaller.
+        It is calibrated against products of chains and occupancies: 95 % of errors are smaller.
         """
         agents, M = self.agents, self.agents.number
         if M == 1:
@@ -373,7 +374,7 @@ class OneSiteLaw(AbstractChainLaw):
         return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
 
     def _through_responses(self, U: np.ndarray) -> np.ndarray:
-        r"""$(\alpha_g / M)^2 \sum_i (E[T_i Z_i T_i^T] - \bar T_i Z_i \bar T_i^T)$, $Z_i$ the covariance of $\zeta$."""
+        r"""Returns $(\alpha_g / M)^2 \sum_i (E[T_i Z_i T_i^T] - \bar T_i Z_i \bar T_i^T)$, $Z_i = \mathrm{cov}\,\zeta$."""
         added, (eta, H, alpha, kappa), M = np.zeros_like(U), self.agents.rule, self.agents.number
         if not kappa or M == 1:
             return added
@@ -383,7 +384,7 @@ class OneSiteLaw(AbstractChainLaw):
         second = edges.squared(spread[..., :d, :d], spread[..., :d, d], spread[..., d, d]).sum(-3)
         noise = second - mean @ U @ transpose(mean)
         Z = (np.einsum("i,...iab->...ab", self.counts, noise)[..., None, :, :] - noise) / M**2
-        XX = np.zeros(spread.shape)  # x = (zeta, 1), of which 1 is left out: it adds no noise
+        XX = np.zeros(spread.shape)  # x = (zeta, 1) without the 1, which adds no noise
         XX[..., :d, :d] = pi * Z[..., None, :, :]
         YY, YX = (eta * kappa) ** 2 * XX[..., :d, :d], eta * kappa * XX[..., :d, :]
         for _ in range(H - 1):
@@ -395,7 +396,7 @@ class OneSiteLaw(AbstractChainLaw):
 
 
 class PairsLaw(AbstractSteppedLaw):
-    r"""The one-site law, and for every pair of agents what its product has beyond its one-site law: exact for two."""
+    r"""The one-site law, corrected by the product law of every pair of agents, which is exact for two agents."""
 
     basis = "pairs"
 
@@ -404,12 +405,12 @@ class PairsLaw(AbstractSteppedLaw):
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Calibrated against products of chains: 95 % of errors are smaller."""
+        """The estimated error, calibrated against products of chains: 95 % of errors are smaller."""
         return min(1.6 * self.gap * (0.02 + math.sqrt(self.gap)), 1.0)
 
     @functools.cached_property
     def gap(self) -> float:
-        """What the one-site law leaves out of all pairs together, regardless of sign, as a part of its floor."""
+        """The sum over all pairs of the absolute errors of the one-site law, relative to its floor."""
         return _part(sum(abs(pair.gap()) for pair in self.pairs), self.alone.stationary().square)
 
     def enter(self, start):
@@ -454,19 +455,19 @@ class PairsLaw(AbstractSteppedLaw):
 
 
 class PairOfAgents(NamedTuple):
-    """Two kinds of agents, or twice the same: how many pairs there are of them, and their laws among the others."""
+    """A pair of kinds of agents: the number of these pairs, and their laws among the others."""
 
     number: float
     product: ProductLaw
     closed: OneSiteLaw
 
     def gap(self) -> float:
-        """The mean-square error of all these pairs that one site leaves out."""
+        """The mean-square error of all these pairs that the one-site law neglects."""
         return self.number * (self.product.settled().square - self.closed.settled().square)
 
 
 def pairs_of(agents: Agents, few: int | None = None) -> list[PairOfAgents]:
-    """All pairs of agents, by kinds; or a few of them, drawn at random."""
+    """Returns all pairs of agents by kinds, or a few random ones."""
     found, counts = [], agents.counts
     kinds = list(itertools.combinations_with_replacement(range(len(counts)), 2))
     kinds = [(i, j) for i, j in kinds if i != j or counts[i] > 1]
@@ -481,7 +482,7 @@ def pairs_of(agents: Agents, few: int | None = None) -> list[PairOfAgents]:
 
 
 def cluster_work(agents: Agents, size: int) -> float:
-    """How many multiplications a round takes in which so many agents move as their chains do."""
+    """Returns the number of multiplications in a round with clusters of `size` agents."""
     S, blocks = agents.edges.num_states, (2 if agents.rule.correction else 1) * size + 1
     if (size + 1) * math.log2(S) > MANY_STATES:
         return math.inf
@@ -489,13 +490,13 @@ def cluster_work(agents: Agents, size: int) -> float:
 
 
 def site_work(agents: Agents) -> float:
-    """How many a round of the one-site law takes."""
+    """Returns the number of multiplications in a round of the one-site law."""
     S, d = agents.edges.num_states, agents.edges.dim
     return len(agents.counts) * agents.rule.local_steps * S * S * 3 * d * (d + 1)
 
 
 def pair_work(agents: Agents) -> float:
-    """How many the law of one pair takes."""
+    """Returns the number of multiplications in the law of one pair."""
     return cluster_work(agents, 2) * min(agents.edges.num_states**2 * (agents.edges.dim + 1) ** 2, 70)
 
 

@@ -1,7 +1,7 @@
 r"""Compressed FedHSA on affine operators without noise: the floors that its codecs cause.
 
-With $g_i = r_i + A_i e$ a round is $e' = e + \frac1M \sum_i C(\eta S_i \hat g)$, $\hat g = \frac1M \sum_i C(g_i)$: it
-has a fixed point only where $\hat g = 0$, while the $r_i$ themselves do not vanish.
+With $g_i = r_i + A_i e$ a round is $e' = e + \frac1M \sum_i C(\eta S_i \hat g)$, $\hat g = \frac1M \sum_i C(g_i)$. It
+has a fixed point only if $\hat g = 0$, although the individual $r_i$ do not vanish.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from ..maps.rounds import local_powers
 from .participation import MeanOperators
 
 Code: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""A codec on the last axis."""
+"""A codec that acts on the last axis."""
 
 
 def top_k(count: int) -> Code:
-    """Keeps the `count` entries of largest modulus.
+    """Returns a codec that keeps the `count` entries of largest modulus.
 
     !!! example
         >>> top_k(1)(np.array([[3.0, -4.0]])).tolist()
@@ -34,7 +34,7 @@ def top_k(count: int) -> Code:
 
 
 def sign(x: np.ndarray) -> np.ndarray:
-    """The signs of the entries times their mean absolute value.
+    """Returns the signs of the entries times their mean absolute value.
 
     !!! example
         >>> sign(np.array([3.0, -1.0])).tolist()
@@ -44,7 +44,7 @@ def sign(x: np.ndarray) -> np.ndarray:
 
 
 def quantised(levels: int, rng: np.random.Generator) -> Code:
-    """Rounds each entry to one of `levels` fractions of the norm, at random and without bias.
+    """Returns a codec that rounds each entry to one of `levels` fractions of the norm, randomly and without bias.
 
     !!! example
         >>> quantised(1, np.random.default_rng(0))(np.array([0.0, 2.0])).tolist()
@@ -60,10 +60,10 @@ def quantised(levels: int, rng: np.random.Generator) -> Code:
 
 
 def fixed_point(agents: MeanOperators, code: Code, *, scale: float = 0.002, rounds: int = 6000) -> np.ndarray:
-    r"""The error that a contractive codec without memory tends to.
+    r"""Returns the limit of the error under a contractive codec without memory.
 
     It follows $e \leftarrow e + s\,C(\hat g)$ at a small scale $s = \eta H$. $\hat g$ jumps where an agent's choice of
-    entries changes, and the point is one where it jumps over zero: the path is averaged over its last half.
+    entries changes, and at the limit it jumps over zero. So the path is averaged over its last half.
     """
     A, r = agents
     e, path = np.zeros(r.shape[1]), []
@@ -74,10 +74,10 @@ def fixed_point(agents: MeanOperators, code: Code, *, scale: float = 0.002, roun
 
 
 def unbiased_floor(agents: MeanOperators, code: Code, scale: float, draws: int = 4000) -> float:
-    r"""The mean squared error of any unbiased codec at stationarity, to first order.
+    r"""Returns the stationary mean-square error of an unbiased codec, to first order.
 
     It is the trace of $X$ in $\bar A X + X \bar A^T = -\eta H Q$, where $Q$ is the covariance of
-    $\frac1M \sum_i C_i(\hat g)$, $\hat g = \frac1M \sum_j C_j(r_j)$, by sampling.
+    $\frac1M \sum_i C_i(\hat g)$, $\hat g = \frac1M \sum_j C_j(r_j)$, estimated from samples.
     """
     A, r = agents
     M, d = r.shape
@@ -87,12 +87,12 @@ def unbiased_floor(agents: MeanOperators, code: Code, scale: float, draws: int =
 
 
 def feedback_floor(agents: MeanOperators, code: Code, step: float, local_steps: int, rounds: int = 6000) -> float:
-    r"""The floor of error feedback, to leading order.
+    r"""Returns the floor of error feedback, to leading order.
 
-    Let $E$ and $W$ be the means of what agents have left out of operators and of displacements. Then
+    Let $E$ and $W$ be the means of the agents' memories of operators and of displacements. Then
     $z = e + W + \eta \bar S E$ obeys $z' = z + \eta \bar S \bar A e$: it moves slowly, and $e$ fluctuates as much as
-    $W + \eta \bar S E$ does. That needs only the memories, fed with $r_i$ and $\eta S_i \hat g$. All agents code nearly
-    the same displacement, but their memories drift apart by the little that $S_i$ differ, so each has its own.
+    $W + \eta \bar S E$. So only the memories are simulated, with inputs $r_i$ and $\eta S_i \hat g$. All agents encode
+    nearly the same displacement, but their memories diverge slowly because the $S_i$ differ, so each agent has its own.
     """
     A, r = agents
     moves = step * local_powers(A, step, local_steps).sum(0)

@@ -1,4 +1,4 @@
-"""Nonlinear operators on finite chains: where the agents' spread takes the mean, and the affine problem they see."""
+"""Nonlinear operators on finite chains: the bias due to the agents' spread, and an affine approximation."""
 
 import contextlib
 import functools
@@ -23,16 +23,16 @@ from .finite import FiniteLaw, chain_of, finite_law
 from .moments import AbstractLaw, Moments, TooLargeError
 
 LARGEST, LARGEST_AGENT, BATCH = 4 * 10**9, 10**8, 10**6
-"""How many numbers a round of all agents, and a step of one, may have to average, and how many are best at once."""
+"""The largest size of averages in a round of all agents and in a step of one, and the best batch size."""
 CLOSE = 0.05
-"""At which part of the bias the last step to the fixed point is made: what is left is much less."""
+"""The size of the last step to the fixed point, relative to the bias; the remaining error is much smaller."""
 MOST = 50
 ROUNDING = 1e-12
 JITTER = 1e-12
 SMALLEST = 1e-14
-"""What is added to covariances before their roots are taken: slopes are differences over these roots."""
+"""The number added to covariances before their roots are taken, since slopes are differences over these roots."""
 NEGLIGIBLE = 0.1
-"""Up to which part of the local spread that of the server is left out of the slopes."""
+"""The server's spread, relative to the local spread, up to which it is neglected in the slopes."""
 SENSITIVITY = 0.75
 """The relative error of the floor per relative change of the average slope; in simulations 96 % are below it."""
 
@@ -55,13 +55,13 @@ class SeenAgent(AbstractAgent):
 
 
 class CurvedLaw(AbstractLaw):
-    r"""The error on a nonlinear problem: the law of the affine problem it looks like from the agents' own positions.
+    r"""The error on a nonlinear problem, from the law of an affine problem linearised over the agents' positions.
 
-    Inside a round an agent is spread out, by its own noise and not only by the server's, so that the average of its
-    operator is not the operator at the average; however many agents there are, this moves the mean. So two things are
-    computed: the mean field, a round of one agent whose local error given its first and its current observation is
-    taken to be Gaussian, the fixed point of which is the mean of many agents; and the affine problem of the average
-    slopes and values there, whose law gives the covariance, and what few agents add to the mean.
+    Inside a round an agent is spread out by its own noise and by the server's, so that the average of its operator is
+    not the operator at the average. This changes the mean for any number of agents. So two things are computed. The
+    mean field is a round of one agent whose local error, given its first and its current observation, is assumed to be
+    Gaussian; its fixed point is the mean of many agents. The affine problem has the average slopes and values at that
+    point; its law gives the covariance, and the bias due to a small number of agents.
     """
 
     def __init__(self, problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf):
@@ -70,7 +70,7 @@ class CurvedLaw(AbstractLaw):
         A, self.noiseless = problem.jacobians(problem.root), _Noiseless(problem, rule)
         self.inverse = np.linalg.inv(np.eye(problem.dim) - rule.transition(A))
         self.limit = problem.root
-        if rule.correction < 1 and rule.local_steps > 1:  # otherwise it is the root
+        if rule.correction < 1 and rule.local_steps > 1:  # otherwise the limit is the root
             self.limit, _ = self._settle(self.noiseless, problem.root, ROUNDING)
         self.finite = finite_law(problem.agents.source)
         if self.finite is None:
@@ -84,19 +84,19 @@ class CurvedLaw(AbstractLaw):
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the affine law leaves out, and `bend`."""
+        """The error of the affine law plus `bend`."""
         return float(np.hypot(self.law.left_out, self.bend))
 
     @functools.cached_property
     def bend(self) -> float:
-        """What the affine problem leaves out: by how much the average slope differs from that at the root."""
+        """The error of the affine approximation, from the difference of the average slope to that at the root."""
         self.stationary()
         seen, _ = self.model.affine_parts()
         return SENSITIVITY * float(np.linalg.norm(np.linalg.solve(self.A_bar, seen.mean(0) - self.A_bar), 2))
 
     @property
     def heterogeneity_bias(self) -> np.ndarray:
-        """Where the method goes without noise, minus the root."""
+        """The limit of the method without noise, minus the root."""
         return self.limit - self.problem.root
 
     def persistent_bias(self):
@@ -104,7 +104,7 @@ class CurvedLaw(AbstractLaw):
 
     @property
     def curvature_bias(self) -> np.ndarray:
-        """What noise adds to the mean because the operators are curved."""
+        """The bias that noise adds because the operators are nonlinear."""
         A, b = self.model.affine_parts()
         linear = self.law.stationary().mean - self.rule.limit_error(A, A @ self.model.root - b)
         return self.stationary().mean - self.heterogeneity_bias - linear
@@ -121,14 +121,14 @@ class CurvedLaw(AbstractLaw):
             if np.trace(E - before) < NEGLIGIBLE * self.spread:
                 break
             self._see(at)
-        if not self.finite.independent:  # what few agents add: of the affine problem, its law minus its mean field
+        if not self.finite.independent:  # the bias of few agents: the law of the affine problem minus its mean field
             affine = functools.partial(_affine_field, self.model, self.rule, self.finite, share)
             many, _ = self._settle(affine, found, ROUNDING)
             found = found + self.model.root + mean - many
         return Moments(found - self.problem.root, E)
 
     def _settle(self, round: Callable[[np.ndarray], Any], theta: np.ndarray, close: float = CLOSE):
-        """The point that a round does not move, by Broyden's method from $(I - \\Phi)^{-1}$; and the last round."""
+        """Finds the fixed point of a round by Broyden's method from $(I - \\Phi)^{-1}$; also returns the last round."""
         at, step, inverse = round(theta), theta, self.inverse
         for _ in range(MOST):
             step = inverse @ at.move
@@ -139,10 +139,10 @@ class CurvedLaw(AbstractLaw):
             before, at = at, round(theta)
             fallen, row = before.move - at.move, step @ inverse
             inverse = inverse + np.outer(step - inverse @ fallen, row) / (row @ fallen)
-        raise ArithmeticError(f"The mean of the method does not settle: after {MOST} steps it still moves by {step}.")
+        raise ArithmeticError(f"The mean of the method does not converge: after {MOST} steps it still moves by {step}.")
 
     def _see(self, at: "Problem | _Round") -> None:
-        """Makes the affine problem, and its law."""
+        """Builds the affine problem and its law."""
         if isinstance(at, Problem):
             self.model, self.spread = at, 0.0
         else:
@@ -155,7 +155,7 @@ class CurvedLaw(AbstractLaw):
         self.law = self.law_of(self.model, self.algorithm)
 
     def path(self, start, rounds):
-        """Rounds without noise are followed as they are; what noise adds to the mean comes in at their rate."""
+        """Follows noiseless rounds exactly; the bias due to noise builds up at their rate."""
         root, theta, added = self.problem.root, self.problem.root + start, np.zeros_like(start)
         target = self.stationary().mean - self.heterogeneity_bias
         Phi = self.rule.transition(self.model.affine_parts()[0])
@@ -178,10 +178,10 @@ class CurvedLaw(AbstractLaw):
 
 
 def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) -> AbstractLaw:
-    """The law of the error on a nonlinear problem, without noise or on finite chains.
+    """Returns the law of the error on a nonlinear problem, without noise or on finite chains.
 
-    `law_of` gives the law of affine problems on the same chains. Where the method diverges, its mean does not settle,
-    or there are too many outcomes to average over, it is that of the problem linearised at its root.
+    `law_of` returns the law of affine problems on the same chains. If the method diverges, its mean does not converge,
+    or there are too many outcomes to average over, the law is that of the problem linearised at its root.
 
     !!! example
         >>> from fedhsa.theory.laws.independent import IndependentLaw
@@ -195,7 +195,7 @@ def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) ->
     if spectral_radius(require_rule(algorithm).transition(A)) < 1:
         with contextlib.suppress(TooLargeError, ArithmeticError):
             law = CurvedLaw(problem, algorithm, law_of)
-            with contextlib.suppress(ValueError):  # not stable in the mean square: who asks for them is told so
+            with contextlib.suppress(ValueError):  # unstable in the mean square: reported on request
                 law.stationary()
             return law
     return law_of(linearised(problem), algorithm)
@@ -204,7 +204,7 @@ def curved_law(problem: Problem, algorithm: AbstractAlgorithm, law_of: LawOf) ->
 class _Quiet(NamedTuple):
     move: np.ndarray
     paths: np.ndarray
-    """Where each agent is on average during the round, `(M, d)`."""
+    """The mean position of each agent during the round, `(M, d)`."""
     spread: float = 0.0
 
 
@@ -249,11 +249,11 @@ class _Round(NamedTuple):
     A: np.ndarray
     """The average slopes of every outcome, `(M, outcomes, d, d)`."""
     g: np.ndarray
-    """Its average values, extrapolated to `theta` zero with those slopes."""
+    """The average values, extrapolated to `theta` zero with these slopes."""
 
 
 def _affine_field(model: Problem, rule: LocalRule, law: FiniteLaw, share: float, theta: np.ndarray) -> _Quiet:
-    """A round of the mean field of seen agents on their chains: means on the event of each observation are enough."""
+    """Runs a round of the mean field of affine agents, for which means on the event of each observation suffice."""
     eta, H, server_step, kappa = rule
     agents, P, w = model.agents, law.chain.transition, law.weights()[..., None]
     assert isinstance(agents, SeenAgent)
@@ -275,7 +275,7 @@ def _affine_field(model: Problem, rule: LocalRule, law: FiniteLaw, share: float,
 
 
 class _Kind(NamedTuple):
-    """What the compiled program depends on besides shapes."""
+    """The static settings of the compiled program."""
 
     pairs: bool
     independent: bool
@@ -284,7 +284,7 @@ class _Kind(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """What all agents have in common, as traced arrays."""
+    """The quantities common to all agents, as traced arrays."""
 
     theta: Any
     root: Any
@@ -296,16 +296,16 @@ class _Shared(NamedTuple):
 
 
 class _MeanField:
-    r"""A round of every agent on its own, given the average operator: the mean and spread of its local errors.
+    r"""A round of every agent alone, given the average operator: the mean and spread of its local errors.
 
-    Let $n$ be the first observation, which the correction holds, and $o$ the current one. The local error given both
-    has a mean $u(n, o)$ and, given the first, a covariance $C(n)$. It starts as the server's, and a step makes of it
+    Let $n$ be the first observation, which the correction uses, and $o$ the current one. The local error given both has
+    a mean $u(n, o)$ and, given the first, a covariance $C(n)$. It starts as the server's, and a step maps it to
 
     $$ u + \eta\,(E[G(\theta + u + \sqrt{C} z, o)] + c(n)), \qquad
        E\bigl[(\sqrt C + \eta\, G_z)(\sqrt C + \eta\, G_z)^T\bigr] + \text{what } c \text{ adds}, $$
 
-    with the average $G_z = E[G z^T]$ over Gaussian $z$: the three-point rule along every axis. Exact for affine
-    operators, up to what the server's error and an agent's chain know of each other, which is of order $1/M$.
+    with the average $G_z = E[G z^T]$ over Gaussian $z$, by the three-point rule along every axis. It is exact for
+    affine operators, up to the correlation of the server's error with an agent's chain, which is of order $1/M$.
     """
 
     def __init__(self, problem: Problem, rule: LocalRule, law: FiniteLaw):
@@ -316,8 +316,8 @@ class _MeanField:
         needed = float(M) * rule.local_steps * each
         if needed > LARGEST or each > LARGEST_AGENT:
             raise TooLargeError(
-                f"A round averages over {needed:.2g} numbers, more than {LARGEST:.2g}: what the curvature of "
-                f"{type(problem.agents).__name__} does to the mean is not computed at this size."
+                f"A round averages over {needed:.2g} numbers, more than {LARGEST:.2g}: the bias due to the curvature "
+                f"of {type(problem.agents).__name__} is not computed at this size."
             )
         together = max(n for n in range(1, M + 1) if M % n == 0 and (n == 1 or n * each <= BATCH))
         self.kind = _Kind(law.pairs, law.independent, anchored, together)
@@ -345,7 +345,7 @@ def _round(agents, shared: _Shared, kind: _Kind):
 
 
 class _Anchor(NamedTuple):
-    """An agent's first operators: values `(outcomes, d)`, slopes times the root of the covariance, and their law."""
+    """An agent's first operators: values `(outcomes, d)`, slopes times the root of the covariance, and moments."""
 
     values: Any
     columns: Any
@@ -367,7 +367,7 @@ def _local(agent, own: _Anchor, shared: _Shared, average, kind: _Kind):
     w, K = _chain(agent, kind)
     outcomes, d = w.size, theta.size
     value, column, noise = average
-    if kind.anchored:  # c = kappa (g_bar - g_i), given the first observation; the agent is part of the average
+    if kind.anchored:  # c = kappa (g_bar - g_i), given the first observation; g_bar includes the agent
         weights, p = w, jnp.eye(outcomes)
         c = kappa * ((value - share * own.value)[None] - (1 - share) * own.values)
         B = kappa * ((column - share * own.column)[None] - (1 - share) * own.columns)
@@ -410,7 +410,7 @@ def _local(agent, own: _Anchor, shared: _Shared, average, kind: _Kind):
 
 
 def _averages(agent, theta, u, L, kind: _Kind):
-    r"""$E[G(\theta + u + L z, o)]$ and $E[G z^T]$ over Gaussian $z$, for every outcome."""
+    r"""Returns $E[G(\theta + u + L z, o)]$ and $E[G z^T]$ over Gaussian $z$, for every outcome."""
     outcomes = _outcomes(agent, kind)
 
     def at(shift):
@@ -428,7 +428,7 @@ def _outcomes(agent, kind: _Kind):
 
 
 def _chain(agent, kind: _Kind):
-    """The stationary law of an agent's outcomes, and the kernel that leads from one to the next."""
+    """Returns the stationary distribution of an agent's outcomes, and their transition kernel."""
     chain: Any = chain_of(agent)
     P, pi = chain.transition, chain.stationary
     S = pi.size

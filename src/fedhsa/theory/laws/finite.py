@@ -1,4 +1,4 @@
-"""Agents on finite chains, laid open: the hidden kernel, and what is observed on each of its edges."""
+"""Agents on finite chains as arrays: the hidden kernel, and the operators on each of its edges."""
 
 from typing import NamedTuple
 
@@ -15,14 +15,14 @@ from ...sources import IID, VAR1, AbstractSource, FiniteChain, Transition, Trans
 
 
 class FiniteLaw(NamedTuple):
-    """How an agent's observations come about: a chain, seen by states or by transitions, in order or independently."""
+    """The observations of agents on finite chains: states or transitions, in sequence or independent."""
 
     chain: FiniteChain
-    """The agents' chains: arrays carry a leading axis."""
+    """The agents' chains; arrays have a leading axis of agents."""
     pairs: bool
     """Whether an observation is a transition $(s_t, s_{t+1})$; otherwise it is the state $s_t$."""
     independent: bool
-    """Whether observations are independent draws from the stationary law."""
+    """Whether observations are independent samples of the stationary distribution."""
 
     @property
     def num_states(self) -> int:
@@ -31,31 +31,31 @@ class FiniteLaw(NamedTuple):
 
     @property
     def num_outcomes(self) -> int:
-        """How many different observations there are."""
+        """The number of different observations."""
         return self.num_states ** (2 if self.pairs else 1)
 
     def outcomes(self) -> Observation:
-        """All observations: of transitions, `(s, s')` in the order of `s * S + s'`."""
+        """Returns all observations; transitions `(s, s')` are in the order of `s * S + s'`."""
         S = self.num_states
         return Transition(*jnp.divmod(jnp.arange(S * S), S)) if self.pairs else jnp.arange(S)
 
     def weights(self) -> np.ndarray:
-        """The stationary probabilities of `outcomes`, `(M, outcomes)`."""
+        """Returns the stationary probabilities of `outcomes`, `(M, outcomes)`."""
         pi = self.chain.stationary
         return (pi[..., None] * self.chain.transition).reshape(len(pi), -1) if self.pairs else pi
 
 
 def check_exogenous(problem: Problem) -> None:
-    """Raises if the chains depend on the parameter, since their law then changes with it."""
+    """Raises if the chains depend on the parameter, since their distribution then changes with it."""
     if problem.controlled:
         raise TypeError(
-            f"The chains of {type(problem.agents).__name__} depend on the parameter, and the noise with them; no law "
-            "is known for that. Stability, rate and bias without noise: `problem.noiseless()`, `--noiseless`."
+            f"The chains of {type(problem.agents).__name__}, and so their noise, depend on the parameter; no law is "
+            "known for this case. Use `problem.noiseless()` or `--noiseless` for stability, rate and noiseless bias."
         )
 
 
 def finite_law(source: AbstractSource) -> FiniteLaw | None:
-    """The finite law behind a problem's `agents.source`, or None if the source is not a finite chain."""
+    """Returns the finite law of a problem's `agents.source`, or None if the source is not a finite chain."""
     independent = isinstance(source, IID)
     inner = source.source if isinstance(source, IID) else source
     pairs = isinstance(inner, Transitions)
@@ -64,21 +64,21 @@ def finite_law(source: AbstractSource) -> FiniteLaw | None:
 
 
 def additive_noise(problem: Problem) -> VAR1 | None:
-    """The autoregressive source of additive noise, in order or drawn independently; None for any other noise."""
+    """Returns the autoregressive source of additive noise, sequential or independent; None for any other noise."""
     source = problem.agents.source
     inner = source.source if isinstance(source, IID) else source
     return inner if isinstance(problem.agents, QuadraticAgent) and isinstance(inner, VAR1) else None
 
 
 def chain_of(agent: AbstractAgent) -> FiniteChain:
-    """The chain behind one agent's observations."""
+    """Returns the chain behind one agent's observations."""
     law = finite_law(agent.source)
     assert law is not None
     return law.chain
 
 
 class AffineOperators(NamedTuple):
-    r"""Every operator $G_i(\theta, o) = A_i(o) (\theta - \theta^\star) + g_i(o)$ of affine agents on finite chains."""
+    r"""All operators $G_i(\theta, o) = A_i(o) (\theta - \theta^\star) + g_i(o)$ of affine agents on finite chains."""
 
     A: np.ndarray
     """`(M, outcomes, d, d)`."""
@@ -87,7 +87,7 @@ class AffineOperators(NamedTuple):
 
 
 def affine_operators(problem: Problem, law: FiniteLaw) -> AffineOperators:
-    """The operators of all outcomes at once, for small problems."""
+    """Returns the operators of all outcomes, for small problems."""
     with precision():
         agents, root = tree.to_device((problem.flat_agents, problem.root), "float64")
         return AffineOperators(*tree.to_host(_affine_operators(agents, law.outcomes(), root)))
@@ -104,8 +104,8 @@ def _affine_operators(agents, outcomes, root):
 class Edges(NamedTuple):
     r"""Affine agents on finite chains: on the edge $s \to s'$, $G(\theta^\star + y) = D(s)^T (W(s, s') y + v(s, s'))$.
 
-    Operators that depend on $s$ alone have one entry for all $s'$. Arrays carry a leading axis for the agents, and may
-    carry another behind it.
+    Operators that depend on $s$ alone have one entry for all $s'$. Arrays have a leading axis of agents, and may have
+    another axis after it.
     """
 
     transition: np.ndarray
@@ -121,7 +121,7 @@ class Edges(NamedTuple):
 
     @property
     def num_agents(self) -> int:
-        """How many agents there are."""
+        """The number of agents."""
         return len(self.stationary)
 
     @property
@@ -135,22 +135,22 @@ class Edges(NamedTuple):
         return self.slopes.shape[-1]
 
     def take(self, agents: np.ndarray) -> "Edges":
-        """Those of some agents."""
+        """Returns the edges of some agents."""
         return Edges(*(part[agents] for part in self))
 
     def distinct(self) -> tuple["Edges", np.ndarray]:
-        """The different agents, and how many there are of each."""
+        """Returns the different agents, and the number of each."""
         rows = np.concatenate([part.reshape(len(part), -1) for part in self], axis=1)
         _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
         return self.take(first), counts.astype(float)
 
     def moved(self, X: np.ndarray) -> np.ndarray:
-        r"""$\sum_s P(s, s') X(s)$ for moments `(..., S, a, b)` on the event of each state."""
+        r"""Returns $\sum_s P(s, s') X(s)$ for moments `(..., S, a, b)` on the event of each state."""
         flat = np.swapaxes(self.transition, -1, -2) @ X.reshape(*X.shape[:-2], -1)
         return flat.reshape(*flat.shape[:-1], *X.shape[-2:])
 
     def pushed(self, Y: np.ndarray, one: np.ndarray) -> np.ndarray:
-        r"""$E[G w^T]$ on the event of the next state, of $w$ with $E[y w^T]$ = `Y` and $E[w]$ = `one` on each state."""
+        r"""Returns $E[G w^T]$ on the event of the next state, for $E[y w^T]$ = `Y` and $E[w]$ = `one` on each state."""
         W, v = self.slopes, self.values
         *_, S, T, k, d = W.shape
         C = W.reshape(*W.shape[:-3], T * k, d) @ Y + v.reshape(*v.shape[:-2], T * k, 1) * one[..., None, :]
@@ -161,7 +161,7 @@ class Edges(NamedTuple):
         return self._all_directions() @ C.reshape(*C.shape[:-3], S * k, -1)
 
     def squared(self, YY: np.ndarray, y: np.ndarray, one: np.ndarray) -> np.ndarray:
-        r"""$E[G G^T]$ on the event of the next state, of $y$ with these second and first moments, and probabilities."""
+        r"""Returns $E[G G^T]$ on the event of the next state, for $y$ with these moments and probabilities."""
         W, v = self.slopes, self.values
         *_, S, T, k, d = W.shape
         WY = (W.reshape(*W.shape[:-3], T * k, d) @ np.concatenate([YY, y[..., None]], -1)).reshape(
@@ -184,7 +184,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(problem: Problem, law: FiniteLaw) -> Edges:
-    """The operators of affine agents on all edges of their chains; independent observations are edges as well."""
+    """Returns the operators of affine agents on all edges of their chains, also for independent observations."""
     chain = law.chain
     if law.pairs and not law.independent:
         with precision():

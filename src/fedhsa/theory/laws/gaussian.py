@@ -10,7 +10,7 @@ from .additive import AdditiveLaw, HiddenNoise
 
 
 def gaussian_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AdditiveLaw:
-    r"""The error under additive VAR(1) noise, $G_i = A_i \theta - b_i + z_i$ with $z_i' = Q_i z_i + \epsilon_i$."""
+    r"""Returns the law under VAR(1) noise, $G_i = A_i \theta - b_i + z_i$ with $z_i' = Q_i z_i + \epsilon_i$."""
     Phi, offset, K = map or round_map(problem, algorithm)
     assert K is not None
     noise = autoregressive(problem.agents.source, K)
@@ -18,7 +18,7 @@ def gaussian_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap |
 
 
 def autoregressive(source: AbstractSource, K: np.ndarray) -> HiddenNoise:
-    """VAR(1) noise, in order or drawn independently, in a round that responds to it by `K`, `(M, H, n, d)`."""
+    """Returns VAR(1) noise, sequential or independent, in a round with the response `K`, `(M, H, n, d)`."""
     if isinstance(source, IID) and isinstance(source.source, VAR1):
         covariance = start = hidden = source.source.covariance
         Q = np.zeros_like(covariance)

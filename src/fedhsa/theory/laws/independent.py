@@ -1,4 +1,4 @@
-"""The exact law of independent observations from finite chains: second moments close."""
+"""The exact law for independent observations of finite chains, whose second moments form a closed system."""
 
 import functools
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from .finite import affine_operators, finite_law
 from .moments import AbstractSteppedLaw, Moments, Radius, TooLargeError
 
 LARGEST = 2**26
-"""How many numbers the fourth-order noise tensors may have, half a gigabyte."""
+"""The largest size of the fourth-order noise tensors, half a gigabyte."""
 TOLERANCE = 1e-12
 ROUNDING = 1e-14
 RESTART = 100
 ARNOLDI = 1000
-"""How many iterations are made before a radius is called an estimate."""
+"""The number of iterations after which a radius counts as an estimate."""
 DENSE = 5
-"""Up to which dimension eigenvalues of the map of second moments are computed from its matrix."""
+"""The largest dimension in which eigenvalues of the map of second moments are computed from its matrix."""
 
 
 class IndependentNoise:
-    r"""The covariance of independent operators of finite chains at a random point, $N_i$ of `IndependentLaw`."""
+    r"""The covariance $N_i$ of `IndependentLaw`, of independent operators of finite chains at a random point."""
 
     def __init__(self, problem: Problem):
         law = finite_law(problem.agents.source)
@@ -36,8 +36,8 @@ class IndependentNoise:
         size = M * max(d**4, law.num_outcomes * d**2)
         if size > LARGEST:
             raise TooLargeError(
-                f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions needs {size:.2g} "
-                f"numbers, more than {LARGEST:.2g}. `theory.predict` has a law for every size."
+                f"The exact law of {M} agents with {law.num_outcomes} outcomes in {d} dimensions requires {size:.2g} "
+                f"numbers, more than {LARGEST:.2g}. `theory.predict` supports every size."
             )
         weights, (A, g) = law.weights(), affine_operators(problem, law)
         self.A, self.r = np.einsum("io,ioab->iab", weights, A), np.einsum("io,ioa->ia", weights, g)
@@ -47,7 +47,7 @@ class IndependentNoise:
         self.gg = np.einsum("io,ioa,ioc->iac", weights, g, g, optimize=True)
 
     def covariance(self, Y: np.ndarray, y: np.ndarray, one: Any = 1.0) -> np.ndarray:
-        """$N_i(Y, y)$ for every agent; if moments are those of weighted points, `one` is the mean of the weights."""
+        """Returns $N_i(Y, y)$ for every agent; for moments of weighted points, `one` is the mean of the weights."""
         quadratic = (self.AA @ Y.reshape(len(Y), -1, 1)).reshape(Y.shape)
         linear = np.einsum("iacb,ib->iac", self.Ag, y)
         return quadratic + linear + transpose(linear) + np.reshape(one, (-1, 1, 1)) * self.gg
@@ -56,14 +56,14 @@ class IndependentNoise:
 class IndependentLaw(AbstractSteppedLaw):
     r"""The error under i.i.d. sampling, the setting of the paper's Theorem 1.
 
-    Write $G_i(\theta^\star + y, o) = A_i y + r_i + \tilde A_i(o) y + \tilde g_i(o)$, with noise of mean zero. Given the
+    Let $G_i(\theta^\star + y, o) = A_i y + r_i + \tilde A_i(o) y + \tilde g_i(o)$, with noise of mean zero. Given the
     error $e$ at the start of a round and the agents' first operators $g_i$, their local steps are independent, so
 
     $$E' = B \hat E B^T + \frac{\alpha_g^2}{M^2} \sum_i \bigl(D_i \Xi_i D_i^T + C_{i,H}\bigr), \qquad
       \Xi_i = N_i\bigl(E[e e^T], E[e]\bigr),$$
 
-    where $B \hat E B^T$ is the map without noise, $\Xi_i$ the covariance of $g_i$ given $e$, $D_i$ the response of the
-    mean to it, and $C_{i,\ell}$ the covariance that the later observations give the local error $y_{i,\ell}$,
+    where $B \hat E B^T$ is the noiseless map, $\Xi_i$ the covariance of $g_i$ given $e$, $D_i$ the response of the mean
+    to it, and $C_{i,\ell}$ the covariance of the local error $y_{i,\ell}$ due to the later observations,
 
     $$C_{i,\ell+1} = F_i C_{i,\ell} F_i^T + \eta^2 N_i(C_{i,\ell} + E[\bar y \bar y^T], E[\bar y]),$$
 
@@ -89,7 +89,7 @@ class IndependentLaw(AbstractSteppedLaw):
     def stationary(self):
         r"""Solves $E = T(E) + E_0$ for the second moment, the map of a round at the limit of the mean.
 
-        Small systems by their matrix; others by GMRES, preconditioned with the map without noise, $\Phi E \Phi^T$.
+        Small systems use their matrix; others use GMRES, preconditioned with the noiseless map $\Phi E \Phi^T$.
         """
         mean = limit_error(self.map, self.algorithm)
         radius, _ = self.mean_square_radius()
@@ -101,15 +101,15 @@ class IndependentLaw(AbstractSteppedLaw):
         else:
             left = _operator(d, lambda E: E.ravel() - self._carried(E))
             first = _operator(d, lambda E: solve_discrete_lyapunov(Phi, E).ravel())
-            rtol = max(TOLERANCE, ROUNDING / (1 - radius))  # the solution is that much larger than `base`
+            rtol = max(TOLERANCE, ROUNDING / (1 - radius))  # the solution is larger than `base` by this factor
             E, failed = gmres(left, base, rtol=rtol, atol=0.0, M=first, restart=RESTART, maxiter=10)
             if failed:
-                raise ArithmeticError(f"GMRES did not solve the stationary law to {rtol:.1g}. Use a smaller step.")
+                raise ArithmeticError(f"GMRES did not converge to {rtol:.1g}. Use a smaller step size.")
         E = E.reshape(d, d)
         return Moments(mean, (E + E.T) / 2 - np.outer(mean, mean))
 
     def mean_square_radius(self):
-        """From 1 on the mean-square error grows without bound; from the matrix, or in larger dimensions by Arnoldi."""
+        """Computes the radius from the matrix or, in larger dimensions, by Arnoldi iteration."""
         d = len(self.map.offset)
         if d <= DENSE:
             return Radius(spectral_radius(self._matrix), "exact")
@@ -134,7 +134,7 @@ class IndependentLaw(AbstractSteppedLaw):
         return np.stack([self._carried(unit.reshape(d, d)) for unit in np.eye(d * d)], axis=1)
 
     def _carried(self, E: np.ndarray) -> np.ndarray:
-        """What a round makes of the second moment `E`, without what it adds to it; flat."""
+        """Applies the linear part of a round to the second moment `E`; flat."""
         return (self._next(np.zeros(len(E)), (E + E.T) / 2)[1] - self._added).ravel()
 
     @functools.cached_property
@@ -143,14 +143,14 @@ class IndependentLaw(AbstractSteppedLaw):
         return self._next(zero[0], zero)[1]
 
     def _next(self, mean: np.ndarray, E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The mean and second moment of the error after one more round."""
+        """Returns the mean and second moment of the error after one more round."""
         (eta, _, server_step, _), M, d = self.rule, len(self.A), len(mean)
         Phi, c = self.map.transition, self.map.offset
         Xi = self.noise.covariance(np.broadcast_to(E, (M, d, d)), np.broadcast_to(mean, (M, d)))
         Xi_bar = Xi.mean(0)
         F, C = np.eye(d) + eta * self.A, np.zeros((M, d, d))
         for to_e, to_g, to_g_bar, to_one in self._responses[:-1]:
-            # The local mean is to_e e + to_g xi_i + to_g_bar xi_bar + to_one, and xi_i is in xi_bar with weight 1/M.
+            # The local mean is to_e e + to_g xi_i + to_g_bar xi_bar + to_one, and xi_bar contains xi_i with weight 1/M.
             y = to_e @ mean + to_one
             both = np.einsum("ia,ic->iac", to_e @ mean, to_one)
             Y = to_e @ E @ transpose(to_e) + both + transpose(both) + np.einsum("ia,ic->iac", to_one, to_one)
@@ -164,9 +164,9 @@ class IndependentLaw(AbstractSteppedLaw):
         return Phi @ mean + c, Phi @ E @ Phi.T + drift + drift.T + np.outer(c, c) + added
 
     def _local_responses(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        r"""How the mean local error depends on $e$, on the noise $\xi_i$ of the first operator, on $\bar\xi$, and on 1.
+        r"""The coefficients of the mean local error in $e$, the noise $\xi_i$ of the first operator, $\bar\xi$, and 1.
 
-        After each of the steps $1, \dots, H$: $\bar y_{\ell+1} = F_i \bar y_\ell + \eta (r_i + \kappa (\bar g - g_i))$.
+        There is one entry per step, where $\bar y_{\ell+1} = F_i \bar y_\ell + \eta (r_i + \kappa (\bar g - g_i))$.
         """
         (eta, H, _, kappa), (M, d, _) = self.rule, self.A.shape
         identity, A_bar, r_bar = np.eye(d), self.A.mean(0), self.r.mean(0)
@@ -184,5 +184,5 @@ class IndependentLaw(AbstractSteppedLaw):
 
 
 def _operator(d: int, of_matrix: Callable[[np.ndarray], np.ndarray]) -> Any:
-    """A linear map of matrices as SciPy wants it."""
+    """Returns a linear map of matrices as a SciPy operator."""
     return LinearOperator((d * d, d * d), matvec=lambda E: of_matrix(E.reshape(d, d)), dtype=np.float64)  # pyright: ignore[reportCallIssue]

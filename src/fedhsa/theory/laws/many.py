@@ -1,23 +1,23 @@
-r"""Markov chains at any size: each agent's own noise exactly, and agents that know of each other through the server.
+r"""Markov chains of any size: each agent's own noise is exact, and agents are correlated only through the server.
 
-Seen from the fixed point $x_0$ of infinitely many agents, a round takes the error to $e' = \Phi e$ in the mean. Here
-$\Phi$ is exact: a mean of products $E[\prod_\ell F_i(o_\ell)]$, not of powers of $E[F_i]$. Agent $i$ goes through
+Relative to the fixed point $x_0$ of infinitely many agents, a round maps the error to $e' = \Phi e$ in the mean. Here
+$\Phi$ is exact: a mean of products $E[\prod_\ell F_i(o_\ell)]$, not of powers of $E[F_i]$. Agent $i$ iterates
 
 $$y \leftarrow y + \eta\, (G_i(y, o_\ell) - \kappa h_i), \qquad h_i = a_i - \bar g,$$
 
 from $y = e$, with its first operator $a_i$. If all others are replaced by their means, then
 $e' = E_i (e, 1) + \frac\alpha M (y + T a_i)$ with the others' mean response $T$ to $a_i$ in $\bar g$, and the second
-moments of $(y, 1, h, e)$ on the event of each state of agent $i$ close, multiplicative noise included. They take
-$Y_i(s) = E[(e, 1)(e, 1)^T 1\{s_i = s\}]$ to $R_i(Y_i)$ after a round. The law is the solution of
+moments of $(y, 1, h, e)$ on the event of each state of agent $i$ form a closed system, including multiplicative noise.
+A round maps $Y_i(s) = E[(e, 1)(e, 1)^T 1\{s_i = s\}]$ to $R_i(Y_i)$. The law is the solution of
 
 $$U = L_0 U + \sum_i \Bigl(\sum_s R_i(Y_i)(s) - L_0 U\Bigr), \qquad
   Y_i = \pi_i U + V_i, \qquad V_i = R_i(Y_i) - \pi_i \sum_s R_i(Y_i)(s),$$
 
-where $U = E[(e, 1)(e, 1)^T]$ and $L_0$ is the mean map on both sides. To FedHSA's $R_i$ belongs what the noise of the
-others' first operators, $\nu$ in $\bar g$, does through agent $i$'s random map.
+where $U = E[(e, 1)(e, 1)^T]$ and $L_0$ is the mean map on both sides. FedHSA's $R_i$ includes the effect of the noise
+$\nu$ of the others' first operators in $\bar g$ through agent $i$'s random map.
 
-It is exact for one agent and in the limit of many, at any step, number of local steps and mixing. In between it leaves
-out what two agents know together: products of both their states with the error.
+The law is exact for one agent and in the limit of many, for any step size, number of local steps and mixing. In between
+it neglects products of the states of two agents with the error.
 """
 
 import functools
@@ -42,39 +42,39 @@ from .moments import AbstractLaw, Moments, Radius
 from .solve import radius
 
 CHUNK = 2**18
-"""How many numbers the moments of the agents that are moved together may have, roughly."""
+"""The approximate largest size of the moments of agents that are processed together."""
 PARALLEL = 10**9
-"""From how many operations a round on the agents are shared out among the cores."""
+"""The number of operations per round above which agents are distributed over the cores."""
 SMALL = 10**8
-"""Up to how many operations a round everything is solved to many digits."""
+"""The number of operations per round up to which everything is solved to many digits."""
 LARGE = 2 * 10**10
-"""From how many operations a round on what agents know of the server's error is only its leading part."""
+"""The number of operations per round above which an agent's correlation with the error is of leading order only."""
 PATH = 2 * 10**9
-"""How many operations the rounds of a path may take that are followed one by one."""
+"""The number of operations for rounds of a path that are followed one by one."""
 KEPT = 2**22
-"""Up to how many numbers the operators of all agents are kept."""
+"""The largest size up to which the operators of all agents are stored."""
 SOME = 6
-"""From so many agents a large problem gets its first guess."""
+"""The number of agents from which the first guess for a large problem is computed."""
 VISITS = 60
-"""How many agents a large problem's second guesses may take to compute."""
+"""The number of agents from which second guesses for a large problem are computed."""
 DENSE = 60
-"""Up to how many unknowns the mean-square radius is that of a matrix."""
+"""The number of unknowns up to which the mean-square radius is computed from a matrix."""
 GROWING, SETTLED = 12, 1e-2
-"""How many rounds the growth of the mean square is followed at most, and by what part it may still change."""
+"""The largest number of rounds for which the growth of the mean square is followed, and its tolerance."""
 CLOSE, ROUGHLY = 1e-9, 1e-4
 """The relative residual of the long run, for small problems and for others."""
 SLOW = 1e-3
-"""How far from 1 the mean map's radius has to be for single precision."""
+"""The distance of the mean map's radius from 1 that single precision requires."""
 
 
 class Scratch:
-    """Arrays that are filled again and again: fresh ones take as long to get as to fill."""
+    """Reusable arrays, since allocating new ones takes as long as filling them."""
 
     def __init__(self):
         self._arrays: dict[tuple, list[np.ndarray]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any, busy: np.ndarray | None = None) -> np.ndarray:
-        """One of this name and shape, but not `busy`."""
+        """Returns an array of this name and shape that is not `busy`."""
         arrays = self._arrays.setdefault((name, shape), [])
         free = [array for array in arrays if array is not busy]
         if not free:
@@ -84,16 +84,16 @@ class Scratch:
 
 
 class OpenAgents(NamedTuple):
-    r"""Some agents laid open: from $s$ to $t$ the operator at $e$, times the step, is $D(s)^T W(s, t) (e, 1)$."""
+    r"""Some agents as arrays: from $s$ to $t$ the operator at $e$, times the step size, is $D(s)^T W(s, t) (e, 1)$."""
 
     P: np.ndarray
-    """Kernels, `(B, S, S)`."""
+    """The kernels, `(B, S, S)`."""
     pi: np.ndarray
-    """Stationary laws, `(B, S)`."""
+    """The stationary distributions, `(B, S)`."""
     W: np.ndarray
-    """Slopes and values of the coefficients, `(B, S, T, K, d + 1)`; `T` is 1 where the state alone is observed."""
+    """The slopes and values of the coefficients, `(B, S, T, K, d + 1)`; `T` is 1 if only the state is observed."""
     D: np.ndarray | None
-    """The directions they multiply, `(B, S, K, d)`; None for the coordinates."""
+    """The directions of the coefficients, `(B, S, K, d)`; None for the coordinates."""
     PD: np.ndarray | None
     """$P(s, t) D(s)$, `(B, T, d, S K)`."""
     independent: bool
@@ -104,11 +104,11 @@ class OpenAgents(NamedTuple):
         return self.W.shape[-1] - 1
 
     def spread(self, X: np.ndarray) -> np.ndarray:
-        r"""$\pi(s) X$."""
+        r"""Returns $\pi(s) X$."""
         return self.pi.reshape(*self.pi.shape, *(1,) * (X.ndim - 1)) * X[:, None]
 
     def move(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        r"""$\sum_s P(s, t) X(s)$; independent observations forget the state instead."""
+        r"""Returns $\sum_s P(s, t) X(s)$; independent observations forget the state instead."""
         if self.independent:
             return self.spread(X.sum(1))
         out = np.empty_like(X, order="C") if out is None else out
@@ -116,35 +116,35 @@ class OpenAgents(NamedTuple):
         return out
 
     def memory(self, steps: int) -> np.ndarray:
-        r"""$(P - 1 \pi^T)^k$, `(B, S, S)`."""
+        r"""Returns $(P - 1 \pi^T)^k$, `(B, S, S)`."""
         if self.independent:
             return np.zeros_like(self.P)
         return np.linalg.matrix_power(self.P - self.pi[:, None], steps)
 
     def move_on(self, X: np.ndarray, steps: int) -> np.ndarray:
-        """`move` so many times."""
+        """Applies `move` repeatedly."""
         return self._replace(P=self.memory(steps) + self.pi[:, None]).move(X) if steps else X
 
     def coefficients(self, X: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
-        """$W(s, t) X(s)$ for `X` with a row for each of $(e, 1)$, `(B, S, T, K, n)`."""
+        """Returns $W(s, t) X(s)$ for `X` with a row for each of $(e, 1)$, `(B, S, T, K, n)`."""
         B, S, T, K, rows = self.W.shape
         shape = B, S, T * K, X.shape[-1]
         out = None if scratch is None else scratch.array("coefficients", shape, X.dtype)
         return np.matmul(self.W.reshape(B, S, T * K, rows), X, out=out).reshape(B, S, T, K, -1)
 
     def squares(self, coefficients: np.ndarray, part: float = 1.0, scratch: Scratch | None = None) -> np.ndarray:
-        r"""A `part` of $W X W^T D$, from $W X$: what `directed` makes the second moment of the operator."""
+        r"""Returns `part` times $W X W^T D$, from $W X$; `directed` maps it to the second moment of the operator."""
         coefficients = coefficients[..., : self.dim + 1]
         if self.D is None:
             return part * coefficients @ transpose(self.W)
         if self.W.shape[3] > 1:
             return part * coefficients @ transpose(self.W) @ self.D[:, :, None]
-        square = part * np.einsum("bstkn,bstkn->bstk", coefficients, self.W)[..., None]  # products of numbers are slow
+        square = part * np.einsum("bstkn,bstkn->bstk", coefficients, self.W)[..., None]  # faster than 1 x 1 products
         out = None if scratch is None else scratch.array("squares", (*square.shape[:-1], self.dim), square.dtype)
         return np.multiply(square, self.D[:, :, None], out=out)
 
     def directed(self, r: np.ndarray, scratch: Scratch | None = None) -> np.ndarray:
-        r"""$\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
+        r"""Returns $\sum_s P(s, t) D(s)^T r(s, t)$, `(B, S, d, n)`."""
         if self.PD is None:
             return self.move(r[:, :, 0])
         B, S, T, K, n = r.shape
@@ -153,7 +153,7 @@ class OpenAgents(NamedTuple):
         return self.spread(directed.sum(1)) if self.independent else directed
 
     def given(self) -> np.ndarray:
-        r"""The mean operator at $e = 0$ given the state, `(B, S, d)`."""
+        r"""Returns the mean operator at $e = 0$ given the state, `(B, S, d)`."""
         values = self.W[..., -1]
         if self.D is None:
             return values[:, :, 0]
@@ -161,7 +161,7 @@ class OpenAgents(NamedTuple):
 
 
 class RoundRule(NamedTuple):
-    r"""The local rule for operators times the step; with one agent or one local step there is nothing to correct."""
+    r"""The local rule for operators times the step size; there is no correction with one agent or one local step."""
 
     H: int
     alpha: float
@@ -175,15 +175,15 @@ class RoundRule(NamedTuple):
 
     @property
     def rho(self) -> float:
-        r"""$1 - 1/M$, the part of an agent's first operator that its correction takes away."""
+        r"""$1 - 1/M$, the fraction of an agent's first operator that its correction removes."""
         return 1 - 1 / self.M
 
 
 class MeanEnds(NamedTuple):
     r"""The mean end of an agent's round, $E[y_i] = (F_i - \kappa K_i)(e, 1) + \kappa T_i \bar g$; axis 0 is agents.
 
-    $F_i$ is that of the local steps without correction, $T_i$ the mean response to the correction, $K_i = E[T a_i]$
-    that to the agent's own first operator, and $A_i$ the mean of that.
+    $F_i$ is the end without correction, $T_i$ the mean response to the correction, $K_i = E[T a_i]$ the mean response
+    to the agent's own first operator, and $A_i$ the mean of the first operator.
     """
 
     F: np.ndarray
@@ -192,7 +192,7 @@ class MeanEnds(NamedTuple):
     A: np.ndarray
 
     def seen_from(self, x: np.ndarray) -> "MeanEnds":
-        """The same with errors measured from `x`."""
+        """Returns the ends with errors relative to `x`."""
         d = len(x)
         F, K, A = (
             np.concatenate([X[..., :d], X[..., d:] + X[..., :d] @ x[:, None]], -1) for X in (self.F, self.K, self.A)
@@ -202,7 +202,7 @@ class MeanEnds(NamedTuple):
 
 
 class Others(NamedTuple):
-    r"""What an agent meets of the others, with an axis of agents.
+    r"""The effect of the other agents on each agent; arrays have an axis of agents.
 
     $\bar g = B (e, 1) + a_i / M + \nu$ with $\nu$ of the covariance `noise`, and $e' = E (e, 1) + \frac\alpha M (y +
     T a_i)$; `own` is the agent's own mean response to $\bar g$.
@@ -216,9 +216,10 @@ class Others(NamedTuple):
 
 
 def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    r"""$F_i$, $K_i$ and $T_i$ of `MeanEnds`, and $E[y \mid s]$ at $e = 0$ and $\bar g = a_i / M$, `(B, S, d)`.
+    r"""Returns $F_i$, $K_i$ and $T_i$ of `MeanEnds`, and $E[y \mid s]$ at $e = 0$ and $\bar g = a_i / M$, `(B, S, d)`.
 
-    Backwards: $E[y_H \mid s_\ell, y_\ell] = N(s_\ell) (y_\ell, 1) + \kappa R(s_\ell) (\bar g - a)$ from $\ell = H$ on.
+    The recursion $E[y_H \mid s_\ell, y_\ell] = N(s_\ell) (y_\ell, 1) + \kappa R(s_\ell) (\bar g - a)$ runs backwards
+    from $\ell = H$.
     """
     P, W, d = agents.P, agents.W, agents.dim
     B, S, _, K, _ = W.shape
@@ -234,13 +235,13 @@ def mean_round(agents: OpenAgents, rule: RoundRule) -> tuple[np.ndarray, np.ndar
         return np.einsum("bs,bs...->b...", agents.pi, X)
 
     def back(X):
-        """What was to come from the next state, given this one."""
+        """Returns the mean of a function of the next state, given this one."""
         if agents.independent:
             return np.broadcast_to(average(X)[:, None], X.shape)
         return (P @ X.reshape(B, S, -1)).reshape(X.shape)
 
     def through(L):
-        r"""$E[L(t) A(o)]$ given $s$, `(B, S, d, d + 1)`."""
+        r"""Returns $E[L(t) A(o)]$ given $s$, `(B, S, d, d + 1)`."""
         if D is None:
             return back(L) @ W[:, :, 0]
         L = back(L) if agents.independent else L
@@ -262,23 +263,23 @@ class End(NamedTuple):
 
     xx: np.ndarray
     yx: np.ndarray
-    """Only that with 1 where products with $e$ are not followed; of the others then only the sums are right."""
+    """Only the product with 1 if products with $e$ are not followed; then only sums of the other fields are valid."""
     yy: np.ndarray
     yh: np.ndarray | None = None
     ax: np.ndarray | None = None
     aa: np.ndarray | None = None
 
     def summed(self) -> "End":
-        """The same whatever the state, in double precision."""
+        """Returns the moments summed over states, in double precision."""
         return End(*(X if X is None else X.sum(1, keepdims=True).astype(float) for X in self))  # pyright: ignore[reportArgumentType]
 
 
 def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: RoundRule, *, follow: bool) -> End:
-    r"""A round of $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` asks for the products of $y$ with $e$."""
+    r"""Applies a round to $Y = E[x x^T 1\{s\}]$, `(B, S, d + 1, d + 1)`; `follow` includes products of $y$ with $e$."""
     d, scratch = agents.dim, Scratch()
     e, one = slice(0, d), slice(d, d + 1)
     if not rule.kappa:
-        Z, h = np.concatenate([Y, Y[..., e]], axis=-1) if follow else Y, None  # y = e at first
+        Z, h = np.concatenate([Y, Y[..., e]], axis=-1) if follow else Y, None  # initially y = e
         for _ in range(rule.H):
             Z, h = _step(agents, Z, h, scratch)
         yx = np.concatenate([Z[..., e, d + 1 :], Z[..., e, one]], axis=-1)
@@ -309,12 +310,12 @@ def second_moments(agents: OpenAgents, others: Others, Y: np.ndarray, rule: Roun
 
 
 def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None, scratch: Scratch) -> tuple[Any, Any]:
-    """One local step of the second moments: rows $(y, 1)$ and columns $(y, 1, h, e)$, and of `h`."""
+    """Applies one local step to the second moments with rows $(y, 1)$ and columns $(y, 1, h, e)$, and to `h`."""
     d = agents.dim
     r = agents.coefficients(Z, scratch)
     r[..., :d] += agents.squares(r, 0.5, scratch)
     added, Z = agents.directed(r, scratch), agents.move(Z, scratch.array("moved", Z.shape, Z.dtype, busy=Z))
-    if h is not None:  # y loses h: in the rows, then in the columns
+    if h is not None:  # subtract h from y, in the rows and then in the columns
         of_h = slice(d + 1, 2 * d + 1)
         h = agents.move(h, scratch.array("moved", h.shape, h.dtype, busy=h))
         Z[..., :d, :d] -= transpose(Z[..., :d, of_h])
@@ -328,7 +329,7 @@ def _step(agents: OpenAgents, Z: np.ndarray, h: np.ndarray | None, scratch: Scra
 
 
 def server(end: End, others: Others, rule: RoundRule, pi: np.ndarray) -> np.ndarray:
-    r"""The moments of $(e', 1)$ with $e' = E x + \frac\alpha M z$, $z = y + T a$; `pi` has the events' chances."""
+    r"""Returns the moments of $(e', 1)$ with $e' = E x + \frac\alpha M z$, $z = y + T a$; `pi` are probabilities."""
     xx, zx, zz = end.xx, end.yx, end.yy
     E, d = others.E[:, None], zz.shape[-1]
     if end.yh is not None and end.ax is not None and end.aa is not None:
@@ -337,7 +338,7 @@ def server(end: End, others: Others, rule: RoundRule, pi: np.ndarray) -> np.ndar
         ya = (end.yh + zx @ transpose(B) + response) / rule.rho  # a = (h + B x + nu) / rho
         cross = T @ transpose(ya)
         zx = zx + T @ end.ax
-        # The mean response to the others' noise is counted as theirs.
+        # The mean response to the others' noise is attributed to them.
         zz = zz - response @ transpose(own) + cross + transpose(cross) + T @ end.aa @ transpose(T)
     Ex, cross = E @ xx, rule.share * zx @ transpose(E)
     new = np.empty_like(xx)
@@ -348,7 +349,7 @@ def server(end: End, others: Others, rule: RoundRule, pi: np.ndarray) -> np.ndar
 
 
 def first_moments(agents: OpenAgents, others: Others, v: np.ndarray, rule: RoundRule) -> np.ndarray:
-    r"""$E[z]$ for errors with $E[e 1\{s\}] = v$, `(B, S, d, 1)` and zero in sum, from the operators' slopes alone."""
+    r"""Returns $E[z]$ for errors with $E[e 1\{s\}] = v$, `(B, S, d, 1)`, of sum zero, from the operators' slopes."""
     x = np.concatenate([v, np.zeros_like(v[..., :1, :])], axis=-2)
     h = a = None
     for _ in range(rule.H):
@@ -364,29 +365,29 @@ def first_moments(agents: OpenAgents, others: Others, v: np.ndarray, rule: Round
 
 
 class ManyMoments(NamedTuple):
-    r"""What goes from round to round: the moments $U$ of $(e, 1)$, and what each agent's states say about them."""
+    r"""The state of the law: the moments $U$ of $(e, 1)$, and their dependence on each agent's state."""
 
     U: np.ndarray
     V: np.ndarray
-    """`(M, S, d + 1, d + 1)`, zero in sum over the states."""
+    """`(M, S, d + 1, d + 1)`, with sum zero over the states."""
     C: np.ndarray
     """The covariances of the first operators, `(M, d, d)`."""
 
     def pack(self) -> np.ndarray:
-        """All of it as one vector."""
+        """Returns the state as one vector."""
         return np.concatenate([x.ravel() for x in self])
 
     def unpack(self, vector: np.ndarray) -> "ManyMoments":
-        """The state that was packed, in the shapes of this one."""
+        """Returns the state of a packed vector, with the shapes of this state."""
         parts = np.split(vector, np.cumsum([x.size for x in self])[:-1])
         return ManyMoments(*(part.reshape(x.shape) for part, x in zip(parts, self, strict=True)))
 
 
 class ManyAgentsLaw(AbstractLaw):
-    """The law of this page, on finite chains with affine operators, for FedHSA, Local SA and the one-step methods.
+    """The law of this module, on finite chains with affine operators, for FedHSA, Local SA and the one-step methods.
 
-    In problems of more than `LARGE` operations a round, an agent's states say about the server's error only what its
-    own noise put there, which is right to leading order in the number of agents.
+    In problems with more than `LARGE` operations per round, an agent's state is correlated with the server's error only
+    through its own noise, which is correct to leading order in the number of agents.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=8, num_states=6, dim=3, laziness=0.5)
@@ -407,8 +408,8 @@ class ManyAgentsLaw(AbstractLaw):
         found, law = require_rule(algorithm), finite_law(problem.agents.source)
         if law is None:
             raise TypeError(
-                f"The law of many agents is one of finite chains, got {type(problem.agents.source).__name__}. "
-                "`theory.estimate` has the same quantities from samples."
+                f"The law of many agents requires finite chains, got {type(problem.agents.source).__name__}. "
+                "`theory.estimate` estimates the same quantities from samples."
             )
         M, d, S = problem.num_agents, problem.dim, law.num_states
         kappa = found.correction if M > 1 and found.local_steps > 1 else 0.0
@@ -416,7 +417,7 @@ class ManyAgentsLaw(AbstractLaw):
         self.name, self.problem, self.law = type(algorithm).__name__, problem, law
         self._open: dict[tuple[bytes, bytes], OpenAgents] = {}
         outcomes = S * S if law.pairs else S
-        # Transitions share few directions; operators of states alone are whole matrices.
+        # Transitions share few directions; operators that depend on states alone are full matrices.
         self.work = 12.0 * M * found.local_steps * outcomes * d * (d if law.pairs else d * d)
         self.chunk = max(1, CHUNK // (max(outcomes, S * (3 * d + 1)) * (3 * d + 1)))
         A, b = problem.affine_parts()
@@ -425,7 +426,7 @@ class ManyAgentsLaw(AbstractLaw):
         slow = not spectral_radius(map.transition) < 1 - SLOW
         self.large = self.work > LARGE
         self.dtype = np.float64 if slow or not self.large else np.float32
-        # Errors are measured from where the method goes without noise, or from the root if it goes nowhere.
+        # Errors are relative to the noiseless limit, or to the root if there is no limit.
         self._origin = origin = np.zeros(d) if slow else map.limit_error()
         self._operators = self.step_size * np.concatenate([A, (residuals + A @ origin)[..., None]], axis=-1)
         parts = self._over_agents(lambda agents, _: mean_round(agents, self.rule), origin)
@@ -442,7 +443,7 @@ class ManyAgentsLaw(AbstractLaw):
         return self.centre if self.spectral_radius < 1 else np.full(self.problem.dim, np.inf)
 
     def mean_radius(self):
-        """That of the mean map where it would take long to follow what agents know of the mean error."""
+        """Returns the radius of the mean, or that of the mean map if the full one would take long."""
         if not self.quick_round:
             return self.spectral_radius
         products = np.zeros((self.problem.dim + 1,) * 2, bool)
@@ -458,7 +459,7 @@ class ManyAgentsLaw(AbstractLaw):
         return self._moments(self._long_run.U)
 
     def path(self, start, rounds):
-        """The first rounds one by one, as many as are quick; from there to the long run, with the mean map."""
+        """Yields the first rounds one by one while that is fast; then relaxes to the long run with the mean map."""
         x = np.append(start - self.centre, 1.0)
         state = self._state(np.outer(x, x))
         yield self._moments(state.U)
@@ -471,16 +472,16 @@ class ManyAgentsLaw(AbstractLaw):
         away, gain = state.U - limit, max(1.0, self._radius / self.spectral_radius**2)
         for _ in range(rounds - followed):
             away = Phi @ away @ Phi.T
-            away[:-1, :-1] *= gain  # noise in the operators' matrices slows the mean square down
+            away[:-1, :-1] *= gain  # multiplicative noise slows the decay of the mean square
             yield self._moments(limit + away)
 
     @functools.cached_property
     def left_out(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        r"""$(\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which covers nearly all that was tried, often by far.
+        r"""$(\eta \tau |\tilde A|)^{3/2} r^3 (M - 1) / M^2$, which exceeds nearly all observed errors, often by far.
 
         $\tau$ is the longest relaxation time, $|\tilde A|^2$ the mean over agents of the largest mean square of their
-        matrices' noise in any direction, and $r$ how much noise slows down the mean square, $(1 - |\lambda|^2) / (1 -
-        \rho_2)$. In large problems it is that of some agents, and $\tau / 10 M$ for what is not followed.
+        matrices' noise in any direction, and $r = (1 - |\lambda|^2) / (1 - \rho_2)$ the slowdown of the mean square by
+        noise. In large problems it is computed from some agents, plus $\tau / 10 M$ for the neglected correlations.
         """
         M, d, slack = self.rule.M, self.problem.dim, 1 - self.mean_square_radius().value
         if not slack > 0:
@@ -506,7 +507,7 @@ class ManyAgentsLaw(AbstractLaw):
         return self._radius_of(of_e) if self.quick_round else self._slowest()
 
     def _radius_of(self, entries: np.ndarray) -> float:
-        """The radius of a round on some entries of the moments, which go by themselves."""
+        """Returns the radius of a round on some entries of the moments that form a closed system."""
         empty = self._state(np.zeros_like(self._augmented))
         noise = np.full(empty.C.shape, entries[0, 0])
         kept = ManyMoments(entries, np.broadcast_to(entries, empty.V.shape), noise).pack()
@@ -522,7 +523,7 @@ class ManyAgentsLaw(AbstractLaw):
         return radius(LinearOperator((size, size), matvec=round, dtype=np.float64))  # pyright: ignore[reportCallIssue]
 
     def _slowest(self) -> float:
-        r"""The larger of two: what a round makes of the mean map's slowest mode, and of what noise makes grow."""
+        r"""Returns the larger factor of two: of the slowest mean mode, and of modes that noise amplifies."""
         values, right = np.linalg.eig(self.transition)
         top = np.argmax(abs(values))
         x, y = right[:, top], np.linalg.inv(right)[top]
@@ -542,9 +543,9 @@ class ManyAgentsLaw(AbstractLaw):
         return max(square, self._growth())
 
     def _growth(self) -> float:
-        r"""By what factor a round makes the mean square grow at the end of a few, from errors in all directions.
+        r"""Returns the growth factor of the mean square after a few rounds, from errors in all directions.
 
-        Noise that the correction carries through many local steps may drive a mode that the mean forgets at once.
+        Noise that the correction carries through many local steps may amplify a mode that the mean damps strongly.
         """
         Phi, factor, C = self._augmented, 0.0, None
         state = self._state(np.pad(np.eye(self.problem.dim), (0, 1)) / self.problem.dim)
@@ -587,13 +588,13 @@ class ManyAgentsLaw(AbstractLaw):
         if failed:
             raise ValueError(
                 f"The stationary moments were not found in {failed} iterations. The method may be close to its largest "
-                "stable step; use a smaller one."
+                "stable step size; use a smaller one."
             )
         found = guess.unpack(solved)
         return found._replace(U=found.U + base)
 
     def _sweep(self, state: ManyMoments) -> ManyMoments:
-        """A better guess of the long run less $E[1] = 1$: right if noise were a small part of what a round does."""
+        """Improves a guess of the long run without $E[1] = 1$; accurate if noise is a small part of a round."""
         U = state.U.copy()
         U[-1, -1] = 1
         new = self._round(state._replace(U=U), settled=1.0)
@@ -602,9 +603,9 @@ class ManyAgentsLaw(AbstractLaw):
         return new._replace(U=U)
 
     def _round(self, state: ManyMoments, *, settled: float | None = None) -> ManyMoments:
-        """One round; if moments have `settled` to this factor per round, agents know what fits that, roughly."""
+        """Applies one round; `settled` is the factor per round of moments that have approximately converged."""
         Phi, (U, V, C), rule = self._augmented, state, self.rule
-        U, V = ((X + transpose(X)) / 2 for X in (U, V))  # else it is rounding, or an iteration tries it
+        U, V = ((X + transpose(X)) / 2 for X in (U, V))  # asymmetry comes from rounding or from trial vectors
         others, mean = self._others(C), Phi @ U @ Phi.T
 
         def one(agents: OpenAgents, which: np.ndarray):
@@ -623,9 +624,9 @@ class ManyAgentsLaw(AbstractLaw):
         return ManyMoments(mean + added.sum(0), after, C)
 
     def _leading_noise(self, U: np.ndarray, which: slice, C: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """What noise adds to $U$ in a round, and the first operators' covariances, of some agents for all.
+        """Returns the noise added to $U$ in a round and the first operators' covariances, from some agents for all.
 
-        The server's error says about an agent's state only what that agent's own noise put into it.
+        The server's error is correlated with an agent's state only through that agent's own noise.
         """
         Phi, rule, d, M = self._augmented, self.rule, self.problem.dim, self.rule.M
         others = self._others(np.zeros((1, d, d)) if C is None else C)
@@ -637,13 +638,13 @@ class ManyAgentsLaw(AbstractLaw):
             Y = agents.spread(np.broadcast_to(U.astype(self.dtype), (len(which), *U.shape)))
             end = second_moments(agents, near, Y, rule, follow=False)
             z = end.yx if end.ax is None else end.yx + near.T[:, None] @ end.ax
-            v = rule.share * (z - agents.spread(z.sum(1)))  # of this round's noise, then of all rounds'
+            v = rule.share * (z - agents.spread(z.sum(1)))  # from this round's noise, then from that of all rounds
             v = _later(self.transition.astype(self.dtype), v, agents.memory(rule.H), squares=False)
             pushed = first_moments(agents, near, v, rule)
             end = end.summed()
 
             def with_error(map, given, column):
-                """Products with an error that knows no more of the round than what its first state says."""
+                """Returns products with an error that depends on the round only through its first state."""
                 products = map @ U
                 products[..., :d] += np.einsum("bsi,bsj->bij", given, v[..., 0])
                 products[..., d:] = column
@@ -659,7 +660,7 @@ class ManyAgentsLaw(AbstractLaw):
         return added.sum(0) * M / len(chosen), C
 
     def _anchor_noise(self, end: End, U: np.ndarray, which: np.ndarray) -> np.ndarray:
-        """The covariances of the first operators around their means given the error; zero where nobody uses them."""
+        """Returns the covariances of the first operators given the error; zero without a correction."""
         if end.aa is None:
             return np.zeros((len(which), *self.transition.shape))
         A = self.means.A[which]
@@ -672,7 +673,7 @@ class ManyAgentsLaw(AbstractLaw):
 
     @functools.cached_property
     def _around(self) -> Others:
-        """What an agent meets of the others if their noise is none."""
+        """Returns the effect of the other agents without their noise."""
         (_, alpha, kappa, M), means, d = self.rule, self.means, self.problem.dim
         Q, T, A = (x.sum(0) - x for x in (means.F - kappa * means.K, means.T, means.A))
         B = A / M
@@ -682,14 +683,14 @@ class ManyAgentsLaw(AbstractLaw):
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        """The agents' mean ends of a round, by the error at its start."""
+        """Returns the agents' mean ends of a round as functions of the error at its start."""
         rule, means = self.rule, self.means
         if not rule.kappa:
             return means.F
         return means.F - rule.kappa * rule.rho * means.K + rule.kappa * means.T @ self._around.B
 
     def _mean_map(self, means: MeanEnds) -> tuple[np.ndarray, np.ndarray]:
-        r"""$\Phi$, and what a round adds where errors are measured from, for infinitely many agents."""
+        r"""Returns $\Phi$ and the displacement at the reference point, for infinitely many agents."""
         (_, alpha, kappa, _), d = self.rule, self.problem.dim
         F, K, T, A = (x.mean(0) for x in means)
         map = alpha * (F - kappa * K + kappa * T @ A)
@@ -697,14 +698,14 @@ class ManyAgentsLaw(AbstractLaw):
 
     @functools.cached_property
     def _augmented(self) -> np.ndarray:
-        r"""$\Phi$ on $(e, 1)$; where it is not stable, errors are not measured from its fixed point."""
+        r"""Returns $\Phi$ on $(e, 1)$; if it is not stable, errors are not relative to its fixed point."""
         Phi = np.eye(self.problem.dim + 1)
         Phi[:-1, :-1], Phi[:-1, -1] = self.transition, self._offset
         return Phi
 
     @property
     def quick_round(self) -> bool:
-        """Whether a round is so quick that many can be made."""
+        """Whether a round is fast enough for many rounds."""
         return not self.large and self.work <= SMALL
 
     @property
@@ -712,7 +713,7 @@ class ManyAgentsLaw(AbstractLaw):
         return slice(0, None, max(1, self.rule.M // SOME))
 
     def _state(self, U: np.ndarray) -> ManyMoments:
-        """A state in which no agent knows anything."""
+        """Returns a state in which the error is independent of the agents' states."""
         M, S, n = self.rule.M, 0 if self.large else self.law.num_states, len(U)
         return ManyMoments(U, np.zeros((M, S, n, n)), np.zeros((M, n - 1, n - 1)))
 
@@ -723,7 +724,7 @@ class ManyAgentsLaw(AbstractLaw):
     def _over_agents(
         self, function: Callable[[OpenAgents, np.ndarray], tuple], error: np.ndarray, chosen: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
-        """`function(agents, which)` with errors measured from `error`, for all agents or those `chosen`, joined."""
+        """Applies `function(agents, which)` to all agents or those `chosen`; errors are relative to `error`."""
         chosen = np.arange(self.rule.M) if chosen is None else chosen
 
         def part(start: int):
@@ -739,7 +740,7 @@ class ManyAgentsLaw(AbstractLaw):
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
     def _lay_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
-        """These agents; small problems keep all of theirs, which every round asks for."""
+        """Returns these agents as arrays, which small problems cache because every round uses them."""
         numbers = self.rule.M * self.law.num_outcomes * self.problem.dim * (1 if self.law.pairs else self.problem.dim)
         if numbers > KEPT:
             return self._laid_open(which, error)
@@ -750,7 +751,7 @@ class ManyAgentsLaw(AbstractLaw):
 
     def _laid_open(self, which: np.ndarray, error: np.ndarray) -> OpenAgents:
         pairs, chain, point = self.law.pairs, self.law.chain, self.problem.root + error
-        with precision():  # which every thread has to ask for itself
+        with precision():  # required in every thread
             agents, at = tree.to_device((tree.take(self.problem.flat_agents, which), point), "float64")
             states, step = np.arange(self.law.num_states), np.float64(self.step_size)
             W, D = tree.to_host(_coefficients(agents, states, at, step, pairs, np.dtype(self.dtype).name))
@@ -763,9 +764,9 @@ class ManyAgentsLaw(AbstractLaw):
 
 
 def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squares: bool = True) -> np.ndarray:
-    r"""What `R` adds in all rounds from now on, $\sum_k \Phi^k R(\cdot P^k) (\Phi^k)^T$; of vectors without the last.
+    r"""Sums `R` over all later rounds, $\sum_k \Phi^k R(\cdot P^k) (\Phi^k)^T$; for vectors without the last factor.
 
-    Not where the chance $E[1]$ is: that is neither added to nor forgotten.
+    The entry $E[1]$ is excluded, since it does not change.
     """
     for _ in range(DOUBLINGS):
         added = R if P is None else (transpose(P) @ R.reshape(*R.shape[:2], -1)).reshape(R.shape)
@@ -781,14 +782,14 @@ def _later(Phi: np.ndarray, R: np.ndarray, P: np.ndarray | None = None, *, squar
 
 @eqx.filter_jit
 def _coefficients(agents, states, point, step, pairs: bool, dtype: str):
-    """Slopes and values of the operators' coefficients, times the step, `(B, S, T, K, d + 1)`, and directions."""
+    """Returns slopes and values of the coefficients, times the step size, `(B, S, T, K, d + 1)`, and directions."""
 
     def between(agent, s, t):
         def coefficients(theta):
             return agent.transition_operators(theta, s, t[None])[0][0] if pairs else agent.operator(theta, s)
 
         values = coefficients(point)
-        backward = len(values) < len(point)  # TD's one coefficient has all its slopes in one go
+        backward = len(values) < len(point)  # one reverse pass gives all slopes of TD's single coefficient
         slopes = (jax.jacrev if backward else jax.jacfwd)(coefficients)(point)
         return step * jnp.concatenate([slopes, values[:, None]], axis=-1)
 

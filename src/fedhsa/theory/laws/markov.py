@@ -1,4 +1,4 @@
-"""Which law of Markov sampling a problem gets: an exact one where that is quick, otherwise the best of the others."""
+"""The choice of the law for Markov sampling: an exact law if it is fast, otherwise the best of the others."""
 
 import math
 
@@ -12,16 +12,16 @@ from .moments import AbstractLaw, MomentLaw, TooLargeError
 from .occupancies import OccupancyLaw
 
 WORK = 1.2e7
-"""How many multiplications a round of second moments may take: a law goes through some sixty of them."""
+"""The largest number of multiplications in a round of second moments; a law takes about sixty rounds."""
 PAIRS, KINDS = 3e8, 20
-"""How many those of all pairs of agents may take together, and of how many kinds they may be."""
+"""The largest number of multiplications for all pairs of agents together, and of different kinds of agents."""
 OCCUPANCIES = 400
 EDGES = 2**22
-"""How many numbers the operators on the edges of all chains may have."""
+"""The largest size of the operators on the edges of all chains."""
 
 
 def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> MomentLaw:
-    """The exact law of affine agents on finite chains; raises `TooLargeError` where it would take long."""
+    """Returns the exact law of affine agents on finite chains; raises `TooLargeError` if it would take long."""
     agents = _agents(problem, algorithm)
     found = None if agents is None else _exact(agents)
     if found is None:
@@ -29,13 +29,13 @@ def exact_law(problem: Problem, algorithm: AbstractAlgorithm) -> MomentLaw:
         assert law is not None
         raise TooLargeError(
             f"The product of {problem.num_agents} chains with {law.num_states} states in {problem.dim} dimensions is "
-            "too large for its exact law. `theory.predict` has a law for every size."
+            "too large for its exact law. `theory.predict` supports every size."
         )
     return found
 
 
 def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | None = None) -> AbstractLaw:
-    """The best law of affine agents on finite chains that is quick; `map` is as `law_of` takes it."""
+    """Returns the best fast law of affine agents on finite chains; `map` is as in `law_of`."""
     agents = _agents(problem, algorithm)
     if agents is None:
         return ManyAgentsLaw(problem, algorithm, map)
@@ -50,7 +50,7 @@ def markov_law(problem: Problem, algorithm: AbstractAlgorithm, map: RoundMap | N
 
 
 def _agents(problem: Problem, algorithm: AbstractAlgorithm) -> Agents | None:
-    """The agents laid open, or None if they are too large for that."""
+    """Returns the agents as arrays, or None if they are too large."""
     law = finite_law(problem.agents.source)
     assert law is not None
     M, S, d = problem.num_agents, law.num_states, problem.dim

@@ -1,9 +1,9 @@
-r"""Equal agents on finite chains, exactly at any number of them: only how many are in each state matters.
+r"""The exact law of any number of equal agents on finite chains, which depends only on the number in each state.
 
-Without a correction agents are independent within a round, given where it starts: agent $i$ ends at $B_i x$, with
+Without a correction, agents are independent within a round given its start: agent $i$ ends at $B_i x$, with
 $x = (e, 1)$, and its chain in another state. So the moments $E[x x^T 1\{n\}]$ on each occupancy $n$, the numbers of
-agents in the $S$ states, close; there are $\binom{M + S - 1}{S - 1}$ of them. With a correction everybody's first
-operators enter everybody's steps, and occupancies do not close.
+agents in the $S$ states, form a closed system; there are $\binom{M + S - 1}{S - 1}$ occupancies. With a correction,
+every agent's first operator affects every agent's steps, and the system is not closed.
 """
 
 import itertools
@@ -17,8 +17,8 @@ from .clusters import AbstractChainLaw, Agents, local_step
 class OccupancyLaw(AbstractChainLaw):
     r"""The moments of $x' = C x + \frac{\alpha_g}M \sum_i B_i x$ on each occupancy.
 
-    An agent that moves from $s$ to $t$ leaves $M - 1$ others to move from $n - 1_s$ to $n' - 1_t$, and a pair of agents
-    leaves $M - 2$. So a round needs $E[B Y B^T]$ and $E[B]$ of one agent, on its state before and after.
+    If an agent moves from $s$ to $t$, the $M - 1$ others move from $n - 1_s$ to $n' - 1_t$; for a pair of agents there
+    are $M - 2$ others. So a round requires $E[B Y B^T]$ and $E[B]$ of one agent, on its state before and after.
     """
 
     def __init__(self, agents: Agents):
@@ -68,10 +68,10 @@ class OccupancyLaw(AbstractChainLaw):
 
 
 def _one_agent(agents: Agents) -> tuple[np.ndarray, np.ndarray]:
-    r"""$E[B 1\{t\} | s]$, with a last row of zeros, and the map $Y \mapsto E[B Y B^T 1\{t\} | s]$: `(S, S, ...)`."""
+    r"""Returns $E[B 1\{t\} | s]$, with a last row of zeros, and the map $Y \mapsto E[B Y B^T 1\{t\} | s]$."""
     edges, rule, d = agents.edges, agents.rule, agents.edges.dim
     S, q = edges.num_states, (d + 1) ** 2
-    begun = np.eye(S)[:, None, :, None, None]  # the state before, one of the inputs, the state now
+    begun = np.eye(S)[:, None, :, None, None]  # axes: the previous state, one of the inputs, the current state
     inputs = np.eye(q).reshape(1, q, 1, d + 1, d + 1)
     inputs = (inputs + np.swapaxes(inputs, -1, -2)) / 2
     XX = begun * inputs
@@ -89,14 +89,14 @@ def _one_agent(agents: Agents) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _occupancies(number: int, states: int) -> np.ndarray:
-    """All ways to spread agents over states, `(ways, states)`."""
+    """Returns all distributions of agents over states, `(ways, states)`."""
     bars = itertools.combinations(range(number + states - 1), states - 1)
     ends = np.array([(-1, *bar, number + states - 1) for bar in bars])
     return np.diff(ends, axis=1) - 1
 
 
 def _moves(kernel: np.ndarray, number: int) -> np.ndarray:
-    """How likely each occupancy is after each other, if agents move independently: one agent is added at a time."""
+    """Returns the transition probabilities of occupancies for independent agents, adding one agent at a time."""
     S, found = len(kernel), np.ones((1, 1))
     for count in range(1, number + 1):
         now, index = _occupancies(count, S), _index(count - 1, S)
@@ -112,7 +112,7 @@ def _moves(kernel: np.ndarray, number: int) -> np.ndarray:
 
 
 def _without(moves: np.ndarray, number: int, left: tuple[int, ...], entered: tuple[int, ...], S: int) -> np.ndarray:
-    """The chances of `number` agents to move between occupancies while those that left and entered states do so."""
+    """Returns the transition probabilities of `number` agents, given the states that the others leave and enter."""
     now, index, unit = _occupancies(number, S), _index(number - len(left), S), np.eye(S, dtype=int)
     found = np.zeros((len(now), len(now)))
     fewer = [now - sum(unit[s] for s in states) for states in (left, entered)]
@@ -123,7 +123,7 @@ def _without(moves: np.ndarray, number: int, left: tuple[int, ...], entered: tup
 
 
 def _index(number: int, states: int) -> np.ndarray:
-    """Where each occupancy stands, by its numbers."""
+    """Returns the position of each occupancy, indexed by its numbers."""
     occupancies = _occupancies(number, states)
     index = np.zeros((number + 1,) * states, dtype=int)
     index[tuple(occupancies.T)] = np.arange(len(occupancies))

@@ -1,4 +1,4 @@
-"""FedHSA under partial participation: what its floors tend to at small steps; `laws/replies.py` has them exactly."""
+"""Floors of FedHSA under partial participation in the limit of small step sizes; `laws/replies.py` has exact ones."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from ..maps.rounds import local_powers
 
 
 class MeanOperators(NamedTuple):
-    r"""The agents' mean operators seen from the root, $\bar G_i(\theta^\star + e) = A_i e + r_i$."""
+    r"""The agents' mean operators relative to the root, $\bar G_i(\theta^\star + e) = A_i e + r_i$."""
 
     A: np.ndarray
     """`(M, d, d)`."""
@@ -21,19 +21,19 @@ class MeanOperators(NamedTuple):
 
 
 def mean_operators(problem: Problem) -> MeanOperators:
-    """The mean operators of an affine problem."""
+    """Returns the mean operators of an affine problem."""
     A, b = problem.affine_parts()
     return MeanOperators(A, A @ problem.root - b)
 
 
 def first_order_floor(agents: MeanOperators, scale: float, factor: float) -> float:
-    r"""The trace of $X$ in $\bar A X + X \bar A^T = -s \varphi \frac1M \sum_i r_i r_i^T$, $s$ the scale $\eta H$."""
+    r"""Returns the trace of $X$ in $\bar A X + X \bar A^T = -s \varphi \frac1M \sum_i r_i r_i^T$, for $s = \eta H$."""
     A, r = agents
     return float(np.trace(solve_continuous_lyapunov(A.mean(0), -scale * factor * (r.T @ r) / len(r))))
 
 
 def sampling_factor(num_agents: int, count: Any) -> Any:
-    r"""$\varphi = (M - m) / (m (M - 1))$: the variance of a mean over $m$ of $M$, by that over one.
+    r"""Returns $\varphi = (M - m) / (m (M - 1))$, the variance of a mean over $m$ of $M$ agents relative to one agent.
 
     !!! example
         >>> sampling_factor(8, 1), sampling_factor(8, 8)
@@ -43,11 +43,11 @@ def sampling_factor(num_agents: int, count: Any) -> Any:
 
 
 def correlated_floor(agents: MeanOperators, scale: float, factor: float, correlation: float) -> float:
-    r"""The floor if participation has the correlation $\lambda$ from one round to the next.
+    r"""Returns the floor if participation has the correlation $\lambda$ from one round to the next.
 
-    With $\Phi = I + \text{scale} \cdot \bar A$ and $Q$ the covariance of one round's noise it is the trace of $X$ in
-    $X = \Phi X \Phi^T + Q + B Q + Q B^T$, $B = \lambda\Phi (I - \lambda\Phi)^{-1}$: the noise of a round meets its own
-    echoes. At small steps $\Phi \approx I$ and $Q$ is multiplied by $(1 + \lambda) / (1 - \lambda)$.
+    With $\Phi = I + \text{scale} \cdot \bar A$ and $Q$ the covariance of one round's noise, it is the trace of $X$ in
+    $X = \Phi X \Phi^T + Q + B Q + Q B^T$, $B = \lambda\Phi (I - \lambda\Phi)^{-1}$, since the noise is correlated over
+    rounds. At small step sizes $\Phi \approx I$, and $Q$ is multiplied by $(1 + \lambda) / (1 - \lambda)$.
     """
     A, r = agents
     identity = np.eye(A.shape[1])
@@ -57,17 +57,17 @@ def correlated_floor(agents: MeanOperators, scale: float, factor: float, correla
 
 
 def binomial_sampling_factor(num_agents: int, probability: float) -> float:
-    r"""$E[\varphi(N) \mid N \ge 1]$ for a binomial number $N$ of agents; see `sampling_factor`."""
+    r"""Returns $E[\varphi(N) \mid N \ge 1]$ for a binomial number $N$ of agents; see `sampling_factor`."""
     n = np.arange(1, num_agents + 1)
     chances = scipy.stats.binom.pmf(n, num_agents, probability)
     return float(chances @ sampling_factor(num_agents, n) / chances.sum())
 
 
 def weighted_floor(agents: MeanOperators, probabilities: np.ndarray, step: float, local_steps: int) -> float:
-    r"""The floor of FedHSA if the replies of both exchanges are weighted by $1/p_i$, summed over all sets of agents.
+    r"""Returns FedHSA's floor if replies of both exchanges are weighted by $1/p_i$, as a sum over all sets of agents.
 
     With $\hat S$, $\hat A$ and $\hat r$ the weighted sums over a set, a round is $e' = (I + \eta \hat S \hat A) e +
-    \eta \hat S \hat r$. `Partial` refuses it, because of `product_bias`.
+    \eta \hat S \hat r$. `Partial` rejects these weights because of `product_bias`.
     """
     A, r = agents
     M, d = r.shape
@@ -85,10 +85,10 @@ def weighted_floor(agents: MeanOperators, probabilities: np.ndarray, step: float
 
 
 def product_bias(agents: MeanOperators, probabilities: np.ndarray) -> np.ndarray:
-    r"""The error that FedHSA tends to at small steps if the replies of both exchanges are weighted by $1/p_i$.
+    r"""Returns the limit of FedHSA's error at small step sizes if replies of both exchanges are weighted by $1/p_i$.
 
-    It is $-(E[\hat w \hat A])^{-1} E[\hat w \hat r]$: the mean operator $\hat r$ and the weight $\hat w$ of the
-    displacements come from the same agents; each is right on average, their product is not.
+    It is $-(E[\hat w \hat A])^{-1} E[\hat w \hat r]$. The mean operator $\hat r$ and the weight $\hat w$ of the
+    displacements come from the same agents: each is unbiased, but their product is not.
     """
     A, r = agents
     M = len(r)

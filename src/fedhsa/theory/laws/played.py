@@ -1,4 +1,4 @@
-"""Rounds without noise that are not one affine map, such as those of codecs that choose: what they do is played."""
+"""Noiseless rounds that are not one affine map, such as those of codecs that select entries, by running them."""
 
 import dataclasses
 import functools
@@ -13,13 +13,13 @@ from ..stability import Limit
 from .moments import AbstractLaw, Moments
 
 SETTLING = 4000
-"""How many rounds a method is given to settle; the second half counts as the long run."""
+"""The number of rounds that are run; the second half counts as the long run."""
 FAR = 1e12
-"""A squared error so many times the first is that of a method that diverges."""
+"""A method diverges if its squared error exceeds the first one by this factor."""
 
 
 class AbstractPlayedLaw(AbstractLaw):
-    """A law whose rounds are those of the mean operators, as the exchanges play them."""
+    """A law whose rounds are run on the mean operators with the algorithm's exchanges."""
 
     def __init__(self, joint: Joint):
         self.joint = joint
@@ -31,9 +31,9 @@ class AbstractPlayedLaw(AbstractLaw):
 
 
 class PlayedLaw(AbstractPlayedLaw):
-    """The error of a method that is not random, round by round; in the long run its moments are those over rounds.
+    """The error of a deterministic method, round by round; its long-run moments are those over rounds.
 
-    The long run is that of a run from the root. Other starts may end elsewhere where a round is not affine.
+    The long run is that of a run from the root. If a round is not affine, other starts may have another limit.
     """
 
     basis = "played"
@@ -44,40 +44,40 @@ class PlayedLaw(AbstractPlayedLaw):
         errors = self.joint.parameters(SETTLING, root) - root
         largest = FAR * (1 + float(root @ root))
         if not (np.isfinite(errors).all() and (errors**2).sum(1).max() < largest):
-            raise ValueError(f"{self.joint.name} diverges on this problem, so it has no limit. Use a smaller step.")
+            raise ValueError(f"{self.joint.name} diverges on this problem: it has no limit. Use a smaller step size.")
         return errors[SETTLING // 2 :]
 
     def stationary(self):
         return Moments(self._settled.mean(0), np.atleast_2d(np.cov(self._settled.T, bias=True)))
 
     def unsettled(self) -> float:
-        """How far the squared errors of the two halves of the long run are apart, as a part of their mean."""
+        """The difference of the squared errors of the two halves of the long run, relative to their mean."""
         halves = np.array([(half**2).sum(1).mean() for half in np.array_split(self._settled, 2)])
         return float(np.ptp(halves) / max(halves.mean(), np.finfo(float).tiny)) if halves.max() > 1e-20 else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class PlayedPrediction(Prediction):
-    """A prediction from rounds that were played; of stability it knows that this run did not diverge."""
+    """A prediction from rounds that were run; `stable` means that this run did not diverge."""
 
     @property
     def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Not known."""
+        """Unknown."""
         return math.nan
 
     @property
     def max_step_size(self) -> Limit:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Not known."""
+        """Unknown."""
         return Limit(math.nan, "mean", "no step at all")
 
     @property
     def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Not known."""
+        """Unknown."""
         return None
 
 
 def predict_played(joint: Joint, algorithm: AbstractAlgorithm) -> PlayedPrediction:
-    """The prediction of a method that is not random, on agents without noise."""
+    """Returns the prediction of a deterministic method on agents without noise."""
     law, d = PlayedLaw(joint), joint.problem.dim
     try:
         mean, covariance = law.stationary()

@@ -1,7 +1,8 @@
-"""FedHSA and Local SA where not every reply counts, or not as it was sent: absent agents, losses, codes, fading.
+"""FedHSA and Local SA with missing or altered replies: absent agents, losses, codecs, fading.
 
-Given who takes part and what arrives, a round is an affine map of the error. Second moments close on averages of
-products of up to four weights, which are sums over patterns of equal agents: no sets of agents are gone through.
+Given the participating agents and the received replies, a round is an affine map of the error. Second moments form a
+closed system with averages of products of up to four weights. These are sums over patterns of equal agents, so that no
+sets of agents are enumerated.
 """
 
 import copy
@@ -35,25 +36,25 @@ from .solve import Part, fixed_point, radius
 from .weights import EqualChances, OwnChances
 
 DENSE, LARGEST = 8, 30
-"""Up to which dimension the map of second moments is a matrix, and up to which there is one."""
+"""The largest dimension in which the map of second moments is a matrix, and in which it is available."""
 MOST_SETS = 256
-"""Up to so many sets of agents they are gone through."""
+"""The largest number of sets of agents that are enumerated."""
 
 
 class OwnNoise(NamedTuple):
-    r"""The noise $z$ of an agent's first operator and $o$ of its displacement, by a hidden state $u$ and afresh."""
+    r"""The noise $z$ of an agent's first operator and $o$ of its displacement, by hidden state and new noise."""
 
     first: np.ndarray
     """The response of $z$ to $u$, `(M, d, s)`."""
     moved: np.ndarray
-    """That of $o$."""
+    """The response of $o$ to $u$."""
     fresh_first: np.ndarray
     """The covariance of $z$ given $u$, `(M, d, d)`."""
     fresh_moved: np.ndarray
     fresh_both: np.ndarray
-    """Of $o$ with $z$."""
+    """The covariance of $o$ with $z$ given $u$."""
     with_next: tuple[np.ndarray, np.ndarray]
-    """Of $z$ and of $o$ with the next $u$, `(M, d, s)`."""
+    """The covariances of $z$ and of $o$ with the next $u$, `(M, d, s)`."""
     decay: np.ndarray
     """The mean of the next $u$ is this times $u$."""
     renewed: np.ndarray
@@ -64,16 +65,16 @@ class OwnNoise(NamedTuple):
 
 
 class RepliesLaw(AbstractLaw):
-    r"""The error if replies are weighted at random by who takes part, and arrive at random.
+    r"""The error with random weights of participating agents and random arrival of replies.
 
     With $g_b$ agent $b$'s operator at the start of the round and $o_a$ the noise of its own displacement,
 
     $$e' = e + \alpha_g \sum_a w_a L'_a \Bigl(\eta S_a \sum_b w_b L_b\, g_b + o_a\Bigr)$$
 
-    for FedHSA; Local SA has $\eta S_a g_a$ in the place of $\eta S_a \hat g$. $w$ are the weights of those present, the
-    same in both exchanges or $1/M$ in the first where everyone answers it; $L$ is what arrives, by its `Arrival`. Exact
-    without noise, for additive VAR(1) noise and for independent observations of finite chains; on Markov chains the
-    noise is taken at the root, as if it were additive.
+    for FedHSA; Local SA has $\eta S_a g_a$ instead of $\eta S_a \hat g$. $w$ are the weights of participating agents,
+    the same in both exchanges, or $1/M$ in the first if all agents answer it. $L$ describes the received replies (see
+    `Arrival`). The law is exact without noise, for additive VAR(1) noise and for independent observations of finite
+    chains; on Markov chains the noise is evaluated at the root, as if it were additive.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class RepliesLaw(AbstractLaw):
         name: str,
     ):
         self.unit = unit
-        """What the last replies are multiplied by before the server moves: the step, where they are operators."""
+        """The factor of the last replies in the server's update: the step size if they are operators."""
         self.rule, self.arrival, self.weights, self.all_first, self.name = rule, arrival, weights, all_first, name
         A, b = problem.affine_parts()
         self.M, self.d = A.shape[:2]
@@ -112,7 +113,7 @@ class RepliesLaw(AbstractLaw):
         self.markov_bias = np.zeros(self.d)
 
     def with_noise_of(self, plain: Prediction) -> "RepliesLaw":
-        """The law with as large a noise, and what it adds to the mean, as with all replies; there more is known."""
+        """Returns the law with the noise and the bias of the prediction with all replies, which is more accurate."""
         all_replies = EqualChances(np.eye(self.M + 1)[-1])
         everyone = RepliesLaw(plain.problem, self.rule, Arrival(), all_replies, name=self.name)
         factor = plain.noise_variance / np.trace(everyone.stationary().covariance)
@@ -160,12 +161,12 @@ class RepliesLaw(AbstractLaw):
         return radius(self._map)
 
     def mean_square_radius(self):
-        """That of the map of second moments, unless noise in the matrices of Markov chains is missing in it."""
+        """Returns the radius of the map of second moments; None if multiplicative noise of Markov chains is missing."""
         return Radius(self._square_radius, "exact") if self.basis == "exact" else None
 
     @functools.cached_property
     def _map(self) -> Part:
-        """The map of the second moment of the error."""
+        """Returns the map of the second moment of the error."""
         if self._matrix is not None:
             places = np.add.outer(np.arange(self.d) * (self.d + 1), np.arange(self.d)).ravel()
             return self._matrix[np.ix_(places, places)]
@@ -178,7 +179,7 @@ class RepliesLaw(AbstractLaw):
 
     @functools.cached_property
     def _matrix(self) -> np.ndarray | None:
-        """What a round makes of second moments of $(e, 1)$ alone, as a matrix where that is small."""
+        """Returns the map of second moments of $(e, 1)$ alone as a matrix; None if it is large."""
         if self.d > DENSE:
             return None
         units = np.eye((self.d + 1) ** 2).reshape(-1, self.d + 1, self.d + 1)
@@ -196,14 +197,14 @@ class RepliesLaw(AbstractLaw):
         return Moments(mean, X[:-1, :-1] - np.outer(mean, mean))
 
     def _settled_cross(self) -> np.ndarray:
-        """The covariance of the error with the hidden states in the long run, `(M, d + 1, s)`."""
+        """Returns the covariance of the error with the hidden states in the long run, `(M, d + 1, s)`."""
         nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
         driven = self._next_cross(nothing, self.noise.hidden)[:, :-1]
         found = stein_sum(self.transition, transpose(self.noise.decay), driven)
         return np.concatenate([found, nothing[:, -1:]], axis=1)
 
     def _sum(self, spec: str, factors: str, *arrays: np.ndarray, in_the_air: bool = False) -> np.ndarray:
-        """The mean of an `einsum` over agents that are weighted: a small letter is a weight of the first exchange."""
+        """Returns the mean of an `einsum` over weighted agents; small letters are weights of the first exchange."""
         first, degree, scale = [f for f in factors if f.islower()], len(factors), 1.0
         letters = factors.upper()
         if self.all_first:
@@ -214,7 +215,7 @@ class RepliesLaw(AbstractLaw):
         return scale * self.weights.contract(spec, "".join(dict.fromkeys(letters)), degree, *arrays)
 
     def _next(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The second moments of $(e, 1)$, those with hidden states, and theirs, one round later."""
+        """Returns the second moments of $(e, 1)$, with hidden states, and of hidden states after one more round."""
         n, s = self.noise, self.rule.server_step
         square = (self._two_exchanges if self.rule.correction else self._one_exchange)(X, cross, Z)
         moved = X @ self.mean_map.T + self._noise_drift(cross)
@@ -225,7 +226,7 @@ class RepliesLaw(AbstractLaw):
         return after, self._next_cross(cross, Z), n.decay @ Z @ transpose(n.decay) + n.renewed
 
     def sampling_noise(self, x: np.ndarray) -> np.ndarray:
-        """The covariance of how far the server moves from a known point, by who takes part and what arrives."""
+        """Returns the covariance of the server's displacement from a known point due to participation and arrival."""
         nothing = np.zeros((self.M, self.d + 1, self.noise.first.shape[-1]))
         quiet = self.noise._replace(
             **{name: np.zeros_like(getattr(self.noise, name)) for name in ("fresh_first", "fresh_moved", "fresh_both")}
@@ -239,7 +240,7 @@ class RepliesLaw(AbstractLaw):
         return self.rule.server_step**2 * (after - np.outer(moved, moved))
 
     def _noise_drift(self, cross: np.ndarray) -> np.ndarray:
-        r"""$E[(e, 1) D^T]$, as far as the displacement $D$ is due to hidden states, `(d + 1, d)`."""
+        r"""Returns $E[(e, 1) D^T]$ for the part of the displacement $D$ due to hidden states, `(d + 1, d)`."""
         n, m = self.noise, self.arrival.mean
         moved = m * self._sum("Aki->ki", "A", cross @ transpose(n.moved))
         if self.rule.correction:
@@ -258,7 +259,7 @@ class RepliesLaw(AbstractLaw):
         return after
 
     def _excess(self, V: np.ndarray) -> np.ndarray:
-        """What the randomness of arrivals adds to second moments."""
+        """Returns the second moments that random arrival adds."""
         a = self.arrival
         return (a.square - a.mean**2) * V + a.entries * V * np.eye(self.d)
 
@@ -267,7 +268,7 @@ class RepliesLaw(AbstractLaw):
         return self.arrival.square != self.arrival.mean**2 or self.arrival.entries != 0
 
     def _one_exchange(self, X: np.ndarray, cross: np.ndarray, Z: np.ndarray) -> np.ndarray:
-        """The second moment of how far the server moves; what is fresh counts as much as the 1 in $(e, 1)$."""
+        """Returns the second moment of the server's displacement; new noise is multiplied by the 1 in $(e, 1)$."""
         n, m, B, one = self.noise, self.arrival.mean, self.S @ self.G, X[-1, -1]
         U = n.moved @ transpose(cross)
         own = n.moved @ Z @ transpose(n.moved) + one * n.fresh_moved
@@ -286,7 +287,7 @@ class RepliesLaw(AbstractLaw):
         D = n.first @ Z @ transpose(n.first) + one * n.fresh_first
         W = n.moved @ Z @ transpose(n.first) + one * n.fresh_both
         own = n.moved @ Z @ transpose(n.moved) + one * n.fresh_moved
-        if self.independent is not None:  # the noise of the first operator is also in every later step
+        if self.independent is not None:  # the noise of the first operator also enters every later step
             E, mean = (np.broadcast_to(x, (self.M, *x.shape)) for x in (X[:-1, :-1], X[:-1, -1]))
             D = self.independent.covariance(E, mean, one=one)
             late = self.sums[-2]
@@ -319,24 +320,24 @@ class RepliesLaw(AbstractLaw):
 
     @functools.cached_property
     def _between(self) -> np.ndarray:
-        r"""$E[\sum w_a w_b w_c w_d\, S_a G_b X G_c^T S_d^T]$ as a map of $X$, `(d, d, d + 1, d + 1)`."""
+        r"""Returns $E[\sum w_a w_b w_c w_d\, S_a G_b X G_c^T S_d^T]$ as a map of $X$, `(d, d, d + 1, d + 1)`."""
         return self._sum("Aij,Bjk,Cml,Dnm->inkl", "ADbc", self.S, self.G, self.G, self.S)
 
     @functools.cached_property
     def _within(self) -> np.ndarray:
-        """The same for $a = d$."""
+        """Returns `_between` restricted to $a = d$."""
         return self._sum("Aij,Bjk,Cml,Anm->inkl", "AAbc", self.S, self.G, self.G, self.S)
 
     def _air(self) -> Any:
-        """The receiver's noise in the average that the server moves by."""
+        """Returns the covariance of the receiver's noise in the server's average."""
         added = self.unit**2 * self.arrival.added
         if not added:
             return 0.0
-        assert isinstance(self.weights, EqualChances)  # `Partial` does not take unequal chances over the air
+        assert isinstance(self.weights, EqualChances)  # `Partial` does not support unequal probabilities over the air
         return added * self.weights.moment(0, 2) * np.eye(self.d)
 
     def _steps_of_one_exchange(self, X: np.ndarray) -> np.ndarray:
-        """The covariance that independent observations give the displacements, weighted by the squares of weights."""
+        """Returns the covariance of displacements due to independent observations, times squared weights."""
         assert self.independent is not None
         count = self._sum("A->A", "AA", np.ones(self.M))
         C, power = np.zeros((self.M, self.d, self.d)), np.broadcast_to(np.eye(self.d), self.F.shape)
@@ -348,7 +349,7 @@ class RepliesLaw(AbstractLaw):
         return C.sum(0)
 
     def _steps_of_two_exchanges(self, X: np.ndarray, D: np.ndarray, first: np.ndarray, added: float) -> np.ndarray:
-        r"""The same for FedHSA; its local error is on average $e + \eta S_\ell\, \hat g - \eta S_{\ell-1}\, \xi_i$."""
+        r"""Returns it for FedHSA, whose mean local error is $e + \eta S_\ell\, \hat g - \eta S_{\ell-1}\, \xi_i$."""
         assert self.independent is not None
         m, G, ones = self.arrival.mean, self.G, np.ones(self.M)
         count = self._sum("A->A", "AA", ones)
@@ -376,14 +377,14 @@ class RepliesLaw(AbstractLaw):
         return self.F @ C @ transpose(self.F) + self.rule.step_size**2 * noise
 
     def _own_noise(self, problem: Problem, powers: np.ndarray) -> OwnNoise:
-        """The agents' noise by their sources; independent observations of finite chains are followed step by step."""
+        """Returns the agents' noise; that of independent observations of finite chains is computed step by step."""
         (M, d), (eta, H, _, kappa) = (self.M, self.d), self.rule
         source, finite = problem.agents.source, finite_law(problem.agents.source)
         if isinstance(source, Silent) or self.independent is not None:
             seen, square, hidden = np.zeros((M, d, 0)), np.zeros((M, d, d)), np.zeros((M, 0, 0))
             nothing = seen, seen, square, square, square, (seen, seen), hidden, hidden, hidden, hidden
             return OwnNoise(*nothing, np.zeros((M, 0)))
-        # What is added to the operators of a round moves the first operator, and the agent's displacement.
+        # Noise in the operators of a round affects the first operator and the agent's displacement.
         K = np.zeros((M, H, 2 * d, d))
         K[:, 0, :d] = np.eye(d)
         K[:, :, d:] = eta * np.moveaxis(powers[::-1], 0, 1)
@@ -415,9 +416,9 @@ class RepliesLaw(AbstractLaw):
 
 
 class SetsLaw(MomentLaw):
-    r"""The error of few agents that come and go as chains: second moments on the event of each set of agents.
+    r"""The error of few agents whose participation is a Markov chain, by second moments on each set of agents.
 
-    Exact without noise and for white noise, by all $2^M$ sets.
+    The law is exact without noise and for white noise, and enumerates all $2^M$ sets.
     """
 
     def __init__(self, problem: Problem, rule: LocalRule, sampling: AbstractSampling, *, all_first: bool, name: str):
@@ -461,14 +462,14 @@ class SetsLaw(MomentLaw):
 
 
 def white_noise(problem: Problem) -> np.ndarray | None:
-    """The covariance of additive white noise, `(M, d, d)`; None where there is no noise, or another."""
+    """Returns the covariance of additive white noise, `(M, d, d)`; None without noise or for other noise."""
     noise, source = additive_noise(problem), problem.agents.source
     white = noise is not None and (isinstance(source, IID) or not noise.transition.any())
     return noise.covariance if noise is not None and white else None
 
 
 def replies_law(problem: Problem, algorithm: AbstractAlgorithm) -> RepliesLaw | SetsLaw | RelaxationLaw | None:
-    """The law of a method with a local rule inside wrappers that say what becomes of replies; None for all others."""
+    """Returns the law of a method with a local rule inside wrappers that alter replies; None for other algorithms."""
     *wrappers, method = algorithm.layers
     rule = local_rule(method)
     if rule is None or not wrappers:
@@ -484,13 +485,14 @@ def replies_law(problem: Problem, algorithm: AbstractAlgorithm) -> RepliesLaw | 
     M, name = problem.num_agents, type(algorithm).__name__
     if problem.dim > LARGEST:
         raise TooLargeError(
-            f"The law of {name} is a map of second moments that takes long in {problem.dim} dimensions; made for up "
-            f"to {LARGEST}. `theory.predict` has the law of {type(method).__name__} with all replies."
+            f"The law of {name} supports up to {LARGEST} dimensions, got {problem.dim}. `theory.predict` supports "
+            f"{type(method).__name__} with all replies."
         )
     weights = EqualChances(np.eye(M + 1)[M]) if sampling is None else _weights(sampling, M, name)
     if isinstance(weights, OwnChances) and rule.correction and not all_first:
         raise TypeError(
-            f"The law of {name} with unequal chances is known for one sampled exchange. Let all answer first."
+            f"The law of {name} with unequal probabilities is known for one sampled exchange. Let all agents answer "
+            "the first exchange."
         )
     unit = rule.step_size if method.exchanges[-1].replies_are_operators else 1.0
     if sampling is None or sampling.memory == 0:
@@ -508,16 +510,16 @@ def _weights(sampling: AbstractSampling, num_agents: int, name: str) -> EqualCha
     if (chances := sampling.chances(num_agents)) is not None:
         return OwnChances(np.asarray(chances, dtype=float))
     raise TypeError(
-        f"`sampling` of {name} does not say how likely sets of agents are, so that no law is known. Give "
+        f"`sampling` of {name} does not define the probabilities of sets of agents, so no law is known. Give "
         f"{type(sampling).__name__} the method `counts` or `chances`."
     )
 
 
 def lasting_law(law: RepliesLaw, correlation: float) -> RelaxationLaw:
-    r"""The law if participation has a correlation $\lambda$ from one round to the next, to first order.
+    r"""Returns the law if participation has a correlation $\lambda$ from one round to the next, to first order.
 
-    What the sampling $Q$ of one round adds meets its own echoes: $X = \Phi X \Phi^T + B Q + Q B^T$ on top of what there
-    is without correlation, with $B = \lambda \Phi (I - \lambda \Phi)^{-1}$.
+    The sampling noise $Q$ of a round is correlated over rounds, which adds $X = \Phi X \Phi^T + B Q + Q B^T$ to the
+    covariance without correlation, with $B = \lambda \Phi (I - \lambda \Phi)^{-1}$.
     """
     (mean, covariance), Phi = law.stationary(), law.transition
     x = np.append(mean, 1.0)
@@ -529,11 +531,11 @@ def lasting_law(law: RepliesLaw, correlation: float) -> RelaxationLaw:
 
 @dataclasses.dataclass(frozen=True)
 class RepliesPrediction(Prediction):
-    """A prediction for a method whose replies do not all count."""
+    """A prediction for a method with missing or altered replies."""
 
     @functools.cached_property
     def max_step_size(self) -> Limit:
-        """The first step at which the mean square diverges; that of the mean with all replies where it takes long."""
+        """The smallest step size at which the mean square diverges; of the mean with all replies if it takes long."""
         mean = largest_step(self.jacobians, require_rule(self.algorithm.layers[-1]))
         if self.radius_at is None or self.problem.dim > DENSE:
             return mean
@@ -541,14 +543,14 @@ class RepliesPrediction(Prediction):
 
     @property
     def max_local_steps(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Not known."""
+        """None, since it is unknown."""
         return None
 
 
 def predict_replies(
     problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
-    """The prediction from `replies_law`; None where there is none, or the noise is not known or not affine."""
+    """Returns the prediction from `replies_law`; None if there is none, or the noise is unknown or not affine."""
     if not problem.affine or not noise_is_known(problem):
         return None
     law = replies_law(problem, algorithm)
@@ -583,12 +585,12 @@ def predict_replies(
         heterogeneity_bias=mean - markov,
         markov_bias=markov,
         covariance=covariance,
-        persistent_bias=np.full(problem.dim, np.nan),  # it depends on how many of more agents would take part
+        persistent_bias=np.full(problem.dim, np.nan),  # it depends on the participation of additional agents
     )
 
 
 def _of_agent(noise: HiddenNoise, i: int) -> HiddenNoise:
-    """One agent's noise; `seen` must be of each agent."""
+    """Returns one agent's noise; `seen` must not be summed over agents."""
     seen = noise.seen[i] if noise.seen.ndim == 4 else noise.seen
     return HiddenNoise(*(seen if x is noise.seen else x[i : i + 1] for x in noise))
 

@@ -1,4 +1,4 @@
-"""What wrappers report instead of the last parameter: averages over rounds, and extrapolation to step zero."""
+"""Laws of reported parameters: averages over rounds, and extrapolation to step size zero."""
 
 import dataclasses
 import functools
@@ -27,33 +27,33 @@ from .first_order import noise_is_known
 from .moments import AbstractLaw, Moments
 
 UNLIKE = 0.25
-"""How much of the difference between a variance and that of additive noise counts as a difference in correlation."""
+"""The share of the difference from the variance of additive noise that counts as a difference in correlation."""
 FOREVER = 1e15
-"""So many rounds count as all of them."""
+"""The number of rounds that counts as the long run."""
 MOST_AVERAGED = 20_000
-"""How many rounds an average is followed to find the one that reaches a target; from there on it goes like 1/n."""
+"""The number of rounds for which an average is followed to a target; beyond it the error decays like 1/n."""
 
 
 class AveragedLaw(AbstractLaw):
     r"""The running mean $a' = a + p_t (e' - a)$ of an error whose law is known.
 
-    Its mean is the running mean of the means. For its covariance the error is taken apart into $C y$ with additive
-    noise (`AdditiveLaw`), whose correlations over time are known, and a rest that is correlated by $\Phi$ alone:
+    Its mean is the running mean of the means. For its covariance, the error is split into $C y$ with additive noise
+    (`AdditiveLaw`), whose correlations over time are known, and a remainder that is correlated by $\Phi$ alone:
 
     $$\mathrm{cov}(y', a') = (1 - p)\,\bigl(\Phi\,\mathrm{cov}(y, a) + \sum_i \Psi_i\,\mathrm{cov}(u_i, a)\bigr)
       + p\,\mathrm{cov}(y')\, C^T .$$
 
-    Exact for additive noise and for independent observations. On Markov chains there is no such rest: all of the error
-    is taken to be correlated as additive noise makes it, as much larger as the law of the error says. With equal
-    weights the covariance vanishes in the long run, and the bias stays.
+    The law is exact for additive noise and for independent observations. On Markov chains there is no remainder: the
+    whole error is assumed to be correlated as under additive noise, scaled to the variance of its law. With equal
+    weights the covariance vanishes in the long run, and the bias remains.
 
     **Arguments:**
 
     - `inner`: the law of the error.
-    - `average`: what is reported of it.
-    - `correlations`: how errors of different rounds are correlated by additive noise, if known.
+    - `average`: the reported average.
+    - `correlations`: the correlations of errors of different rounds under additive noise, if known.
     - `transition`: $\Phi$.
-    - `rest`: whether there is one besides what `correlations` tell.
+    - `rest`: whether there is a remainder beyond `correlations`.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class AveragedLaw(AbstractLaw):
 
     @property
     def forgets(self) -> bool:
-        """Whether late rounds count for more than early ones."""
+        """Whether late rounds have larger weights than early ones."""
         return self._part(FOREVER) > 1 / math.sqrt(FOREVER)
 
     def unlike(self) -> float:
-        """By how much the variance of the error differs from that of additive noise, as a part of it."""
+        """The relative difference between the variance of the error and that of additive noise."""
         known = self.correlations()
         return 0.0 if known is None else abs(known.scale**2 - 1)
 
     def _by_itself(self, known: ErrorsOverTime | None) -> np.ndarray | None:
-        """What correlates the part of the error that `known` does not tell of; None where it tells of all."""
+        """Returns the transition of the remainder, which `known` does not describe; None if there is no remainder."""
         return self.transition if self.rest or known is None else None
 
     def _part(self, rounds: float) -> float:
@@ -133,7 +133,7 @@ class _AdditiveMean:
         self.V, self.B, self.Y = np.zeros((d, d)), np.zeros((n, d)), np.zeros((M, s, d))
 
     def after(self, part: float) -> tuple[np.ndarray, np.ndarray]:
-        """That of the mean, and that of $C y$, after one more round."""
+        """Returns the covariance of the mean, and that of $C y$, after one more round."""
         law, C, keep = self.law, self.C, 1 - part
         self.state = law.step(self.state)
         cross, newest = law.Phi @ self.B + (law.Psi @ self.Y).sum(0), C @ self.state.E @ C.T
@@ -151,7 +151,7 @@ class _RestOfMean:
         self.V = self.B = np.zeros_like(transition)
 
     def after(self, part: float, newest: np.ndarray) -> np.ndarray:
-        """That after one more round, in which the error has the covariance `newest`."""
+        """Returns the covariance after one more round, in which the error has the covariance `newest`."""
         cross = self.Phi @ self.B
         self.V = (1 - part) ** 2 * self.V + _mixed(cross, newest, part)
         self.B = (1 - part) * cross + part * newest
@@ -159,20 +159,20 @@ class _RestOfMean:
 
 
 def _mixed(cross: np.ndarray, newest: np.ndarray, part: float) -> np.ndarray:
-    """What a round adds to the covariance of a running mean, whose covariance with the newest error is `cross`."""
+    """Returns a round's addition to the covariance of a running mean; `cross` is its covariance with the new error."""
     return part * (1 - part) * (cross + cross.T) + part**2 * newest
 
 
 def _blended(covariance: np.ndarray, cross: np.ndarray, part: float) -> np.ndarray:
-    """The covariance that a running mean with a constant part has in the long run."""
+    """Returns the long-run covariance of a running mean with a constant weight."""
     return _mixed(cross, covariance, part) / (1 - (1 - part) ** 2)
 
 
 class ExtrapolatedLaw(AbstractLaw):
-    r"""The error $\sum_m h_m e_m$ of copies of a method at several steps on the same observations.
+    r"""The error $\sum_m h_m e_m$ of copies of a method with several step sizes on the same observations.
 
-    Its mean is that of the copies. The copies' covariances with each other are those of additive noise, for which each
-    is as large as its own law says: $s_m$ times as large in the root mean square.
+    Its mean is that of the copies. The covariances between copies are those of additive noise, scaled so that each copy
+    has the root mean square of its own law, by the factor $s_m$.
     """
 
     basis = "additive noise"
@@ -189,7 +189,7 @@ class ExtrapolatedLaw(AbstractLaw):
         self.left_out = float(np.max([*(law.left_out for law in copies), *UNLIKE * np.abs(scales**2 - 1)]))
 
     def correlations(self) -> ErrorsOverTime:
-        """How what is reported is correlated over time."""
+        """Returns the correlations of the reported error over time."""
         found = self.noise.correlations()
         C = self.observe
         return found._replace(observe=C, observe_settling=C @ self.noise.modes.project.T)
@@ -210,29 +210,29 @@ class ExtrapolatedLaw(AbstractLaw):
 
 @dataclasses.dataclass(frozen=True)
 class ReportedPrediction(Prediction):
-    """A prediction of what is reported; stability and limits are those of the method inside."""
+    """A prediction for the reported parameter; stability and limits are those of the wrapped method."""
 
     inner: Prediction = dataclasses.field(repr=False)
 
     @property
     def spectral_radius(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the method inside."""
+        """The value of the wrapped method."""
         return self.inner.spectral_radius
 
     @property
     def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the method inside."""
+        """The value of the wrapped method."""
         return self.inner.max_step_size
 
     @property
     def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """That of the method inside."""
+        """The value of the wrapped method."""
         return self.inner.max_local_steps
 
     def rounds_to(self, target: float, theta: Any = None) -> float:
-        """The rounds until the error of what is reported is at most `target`; infinite where it stays above.
+        """Returns the number of rounds until the reported error is at most `target`, or infinity.
 
-        Followed for 20,000 rounds; from there on what is above the floor is taken to go with the inverse of the rounds.
+        It is followed for 20,000 rounds; beyond that, the excess over the floor is assumed to decay like 1/rounds.
         """
         _check.number("target", target, above=0.0)
         error = math.inf
@@ -247,13 +247,13 @@ class ReportedPrediction(Prediction):
 def predict_reported(
     problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
-    """What is reported of a method whose prediction `predict` makes; None where the algorithm reports its parameter."""
+    """Predicts the reported parameter, with `predict` for the wrapped method; None if it is the last parameter."""
     average, method = _split(algorithm)
     if average is None:
         return _extrapolated(problem, method, predict) if isinstance(method, RichardsonRomberg) else None
     if isinstance(method, AbstractAverage):
         raise TypeError(
-            f"What {type(algorithm).__name__} reports is a mean of means, of which no law is known. Use one of them."
+            f"{type(algorithm).__name__} reports a mean of means, for which no law is known. Use only one average."
         )
     inner = predict(problem, method)
     if not inner.stable:
@@ -269,17 +269,17 @@ def predict_reported(
         found = AveragedLaw(law, average, known, transition, rest=not markov)
         if markov:
             found.basis = "additive noise"
-            # With equal weights the bias alone is left, which correlations do not change.
+            # With equal weights only the bias remains, which correlations do not change.
             found.left_out = law.left_out + (UNLIKE * found.unlike() if found.forgets else 0.0)
-    # Where the mean alone is known, what noise adds is NaN and stays it.
+    # If only the mean is known, the contribution of noise is NaN and remains NaN.
     covariance = inner.covariance if np.isnan(inner.covariance).any() else found.stationary().covariance
     return _reported(inner, algorithm=algorithm, law=found, covariance=covariance, **_words(found))
 
 
 def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, AbstractAlgorithm]:
-    """The average that is reported, and what it is of.
+    """Splits an algorithm into the reported average and the averaged method.
 
-    Averages over rounds and extrapolation are linear, so that it does not matter which comes first.
+    Averages over rounds and extrapolation are linear, so that their order does not matter.
     """
     if isinstance(algorithm, AbstractAverage):
         return algorithm, algorithm.algorithm
@@ -290,7 +290,7 @@ def _split(algorithm: AbstractAlgorithm) -> tuple[AbstractAverage | None, Abstra
 
 
 def _correlations(problem: Problem, method: AbstractAlgorithm, variance: float | None) -> ErrorsOverTime | None:
-    """Those of additive noise, of which the error has the variance given."""
+    """Returns the correlations of additive noise, scaled to the given variance of the error."""
     law = noise_law(Joint(linearised(problem), method)) if noise_is_known(problem) else None
     if law is None:
         return None
@@ -303,7 +303,7 @@ def _correlations(problem: Problem, method: AbstractAlgorithm, variance: float |
 def _extrapolated(
     problem: Problem, algorithm: RichardsonRomberg, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
-    """The copies' biases combined, with their covariances; None where the joint map of all copies has it exactly."""
+    """Combines the copies' biases and covariances; None if the joint map of all copies is exact."""
     if finite_law(problem.agents.source) is None:
         return None
     copies = [predict(problem, scaled(algorithm.algorithm, float(factor))) for factor in algorithm.factors]

@@ -1,4 +1,4 @@
-"""Fixed points and spectral radii of linear maps, as matrices or as what they do to a vector."""
+"""Fixed points and spectral radii of linear maps, given as matrices or as functions of a vector."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,7 +18,7 @@ CLOSE = 1e-8
 
 
 def fixed_point(map: Part, added: np.ndarray) -> np.ndarray:
-    """The solution of `x = map @ x + added` for a map whose radius is below 1; raises if it is not found."""
+    """Returns the solution of `x = map @ x + added` for a map with a radius below 1; raises if it is not found."""
     n = added.size
     if isinstance(map, np.ndarray):
         return np.linalg.solve(np.eye(n) - map, added)
@@ -27,17 +27,17 @@ def fixed_point(map: Part, added: np.ndarray) -> np.ndarray:
     residual = np.abs(x - map @ x - added).max()
     if not residual <= CLOSE * np.abs(x).max():
         raise ValueError(
-            f"The stationary moments were not found: {n:,} equations are left with a residual of {residual:.2g}. The "
-            "method may be close to its largest stable step; use a smaller one."
+            f"The stationary moments were not found: the relative residual of {n:,} equations is {residual:.2g}. The "
+            "method may be close to its largest stable step size; use a smaller one."
         )
     return x
 
 
 def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: int):
-    """An orthonormal basis of what a map makes of `start` in `count` steps, the map in it, and the size of `start`.
+    """Returns an orthonormal basis of the Krylov space of `start`, the map in this basis, and the norm of `start`.
 
-    The powers of the small matrix give those of the map on `start`: exactly up to `count`, and as well as the slowest
-    modes show in so many steps from there on.
+    The powers of the small matrix give those of the map on `start`: exactly up to `count`, and beyond it as accurately
+    as this number of steps resolves the slowest modes.
     """
     size = float(np.linalg.norm(start))
     if size == 0:
@@ -46,7 +46,7 @@ def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: i
     for k in range(count):
         moved = map(basis[k])
         reach = np.linalg.norm(moved)
-        for _ in range(2):  # twice is enough against rounding
+        for _ in range(2):  # two passes are sufficient against rounding
             parts = np.array([vector @ moved for vector in basis])
             H[: k + 1, k] += parts
             moved = moved - parts @ np.stack(basis)
@@ -58,13 +58,13 @@ def arnoldi(map: Callable[[np.ndarray], np.ndarray], start: np.ndarray, count: i
 
 
 def radius(map: Part) -> float:
-    """The spectral radius of a map: from all eigenvalues of a matrix, by Arnoldi's iteration otherwise."""
+    """Returns the spectral radius of a map, from all eigenvalues of a matrix or by Arnoldi iteration."""
     if isinstance(map, np.ndarray):
         return spectral_radius(map)
     n = map.shape[0]
     start = np.random.default_rng(0).standard_normal(n)
     try:
         values = eigs(map, k=1, ncv=min(n, 24), v0=start, maxiter=1000, tol=1e-9, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
-    except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: a few of them settle it
+    except ArpackNoConvergence:  # several eigenvalues of nearly the same modulus: compute a few of them
         values = eigs(map, k=4, ncv=min(n, 80), v0=start, maxiter=5000, tol=1e-9, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
     return float(np.abs(values).max())

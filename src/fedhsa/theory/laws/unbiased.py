@@ -1,4 +1,4 @@
-"""Replies in unbiased codes whose noise depends on what is sent: the floor from draws of the code itself."""
+"""Floors under unbiased codecs whose noise depends on the message, from samples of the codec."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,19 +23,19 @@ from .replies import RepliesLaw, RepliesPrediction
 from .weights import EqualChances
 
 DRAWS = 4000
-"""Rounds that are drawn: the variance that they give is right to about 2 %."""
+"""The number of sampled rounds, which determines the variance to about 2 %."""
 SWEEPS = 4
-"""How often the spread of the error and the noise of codes at it are made from each other."""
+"""The number of iterations between the covariance of the error and the coding noise that it causes."""
 
 
 def predict_unbiased(
     problem: Problem, algorithm: AbstractAlgorithm, predict: Callable[[Problem, AbstractAlgorithm], Prediction]
 ) -> Prediction | None:
-    r"""The prediction for unbiased codes without memory; None for everything else.
+    r"""Returns the prediction for unbiased codecs without memory; None for other algorithms.
 
-    The mean of a round is that without codes. To first order the covariance is $\Sigma_0 + X$, with $\Sigma_0$ that
-    without codes and $X = \Phi X \Phi^T + Q$, where $Q$ is the covariance of what coding adds to a round at errors that
-    are spread as $\Sigma_0 + X$: from draws with a fixed key.
+    The mean of a round is that without codecs. To first order the covariance is $\Sigma_0 + X$, with $\Sigma_0$ that
+    without codecs and $X = \Phi X \Phi^T + Q$. $Q$ is the covariance of the coding noise in a round at errors with the
+    covariance $\Sigma_0 + X$, estimated from samples with a fixed key.
     """
     finite = finite_law(problem.agents.source)
     if not isinstance(algorithm, Compressed) or Effect.REMEMBERS_REPLIES in algorithm.effects:
@@ -64,7 +64,7 @@ def predict_unbiased(
 
 
 def _own_noise(law: RepliesLaw, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of the noise of first operators and of displacements, `(draws, M, d)` each."""
+    """Samples the noise of first operators and of displacements, `(draws, M, d)` each."""
     n, d = law.noise, law.d
     both = np.concatenate([n.first, n.moved], axis=1)
     covariance = both @ n.hidden @ np.swapaxes(both, 1, 2)
@@ -83,7 +83,7 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 
 
 def _coding_noise(codec: Any, g: np.ndarray, S: np.ndarray, moved: np.ndarray, corrected: bool) -> np.ndarray:
-    """How far a round with codes ends from the same round without, `(draws, d)`."""
+    """Returns the difference between a round with codecs and the same round without, `(draws, d)`."""
 
     def rounds(g_sent):
         steered = jnp.broadcast_to(g_sent.mean(1, keepdims=True), g.shape) if corrected else g_sent

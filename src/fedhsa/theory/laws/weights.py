@@ -1,4 +1,4 @@
-"""Weights of the agents that take part: means of sums over agents that products of such weights multiply."""
+"""Weights of participating agents, and means of sums over agents that products of these weights multiply."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class EqualChances:
-    r"""Weights $w_i = b_i / N$ of those that take part, where given their number $N$ all sets are equally likely.
+    r"""Weights $w_i = b_i / N$ of participating agents; given their number $N$, all sets are equally likely.
 
     $E[w_a w_b \cdots]$ of a product with $k$ different agents is $E[N^{-g} (N)_k / (M)_k]$, $g$ the number of factors.
     """
@@ -18,16 +18,16 @@ class EqualChances:
         self.counts, self.num_agents = counts, len(counts) - 1
 
     def moment(self, agents: int, degree: int) -> float:
-        """The mean of a product of `degree` weights of so many different agents; zero where nobody is there."""
+        """Returns the mean of a product of `degree` weights of `agents` different agents; zero for empty rounds."""
         N, part = np.arange(1, self.num_agents + 1, dtype=float), 1.0
         for k in range(agents):
             part = part * np.clip(N - k, 0, None) / max(self.num_agents - k, 1)
         return float(self.counts[1:] @ (part * N**-degree))
 
     def contract(self, spec: str, letters: str, degree: int, *arrays: np.ndarray) -> np.ndarray:
-        """The mean of an `einsum` whose agents, capital `letters`, are weighted by a product of `degree` weights.
+        """Returns the mean of an `einsum` whose agents, capital `letters`, have a product of `degree` weights.
 
-        Sums over agents that are all different are sums over patterns of equal ones, by inclusion and exclusion.
+        Sums over distinct agents are sums over patterns of equal agents, by inclusion and exclusion.
         """
         found: Any = 0.0
         for blocks in _partitions(list(letters)):
@@ -40,7 +40,7 @@ class EqualChances:
 
 
 class OwnChances:
-    r"""Weights $b_i / (M p_i)$ of agents that take part independently, each with its own chance; products of two."""
+    r"""Weights $b_i / (M p_i)$ of agents that participate independently with probabilities $p_i$; products of two."""
 
     def __init__(self, chances: np.ndarray):
         self.chances, self.num_agents = chances, len(chances)
@@ -60,7 +60,7 @@ class OwnChances:
 
 
 def _partitions(letters: list[str]) -> Iterator[list[list[str]]]:
-    """All ways to put letters into blocks."""
+    """Yields all partitions of letters into blocks."""
     if not letters:
         yield []
         return
@@ -73,7 +73,7 @@ def _partitions(letters: list[str]) -> Iterator[list[list[str]]]:
 
 @functools.cache
 def _refinements(sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """How many parts a finer partition has, and its sign and count in inclusion and exclusion."""
+    """Returns the numbers of parts of finer partitions, and their signed counts in inclusion and exclusion."""
     if not sizes:
         return ((0, 1),)
     found = []
@@ -84,7 +84,7 @@ def _refinements(sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 
 
 def _einsum(spec: str, *arrays: np.ndarray) -> np.ndarray:
-    if not all(x.any() for x in arrays):  # where there is no noise, much is nothing
+    if not all(x.any() for x in arrays):  # without noise, many arrays are zero
         inputs, output = spec.split("->")
         sizes = dict(zip("".join(inputs.split(",")), (n for x in arrays for n in x.shape), strict=True))
         return np.zeros([sizes[letter] for letter in output])
