@@ -374,7 +374,7 @@ class OneSiteLaw(AbstractChainLaw):
         return super().mean_square_radius()._replace(kind="exact" if self.agents.number == 1 else "estimate")
 
     def _through_responses(self, U: np.ndarray) -> np.ndarray:
-        r"""$(\alpha_g / M)^2 \sum_i (E[T_i Z_i T_i^T] - \bar T_i Z_i \bar T_i^T)$; $Z_i$ is the covariance of $\zeta$."""
+        r"""$(\alpha_g / M)^2 \sum_i (E[T_i Z_i T_i^T] - \bar T_i Z_i \bar T_i^T)$, $Z_i$ the covariance of $\zeta$."""
         added, (eta, H, alpha, kappa), M = np.zeros_like(U), self.agents.rule, self.agents.number
         if not kappa or M == 1:
             return added
