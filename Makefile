@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 
-.PHONY: help native reproduce docs docs-serve figures pages index test test-slow bench lint format constraints clean
+.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow bench lint format constraints clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -39,6 +39,9 @@ docs-serve: .venv/ready  ## show the site at http://127.0.0.1:8000, and again wh
 
 pages: .venv/ready  ## run the code of every page and write what it prints where the page shows it
 	FEDHSA_KERNELS=off $(BIN)/python tests/update_docs.py
+
+notebooks: .venv/ready  ## run the notebooks of examples/notebooks and write them for Jupyter, with their outputs
+	FEDHSA_KERNELS=off $(BIN)/python tests/notebooks.py
 
 index: .venv/base  ## write down what `fedhsa list` shows, after a problem, an algorithm or an environment has changed
 	$(BIN)/python -m fedhsa.cli.index
