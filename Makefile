@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # The compiler comes from PyPI and goes when the wheel is built; the header it needs is that of the JAX installed here.
 NATIVE := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check ./native
 
-.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow bench lint format constraints clean
+.PHONY: help native reproduce docs docs-serve figures pages notebooks index test test-slow bench lint format constraints wheel clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -75,6 +75,9 @@ constraints:  ## pin the newest versions that pass: makes constraints.txt anew f
 	.venv-new/bin/python -m pip install --quiet '.[$(EXTRAS)]'
 	.venv-new/bin/python -m pip freeze --exclude fedhsa > constraints.txt
 	rm -rf .venv-new
+
+wheel: .venv/ready  ## build the wheel and the source archive in dist/
+	rm -rf dist && $(BIN)/python -m hatchling build
 
 clean:  ## remove everything that was generated
 	rm -rf .venv .venv-new results runs benchmarks/results dist build native/_fedhsa_native/*.so

@@ -1,6 +1,6 @@
 """The version, in its own module so that every layer can import it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def versions() -> dict[str, str]:

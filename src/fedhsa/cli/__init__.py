@@ -1,4 +1,4 @@
-"""The command line: `fedhsa run`, `compare`, `sweep`, `analyze`, `reproduce`, `deploy`, `new` and `list`."""
+"""The command line: `fedhsa run`, `fedhsa compare` and the other commands that `fedhsa --help` lists."""
 
 import importlib
 import os
@@ -24,6 +24,8 @@ commands:
   lab        open a page in the browser on which the settings are sliders
   new        write a file to begin with: an algorithm, a problem or a study of yours
   list       show problems, algorithms, wrappers, environments and their arguments
+  examples   list the examples that come with the package, and copy them
+  completion print a script with which the shell completes commands and flags
 
 options:
   --version  show the version
@@ -35,6 +37,7 @@ examples:
   the same on temporal-difference learning:
     fedhsa run td --num-agents 20 --step-size 0.05
   settings from a file, one of them replaced:
+    fedhsa examples copy quadratic
     fedhsa run --config examples/quadratic.toml --seeds 8
   which is best for temporal-difference learning, and by how much:
     fedhsa compare td --algorithm FedHSA LocalSA SynchronisedSA
@@ -63,6 +66,8 @@ COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {
     "lab": "lab",
     "new": "new",
     "list": "listing",
+    "examples": "examples",
+    "completion": "completion",
 }
 """The commands and the modules that run them; only the one that is asked for is loaded."""
 
