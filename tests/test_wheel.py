@@ -72,7 +72,8 @@ def installed(built) -> pathlib.Path:
 
 def run(installed: pathlib.Path, folder: pathlib.Path, *command: str) -> str:
     """The output of a command in an empty folder, without what tests set up."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "XLA_FLAGS")}
+    dropped = ("PYTHONPATH", "XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "FEDHSA_KERNELS")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     environment = kept | {"MPLBACKEND": "agg", "COLUMNS": "100"}
     done = subprocess.run(
         [installed / command[0], *command[1:]], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
@@ -115,7 +116,8 @@ def test_the_wheel_alone_runs_what_the_readme_says(installed, tmp_path):
     small = ["--rounds", "20", "--seeds", "2", "--out", "here", "--no-progress"]
     assert "FedHSA" in run(installed, tmp_path, "fedhsa", "run", "--config", "examples/quadratic.toml", *small)
     assert (tmp_path / "here" / "curves.png").exists()
-    run(installed, tmp_path, "python", "examples/one_slow_agent.py")
+    own = ["examples/own_algorithm/thermostats.py:build", "--algorithm", "examples/own_algorithm/damped.py:DampedHSA"]
+    run(installed, tmp_path, "fedhsa", "run", *own, "--rounds", "20", "--seeds", "2", "--out", "there", "--no-progress")
     block = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert block is not None
     run(installed, tmp_path, "python", "-c", block[1])
