@@ -12,13 +12,197 @@ app = marimo.App(width="full", app_title="fedhsa lab", css_file="look.css", html
 @app.cell
 def _():
     import marimo as mo
+    import numpy as np
 
-    return (mo,)
+    from fedhsa.lab import figures
+    from fedhsa.lab import quadratic as lab
+
+    return figures, lab, mo, np
 
 
 @app.cell
 def _(mo):
-    mo.md("# The lab")
+    mo.Html("""
+    <header class="fh-header">
+      <p class="fh-nav"><b>fedhsa lab</b><span aria-current="page">Quadratic problem</span>
+        <a href="/grid-worlds/">Grid worlds</a></p>
+      <h1>Local steps drift. FedHSA steers them back.</h1>
+      <p>Each of <i>M</i> agents sees its own Markov chain and has its own root. They look for the root of the
+      <i>average</i> operator, and meet the server only once in <i>H</i> steps. Move the sliders: all curves are exact
+      laws, computed without a simulation.</p>
+    </header>
+    """)
+    return
+
+
+@app.cell
+def _(lab, mo, np):
+    restored = lab.from_link(mo.query_params())
+
+    def slider(name, label, steps):
+        """A slider at the step that is nearest to the restored setting."""
+        value = getattr(restored, name)
+        nearest = min(steps, key=lambda step: abs(step - value))
+        return mo.ui.slider(steps=steps, value=nearest, label=label, show_value=True, full_width=True)
+
+    sizes = [float(f"{10**k:.2g}") for k in np.linspace(-3, 0, 31)]
+    agents = slider("num_agents", "agents M", [1, 2, 3, 5, 8, 10, 15, 20, 30, 40, 50])
+    local = slider("local_steps", "local steps H", [1, 2, 3, 5, 8, 10, 15, 20, 30, 50])
+    size = slider("step_size", "step size η", sizes)
+    spread = slider("b_level", "spread of the roots", [0.0, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0])
+    unlike = slider("heterogeneity", "heterogeneity", [k / 10 for k in range(11)])
+    noise = slider("noise_std", "noise", [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0])
+    sticky = slider("noise_radius", "stickiness of the chains", [0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
+    server = slider("server_step", "server step size", [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
+    rounds = slider("rounds", "rounds", [20, 40, 60, 100, 200, 400])
+    first = mo.ui.dropdown(lab.OTHERS, value=restored.others[0], label="third method", allow_select_none=False)
+    second = mo.ui.dropdown(lab.OTHERS, value=restored.others[1], label="fourth method", allow_select_none=False)
+    mo.Html(f"""
+    <section class="fh-controls" aria-label="Settings">
+      <h2>Settings</h2>
+      <div class="fh-sliders">{agents}{local}{size}{spread}{unlike}{noise}{sticky}{server}{rounds}{first}{second}</div>
+    </section>
+    """)
+    return agents, first, local, noise, restored, rounds, second, server, size, spread, sticky, unlike
+
+
+@app.cell
+def _(agents, first, lab, local, noise, restored, rounds, second, server, size, spread, sticky, unlike):
+    setting = lab.Setting(
+        num_agents=agents.value,
+        local_steps=local.value,
+        step_size=size.value,
+        b_level=spread.value,
+        heterogeneity=unlike.value,
+        noise_std=noise.value,
+        noise_radius=sticky.value,
+        server_step=server.value,
+        rounds=rounds.value,
+        others=(first.value, second.value),
+        key=restored.key,
+    )
+    seen = lab.see(setting)
+    return seen, setting
+
+
+@app.cell
+def _(figures, mo):
+    axis = mo.ui.dropdown(list(figures.AXES), value="rounds", label="against", allow_select_none=False)
+    seeds = mo.ui.dropdown(["8", "32", "128"], value="32", label="seeds", allow_select_none=False)
+    simulate = mo.ui.run_button(label="Simulate", tooltip="Run these methods and draw the runs over the exact curves")
+    return axis, seeds, simulate
+
+
+@app.cell
+def _(lab, mo, seeds, setting, simulate):
+    simulated = {}
+    if simulate.value:
+        with mo.status.progress_bar(setting.methods, title="Simulating", remove_on_exit=True) as methods:
+            for _name in methods:
+                simulated[_name] = lab.simulated(setting, _name, int(seeds.value))
+    return (simulated,)
+
+
+@app.cell
+def _(axis, figures, mo, seeds, seen, simulate, simulated):
+    mo.Html(f"""
+    <section class="fh-card" id="curves">
+      <h2>Error curves <span class="fh-badge">exact</span></h2>
+      <div class="fh-tools">{axis}{seeds}{simulate}</div>
+      {figures.curves(seen, axis=axis.value, simulated=simulated, seeds=int(seeds.value))}
+      <div hidden id="fh-numbers">{figures.as_json(seen)}</div>
+    </section>
+    """)
+    return
+
+
+@app.cell
+def _(figures, lab, mo, seen, setting):
+    near = {_name: lab.max_step_size(setting, _name) for _name in ("FedHSA", "LocalSA")}
+    mo.Html(f"""
+    <section class="fh-card" id="floor">
+      {figures.in_html(figures.sentences(setting, seen, near))}
+      <h2>The floor: squared bias and noise <span class="fh-badge">exact</span></h2>
+      {figures.floor_bars(seen)}
+    </section>
+    """)
+    return
+
+
+@app.cell
+def _(figures, lab, mo, setting):
+    both = {_name: lab.paths(setting, _name, 4) for _name in ("LocalSA", "FedHSA")}
+    mo.Html(f"""
+    <section class="fh-card" id="drift">
+      <h2>Why: drift, and how FedHSA steers it back</h2>
+      <p>Four rounds from the same start with the same noise, one draw of it. Play them, or move the slider with the
+      arrow keys.</p>
+      {figures.drift(setting, both)}
+    </section>
+    """)
+    return
+
+
+@app.cell
+def _(figures, mo, seen, setting):
+    mo.Html(f"""
+    <section class="fh-card" id="agents">
+      <h2>How many agents help <span class="fh-badge fh-approx">predicted</span></h2>
+      <p>{figures.agents_in_words(seen)} The floor at the number of agents of the slider is exact; elsewhere it is that
+      of more or fewer agents like these, to leading order in 1/M.</p>
+      {figures.agents(setting, seen)}
+    </section>
+    """)
+    return
+
+
+@app.cell
+def _(figures, lab, mo, setting):
+    largest = {_name: lab.max_step_size(setting, _name) for _name in setting.methods}
+    mo.Html(f"""
+    <section class="fh-card" id="steps">
+      <h2>The largest stable step size <span class="fh-badge">exact</span></h2>
+      {figures.step_sizes(setting, largest)}
+    </section>
+    """)
+    return
+
+
+@app.cell
+def _(lab, mo):
+    budget = mo.ui.dropdown(["10", "20", "40", "80"], value="40", label="after", allow_select_none=False)
+    unit = mo.ui.dropdown(list(lab.UNITS), value="exchanges", label="", allow_select_none=False)
+    return budget, unit
+
+
+@app.cell
+def _(budget, figures, lab, mo, setting, unit):
+    won = lab.winners(setting, int(budget.value), unit.value)
+    mo.Html(f"""
+    <section class="fh-card" id="winners">
+      <h2>Which method wins <span class="fh-badge">exact</span></h2>
+      <p>The method with the smallest mean-square error after the budget. FedHSA needs two exchanges in a round and the
+      others one. Pale cells are ties within one per cent; in hatched cells no method ends below the starting error. The
+      ring is this setting.</p>
+      <div class="fh-tools">{budget}{unit}</div>
+      {figures.winner_map(won, setting, int(budget.value), unit.value)}
+    </section>
+    """)
+    return
+
+
+@app.cell
+def _(figures, lab, mo, seeds, setting):
+    link = figures.link(lab.to_link(setting))
+    mo.Html(f"""
+    <section class="fh-card" id="code">
+      <h2>The same numbers elsewhere</h2>
+      {figures.code(lab.python_code(setting), "Python: the exact errors and floors on this page")}
+      {figures.code(lab.command(setting), "Command line: the same laws")}
+      {figures.code(lab.command(setting, "run", seeds=int(seeds.value)), "Command line: the simulation")}
+      {link}
+    </section>
+    """)
     return
 
 

@@ -143,12 +143,13 @@ class Plot:
         y: tuple[float, float],
         log_x: bool = False,
         log_y: bool = False,
-        margin: tuple[float, float, float, float] = (14, 16, 46, 66),
+        margin: tuple[float, float, float, float] = (16, 34, 54, 78),
     ):
         top, right, bottom, left = margin
         self.width, self.height = width, height
         self.x = Scale(*x, left, width - right, log=log_x)
         self.y = Scale(*y, height - bottom, top, log=log_y)
+        self.under: list[str] = []
         self.parts: list[str] = []
         self.over: list[str] = []
 
@@ -215,27 +216,28 @@ class Plot:
             at = self.y(value)
             found.append(tag("line", x1=self.x.start, x2=self.x.end, y1=at, y2=at, cls="fh-grid"))
             shown = number(value)
-            found.append(tag("text", shown, x=self.x.start - 8, y=at + 4, text_anchor="end", cls="fh-tick"))
+            found.append(tag("text", shown, x=self.x.start - 8, y=at + 5, text_anchor="end", cls="fh-tick"))
         for value in self.x.ticks(7) if x_ticks is None else x_ticks:
             at = self.x(value)
             found.append(tag("line", x1=at, x2=at, y1=self.y.start, y2=self.y.start + 5, cls="fh-axis"))
-            place = {"x": at, "y": self.y.start + 19, "text_anchor": "middle"}
+            place = {"x": at, "y": self.y.start + 22, "text_anchor": "middle"}
             found.append(tag("text", number(value), **place, cls="fh-tick"))
         found.append(tag("line", x1=self.x.start, x2=self.x.end, y1=self.y.start, y2=self.y.start, cls="fh-axis"))
         middle = (self.x.start + self.x.end) / 2
         self.text(middle, self.height - 8, x_label)
         if y_label:
             up = (self.y.start + self.y.end) / 2
-            self.text(15, up, y_label, transform=f"rotate(-90 15 {up:g})")
-        self.parts = [*found, *self.parts]
+            self.text(20, up, y_label, transform=f"rotate(-90 20 {up:g})")
+        self.under += found
 
     def render(self, *, label: str, cls: str = "") -> str:
         """The picture; `label` is the sentence that a screen reader reads."""
         name = f"fh-clip-{self.width:g}-{self.height:g}-{self.x.start:g}-{self.y.end:g}"
-        box = {"x": self.x.start - 70, "y": self.y.end - 2, "width": self.width, "height": self.height - self.y.end + 2}
+        wide, high = self.x.end - self.x.start, self.y.start - self.y.end
+        box = {"x": self.x.start - 6, "y": self.y.end - 6, "width": wide + 12, "height": high + 7}
         clip = tag("clipPath", tag("rect", **box), id=name)
         inner = tag("g", "".join(self.parts), clip_path=f"url(#{name})")
-        return picture([clip, inner, *self.over], self.width, self.height, label=label, cls=cls)
+        return picture([clip, *self.under, inner, *self.over], self.width, self.height, label=label, cls=cls)
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> str:

@@ -102,6 +102,21 @@ def random(
         >>> random(num_agents=2, dim=3, key=1).theta_star.shape
         (3,)
     """
+    A, b, Q = draw(num_agents, dim, heterogeneity, min_eigenvalue, b_level, noise_radius, convex, key)
+    return from_arrays(A, b, Q, noise_std, start=start)
+
+
+def draw(
+    num_agents: int,
+    dim: int,
+    heterogeneity: float,
+    min_eigenvalue: float,
+    b_level: float,
+    noise_radius: float,
+    convex: bool,
+    key: SeedLike,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `A`, `b` and `Q` of `random`, for callers that need the arrays and no problem."""
     _check.count("dim", dim)
     _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
     _check.number("b_level", b_level)
@@ -127,7 +142,7 @@ def random(
     b = blend(draw_b, "b", num_agents, heterogeneity, key)
     Q = blend(draw_Q, "Q", num_agents, heterogeneity, key)
     Q = with_radius(Q, noise_radius)
-    return from_arrays(freeze(A), freeze(b), freeze(Q), noise_std, start=start)
+    return freeze(A), freeze(b), freeze(Q)
 
 
 def spectrum(problem: Problem) -> Spectrum:
