@@ -161,14 +161,14 @@ def test_results_and_predictions_in_lists_are_named_after_their_algorithms_and_e
     np.testing.assert_allclose(figure.axes[0].lines[-1].get_ydata(), prediction.error(10))
     assert labels(plots.curves(results, theory=[dataclasses.replace(prediction, basis="pairs")]))[1] == "predicted"
     assert len(plots.curves(results, theory=[dataclasses.replace(prediction, stable=False)]).axes[0].lines) == 1
-    with pytest.raises(ValueError, match="`results` has FedHSA twice: give a mapping with a name for each"):
+    with pytest.raises(ValueError, match="`results` has FedHSA twice: pass a mapping with a name for each"):
         plots.curves([*results, *results])
-    with pytest.raises(TypeError, match=r"`theory` must be named.*got a list of float"):
+    with pytest.raises(TypeError, match=r"`theory` must be a mapping.*got a list of float"):
         plots.curves(results, theory=[0.5])  # pyright: ignore[reportArgumentType]
 
 
 def test_theory_of_another_length_is_refused():
-    with pytest.raises(ValueError, match=r"`theory\['FedHSA'\]`.*6.*51.*got \(7,\)"):
+    with pytest.raises(ValueError, match=r"`theory\['FedHSA'\]`.*6.*51.*got shape \(7,\)"):
         plots.curves({"FedHSA": make(falling(records=6), every=10)}, theory={"FedHSA": np.ones(7)})
 
 

@@ -238,7 +238,7 @@ def test_given_axes_keep_the_style_of_the_session_and_a_legend_can_be_left_out()
     assert ax.get_legend() is None
     plots.compare({"FedHSA": trace()}, against="samples", labels={"FedHSA": "ours"}, ax=ax, legend=False)
     assert ax.get_legend_handles_labels()[1] == ["FedHSA", "ours"]  # for a legend of one's own
-    with pytest.raises(ValueError, match="`ax` holds one panel: say which with `against`"):
+    with pytest.raises(ValueError, match="`ax` holds one panel: pass `against`"):
         plots.compare({"FedHSA": trace()}, ax=ax)
 
 
@@ -294,7 +294,7 @@ def test_a_name_may_have_an_ending_or_none(tmp_path):
         found = plots.save(figure, tmp_path / name, suffixes)
         assert [path.name for path in found] == wanted
         assert all(path.stat().st_size for path in found)
-    with pytest.raises(ValueError, match=r"`suffixes` must be of .png, .pdf, .svg, .eps, got '.bmp'"):
+    with pytest.raises(ValueError, match=r"`suffixes` must be among .png, .pdf, .svg, .eps, got '.bmp'"):
         plots.save(figure, tmp_path / "d", ["bmp"])
 
 

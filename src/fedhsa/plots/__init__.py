@@ -1,4 +1,4 @@
-"""Figures: error curves with intervals over seeds, methods against one another, maps of values, and theory."""
+"""Figures: error curves with intervals over seeds, comparisons of methods, value maps, sweeps, and predictions."""
 
 from ._compare import Trace as Trace
 from ._compare import compare as compare
@@ -18,3 +18,21 @@ from ._theory import analysis as analysis
 from ._theory import decay as decay
 from ._theory import floors as floors
 from ._theory import speedup as speedup
+
+__all__ = [
+    "COLOURS",
+    "Curve",
+    "Trace",
+    "analysis",
+    "compare",
+    "curves",
+    "decay",
+    "floors",
+    "save",
+    "sites",
+    "speedup",
+    "style",
+    "sweep",
+    "tuning",
+    "value_map",
+]

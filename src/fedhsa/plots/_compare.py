@@ -1,4 +1,4 @@
-"""Several methods against one another: error against exchanges, samples and bytes, and how each was tuned."""
+"""Comparisons of methods: error against exchanges, samples and bytes, and the tuning of each method."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,25 +30,28 @@ from ._style import (
     words,
 )
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PANELS = {"exchanges": "exchanges (round trips)", "samples": "observations per agent", "bytes": "bytes, all agents"}
 WIDTH, HEIGHT, LOW = 7.2, 2.5, 1.9
-"""Inches: a page, its panels side by side, and one of several panels above one another."""
+"""The sizes in inches of a page with panels side by side, and of one of several stacked panels."""
 NARROWEST = 1.8
-"""Inches: panels that would be narrower stand above one another."""
+"""The width in inches below which panels are stacked."""
 LINES: tuple[Any, ...] = ("solid", DASHES, (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 ALIKE = 5
-"""So many methods in a row have the same kind of line."""
+"""The number of successive methods with the same line style."""
 
 
 class Trace(NamedTuple):
-    """What a method's curves are drawn from: one error per seed and record, and what each record had cost."""
+    """The data of one method's curves: the error of each seed and record, and the cost of each record.
+
+    `exchanges`, `samples` (observations per agent) and `bytes` (of all agents) are `(records,)`.
+    """
 
     error: np.ndarray
-    """`(seeds, records)`."""
+    """The error, or another quantity, `(seeds, records)`."""
     exchanges: np.ndarray
     samples: np.ndarray
     bytes: np.ndarray
@@ -67,19 +70,21 @@ def compare(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    """The mean error of each method against exchanges, observations and bytes, with 95 % intervals over seeds.
+    """Draws the mean error of each method against exchanges, observations and bytes, with 95 % intervals over seeds.
 
-    A curve ends where a first seed diverges. A method that sends everything at once is a point, but for its
-    curve against observations. With fewer than five seeds there are no intervals.
+    A curve ends where the first seed diverges. A method that communicates only once is a point, except against
+    observations. With fewer than five seeds there are no intervals.
 
     **Arguments:**
 
-    - `traces`: what to draw, by name; a name has the same colour in every figure.
+    - `traces`: the traces, by name. A name has the same colour in every figure.
     - `target`: an error to mark.
-    - `quantity`: what the traces hold; `"mean_return"` has a linear axis.
-    - `against`: which panels, of `"exchanges"`, `"samples"` and `"bytes"`.
-    - `ax`: axes for one panel, which `against` names. Default: a new figure, where narrow panels are stacked.
+    - `quantity`: the quantity in the traces; `"mean_return"` has a linear axis.
+    - `against`: the panels, from `"exchanges"`, `"samples"` and `"bytes"`.
+    - `ax`: axes for one panel, which `against` names. Default: a new figure, in which narrow panels are stacked.
     - `title`, `labels`, `figsize`, `width`, `legend`: as for `curves`.
+
+    Raises `ValueError` if `traces` is empty or `against` is invalid.
 
     !!! example
         >>> error, rounds = np.array([[1.0, 0.5, 0.2], [1.0, 0.4, 0.3]]), np.array([0, 5, 10])
@@ -93,7 +98,7 @@ def compare(
     for panel in panels:
         _check.choice("against", panel, tuple(PANELS))
     if ax is not None and len(panels) != 1:
-        raise ValueError(f"`ax` holds one panel: say which with `against`, one of {', '.join(PANELS)}.")
+        raise ValueError(f"`ax` holds one panel: pass `against`, one of {', '.join(PANELS)}.")
     shown = relabelled(traces, labels)
     linear = quantity in SIGNED
     statistics = {name: interval(trace.error, positive=not linear) for name, trace in traces.items()}
@@ -105,7 +110,7 @@ def compare(
         for one, spent in zip(axes, panels, strict=True):
             for name, trace in traces.items():
                 at = getattr(trace, spent)
-                # A logarithmic axis has no place for the start.
+                # A logarithmic axis cannot show the start at zero.
                 kept = np.ones(len(at), dtype=bool) if spent == "samples" else at > 0
                 curves = [(finite if linear else drawable)(curve[kept]) for curve in statistics[name]]
                 _draw(one, at[kept], curves, {**looks[name], "label": shown[name]}, len(trace.error))
@@ -138,14 +143,16 @@ def tuning(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    """The error of every step that was tried; a ring is the step chosen, a cross at the top one that diverged.
+    """Draws the error at every step size tried. Rings mark chosen step sizes, crosses at the top those that diverged.
 
     **Arguments:**
 
-    - `trials`: by name, steps and the errors they led to.
-    - `chosen`: by name, the step taken.
-    - `quantity`: what the steps led to, where that is no error; `"mean_return"` has a linear axis.
+    - `trials`: by name, the step sizes and their errors.
+    - `chosen`: by name, the chosen step size.
+    - `quantity`: the name of the drawn quantity; `"mean_return"` has a linear axis.
     - `title`, `labels`, `figsize`, `width`, `legend`, `ax`: as for `curves`.
+
+    Raises `ValueError` if `trials` is empty.
 
     !!! example
         >>> figure = tuning({"FedHSA": ([0.1, 0.01], [0.5, 0.2])}, {"FedHSA": 0.01})
@@ -189,7 +196,7 @@ def tuning(
 
 
 def styles(names: Iterable[str], widths: Sequence[float] | None = None) -> dict[str, dict[str, Any]]:
-    """Colour and line of each name: by the time the colours of a figure come again, the lines are others."""
+    """Returns the colour and line style of each name; the line style changes when colours repeat."""
     looks: dict[str, dict[str, Any]] = {}
     for i, (name, colour) in enumerate(session_colours(names).items()):
         used = [(look["color"], look["linestyle"]) for look in looks.values()]
@@ -207,7 +214,7 @@ def _measure(quantity: str) -> str:
 def _panels(
     count: int, figsize: tuple[float, float] | None, width: float | None
 ) -> tuple["Figure", bool, list["Axes"]]:
-    """Panels side by side or, where there is no room for that, above one another."""
+    """Creates panels side by side, or stacked if there is not enough width."""
     figure, grow = new_figure((WIDTH, HEIGHT), figsize, width)
     across = count if figure.get_figwidth() / count >= NARROWEST else 1
     if across < count and grow:
@@ -231,7 +238,7 @@ def _finish(
     notes: Sequence[tuple[Any, str]],
     legend: bool,
 ) -> None:
-    """One legend for all panels, and room for the labels in a figure of the user's."""
+    """Adds one legend for all panels, and makes room for the labels in a user's figure."""
     from matplotlib.lines import Line2D
 
     entries = [(Line2D([], [], **look), shown[name]) for name, look in looks.items()]
@@ -248,7 +255,7 @@ def _finish(
 
 def _draw(ax: "Axes", at: np.ndarray, statistics: Sequence[np.ndarray], look: dict[str, Any], seeds: int) -> None:
     mean, low, high = statistics
-    if at[0] == at[-1]:  # everything is sent at once, at the end
+    if at[0] == at[-1]:  # everything is sent once, at the end
         ax.plot(at[-1:], mean[-1:], marker="D", markersize=4, **look)
         return
     ax.plot(at, mean, **look)
@@ -256,7 +263,7 @@ def _draw(ax: "Axes", at: np.ndarray, statistics: Sequence[np.ndarray], look: di
 
 
 def _scale(ax: "Axes", statistics: Iterable[tuple[np.ndarray, ...]]) -> None:
-    """A logarithmic axis, which does not follow what diverges out of sight of the start."""
+    """Sets a logarithmic axis that does not follow diverging curves far above the start."""
     means = [drawable(mean) for mean, _, _ in statistics]
     if not any(np.isfinite(mean).any() for mean in means):
         return

@@ -1,4 +1,4 @@
-"""Figures: error curves of several algorithms with intervals over seeds, and theory beside them."""
+"""Error curves of several algorithms with intervals over seeds, and predictions."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -31,36 +31,36 @@ from ._style import (
     words,
 )
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 class Curve(NamedTuple):
-    """What a curve is drawn from; a `Result` has the same fields and serves as well."""
+    """The data of a curve: `error` at `rounds`. A `Result` has the same fields and can be used instead."""
 
     error: np.ndarray
-    """`(seeds, records)`."""
+    """The error, or another quantity, `(seeds, records)`."""
     rounds: np.ndarray
     """`(records,)`."""
     failed_round: np.ndarray
-    """Per seed the round in which it diverged, or -1."""
+    """For each seed, the round in which it diverged, or -1."""
 
 
 LABELS = {
     "error": r"$E_t = \|\bar\theta^{(t)} - \theta^{{\star}}\|^2$",
     "operator_norm": r"$\|\bar G(\bar\theta^{(t)})\|$",
 }
-"""How the axes of known quantities are labelled; others by their name."""
+"""The axis labels of known quantities; other quantities are labelled by their names."""
 
 HEADROOM = 1e3
-"""How far above the starting error the axis follows a diverging curve."""
+"""The factor above the initial error up to which the axis follows a diverging curve."""
 
 WIDTH, HEIGHT, WIDE = 3.5, 2.3, 5.5
-"""Inches: one column of a two-column page, the figure without its legend, and a width at which a legend is one row."""
+"""The size in inches of one column without its legend, and the width at which a legend is one row."""
 
 MANY = 3
-"""The legend names at most this many predictions one by one."""
+"""The largest number of predictions that the legend names individually."""
 
 
 def curves(
@@ -77,28 +77,31 @@ def curves(
     legend: bool | Literal["above"] = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    r"""The mean error of each algorithm against rounds, on a logarithmic axis, with its 95 % interval; returns linear.
+    r"""Draws the mean error of each algorithm against rounds, with its 95 % interval over seeds.
 
-    The interval is over seeds, by the delta method on the logarithm of the mean (see `interval`); with fewer than five
-    seeds there is none. A curve ends where a first seed diverges, or where the error is exactly 0, and the legend says
-    so. Where one curve lies over another, the lower one is wider, so that both are seen.
+    The error axis is logarithmic, that of returns linear. The interval follows from the delta method for the logarithm
+    of the mean (see `statistics.interval`); with fewer than five seeds there is none. A curve ends where the first seed
+    diverges or where the error is exactly 0, which the legend mentions. If one curve covers another, the lower one is
+    wider, so that both are visible.
 
     **Arguments:**
 
-    - `results`: results by name, or a list of results of different algorithms, which are named after these. A name has
-      the same colour in every figure.
-    - `quantity`: what to draw, by the name under which all results recorded it; its positive values are drawn.
-    - `title`: of the figure.
-    - `theory`: predictions, drawn dashed, by the same names: each a `theory.Prediction`, one value per record or round,
-      or a number. A list of `theory.Prediction`s is named after their algorithms. Only stable ones are drawn.
-    - `theory_label`: the legend's word for them. Default: `"exact"` where all are exact laws, otherwise `"predicted"`.
-    - `palette`: colours by name. Default: those of `plots.COLOURS`, and for other names one that the name decides.
-    - `labels`: what the legend calls the results, by their names. Default: the names.
-    - `figsize`: width and height in inches. Default: the session's `figure.figsize` where that was changed, else one
-      column wide and as high as it takes.
+    - `results`: results by name, or a list of results of different algorithms, which are named after their algorithms.
+      A name has the same colour in every figure.
+    - `quantity`: the recorded quantity to draw; on a logarithmic axis only positive values are drawn.
+    - `title`: the title of the figure.
+    - `theory`: predictions by the same names, drawn dashed: each a `theory.Prediction`, one value per record or round,
+      or a number. The entries of a list are named after their algorithms. Only stable predictions are drawn.
+    - `theory_label`: the legend's label of predictions. Default: `"exact"` if all are exact, otherwise `"predicted"`.
+    - `palette`: colours by name. Default: those of `plots.COLOURS`; the name determines the colour of other names.
+    - `labels`: the labels in the legend, by the names of the results. Default: the names.
+    - `figsize`: the width and height in inches. Default: the session's `figure.figsize` if it was changed, otherwise
+      one column wide and as high as necessary.
     - `width`: the width alone.
-    - `legend`: whether there is one: above a figure of its own, inside given axes, or `"above"` them.
-    - `ax`: axes to draw into. They keep the style of the session. Default: a new figure.
+    - `legend`: whether to draw a legend: above a new figure, inside given axes, or `"above"` them.
+    - `ax`: the axes to draw into, which keep the style of the session. Default: a new figure.
+
+    Raises `ValueError` if `results` is empty, a result did not record `quantity`, or a prediction has the wrong length.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -160,23 +163,23 @@ def curves(
 
 
 def _by_name(argument: str, given: Any) -> dict[str, Any]:
-    """The argument by name; the entries of a list are named after their algorithms."""
+    """Returns the argument by name; the entries of a list are named after their algorithms."""
     if isinstance(given, Mapping):
         return dict(given)
     named: dict[str, Any] = {}
     for entry in given:
         if not isinstance(entry, Result | Prediction):
             kind = type(entry).__name__
-            raise TypeError(f"`{argument}` must be named: give a mapping, or a list of results; got a list of {kind}.")
+            raise TypeError(f"`{argument}` must be a mapping from names, or a list of results; got a list of {kind}.")
         own = entry.algorithm if isinstance(entry, Result) else type(entry.algorithm).__name__
         if own in named:
-            raise ValueError(f"`{argument}` has {own} twice: give a mapping with a name for each.")
+            raise ValueError(f"`{argument}` has {own} twice: pass a mapping with a name for each.")
         named[own] = entry
     return named
 
 
 def _computed(theory: Mapping[str, Any], results: Mapping[str, Result | Curve]) -> tuple[dict[str, Any], str]:
-    """Predictions as the values to draw, and the legend's word for them."""
+    """Returns the values of predictions to draw, and their label in the legend."""
     found, kinds = {}, set()
     for name, values in theory.items():
         if not isinstance(values, Prediction):
@@ -192,7 +195,7 @@ def _computed(theory: Mapping[str, Any], results: Mapping[str, Result | Curve]) 
 
 
 def _is_flat(quantity: str, results: Mapping[str, Result | Curve]) -> bool:
-    """Whether what was measured stays within a small factor, so that a logarithmic axis would magnify its noise."""
+    """Returns whether measurements stay within a small factor, so that a logarithmic axis would magnify noise."""
     if quantity == "error" or any((result.failed_round >= 0).any() for result in results.values()):
         return False
     values = np.concatenate([result.error.ravel() for result in results.values()])
@@ -200,9 +203,11 @@ def _is_flat(quantity: str, results: Mapping[str, Result | Curve]) -> bool:
 
 
 def _recorded(name: str, result: Result | Curve, quantity: str) -> Curve:
-    """The curve of something recorded besides the error."""
+    """Returns the curve of a recorded quantity other than the error."""
     if isinstance(result, Curve) or quantity not in result.records:
-        raise ValueError(f"`quantity` is {quantity!r}, which {name} did not record: simulate it with `record`.")
+        raise ValueError(
+            f"`quantity` must be recorded, got {quantity!r}, which {name} did not record. Simulate it with `record`."
+        )
     return Curve(result.records[quantity], result.rounds, result.failed_round)
 
 
@@ -212,19 +217,19 @@ def _draw(
     kept = thinned(len(result.rounds))
     rounds = result.rounds[kept]
     mean, low, high = (finite(curve[kept]) if linear else drawable(curve[kept]) for curve in statistics)
-    marker = "o" if np.isfinite(mean).sum() == 1 else None  # one point makes no line
+    marker = "o" if np.isfinite(mean).sum() == 1 else None  # a single point is not a line
     (line,) = ax.plot(rounds, mean, color=colour, marker=marker, markersize=3, linewidth=width)
     band(ax, rounds, low, high, colour, len(result.error))
     return line
 
 
 def finite(curve: np.ndarray) -> np.ndarray:
-    """What a linear axis shows of a curve."""
+    """Returns the values of a curve that a linear axis can show."""
     return np.where(np.isfinite(curve), curve, np.nan)
 
 
 def fit_linear(ax: "Axes", means: Sequence[np.ndarray]) -> None:
-    """A linear axis that fits the curves; intervals of few seeds may be far wider."""
+    """Fits a linear axis to the curves; intervals of few seeds may be far wider."""
     known = np.concatenate([mean[np.isfinite(mean)] for mean in means])
     if len(known):
         room = 0.2 * max(np.ptp(known), 1e-9 * (1 + abs(known).max()))
@@ -233,7 +238,7 @@ def fit_linear(ax: "Axes", means: Sequence[np.ndarray]) -> None:
 
 def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: Any, colour: Any) -> None:
     values = np.asarray(values, dtype=np.float64)
-    # Darker than the simulation, so that it is seen where the two agree.
+    # Darker than the simulation, so that it is visible where the two agree.
     style: dict[str, Any] = {**_dashed(colour), "zorder": 3}
     if values.ndim == 0:
         ax.axhline(float(values), **style)
@@ -244,7 +249,7 @@ def _draw_theory(ax: "Axes", name: str, result: Result | Curve | None, values: A
     elif values.ndim > 1 or (result is not None and len(values) <= result.rounds[-1]):
         lengths = "" if result is None else f", {len(result.rounds)}, or per round, {result.rounds[-1] + 1}"
         raise ValueError(
-            f"`theory[{name!r}]` must be a number, or have one value per record{lengths}; got {values.shape}."
+            f"`theory[{name!r}]` must be a number or have one value per record{lengths}; got shape {values.shape}."
         )
     kept = thinned(len(values))
     ax.plot(rounds[kept], drawable(values[kept]), **style)
@@ -256,14 +261,14 @@ def _scale(
     statistics: Mapping[str, tuple[np.ndarray, ...]],
     linear: bool,
 ) -> None:
-    """A logarithmic axis, which does not follow a diverging curve out of sight of the others; or a linear one."""
+    """Sets a linear axis, or a logarithmic one that does not follow diverging curves far above the others."""
     rounds = max(int(result.rounds[-1]) for result in results.values())
     ax.set_xlim(0, max(1, rounds))
     if linear:
         fit_linear(ax, [mean for mean, _, _ in statistics.values()])
         return
     if not any((drawable(mean) > 0).any() for mean, _, _ in statistics.values()):
-        ax.set_yticks([])  # a logarithmic axis has no place for zero and infinity
+        ax.set_yticks([])  # a logarithmic axis cannot show zero and infinity
         ax.text(0.5, 0.5, "no positive finite value", ha="center", va="center", transform=ax.transAxes)
         return
     ax.set_yscale("log", nonpositive="mask")
@@ -286,7 +291,7 @@ def _dashed(colour: Any) -> dict[str, Any]:
 
 
 def _theory_entries(shown: Mapping[str, str], palette: Mapping[str, Any], label: str) -> list[tuple[Any, str]]:
-    """What dashes mean: one entry where every curve has them, or is one of many; otherwise one for each of `shown`."""
+    """Returns legend entries for dashes: one if all curves or many have them, otherwise one for each of `shown`."""
     from matplotlib.lines import Line2D
 
     if not 0 < len(shown) <= MANY:
@@ -295,7 +300,7 @@ def _theory_entries(shown: Mapping[str, str], palette: Mapping[str, Any], label:
 
 
 def _ending(result: Result | Curve) -> str:
-    """What the legend says about a curve that ends early."""
+    """Returns the legend's remark on a curve that ends early."""
     failed = result.failed_round[result.failed_round >= 0]
     if len(failed):
         return f" (diverged, round {failed.min()})"

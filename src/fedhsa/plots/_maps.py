@@ -1,4 +1,4 @@
-"""Figures: value functions of grid worlds as maps, with arrows for the policy, panels side by side on one scale."""
+"""Value functions of grid worlds as maps, with arrows for the policy, in panels on one scale."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,20 +9,20 @@ from .. import _check
 from ..environments.model import ARROWS, CELLS, Model
 from ._style import house_style, words
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTH = 7.0
-"""Inches: both columns of a two-column page, which panels share."""
+"""The width in inches of both columns of a page, which panels share."""
 CELL = 0.2, 0.46
-"""Inches: the smallest and the largest side of a cell."""
+"""The smallest and the largest side of a cell in inches."""
 LEGIBLE = 0.24
-"""Inches: cells below this side have no numbers."""
+"""The side of a cell in inches below which it has no number."""
 POINTING = dict(zip(ARROWS, ((-1, 0), (0, 1), (1, 0), (0, -1)), strict=True))
-"""Where the arrows point, columns and rows."""
+"""The directions of the arrows, in columns and rows."""
 NOWHERE = "0.87"
-"""The grey of cells that have no value."""
+"""The grey of cells without a value."""
 INK = "0.15"
 MARKERS: dict[str, dict[str, Any]] = {
     "S": {"marker": "o", "facecolor": "white", "linewidth": 1.2},
@@ -31,7 +31,7 @@ MARKERS: dict[str, dict[str, Any]] = {
     "C": {"marker": "X", "facecolor": INK, "linewidth": 0.0},
     "E": {"marker": "s", "facecolor": INK, "linewidth": 0.0},
 }
-"""How what a cell is (see `environments.model.CELLS`) is marked."""
+"""The markers of the kinds of cells (see `environments.model.CELLS`)."""
 
 
 def value_map(
@@ -44,19 +44,23 @@ def value_map(
     columns: int = 4,
     signed: bool = False,
 ) -> "Figure":
-    r"""Value functions of a grid world as maps, one panel each, on one scale of colours.
+    r"""Draws value functions of a grid world as maps, one panel each, with a common colour scale.
 
-    A cell shows its value; triangles at its sides point where the policy goes, the larger the likelier. Start, goal,
-    holes, cliff and ends are marked. Cells that nobody acts in are grey: where episodes end, and where nobody gets.
+    A cell shows its value. Triangles at its sides point in the directions of the policy, with areas proportional to the
+    probabilities. Start, goal, holes, cliff and ends are marked. Cells in which no action is taken are grey: cells that
+    end an episode, and cells that cannot be reached.
 
     **Arguments:**
 
+    - `model`: the grid world.
     - `values`: `(S,)`, or several by name, which become the titles of panels.
-    - `policy`: as for `Model.values`: chances or actions, or several by the same names. Default: no arrows.
-    - `agent`: whose cells are marked, one for all panels or by name: agents may live on different maps.
-    - `label`: what the scale of colours is called.
-    - `columns`: how many panels stand side by side.
+    - `policy`: as for `Model.values`: probabilities or actions, or several by the same names. Default: no arrows.
+    - `agent`: the agent whose cells are marked, one for all panels or by name, since agents may have different maps.
+    - `label`: the label of the colour scale.
+    - `columns`: the number of panels side by side.
     - `signed`: whether the values are differences: blue below 0, red above, white in the middle.
+
+    Raises `ValueError` if the model has no grid, `values` is empty, or names do not match.
 
     !!! example
         >>> lake = fedhsa.environments.make("frozen-lake", {"num_agents": 2})
@@ -102,9 +106,7 @@ def value_map(
 
 def _panels(model: Model, values: Any) -> dict[str, np.ndarray]:
     if model.grid is None:
-        raise ValueError(
-            "`model` must be a grid world to be drawn as a map, and this one has no `grid`: its states have no place."
-        )
+        raise ValueError("`model` must be a grid world, got a model without `grid`, whose states have no positions.")
     named = dict(values) if isinstance(values, Mapping) else {"": values}
     if not named:
         raise ValueError("`values` is empty: there is nothing to draw.")
@@ -126,7 +128,7 @@ def _check_names(model: Model, panels: Mapping, whose: Mapping, policies: Mappin
 
 
 def _nowhere(model: Model, agent: int) -> np.ndarray:
-    """The cells that nobody acts in: where episodes end, and where none leads."""
+    """Returns the cells in which no action is taken: ends of episodes, and cells that cannot be reached."""
     acts = ~model.ends[agent]
     others = (model.transitions[agent] > 0).any(1) & acts[:, None] & ~np.eye(model.num_states, dtype=bool)
     return ~acts | ~(others.any(0) | (model.start[agent] > 0))
@@ -173,7 +175,7 @@ def _draw(
 
 
 def _point(ax: "Axes", actions: tuple[str, ...], chances: np.ndarray, x: float, y: float, ink: str) -> None:
-    """Triangles at the sides of a cell, of which the area is the chance."""
+    """Draws triangles at the sides of a cell, with areas proportional to the probabilities."""
     from matplotlib.patches import Polygon
 
     for action, chance in zip(actions, chances, strict=True):
@@ -187,21 +189,21 @@ def _point(ax: "Axes", actions: tuple[str, ...], chances: np.ndarray, x: float, 
 
 
 def _decimals(norm: Any) -> int:
-    """As many as leave about three digits."""
+    """Returns the number of decimals that gives about three digits."""
     largest = max(abs(norm.vmin), abs(norm.vmax))
     return 3 if largest < 0.1 else 2 if largest < 10 else 1 if largest < 100 else 0
 
 
 def _ink(colour: Any) -> str:
-    """Black on light cells, white on dark ones."""
+    """Returns black for light cells and white for dark ones."""
     from matplotlib.colors import to_rgb
 
     light = np.dot(np.array(to_rgb(colour)) ** 2.2, (0.2126, 0.7152, 0.0722))
-    return "black" if light > 0.18 else "white"  # where both have the same contrast
+    return "black" if light > 0.18 else "white"  # at this lightness both have the same contrast
 
 
 def _legend(figure: "Figure", cells: str) -> None:
-    """What the marks in the figure mean, below it."""
+    """Adds a legend of the markers below the figure."""
     from matplotlib.lines import Line2D
 
     handles = [

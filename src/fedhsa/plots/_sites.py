@@ -1,4 +1,4 @@
-"""A figure of what the sites of a federation have measured: a curve for each, their average, and references."""
+"""Measurements of the sites of a federation: a curve for each site, their average, and references."""
 
 from typing import TYPE_CHECKING
 
@@ -7,14 +7,14 @@ import numpy as np
 from ..engine import Result
 from ._style import PALETTE, house_style, ink, new_figure, pale_grid, thinned, whole_numbers, words
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SPAN = 5.0
-"""Values that span less than this factor are drawn on a linear axis from zero, where flat noise looks flat."""
+"""Values that span less than this factor are drawn on a linear axis from zero, which does not magnify noise."""
 MOST = 12
-"""With more sites than this, the legend does not name them, and their references are left out."""
+"""The largest number of sites that the legend names and whose references are drawn."""
 _REFERENCES = ((0, (4, 2)), (0, (1, 1.5)), (0, (4, 1, 1, 1)))
 
 
@@ -26,13 +26,15 @@ def sites(
     figsize: tuple[float, float] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """What each site measured against rounds, the average in the colour of text, and the references of each, dashed.
+    """Draws the measurements of each site against rounds, their average in the text colour, and references, dashed.
 
     **Arguments:**
 
-    - `result`: of a run by messages whose sites measure something.
-    - `metric`: which of the numbers. Default: the first, by which the run is judged.
+    - `result`: the result of a federation whose sites measure a metric.
+    - `metric`: the name of the metric. Default: the first.
     - `title`, `figsize`, `width`: as for `curves`.
+
+    Raises `ValueError` if the sites measured nothing, or did not measure this metric.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2)
@@ -43,7 +45,7 @@ def sites(
     """
     measured = list(result.settings.get("measured", ()))
     if not measured:
-        raise ValueError("`result` has nothing that sites measured: build their agents with `deploy.MeasuredAgent`.")
+        raise ValueError("`result` has no measurements of sites. Build their agents with `deploy.MeasuredAgent`.")
     name = measured[0] if metric is None else metric
     if name not in measured:
         raise ValueError(f"`metric` must be one of {', '.join(measured)}, got {name!r}.")
@@ -55,7 +57,7 @@ def sites(
         ax = figure.add_subplot()
         labels = [f"agent {number}" for number in range(each.shape[1])]
         for number, label in enumerate(labels):
-            colour = PALETTE[number % len(PALETTE)]  # that of text is the average's
+            colour = PALETTE[number % len(PALETTE)]  # the text colour is that of the average
             shown = label if len(labels) <= MOST else None
             line = {"color": colour, "linewidth": 1.0 if shown else 0.6, "alpha": 1.0 if shown else 0.5}
             ax.plot(result.rounds[kept], each[kept, number], label=shown, **line)
@@ -80,13 +82,13 @@ def sites(
 
 
 def spans(values: np.ndarray) -> bool:
-    """Whether values are positive and differ by such a factor that only a logarithmic axis shows them all."""
+    """Returns whether values are positive and span a factor that requires a logarithmic axis."""
     finite = values[np.isfinite(values)]
     return len(finite) > 0 and bool(finite.min() > 0 and finite.max() > SPAN * finite.min())
 
 
 def fair_axis(ax: "Axes", values: np.ndarray) -> None:
-    """A logarithmic axis for values that span a large factor, else a linear one that begins at zero if it can."""
+    """Sets a logarithmic axis for values that span a large factor, otherwise a linear one from zero if possible."""
     if spans(values):
         ax.set_yscale("log")
         return
@@ -99,6 +101,6 @@ def fair_axis(ax: "Axes", values: np.ndarray) -> None:
 
 
 def _last(values: np.ndarray) -> float:
-    """The last number that is known."""
+    """Returns the last known number."""
     known = values[np.isfinite(values)]
     return float(known[-1]) if len(known) else float("nan")

@@ -1,6 +1,7 @@
-"""What all figures have in common: colours, sizes, legends, and how they are written.
+"""The common style of all figures: colours, sizes, legends, and files.
 
-The style here is a default. What a session has changed in Matplotlib's `rcParams` (or a user in `matplotlibrc`) wins.
+The style is a default. Settings that a session has changed in Matplotlib's `rcParams`, or a user in `matplotlibrc`,
+take precedence.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import numpy as np
 from .. import _check, _files
 from .._table import escape_latex
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -38,20 +39,20 @@ COLOURS: dict[str, str] = {
     "DisSACC": "#549C24",
     "LocalSVRG": "#E46C78",
 }
-"""The colours of methods, the same in every figure. Put a name of your own here, and it has its colour everywhere.
+"""The colours of methods, which are the same in every figure. Add your own names to give them fixed colours.
 
-The first four are Okabe and Ito's; the others were chosen so that all twelve stay apart for the colour-blind. Each has
-a contrast of at least 3:1 on white paper and on a dark page.
+The first four are Okabe and Ito's; the others were chosen so that colour-blind readers can distinguish all twelve. Each
+has a contrast of at least 3:1 on a white and on a dark page.
 """
 
 PALETTE = tuple(COLOURS.values())
 FALLBACK = (*PALETTE[4:], *PALETTE[3::-1])
-"""The colours of other names, which begin at a place that the name decides: those of the four best known come last."""
+"""The colours of other names, from a position that the name determines; those of the first four methods are last."""
 
 POINTS = 1000
-"""How many points a curve is drawn with; more cannot be seen, and would make the PDF heavy."""
+"""The number of points of a curve; more would not be visible and would enlarge the PDF."""
 FEWEST = 5
-"""Below so many seeds an interval says more about luck than about the method, and no band is drawn."""
+"""The smallest number of seeds for which an interval is drawn; with fewer seeds it is not reliable."""
 
 DASHES = (0, (3, 2))
 
@@ -64,7 +65,7 @@ SIZES: dict[Any, Any] = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
-"""Points: what is 8 here is 8 in a paper that includes the figure one column wide."""
+"""Font sizes in points, for a figure that is one column wide in a paper."""
 STYLE: dict[Any, Any] = SIZES | {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
@@ -76,17 +77,17 @@ STYLE: dict[Any, Any] = SIZES | {
     "legend.frameon": False,
     "grid.color": "0.9",
     "grid.linewidth": 0.5,
-    "pdf.fonttype": 42,  # text stays text, as journals ask for
+    "pdf.fonttype": 42,  # text remains text, as journals require
     "ps.fonttype": 42,
 }
-"""The style of the house, as far as the session has none of its own."""
+"""The style of figures, for settings that the session has not changed."""
 
 DPI = 200
 FORMATS = (".png", ".pdf", ".svg", ".eps")
 
 
 def changed(name: str) -> bool:
-    """Whether the session, a style sheet or the user's `matplotlibrc` has another value than Matplotlib itself."""
+    """Returns whether the session, a style sheet or the user's `matplotlibrc` has changed Matplotlib's default."""
     import matplotlib
 
     now, own = cast(Any, matplotlib.rcParams), cast(Any, matplotlib.rcParamsDefault)
@@ -95,9 +96,9 @@ def changed(name: str) -> bool:
 
 @contextlib.contextmanager
 def house_style(ax: "Axes | None" = None, more: Mapping[Any, Any] | None = None) -> Iterator[None]:
-    """The style of the house within the block, where the session has not chosen otherwise; none in given axes.
+    """Applies the style within the block, except settings that the session has changed; has no effect on given axes.
 
-    Matplotlib's own sizes are parts of `font.size`: who changes that one gets all the others in proportion.
+    Matplotlib's sizes are relative to `font.size`, so changing that setting scales all of them.
     """
     import matplotlib
 
@@ -127,21 +128,21 @@ def style() -> Iterator[None]:
 def new_figure(
     default: tuple[float, float], figsize: tuple[float, float] | None = None, width: float | None = None
 ) -> tuple["Figure", bool]:
-    """A figure, and whether its height is open, so that a legend may add to it.
+    """Returns a figure, and whether its height is free, so that a legend may increase it.
 
-    The size is the one that was asked for, that of the session, or the default, which is scaled to the width asked for.
+    The size is the requested one, that of the session, or the default scaled to the requested width.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     if figsize is not None and width is not None:
-        raise ValueError(f"Give `figsize` or `width`, not both; got {figsize} and {width}.")
+        raise ValueError(f"Pass `figsize` or `width`, not both; got {figsize} and {width}.")
     if width is not None:
         _check.number("width", width, above=0.0)
         size, is_open = (width, default[1] * min(max(width / default[0], 0.8), 1.5)), True
     elif figsize is not None:
         if not (np.shape(figsize) == (2,) and all(np.isfinite(side) and side > 0 for side in figsize)):
-            raise ValueError(f"`figsize` must be a width and a height in inches, like (3.5, 2.6), got {figsize!r}.")
+            raise ValueError(f"`figsize` must be a width and a height in inches, such as (3.5, 2.6), got {figsize!r}.")
         size, is_open = figsize, False
     elif changed("figure.figsize"):
         size, is_open = matplotlib.rcParams["figure.figsize"], False
@@ -151,16 +152,19 @@ def new_figure(
 
 
 def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -> list[pathlib.Path]:
-    """Writes the figure, each file whole or not at all; gives their paths.
+    """Writes the figure to one or more files, each atomically, and returns their paths.
 
-    A name that ends in `.png`, `.pdf`, `.svg` or `.eps` is one file of that format; without such an ending, or with
-    `suffixes`, the endings are added. A PNG has 200 dots per inch unless the session's `savefig.dpi` says otherwise.
-    EPS knows no transparency, so bands get the pale colour that they have on paper.
+    A name that ends in `.png`, `.pdf`, `.svg` or `.eps` is one file of that format. Without such an ending, or with
+    `suffixes`, the endings are added. A PNG has 200 dots per inch unless the session has changed `savefig.dpi`. EPS has
+    no transparency, so bands have the pale colour that they have on paper.
 
     **Arguments:**
 
+    - `figure`: the figure.
     - `path`: the name, with or without an ending.
-    - `suffixes`: the formats, `".eps"` or `"eps"`. Default: that of the name, or PNG and PDF.
+    - `suffixes`: the formats, such as `".eps"` or `"eps"`. Default: that of the name, or PNG and PDF.
+
+    Raises `ValueError` if a format is not supported.
 
     !!! example
         >>> import pathlib, tempfile
@@ -174,13 +178,13 @@ def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str]
     import matplotlib
 
     paths = _paths(os.fspath(path), suffixes)
-    # Without dates and with fixed identifiers, the same figure gives the same bytes.
+    # Without dates and with fixed identifiers, equal figures give equal bytes.
     metadata: dict[str, Any] = {".png": {"Software": None}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with house_style(more={"svg.hashsalt": "fedhsa"}):
         dpi = matplotlib.rcParams["savefig.dpi"] if changed("savefig.dpi") else DPI
         engine = figure.get_layout_engine()
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # the layout is the same in every format: once is enough
+        figure.set_layout_engine("none")  # the layout is the same in every format
         try:
             for file_path, suffix in paths.items():
                 with _files.atomic(file_path) as file:
@@ -194,7 +198,7 @@ def save(figure: "Figure", path: str | os.PathLike[str], suffixes: Sequence[str]
 
 
 def _paths(path: str, suffixes: Sequence[str] | None) -> dict[str, str]:
-    """The files to write and their formats."""
+    """Returns the files to write and their formats."""
     stem, ending = os.path.splitext(path)
     known = ending.lower() in FORMATS
     if suffixes is None:
@@ -204,13 +208,13 @@ def _paths(path: str, suffixes: Sequence[str] | None) -> dict[str, str]:
     ]
     for suffix in wanted:
         if suffix not in FORMATS:
-            raise ValueError(f"`suffixes` must be of {', '.join(FORMATS)}, got {suffix!r}.")
+            raise ValueError(f"`suffixes` must be among {', '.join(FORMATS)}, got {suffix!r}.")
     own = {path: ending.lower()} if known else {}
     return own | {(stem if known else path) + suffix: suffix for suffix in wanted if suffix not in own.values()}
 
 
 def _eps(figure: "Figure", dpi: Any) -> bytes:
-    """The figure as EPS, without the date, with pale colours where it is transparent."""
+    """Returns the figure as EPS, without the date, with pale colours instead of transparency."""
     from matplotlib.collections import Collection
     from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
@@ -235,7 +239,7 @@ def _eps(figure: "Figure", dpi: Any) -> bytes:
 
 
 def _on_paper(colours: Any, paper: Any) -> np.ndarray:
-    """Opaque colours that look like transparent ones on this paper."""
+    """Returns opaque colours that look like transparent ones on this paper."""
     rgba = np.atleast_2d(np.asarray(colours, dtype=float))
     share, below = rgba[:, 3:], np.asarray(paper, dtype=float)[:3]
     mixed = np.hstack([share * rgba[:, :3] + (1 - share) * below, np.where(share > 0, 1.0, 0.0)])
@@ -243,9 +247,9 @@ def _on_paper(colours: Any, paper: Any) -> np.ndarray:
 
 
 def rehearse() -> None:
-    """Draws a formula to nowhere: what the first figure of a process has to load and set up is there afterwards.
+    """Draws a formula and discards it, so that the first figure of a process does not have to load Matplotlib.
 
-    That takes a second, which a command has while its programs compile. Not while another thread draws.
+    This takes a second, which a command can spend while its programs compile. No other thread may draw meanwhile.
 
     !!! example
         >>> rehearse()
@@ -259,38 +263,38 @@ def rehearse() -> None:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name: its own, that of its method, or one that the name decides and nobody else has.
+    """Returns a colour for each name: its own, that of its method, or a unique one that the name determines.
 
-    The order of the names does not matter, nor does the process: a name has the same colour in every figure, unless
-    two names of one figure would have the same.
+    The colours do not depend on the order of names or on the process: a name has the same colour in every figure,
+    unless two names of one figure would have the same colour.
     """
     names = list(names)
     found = {name: COLOURS[key] for name in names if (key := _plain(name)) in COLOURS}
     for name in names:
-        own = COLOURS.get(_plain(name).partition("(")[0])  # FedHSA(local_steps=50), where it is the only FedHSA
+        own = COLOURS.get(_plain(name).partition("(")[0])  # for FedHSA(local_steps=50), if it is the only FedHSA
         if name not in found and own is not None and own not in found.values():
             found[name] = own
     for name in sorted(set(names) - set(found)):
         used = [*found.values()]
         at = zlib.crc32(_plain(name).encode()) % (len(FALLBACK) - 4)
         free = (*FALLBACK[at:-4], *FALLBACK[:at], *FALLBACK[-4:])
-        found[name] = min(free, key=used.count)  # the first of those that are used least
+        found[name] = min(free, key=used.count)  # the first of the least used colours
     return {name: found[name] for name in names}
 
 
 def session_colours(names: Iterable[str]) -> dict[str, str]:
-    """The same, in the colours of the session's `axes.prop_cycle` where that was changed."""
+    """Returns a colour for each name, from the session's `axes.prop_cycle` if it was changed."""
     theirs = dict(zip(PALETTE, _cycle(), strict=False))
     return {name: theirs.get(colour, colour) for name, colour in colours(names).items()}
 
 
 def colours_in_order(names: Iterable[str]) -> dict[str, str]:
-    """Colours for what is no method, such as values of a setting: the first ones are furthest apart."""
+    """Returns colours for names that are not methods, such as values of a setting; the first differ most."""
     return dict(zip(names, itertools.cycle(_cycle() or FALLBACK), strict=False))
 
 
 def _cycle() -> list[str]:
-    """The colours of the session, where it has chosen any."""
+    """Returns the colours of the session, if it has changed them."""
     import matplotlib
 
     if not changed("axes.prop_cycle"):
@@ -300,12 +304,12 @@ def _cycle() -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """The name as code spells it: Local SA is LocalSA."""
+    """Returns the name as in code: Local SA is LocalSA."""
     return "".join(str(name).split())
 
 
 def relabelled(names: Iterable[str], labels: Mapping[str, str] | None) -> dict[str, str]:
-    """What the figure calls each name; raises if a label is for a name that is not there."""
+    """Returns the label of each name; raises if a label is for a name that is not in the figure."""
     names, labels = list(names), dict(labels or {})
     for name in labels:
         if name not in names:
@@ -314,28 +318,28 @@ def relabelled(names: Iterable[str], labels: Mapping[str, str] | None) -> dict[s
 
 
 def words(text: str) -> str:
-    """A text as the session typesets it: with `text.usetex`, signs that mean something to TeX are escaped."""
+    """Returns a text as the session typesets it: with `text.usetex`, special characters of TeX are escaped."""
     import matplotlib
 
     return escape_latex(text) if matplotlib.rcParams["text.usetex"] else text
 
 
 def ink(share: float) -> tuple[float, float, float]:
-    """A colour between paper, 0, and that of the session's text, 1."""
+    """Returns a colour between that of the paper, 0, and that of the session's text, 1."""
     import matplotlib
 
     return mixed(matplotlib.rcParams["axes.facecolor"], matplotlib.rcParams["text.color"], share)
 
 
 def darker(colour: Any) -> tuple[float, float, float]:
-    """The same colour closer to that of the session's text, which is black unless it was changed."""
+    """Returns the colour shifted towards that of the session's text, which is black unless it was changed."""
     import matplotlib
 
     return mixed(colour, matplotlib.rcParams["text.color"], 0.45)
 
 
 def mixed(first: Any, second: Any, share: float) -> tuple[float, float, float]:
-    """A colour between two, by the share of the second."""
+    """Returns a mixture of two colours, with the given share of the second."""
     from matplotlib.colors import to_rgb
 
     red, green, blue = ((1 - share) * a + share * b for a, b in zip(to_rgb(first), to_rgb(second), strict=True))
@@ -343,22 +347,22 @@ def mixed(first: Any, second: Any, share: float) -> tuple[float, float, float]:
 
 
 def drawable(curve: np.ndarray) -> np.ndarray:
-    """NaN where a logarithmic axis has no place."""
+    """Replaces values that a logarithmic axis cannot show by NaN."""
     return np.where(np.isfinite(curve) & (curve > 0), curve, np.nan)
 
 
 def thinned(length: int) -> np.ndarray:
-    """Which of the records to draw: all, or `POINTS` of them evenly spaced, with the first and the last."""
+    """Returns the records to draw: all, or `POINTS` of them evenly spaced, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
 
 
 OVER, LONG, GROWTH, WIDEST = 0.015, 0.5, 0.8, 3
-"""Curves lie over one another where they differ by less than this part of the axis, for this part of the way; each one
-that covers a curve widens it by this part of a line, at most so often."""
+"""A curve covers another if they differ by less than this fraction of the axis, over this fraction of their common
+range; each covering curve widens the covered one by this fraction of a line, up to this number of times."""
 
 
 def graded_widths(curves: Sequence[tuple[np.ndarray, np.ndarray]], *, linear: bool = False) -> list[float]:
-    """A width for each line, in the order in which they are drawn: one that later lines cover is wider than these."""
+    """Returns a width for each line in drawing order: a line that later lines cover is wider than these."""
     import matplotlib
 
     line = matplotlib.rcParams["lines.linewidth"]
@@ -370,7 +374,7 @@ def graded_widths(curves: Sequence[tuple[np.ndarray, np.ndarray]], *, linear: bo
 
 
 def _covers(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], near: float) -> bool:
-    """Whether two curves are the same for a good part of where both are."""
+    """Returns whether two curves coincide over a large part of their common range."""
     (x, y), (u, v) = ((p[0][np.isfinite(p[1])], p[1][np.isfinite(p[1])]) for p in (a, b))
     if not (len(x) and len(u)):
         return False
@@ -382,7 +386,7 @@ def _covers(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], 
 
 
 def seeds_entry(seeds: Iterable[int]) -> tuple[Any, str]:
-    """What the legend says about curves and intervals: over how many seeds they are, or that there are too few."""
+    """Returns the legend entry on seeds and intervals: the number of seeds, or that there are too few."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -397,13 +401,13 @@ def seeds_entry(seeds: Iterable[int]) -> tuple[Any, str]:
 
 
 def band(ax: "Axes", x: np.ndarray, low: np.ndarray, high: np.ndarray, colour: Any, seeds: int) -> None:
-    """The interval around a curve, where there are seeds enough for one."""
+    """Draws the interval around a curve if there are enough seeds."""
     if seeds >= FEWEST and np.isfinite(low).any():
         ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
 
 
 def pale_grid(ax: "Axes", own: "Figure | None") -> None:
-    """Pale lines that lead from the values to the curves; the user's axes and sessions have their own or none."""
+    """Draws pale grid lines, except in the user's axes and in sessions with their own grid settings."""
     import matplotlib
 
     if own is not None and not matplotlib.rcParams["axes.grid"]:
@@ -411,7 +415,7 @@ def pale_grid(ax: "Axes", own: "Figure | None") -> None:
 
 
 def whole_numbers(ax: "Axes") -> None:
-    """Ticks of a linear axis at whole numbers only: there is no half round."""
+    """Sets ticks of a linear axis at whole numbers only, for example for rounds."""
     from matplotlib.ticker import MaxNLocator
 
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10], min_n_ticks=2))
@@ -430,9 +434,9 @@ def legend_above(
     columns: int = 2,
     first: int = 0,
 ) -> None:
-    """A legend above all panels, in as many columns as fit; where the height is open, the figure grows by as much.
+    """Draws a legend above all panels, in as many columns as fit; if the height is free, the figure grows accordingly.
 
-    The title is the legend's, so that the two never collide. The `first` entries have a column to themselves.
+    The title belongs to the legend, so that the two never overlap. The `first` entries have a separate column.
     """
     from matplotlib.lines import Line2D
 
@@ -456,7 +460,7 @@ def legend_above(
 
 
 def _in_lines(figure: "Figure", title: str) -> str:
-    """The title, broken after commas and colons where it is wider than the figure."""
+    """Returns the title, broken after commas and colons if it is wider than the figure."""
     import matplotlib
 
     text = figure.text(0, 0, "", fontsize=matplotlib.rcParams["legend.title_fontsize"])
@@ -472,9 +476,9 @@ def _in_lines(figure: "Figure", title: str) -> str:
 def legend_inside(
     ax: "Axes", handles: Sequence[Any], labels: Sequence[str], title: str | None, *, above: bool = False
 ) -> None:
-    """A small legend in an upper corner of one panel of several, over the curves; or above the panel, in two columns.
+    """Draws a small legend in an upper corner of a panel, or above the panel in two columns.
 
-    The axis is made higher where the legend would hide a curve.
+    The axis is extended if the legend would hide a curve.
     """
     import matplotlib
     from matplotlib.font_manager import FontProperties
@@ -501,11 +505,11 @@ def legend_inside(
 
 
 HIGHEST = 2.0
-"""By how much an axis may be made higher for a legend."""
+"""The largest factor by which an axis is extended for a legend."""
 
 
 def _room(ax: "Axes", legend: Any) -> float:
-    """By which factor the axis must be higher so that what is below a legend's place ends below it."""
+    """Returns the factor by which the axis must be extended so that the legend covers no curve."""
     from matplotlib.collections import PolyCollection
 
     frame, top = ax.get_window_extent(), 0.0
@@ -526,7 +530,7 @@ def _room(ax: "Axes", legend: Any) -> float:
 
 
 def few_ticks(ax: "Axes") -> None:
-    """Powers of ten on a logarithmic axis, and three times these where there are fewer than two."""
+    """Sets ticks at powers of ten on a logarithmic axis, and at three times these if there are fewer than two."""
     from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
     low, high = ax.get_xlim()
@@ -537,7 +541,7 @@ def few_ticks(ax: "Axes") -> None:
 
 
 def plain_ticks(ax: "Axes") -> None:
-    """Numbers of a logarithmic axis as one writes them; between decades only where there is room."""
+    """Writes the tick labels of a logarithmic axis as plain numbers; between decades only if there is space."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = ax.get_xlim()
@@ -547,11 +551,11 @@ def plain_ticks(ax: "Axes") -> None:
 
 
 _ARRANGED: "weakref.WeakKeyDictionary[Any, list[float]]" = weakref.WeakKeyDictionary()
-"""The figures of users that `arrange` has made room in, and where it put their panels."""
+"""The users' figures that `arrange` has changed, and the positions of their panels."""
 
 
 def arrange(ax: "Axes") -> None:
-    """Makes room for the labels in a figure of the user's that has no layout and was not arranged by hand."""
+    """Makes room for the labels in a user's figure that has no layout engine and was not arranged manually."""
     import matplotlib
     from matplotlib.layout_engine import PlaceHolderLayoutEngine
 

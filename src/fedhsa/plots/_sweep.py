@@ -1,4 +1,4 @@
-"""A sweep over settings: where the error ends, against one of them, with a line for each value of the others."""
+"""Sweeps over settings: the final error against one setting, with a line for each combination of the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from ._style import (
     words,
 )
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who plot should wait for it
+if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is imported only for drawing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ LABELS = {
     **{"num_agents": "number of agents $M$", "dim": "number of parameters $d$"},
 }
 MOST_TICKS = 8
-"""Of a setting with at most so many values, each value has a tick."""
+"""The largest number of values of a setting that all have ticks."""
 
 
 def sweep(
@@ -51,21 +51,23 @@ def sweep(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    """The mean of the last record against the setting with the most values, with its 95 % interval over seeds.
+    """Draws the mean of the last record against the setting with the most values, with 95 % intervals over seeds.
 
     A cross at the upper edge marks settings at which seeds diverged. With fewer than five seeds there are no intervals.
 
     **Arguments:**
 
-    - `rows`: per combination its settings, and `low`, `high`, `diverged` beside the mean of the quantity; `theory`,
-      where rows have it, is drawn dashed.
+    - `rows`: for each combination its settings, the mean of the quantity, `low`, `high` and `diverged`, and optionally
+      `theory`, which is drawn dashed.
     - `settings`: the names of the settings.
-    - `quantity`: what the rows have the mean of.
-    - `title`: of the figure.
-    - `algorithm`: the name of what was swept: a single line is called so, and has its colour.
-    - `seeds`: how many seeds the means are over, for the legend. Default: enough, and not told.
-    - `labels`: what the legend calls the lines, by what it would call them without.
+    - `quantity`: the name of the quantity.
+    - `title`: the title of the figure.
+    - `algorithm`: the name of the algorithm, which gives a single line its label and colour.
+    - `seeds`: the number of seeds, for the legend. Default: not mentioned, and intervals are drawn.
+    - `labels`: other labels in the legend, by the default labels.
     - `figsize`, `width`, `legend`, `ax`: as for `curves`.
+
+    Raises `ValueError` if `rows` is empty.
 
     !!! example
         >>> rows = [{"step_size": s, "error": s, "low": s / 2, "high": 2 * s, "diverged": 0} for s in (0.1, 1.0)]
@@ -103,7 +105,7 @@ def sweep(
                 np.array([row[part] for row in group], dtype=float) for part in (quantity, "low", "high")
             )
             drawn = np.isfinite(mean) & ((mean > 0) | linear)
-            # One seed has no interval, and few have none worth the name.
+            # One seed has no interval, and the interval of a few seeds is not reliable.
             ends = [np.where(np.isfinite(end) & ~np.array(few), end, mean)[drawn] for end in (low, high)]
             errors = [mean[drawn] - ends[0], ends[1] - mean[drawn]]
             look: dict[str, Any] = {"color": palette[label], "marker": "o", "markersize": 3}
@@ -146,7 +148,7 @@ def sweep(
 
 
 def _scale_x(ax: "Axes", ticks: list[Any], numbers: bool) -> None:
-    """A logarithmic axis where values span much, and ticks at the values themselves where these are few."""
+    """Sets a logarithmic axis if values span a large factor, and ticks at the values if they are few."""
     from matplotlib.ticker import NullLocator
 
     if not numbers:

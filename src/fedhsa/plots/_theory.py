@@ -1,4 +1,4 @@
-"""What theory predicts, drawn: error against rounds, and floors against agents, local steps and step size."""
+"""Figures of predictions: error against rounds, and floors against agents, local steps and step size."""
 
 import contextlib
 import math
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 DOTS, DASH_DOTS = (0, (1, 1.5)), (0, (6, 2, 1, 2))
 GRID = 160
-"""How many points a predicted curve is drawn with."""
+"""The number of points of a predicted curve."""
 DECADES = 14
-"""How far below its start an error is followed that has no floor."""
+"""The fraction of its start down to which an error without a floor is followed."""
 VISIBLE = 0.005
-"""From which estimated relative error on a prediction has a band around it."""
+"""The estimated relative error from which a prediction has a band."""
 THIN: dict[str, Any] = {"linewidth": 0.8, "zorder": 1}
 WIDTH, HEIGHT, LOW, NARROWEST = 7.2, 2.5, 1.9, 2.2
-"""Inches: a page; its panels, two by two; a panel of four above one another, and the width below which they are so."""
+"""The sizes in inches of a page with two by two panels, of a stacked panel, and the width for stacking."""
 LABELS = {"step_size": r"step size $\eta$", "local_steps": "local steps $H$"}
 
 
@@ -56,15 +56,18 @@ def decay(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    r"""The predicted mean-square error against rounds, with the floor (dashed) and its parts.
+    r"""Draws the predicted mean-square error against rounds, with the floor (dashed) and its parts.
 
-    Dotted is the squared bias, dash-dotted the variance of the noise. Methods that diverge have no curve.
+    The squared bias is dotted, the variance of the noise dash-dotted. Methods that diverge have no curve.
 
     **Arguments:**
 
-    - `rounds`: how far. Default: until all are at their floors.
+    - `predictions`: the predictions, by name.
+    - `rounds`: the number of rounds. Default: until all methods reach their floors.
     - `target`: an error to mark.
     - `labels`, `figsize`, `width`, `legend`, `ax`: as for `curves`.
+
+    Raises `ValueError` if `predictions` is empty.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -88,7 +91,7 @@ def decay(
                 if value > 0:
                     ax.axhline(value, color=colour, linestyle=style, label=f"_{meaning}", **THIN)
             seen = bias / 2 if bias > p.floor / 1000 else math.inf
-            floor = p.floor if p.floor >= 0 else 0.0  # not known
+            floor = p.floor if p.floor >= 0 else 0.0  # unknown
             lowest.append(max(min(floor / 10, seen), float(np.nanmax(error, initial=0)) * 10.0**-DECADES))
         ax.set_xlim(0, rounds)
         whole_numbers(ax)
@@ -108,10 +111,17 @@ def speedup(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    r"""The predicted floor against the number of agents like these.
+    r"""Draws the predicted floor against the number of similar agents.
 
-    A dot is the problem's own number of agents, a diamond the number at which the variance has sunk to the bias that
-    stays: beyond it more agents no longer help. The arguments are those of `decay`.
+    A dot marks the problem's number of agents. A diamond marks the number at which the variance equals the squared
+    persistent bias: beyond it, more agents hardly help.
+
+    **Arguments:**
+
+    - `predictions`: the predictions, by name.
+    - `target`, `labels`, `figsize`, `width`, `legend`, `ax`: as for `decay`.
+
+    Raises `ValueError` if `predictions` is empty.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -151,16 +161,18 @@ def floors(
     legend: bool = True,
     ax: "Axes | None" = None,
 ) -> "Figure":
-    r"""The predicted floor against a setting of the algorithms.
+    r"""Draws the predicted floor against a setting of the algorithms.
 
-    A vertical line is the last stable value. A method that does not have the setting is a horizontal line.
+    A vertical line marks the largest stable value. A method without the setting is a horizontal line.
 
     **Arguments:**
 
     - `sweeps`: for each name, predictions of one algorithm at several values of the setting.
-    - `setting`: `"step_size"` or `"local_steps"`, or any other field of the algorithms that is a number.
+    - `setting`: `"step_size"`, `"local_steps"`, or any other numerical field of the algorithms.
     - `current`: for each name, a prediction to mark with a dot.
     - `target`, `labels`, `figsize`, `width`, `legend`, `ax`: as for `decay`.
+
+    Raises `ValueError` if `sweeps` is empty.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -205,13 +217,17 @@ def analysis(
     figsize: tuple[float, float] | None = None,
     width: float | None = None,
 ) -> "Figure":
-    """Four panels: error against rounds, and the floor against agents, local steps and step size.
+    """Draws four panels: error against rounds, and the floor against agents, local steps and step size.
 
     **Arguments:**
 
     - `predictions`: for each name, the prediction at the settings of interest.
-    - `sweeps`: by `"local_steps"` and `"step_size"`, what `floors` takes; a panel without one says `absent`.
-    - `target`, `labels`, `figsize`, `width`: as for `decay`; panels that would be narrow stand above one another.
+    - `sweeps`: for `"local_steps"` and `"step_size"`, the argument of `floors`; a panel without one shows `absent`.
+    - `target`, `labels`, `figsize`, `width`: as for `decay`; narrow panels are stacked.
+    - `title`: the title of the figure.
+    - `absent`: the text in a panel without a sweep.
+
+    Raises `ValueError` if `predictions` is empty.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -245,7 +261,7 @@ def analysis(
 
 
 class _Panel(NamedTuple):
-    """Axes to draw into, and what each name is drawn as and called."""
+    """The axes, and the colour and label of each name."""
 
     ax: "Axes"
     palette: dict[str, str]
@@ -261,9 +277,9 @@ def _panel(
     width: float | None,
     legend: bool,
 ) -> Iterator[_Panel]:
-    """The given axes, or those of a new figure; afterwards with a legend, where one is wanted."""
+    """Yields the given axes or those of a new figure, and adds a legend afterwards if requested."""
     if not names:
-        raise ValueError("There is no prediction to draw: the first argument is empty.")
+        raise ValueError("The first argument is empty: there is no prediction to draw.")
     with house_style(ax):
         own, grow = (None, False) if ax is not None else new_figure((3.5, 2.4), figsize, width)
         if ax is None:
@@ -286,7 +302,7 @@ def _panel(
 
 
 def _settled(prediction: Prediction) -> int:
-    """The rounds until the error is at its floor, and a little more."""
+    """Returns slightly more than the number of rounds until the error reaches its floor."""
     start = float(prediction.error(0)[0])
     bias = prediction.heterogeneity_bias
     floor = float(bias @ bias) if math.isnan(prediction.floor) else prediction.floor
@@ -297,7 +313,7 @@ def _settled(prediction: Prediction) -> int:
 def _finish(
     ax: "Axes", names: Mapping[str, Any], target: float | None, *, bottom: float | None = None, log_x: bool = True
 ) -> None:
-    """Logarithmic axes and the target."""
+    """Sets logarithmic axes and draws the target."""
     if target is not None:
         ax.axhline(target, color=ink(0.6), linestyle="solid", label="_target", **THIN)
     if not ax.get_legend_handles_labels()[0]:
@@ -317,7 +333,7 @@ def _finish(
 
 
 def _ticks(ax: "Axes") -> None:
-    """At least a decade, so that small differences look small, and at least two numbers to read off."""
+    """Shows at least one decade, so that small differences look small, and at least two tick labels."""
     from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
     low, high = ax.get_ylim()
@@ -338,7 +354,7 @@ def _mark(ax: "Axes", x: float, y: float, colour: str, marker: str = "o", meanin
 
 
 def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Prediction], colour: str) -> None:
-    """A band as wide as predictions may be off, hatched where that is much."""
+    """Draws a band for the estimated error of predictions, hatched if it is large."""
     left_out = np.array([p.left_out for p in (of if isinstance(of, Sequence) else [of])])
     off = np.broadcast_to(np.nan_to_num(left_out), values.shape)
     if off.max(initial=0.0) >= VISIBLE:
@@ -357,7 +373,7 @@ def _trust(ax: "Axes", at: Any, values: np.ndarray, of: Prediction | Sequence[Pr
 
 
 def _last_stable(ax: "Axes", predictions: Mapping[str, Prediction], setting: str, palette: Mapping[str, str]) -> None:
-    """A vertical line where a method stops being stable, if that is in sight."""
+    """Draws a vertical line at the largest stable value if it is inside the axes."""
     right = ax.get_xlim()[1]
     for name, p in predictions.items():
         last = {"step_size": p.max_step_size, "local_steps": p.max_local_steps}.get(setting)
@@ -372,9 +388,9 @@ def _say(ax: "Axes", words: str) -> None:
 
 
 def _meanings(axes: Sequence["Axes"]) -> list[tuple[str, Any]]:
-    """What the lines and marks in these axes mean, whatever their colour.
+    """Returns the legend entries of the line styles and markers in these axes, independent of colour.
 
-    Each was given its meaning as a label, after an underscore, which keeps it out of ordinary legends.
+    Each artist's label is its meaning after an underscore, which keeps it out of ordinary legends.
     """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -402,7 +418,7 @@ def _legend(
     title: str | None,
     grow: bool,
 ) -> None:
-    """One legend for all panels, above them: the methods, then what lines and marks mean."""
+    """Adds one legend above all panels: the methods, then line styles and markers."""
     from matplotlib.lines import Line2D
 
     palette = session_colours(predictions)
