@@ -109,7 +109,7 @@ def test_a_foreign_or_broken_checkpoint_is_refused(monkeypatch, tmp_path):
     ):
         resume()
     path.write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"is damaged, or was not written by fedhsa\. Leave out `resume`"):
+    with pytest.raises(ValueError, match=r"is damaged or was not written by fedhsa\. Leave out `resume`"):
         resume()
     fh.simulate(problem, fh.FedHSA(0.05, 4), rounds=4, seeds=3).save(path)
     with pytest.raises(ValueError, match=r"holds a fedhsa result, not a checkpoint"):
