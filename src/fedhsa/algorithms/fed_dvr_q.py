@@ -64,11 +64,11 @@ class FedDVRQ(AbstractLocalSteps):
     $C_k$ is an unbiased codec whose range shrinks by the factor `shrink` from epoch to epoch, as the messages do. After
     the last entry of `recentring` the last epoch repeats.
 
-    The paper has equal agents. It chooses $I = \lceil 2/(\eta(1-\gamma)) \rceil$, samples for recentring $M B n_k
-    \propto 4^k$, a range $\propto 2^{-k}/(1-\gamma)$ and $B \propto 1/(M (1-\gamma)^2)$, up to logarithms, and about
-    $\log_2 \frac{1}{(1-\gamma)\epsilon}$ epochs for an error of $\epsilon$. Its text was not available, so the rule and
-    the orders are unchecked, and the constants are left to the user. With heterogeneous agents the limit is the root of
-    the average operator: each batch moves the parameter only once, so there is no drift.
+    The paper has equal agents. It chooses $I = \lceil 2/(\eta(1-\gamma)) \rceil$, samples for recentring
+    $M B n_k \propto 4^k$, a range $\propto 2^{-k}/(1-\gamma)$ and $B \propto 1/(M (1-\gamma)^2)$, up to logarithms, and
+    about $\log_2 \frac{1}{(1-\gamma)\epsilon}$ epochs for an error of $\epsilon$. Its text was not available, so the
+    rule and the orders are unchecked, and the constants are left to the user. With heterogeneous agents the limit is
+    the root of the average operator: each batch moves the parameter only once, so there is no drift.
 
     **Arguments:**
 

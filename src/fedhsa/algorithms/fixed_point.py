@@ -15,12 +15,12 @@ TOO_LARGE = -(2**63)
 
 
 class FixedPoint(AbstractWrapper):
-    r"""Every number that agents send is rounded to a multiple of $2^{-b}$, and the server uses only the sums.
+    r"""Every number that agents send is rounded to fixed-point precision, and the server uses only the sums.
 
-    Agent $i$ sends $q_i = \mathrm{round}(2^b x_i)$ as whole numbers of 64 bits, and the server uses $2^{-b} \frac1M
-    \sum_i q_i$ as the mean of the $x_i$. Rounding causes an error of at most $2^{-b-1}$; the sum is exact. This is the
-    arithmetic of secure aggregation (`fedhsa deploy --secure-aggregation`), which runs this algorithm; here it is
-    simulated.
+    Numbers become multiples of $2^{-b}$: agent $i$ sends $q_i = \mathrm{round}(2^b x_i)$ as whole numbers of 64 bits,
+    and the server uses $2^{-b} \frac1M \sum_i q_i$ as the mean of the $x_i$. Rounding causes an error of at most
+    $2^{-b-1}$; the sum is exact. This is the arithmetic of secure aggregation (`fedhsa deploy --secure-aggregation`),
+    which runs this algorithm; here it is simulated.
 
     Numbers must be at most $2^{62-b} / M$ in absolute value, so that the sum cannot overflow; nothing is clipped.
     Beyond that range the mean is NaN and the run counts as diverged; in a deployment the site reports an error instead

@@ -29,11 +29,11 @@ def check_policy(algorithm: AbstractAlgorithm, problem: Problem) -> None:
 
 
 class FedNPG(AbstractAlgorithm):
-    r"""Natural policy gradients with the Fisher matrix of all agents, with $d(d + 1)$ numbers per reply.
+    r"""Natural policy gradients with the Fisher matrix of all agents.
 
-    Every agent plays one batch of episodes under $\bar\theta$ and sends its gradient $g_i$ and its Fisher matrix
-    $\hat F_i = \frac1n \sum_t \psi_t \psi_t^T$, the mean over the scores $\psi_t$ of the actions taken. The server
-    moves by
+    A reply has $d(d + 1)$ numbers. Every agent plays one batch of episodes under $\bar\theta$ and sends its gradient
+    $g_i$ and its Fisher matrix $\hat F_i = \frac1n \sum_t \psi_t \psi_t^T$, the mean over the scores $\psi_t$ of the
+    actions taken. The server moves by
 
     $$\bar\theta \leftarrow \bar\theta + \eta\, (\bar F + \delta I)^{-1} \bar g, \qquad
       \bar F = \tfrac1M \sum_i \hat F_i, \quad \bar g = \tfrac1M \sum_i g_i.$$
@@ -106,10 +106,11 @@ class ADMMMemory(NamedTuple):
 
 
 class FedNPGADMM(AbstractAlgorithm):
-    r"""Natural policy gradients whose direction the agents compute jointly by ADMM, with $d$ numbers per reply.
+    r"""Natural policy gradients whose direction the agents compute jointly by ADMM.
 
-    The direction of `FedNPG` minimises $\sum_i \frac12 y_i^T (\hat F_i + \delta I) y_i - g_i^T y_i$ over
-    equal $y_i = y$. An iteration of ADMM is an exchange:
+    A reply has $d$ numbers. The direction of `FedNPG` minimises
+    $\sum_i \frac12 y_i^T (\hat F_i + \delta I) y_i - g_i^T y_i$ over equal $y_i = y$. An iteration of ADMM is an
+    exchange:
 
     $$y_i = (\hat F_i + \delta I + \rho I)^{-1} (g_i - \lambda_i + \rho\, y), \qquad
       y \leftarrow \tfrac1M \sum_i \bigl(y_i + \lambda_i/\rho\bigr), \qquad

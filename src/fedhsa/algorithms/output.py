@@ -84,8 +84,9 @@ class Averaged(AbstractAverage):
 
 
 class GeometricAverage(AbstractAverage):
-    r"""Reports the mean over rounds $1, \dots, t$ with weights $c^{-s}$, in which late parameters count most.
+    r"""Reports a weighted mean of the parameters of all rounds, in which late parameters count most.
 
+    After $t$ rounds, the parameter of round $s$ has the weight $c^{-s}$, $s = 1, \dots, t$.
     FedSAM reports one parameter drawn with these probabilities; this is the mean of that draw, whose squared error is
     at most the mean squared error of the draw. About the last $1/(1-c)$ rounds count.
 

@@ -32,9 +32,9 @@ class SCAFFLSA(AbstractLocalSteps):
     participation and half the traffic.
 
     The plus sign in the update of $\xi_i$ matters (a version with a minus is in circulation): an agent that went too
-    far is pulled back. With a schedule, the drift is divided by the step size of the round in which it arose. $\sum_i
-    \xi_i = 0$ must hold at all times, so every reply must arrive. The paper states the method for linear operators, but
-    it does not depend on linearity.
+    far is pulled back. With a schedule, the drift is divided by the step size of the round in which it arose.
+    $\sum_i \xi_i = 0$ must hold at all times, so every reply must arrive. The paper states the method for linear
+    operators, but it does not depend on linearity.
 
     **Arguments:**
 

@@ -9,9 +9,9 @@ from .wrapper import AbstractWrapper
 
 
 class Thinned(AbstractWrapper):
-    r"""The method uses only every $q$-th observation of each agent.
+    r"""The method uses only some observations of each agent, evenly spaced.
 
-    It sees $o_{i, (tH + \ell) q}$ instead of $o_{i, tH + \ell}$.
+    It uses every $q$-th observation: $o_{i, (tH + \ell) q}$ instead of $o_{i, tH + \ell}$.
 
     With $q$ near the mixing time these are almost independent. The cost counts all $q H$ observations of a round; the
     operator is evaluated only at those used. `problem.iid()` is the limit as $q$ grows, without the cost.
