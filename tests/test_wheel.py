@@ -116,7 +116,7 @@ def test_the_wheel_alone_runs_what_the_readme_says(installed, tmp_path):
     small = ["--rounds", "20", "--seeds", "2", "--out", "here", "--no-progress"]
     assert "FedHSA" in run(installed, tmp_path, "fedhsa", "run", "--config", "examples/quadratic.toml", *small)
     assert (tmp_path / "here" / "curves.png").exists()
-    own = ["examples/own_algorithm/thermostats.py:build", "--algorithm", "examples/own_algorithm/damped.py:DampedHSA"]
+    own = ["quadratic", "--algorithm", "examples/own_algorithm/damped.py:DampedHSA"]
     run(installed, tmp_path, "fedhsa", "run", *own, "--rounds", "20", "--seeds", "2", "--out", "there", "--no-progress")
     block = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert block is not None

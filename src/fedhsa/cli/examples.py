@@ -89,8 +89,9 @@ def _copy(arguments: list[str], console: Console) -> int:
             "folder: `--to FOLDER`."
         )
     for path, copy in copies.items():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        if not copy.exists() or str(copy) in changed:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
     for name in dict.fromkeys(path.relative_to(folder()).parts[0] for path in files):
         console.print(str(pathlib.Path(target, name)), soft_wrap=True)
     return 0
