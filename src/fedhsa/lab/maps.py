@@ -45,6 +45,17 @@ class Colours:
         light = float(np.dot(np.array(self.rgb(value)) ** 2.2, (0.2126, 0.7152, 0.0722)))
         return "#000" if light > 0.18 else "#fff"
 
+    def shown(self, value: float) -> str:
+        """Return a value with as many digits as the scale needs.
+
+        >>> Colours(0.0, 0.02).shown(0.01234), Colours(-300.0, 0.0).shown(-52.3), Colours(0.0, 0.9).shown(1e-4)
+        ('0.012', '−52', '0')
+        """
+        largest = max(abs(self.low), abs(self.high))
+        digits = min(max(1 - math.floor(math.log10(largest)), 0), 9) if largest > 0 else 0
+        text = f"{value:.{max(digits, 2 if largest < 10 else 0)}f}"
+        return "0" if not text.strip("-0.") else text.replace("-", "\u2212")
+
     def bar(self, label: str) -> str:
         """Return the scale as a picture of its own: a bar with the numbers at its ends."""
         stops = [
@@ -59,8 +70,8 @@ class Colours:
         ]
         values = [self.low, (self.low + self.high) / 2, self.high]
         for value, at, anchor in zip(values, (0, 160, 320), ("start", "middle", "end"), strict=True):
-            parts.append(tag("text", shown(value), x=at, y=48, text_anchor=anchor, cls="fh-tick"))
-        return picture(parts, 320, 54, label=f"The scale of colours, {label}.", cls="fh-bar")
+            parts.append(tag("text", self.shown(value), x=at, y=48, text_anchor=anchor, cls="fh-tick"))
+        return picture(parts, 320, 54, label=f"The scale of colours, {label}.", cls="fh-scale")
 
 
 def grid(
@@ -106,11 +117,13 @@ def grid(
         title += "" if blank else f": {shown(values[state])}"
         title += f". {hint(state)}" if hint is not None and not blank and hint(state) else ""
         box: dict[str, Any] = {"x": x + 1, "y": y + 1, "width": SIDE - 2, "height": SIDE - 2, "rx": 6}
-        inside = [tag("rect", **box, fill=fill, cls="fh-nowhere" if blank else "fh-cell"), tag("title", title)]
+        inside = [tag("rect", **box, fill=fill, cls="fh-nowhere" if blank else "fh-place"), tag("title", title)]
         if not blank:
             if numbers:
-                place = {"x": x + SIDE / 2, "y": y + SIDE / 2 + 5, "text_anchor": "middle"}
-                inside.append(tag("text", shown(values[state]), **place, fill=ink, cls="fh-value"))
+                text = colours.shown(values[state])
+                size = 16 * min(1.0, 4 / len(text))  # longer numbers are smaller, so that they leave room for arrows
+                place = {"x": x + SIDE / 2, "y": y + SIDE / 2 + 5, "text_anchor": "middle", "font_size": size}
+                inside.append(tag("text", text, **place, fill=ink, cls="fh-value"))
             if policy is not None:
                 inside += _arrows(x, y, policy[state], actions, str(ink))
         inside += _mark(x, y, mark, blank, ink)
@@ -127,8 +140,8 @@ def _arrows(x: float, y: float, chances: np.ndarray, actions: tuple[str, ...], i
         if action not in POINTING or chance <= 0.01:
             continue
         across, down = POINTING[action]
-        size = 9.0 * math.sqrt(chance)
-        tip = x + SIDE / 2 + across * (SIDE / 2 - 4), y + SIDE / 2 + down * (SIDE / 2 - 4)
+        size = 7.5 * math.sqrt(chance)
+        tip = x + SIDE / 2 + across * (SIDE / 2 - 3.5), y + SIDE / 2 + down * (SIDE / 2 - 3.5)
         foot = tip[0] - across * size, tip[1] - down * size
         left, right = ((foot[0] + sign * down * size, foot[1] + sign * across * size) for sign in (1, -1))
         corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in (tip, left, right))

@@ -1,13 +1,16 @@
 """Sentences about the lab's grid worlds: what the maps and curves show, and which numbers may be wrong."""
 
 import math
+import re
 
 import numpy as np
 
 from .maps import shown
-from .svg import number
+from .svg import escape, number, tag
 from .worlds import MUCH, STEPS, Solution
 
+SLOW = 0.998
+"""The factor of the mean error per round from which on a limit takes long to reach."""
 UNDERSTATED = 2.5
 """The factor by which the estimate of what the law leaves out was too small at most, on lakes with 3 agents."""
 
@@ -55,8 +58,15 @@ def about_root(found: Solution) -> str:
     return (
         "The root is **not** the mean of the agents' solutions, because an agent counts in a cell as often as it "
         f"visits the cell. They differ most in {_place(found, state)}: the root says {shown(root[state])}, the mean "
-        f"{shown(mean[state])}, and {come} of {found.model.num_agents} agents {visit} this cell."
+        f"{shown(mean[state])}, and {come} of {found.model.num_agents} agents {visit} this cell." + _alone(found)
     )
+
+
+def _alone(found: Solution) -> str:
+    """A remark on cells that a single agent visits."""
+    count = int(((found.visits > 0).sum(0)[found.active] == 1).sum())
+    cells = "One cell is" if count == 1 else f"{count} cells are"
+    return f" {cells} visited by one agent only, so that the root rests on a single world there." if count else ""
 
 
 def about_limits(found: Solution) -> str:
@@ -124,19 +134,37 @@ def about_errors(found: Solution) -> str:
 
 def doubts(found: Solution) -> list[str]:
     """Return a warning for each number on the page that may be wrong."""
-    sentences = []
+    sentences, sizes = [], []
     for name, curve in found.curves.items():
         if curve.limit is not None and curve.left_out > MUCH:
-            most = min(UNDERSTATED * curve.left_out, 9.99)
-            size = f"up to {most:.0%}" if most < 1 else f"a factor of {1 + most:.0f} or more"
-            sentences.append(
-                f"The predicted floor of {name} may be too low by {size}: the law on this page leaves out the noise in "
-                "the operators' matrices. Simulate, or use `theory.predict` in the Python below."
-            )
-        if curve.limit is not None and curve.radius > 0.999 and found.setting.task == "evaluation":
-            sentences.append(f"{name} is far from its limit after {found.setting.rounds} rounds: it converges slowly.")
-    unseen = (found.visits > 0).sum(0)[found.active]
-    if found.model.num_agents > 1 and (alone := int((unseen == 1).sum())):
-        cells = "cell is" if alone == 1 else "cells are"
-        sentences.append(f"{alone} {cells} visited by one agent only, so that the root rests on a single world there.")
+            most = UNDERSTATED * curve.left_out
+            size = f"up to {most:.0%}" if most < 1 else f"a factor of {1 + min(most, 9):.0f} or more"
+            sizes.append(f"that of {name} by {size}")
+    if sizes:
+        sentences.append(
+            f"The predicted floors may be too low, {' and '.join(sizes)}: the law on this page leaves out the noise in "
+            "the operators' matrices. Simulate, or use `theory.predict` in the Python below."
+        )
+    slow = [name for name, curve in found.curves.items() if curve.limit is not None and curve.radius > SLOW]
+    if slow:
+        sentences.append(
+            f"After {found.setting.rounds} rounds {' and '.join(slow)} may still be far from the limit on the map: a "
+            f"round removes less than {1 - SLOW:.1%} of the slowest part of the error."
+        )
     return sentences
+
+
+def html(text: str) -> str:
+    """Return a sentence as HTML: `**bold**` and code in backticks are the only marks."""
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text))
+    return re.sub(r"`(.+?)`", r"<code>\1</code>", text)
+
+
+def says(*texts: str) -> str:
+    """Return sentences as paragraphs that screen readers announce when they change."""
+    return tag("div", "".join(tag("p", html(text)) for text in texts if text), cls="fh-says", aria_live="polite")
+
+
+def warned(texts: list[str]) -> str:
+    """Return warnings as boxes."""
+    return "".join(tag("p", f"<b>Warning.</b> {html(text)}", cls="fh-warning", role="alert") for text in texts)

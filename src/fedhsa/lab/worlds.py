@@ -6,6 +6,7 @@ has a row for each cell and a column for each action; the values of a fixed poli
 
 import dataclasses
 import functools
+import importlib.util
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -338,6 +339,8 @@ class Curve(NamedTuple):
     error: np.ndarray
     """The squared distance to the root after each round: mean squares where the noise is known, and without noise
     otherwise."""
+    quiet: np.ndarray
+    """The squared distance to the root after each round without noise."""
     floor: float
     """The value that `error` settles at; infinite for a method that diverges."""
     bias: float
@@ -384,19 +387,6 @@ class Solution(NamedTuple):
         policies = np.stack([self.greedy(table, agent) for agent in range(self.model.num_agents)])
         return self.model.returns(policies)
 
-    def errors_without_noise(self, name: str) -> np.ndarray:
-        """Return the squared distances to the root by rounds without noise."""
-        rule, bellman = _rule(self.setting, name), self.bellman
-        follow = min(self.setting.rounds, max(STEPS // rule.local_steps, 20))
-        table, errors = np.zeros_like(self.root), []
-        for _ in range(follow + 1):
-            errors.append(float(((table - self.root)[bellman.active] ** 2).sum()))
-            if not math.isfinite(errors[-1]) or errors[-1] > 1e30:
-                break
-            with np.errstate(over="ignore", invalid="ignore"):
-                table = bellman.play(table, rule.step_size, rule.local_steps, rule.correction)
-        return np.array(errors)
-
 
 def solve(setting: Setting) -> Solution:
     """Compute all tables and curves of a setting, without a simulation.
@@ -416,6 +406,12 @@ def solve(setting: Setting) -> Solution:
     for name in METHODS:
         found.curves[name] = _curve(found, name, noise)
     return found
+
+
+def available() -> dict[str, str]:
+    """Return the worlds that can be made here: the lakes need Gymnasium."""
+    gymnasium = importlib.util.find_spec("gymnasium") is not None
+    return {name: words for name, words in WORLDS.items() if gymnasium or name == "cliff"}
 
 
 def _bellman(setting: Setting, model: Model, chances: np.ndarray, chain: Any, stationary: np.ndarray) -> Bellman:
@@ -441,32 +437,44 @@ def _curve(found: Solution, name: str, noise: "ChainNoise | None") -> Curve:
     numbers = rule.step_size, rule.local_steps, rule.correction
     if setting.task == "control":
         limit = bellman.limit(*numbers)
-        errors = found.errors_without_noise(name)
+        errors = _played_path(found, rule)
         radius = math.nan if limit is None else spectral_radius(bellman.slopes(limit, *numbers))
         if limit is None or radius >= 1:
-            return Curve(None, errors, math.inf if radius >= 1 else math.nan, math.nan, radius, math.nan)
+            return Curve(None, errors, errors, math.inf if radius >= 1 else math.nan, math.nan, radius, math.nan)
         bias = float(np.linalg.norm((limit - root)[bellman.active]))
-        return Curve(limit, errors, bias**2, bias, radius, 0.0 if setting.sampling == "none" else math.nan)
+        known = 0.0 if setting.sampling == "none" else math.nan
+        return Curve(limit, errors, errors, bias**2, bias, radius, known)
     kept = bellman.active[:, 0]
     A = bellman.jacobians()[:, kept][:, :, kept]
     residuals = bellman.operators(np.broadcast_to(root, bellman.visits.shape))[:, kept, 0]
     map = rule.mean_map(A, residuals)
     radius = spectral_radius(map.transition) if np.isfinite(map.transition).all() else math.inf
     start = -root[kept, 0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        quiet = _affine_path(map.transition, map.offset, start, setting.rounds)
     if not radius < 1:
-        with np.errstate(over="ignore", invalid="ignore"):
-            errors = _affine_path(map.transition, map.offset, start, setting.rounds)
-        return Curve(None, errors, math.inf, math.inf, radius, math.nan)
+        return Curve(None, quiet, quiet, math.inf, math.inf, radius, math.nan)
     gap = map.limit_error()
     limit, bias = root.copy(), float(np.linalg.norm(gap))
     limit[kept, 0] += gap
     if noise is None:
-        errors = _affine_path(map.transition, map.offset, start, setting.rounds)
-        return Curve(limit, errors, bias**2, bias, radius, 0.0)
+        return Curve(limit, quiet, quiet, bias**2, bias, radius, 0.0)
     law, left_out = noise.law(rule, map.transition, map.offset, A, limit)
     settled = law.stationary()
     errors = np.array([moments.square for moments in law.path(start, setting.rounds)])
-    return Curve(limit, errors, settled.square, bias, radius, left_out)
+    return Curve(limit, errors, quiet, settled.square, bias, radius, left_out)
+
+
+def _played_path(found: Solution, rule: LocalRule) -> np.ndarray:
+    """The squared distances to the root by rounds without noise, which are played step by step."""
+    bellman, table, errors = found.bellman, np.zeros_like(found.root), []
+    for _ in range(min(found.setting.rounds, max(STEPS // rule.local_steps, 20)) + 1):
+        errors.append(float(((table - found.root)[bellman.active] ** 2).sum()))
+        if not errors[-1] < 1e30:
+            break
+        with np.errstate(over="ignore", invalid="ignore"):
+            table = bellman.play(table, rule.step_size, rule.local_steps, rule.correction)
+    return np.array(errors)
 
 
 def _affine_path(transition: np.ndarray, offset: np.ndarray, error: np.ndarray, rounds: int) -> np.ndarray:
