@@ -62,7 +62,7 @@ def _(mo, worlds):
     agents = slider("num_agents", "agents M", [*range(1, 13)])
     difficulty = slider("difficulty", "slipperiness, or wind", [round(0.05 * k, 2) for k in range(13)])
     unlike = slider("heterogeneity", "heterogeneity", [k / 10 for k in range(11)])
-    discount = slider("discount", "discount γ", [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99])
+    discount = slider("discount", "discount factor", [0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99])
     size = slider("step_size", "step size η", [0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0])
     local = slider("local_steps", "local steps H", [1, 2, 5, 10, 20, 30, 50, 70, 100, 150, 200])
     rounds = slider("rounds", "rounds", [20, 50, 100, 200, 400, 1000])
