@@ -214,7 +214,7 @@ RECIPES: tuple[Recipe, ...] = (
         ("fedhsa analyze quadratic --option",),
     ),
     Page(
-        "docs/reference/command-line.md",
+        "docs/how-to/compare.md",
         {"compare.png": "runs/td/compare.png"},
         ("fedhsa compare td --num-agents 20 --algorithm",),
     ),

@@ -62,7 +62,7 @@ def plane(ax: Axes) -> None:
     ax.plot(*ROOTS.T, "x", color=INK, markersize=5, label="roots of the agents")
     ax.plot(*common, "*", color=INK, markersize=9, label="common root")
     ax.plot(*START, "o", color=INK, markersize=4)
-    ax.annotate(r"$\bar\theta$", START, xytext=(4, -9), textcoords="offset points")
+    ax.annotate(r"$\bar\theta$", (START[0], START[1]), xytext=(4, -9), textcoords="offset points")
     ax.set(xlabel=r"$\theta_1$", ylabel=r"$\theta_2$", xlim=(-0.3, 3.3), ylim=(-0.5, 3.6), aspect="equal")
     ax.set(xticks=(0, 1, 2, 3), yticks=(0, 1, 2, 3))
     ax.set_title("Local steps of one round")
@@ -71,8 +71,7 @@ def plane(ax: Axes) -> None:
 
 def main() -> None:
     """Writes round.png into the current folder."""
-    style = {"font.size": 8, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with plt.rc_context({**style, "axes.linewidth": 0.6, "mathtext.fontset": "cm"}):
+    with plots.style():
         figure, axes = plt.subplots(1, 3, figsize=(7.6, 2.8), layout="constrained", width_ratios=(1.15, 1.15, 1))
         exchange(
             axes[0],
