@@ -217,7 +217,7 @@ def compare(
       norm of the average operator.
     - `methods`: a list of algorithms, whose step sizes are tuned; or a dictionary from names to algorithms, which are
       used as given, or to functions from a step size to an algorithm, which are tuned.
-    - `terms`: the terms of the comparison. Single fields may also be given by name (`samples=500`).
+    - `terms`, `changes`: the terms of the comparison. Single fields may also be given by name (`samples=500`).
     - `progress`: called with a description of the current work and the fraction of the whole that is done.
     - `executor`: runs one task per method, for example `concurrent.futures.ThreadPoolExecutor()`, or
       `fedhsa.deploy.ray_executor()` on a cluster. The numbers are the same. A method that fails causes a warning, and

@@ -48,6 +48,12 @@ class Trace(NamedTuple):
     """The data of one method's curves: the error of each seed and record, and the cost of each record.
 
     `exchanges`, `samples` (observations per agent) and `bytes` (of all agents) are `(records,)`.
+
+    !!! example
+        >>> rounds = np.arange(3)
+        >>> trace = Trace(np.array([[1.0, 0.5, 0.2]]), exchanges=2 * rounds, samples=5 * rounds, bytes=160 * rounds)
+        >>> trace.bytes.tolist()
+        [0, 160, 320]
     """
 
     error: np.ndarray

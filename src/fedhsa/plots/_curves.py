@@ -37,7 +37,13 @@ if TYPE_CHECKING:  # Matplotlib takes most of a second to import, so it is impor
 
 
 class Curve(NamedTuple):
-    """The data of a curve: `error` at `rounds`. A `Result` has the same fields and can be used instead."""
+    """The data of a curve: `error` at `rounds`. A `Result` has the same fields and can be used instead.
+
+    !!! example
+        >>> curve = Curve(error=np.array([[1.0, 0.5]]), rounds=np.array([0, 1]), failed_round=np.array([-1]))
+        >>> curve.error.shape
+        (1, 2)
+    """
 
     error: np.ndarray
     """The error, or another quantity, `(seeds, records)`."""

@@ -264,7 +264,7 @@ def total_cost(rounds: float, cost: Cost, num_agents: int) -> Reach:
 
 def _agents_in_words(agents: float) -> str:
     if math.isnan(agents):
-        return "not known"
+        return "unknown"
     if math.isinf(agents):
         return "any number: the floor is proportional to 1/M"
     if agents < 1:

@@ -55,12 +55,12 @@ class StagedPrediction(Prediction):
 
     @property
     def max_step_size(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the last stage."""
+        """The limit of the last stage."""
         return self.last.max_step_size
 
     @property
     def max_local_steps(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the last stage."""
+        """The limit of the last stage."""
         return self.last.max_local_steps
 
 

@@ -23,7 +23,12 @@ class TooLargeError(TypeError):
 
 
 class Moments(NamedTuple):
-    """The mean and covariance of the error."""
+    """The mean and covariance of the error.
+
+    !!! example
+        >>> Moments(np.array([1.0, 0.0]), np.eye(2)).square
+        3.0
+    """
 
     mean: np.ndarray
     """The mean, `(d,)`."""

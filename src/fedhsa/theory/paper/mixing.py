@@ -27,7 +27,12 @@ SINGLE_THREADED = 2**18
 
 
 class Geometric(NamedTuple):
-    r"""The pair of Assumption 3: $\max_s d_{TV}(P(o_t = \cdot \mid o_0 = s), \mu) \le c \rho^t$ for all $t \ge 1$."""
+    r"""The pair of Assumption 3: $\max_s d_{TV}(P(o_t = \cdot \mid o_0 = s), \mu) \le c \rho^t$ for all $t \ge 1$.
+
+    !!! example
+        >>> Geometric(rho=0.5, c=2.0).of_pairs()
+        Geometric(rho=0.5, c=4.0)
+    """
 
     rho: Any
     r"""$\rho_i \in (0, 1)$, or 1 for a chain that does not mix to within floating-point accuracy."""
