@@ -104,12 +104,15 @@ def _(lab, mo, seeds, setting, simulate):
 
 
 @app.cell
-def _(axis, figures, mo, seeds, seen, simulate, simulated):
+def _(axis, figures, lab, mo, seeds, seen, setting, simulate, simulated):
+    drawn = figures.curves(
+        lab.see_along(setting, axis.value), axis=axis.value, simulated=simulated, seeds=int(seeds.value)
+    )
     mo.Html(f"""
     <section class="fh-card" id="curves">
       <h2>Error curves <span class="fh-badge">exact</span></h2>
       <div class="fh-tools">{axis}{seeds}{simulate}</div>
-      {figures.curves(seen, axis=axis.value, simulated=simulated, seeds=int(seeds.value))}
+      {drawn}
       <div hidden id="fh-numbers">{figures.as_json(seen)}</div>
     </section>
     """)

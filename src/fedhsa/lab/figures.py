@@ -25,8 +25,7 @@ UNSTABLE = "var(--fh-unstable)"
 
 def _spent(seen: Seen, axis: str) -> np.ndarray:
     """The place of each round on the horizontal axis."""
-    each = {"rounds": 1, "exchanges": seen.exchanges, "observations": seen.observations}[axis]
-    return each * np.arange(len(seen.errors))
+    return seen.spent(axis) * np.arange(len(seen.errors))
 
 
 def curves(
@@ -43,9 +42,9 @@ def curves(
     highest = max(max(starts), 1e-12) * 3
     lowest = max(float(positive.min()) / 2 if len(positive) else highest / 1e3, highest / 10**DECADES)
     low, high = 10 ** math.floor(math.log10(lowest)), 10 ** math.ceil(math.log10(highest))
-    end = max(_spent(one, axis)[-1] for one in seen.values()) if axis == "rounds" else _common_end(seen, axis)
+    end = _spent(seen["LocalSA"], axis)[-1]
     plot = Plot(WIDE, 360, x=(0.0, float(max(end, 1))), y=(low, high), log_y=True)
-    order = list(reversed(seen.values()))  # FedHSA comes last, on top; a curve that others cover is wider
+    order = list(seen.values())[::-1]  # FedHSA comes last, on top; a curve that others cover is wider
     widths = graded_widths([(_spent(one, axis), one.errors) for one in order])
     for one, width in zip(order, widths, strict=True):
         name, at, colour = one.name, _spent(one, axis), COLOURS[one.name]
@@ -53,7 +52,7 @@ def curves(
         state = f"{name}: floor {number(one.floor.total)}" if one.stable else f"{name} diverges"
         plot.line(at[keep], one.errors[keep], colour, title=state, width=1.6 * width)
     for name, (mean, lower, upper) in simulated.items():
-        at = _spent(seen[name], axis)
+        at = seen[name].spent(axis) * np.arange(len(mean))
         keep = at <= end
         plot.band(at[keep], np.maximum(lower[keep], low / 10), upper[keep], COLOURS[name])
         words = f"{name}: mean of {seeds} seeds"
@@ -68,11 +67,6 @@ def curves(
         entries += [(f"mean of {seeds} seeds", "var(--fh-ink)", "dash"), ("95 % interval", "var(--fh-soft)", "band")]
     drawn = plot.render(label=f"Exact mean-square error by {AXES[axis]}: {words}.", cls="fh-curves")
     return legend(entries) + drawn
-
-
-def _common_end(seen: Mapping[str, Seen], axis: str) -> int:
-    """How far the axis goes when methods spend different amounts in a round: as far as LocalSA gets."""
-    return int(_spent(seen["LocalSA"], axis)[-1])
 
 
 def floor_bars(seen: Mapping[str, Seen]) -> str:
@@ -300,7 +294,8 @@ def _panel(
     parts.append(tag("polyline", points=line, data_points=line, data_every=length - 1, cls="fh-server"))
     for k, (x, y) in enumerate(place(found.server)):
         parts.append(tag("circle", cx=float(x), cy=float(y), r=4.2, data_round=k, cls="fh-server-dot"))
-    parts.append(tag("path", d=_star(*place(root[None])[0], 10), cls="fh-star"))
+    x, y = place(root)
+    parts.append(tag("path", d=_star(x, y, 10), cls="fh-star"))
     miss = float(np.linalg.norm(found.server[-1] - root))
     label = f"{name}: after {rounds} rounds the common parameter is {number(miss)} away from the common root."
     drawn = picture(parts, size, size, label=label, cls="fh-plane")

@@ -23,6 +23,8 @@ DIM = 2
 """The dimension of the page's problem: two, so that the agents can be drawn in the plane."""
 HUGE = 1e100
 """A round map with larger entries is unstable, and its powers would overflow."""
+FARTHEST = 2000
+"""The most rounds that a curve is followed for, where rounds of other methods take more observations."""
 ROUNDING = 1e-24
 """A squared bias below this part of the problem's size is rounding error, and counts as zero."""
 CLOSE, LONGEST = 1e-13, 60
@@ -272,7 +274,9 @@ class Law:
     (True, 0.0, True)
     """
 
-    def __init__(self, problem: Problem, setting: Setting, name: str, steps: Sequence[float] | None = None):
+    def __init__(
+        self, problem: Problem, setting: Setting, name: str, steps: Sequence[float] | np.ndarray | None = None
+    ):
         self.problem, self.name = problem, name
         self.steps = np.asarray([setting.step_size] if steps is None else steps, float)
         with np.errstate(all="ignore"):
@@ -425,7 +429,7 @@ def _sum_of_rounds(
     map: np.ndarray, fresh: np.ndarray, start: np.ndarray, shown: np.ndarray
 ) -> tuple[float, np.ndarray]:
     """The variance and the mean of the shown part in the long run, by doubling; variances of systems are added."""
-    covariance, mean, power, before = fresh, start, map, math.nan
+    covariance, mean, power, noise, before = fresh, start, map, math.nan, math.nan
     for _ in range(LONGEST):
         covariance = covariance + power @ covariance @ transpose(power)
         mean = mean + power[0] @ mean
@@ -455,6 +459,10 @@ class Seen(NamedTuple):
     observations: int
     """Observations of each agent in a round."""
     num_agents: int
+
+    def spent(self, axis: str) -> int:
+        """What a round costs: one of the `rounds`, so many `exchanges`, or `observations` of each agent."""
+        return {"rounds": 1, "exchanges": self.exchanges, "observations": self.observations}[axis]
 
     @property
     def saturation_agents(self) -> float:
@@ -493,6 +501,24 @@ def see(setting: Setting) -> dict[str, Seen]:
             setting.num_agents,
         )
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def see_along(setting: Setting, axis: str) -> dict[str, Seen]:
+    """Return the same with curves that go as far as LocalSA's, by `rounds`, `exchanges` or `observations`.
+
+    >>> seen = see_along(Setting(num_agents=3, rounds=20), "observations")
+    >>> len(seen["SynchronisedSA"].errors) - 1  # one observation in a round, and LocalSA has ten
+    200
+    """
+    found, arrays = see(setting), problem(setting)
+    end = setting.rounds * found["LocalSA"].spent(axis)
+    longer = {}
+    for name, one in found.items():
+        rounds = min(math.ceil(end / one.spent(axis)), FARTHEST)
+        known = rounds <= setting.rounds
+        longer[name] = one if known else one._replace(errors=Law(arrays, setting, name).errors(rounds)[0])
+    return longer
 
 
 def max_step_size(setting: Setting, name: str) -> float:

@@ -1,6 +1,7 @@
 """Serves the pages of the lab on this machine, and ends when it is interrupted."""
 
 import contextlib
+import errno
 import pathlib
 import socket
 import threading
@@ -86,8 +87,19 @@ def serve(
         timer = threading.Timer(0.5, lambda: webbrowser.open(address))
         timer.daemon = True
         timer.start()
-    with listening, contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
-        server.run(sockets=[listening])
+    try:
+        with listening, contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
+            server.run(sockets=[listening])
+    finally:
+        _end_sessions(application)
+
+
+def _end_sessions(application: Any) -> None:
+    """End the threads in which pages compute: else the program would wait for them when it ends."""
+    for route in application.routes:
+        state = getattr(getattr(route, "app", None), "state", None)
+        if (manager := getattr(state, "session_manager", None)) is not None:
+            manager.close_all_sessions()
 
 
 def bound(host: str, port: int | None) -> socket.socket:
@@ -95,28 +107,16 @@ def bound(host: str, port: int | None) -> socket.socket:
 
     Raises `BusyPortError` if the port is in use.
     """
-    candidates = [port] if port is not None else [*range(PORT, PORT + TRIED), 0]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for number in candidates:
+    for number in [port] if port is not None else [*range(PORT, PORT + TRIED), 0]:
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, number))
             found.listen(128)
+            return found
         except OSError as error:
             found.close()
-            last = error
-            continue
-        return found
-    if port is not None and last.errno in _IN_USE:
-        raise BusyPortError(f"Port {port} is in use. Choose another with `--port`, or leave `--port` out.")
-    raise OSError(last.errno, f"The lab cannot listen on {host}:{port}: {last.strerror}")
-
-
-def _in_use() -> set[int]:
-    import errno
-
-    return {errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)}
-
-
-_IN_USE = _in_use()
+            if error.errno != errno.EADDRINUSE:
+                raise OSError(error.errno, f"The lab cannot listen on {host}:{number}: {error.strerror}") from None
+    raise BusyPortError(f"Port {port} is in use. Choose another with `--port`, or leave `--port` out.")

@@ -84,7 +84,7 @@ def escape(text: str) -> str:
     return html.escape(str(text), quote=True)
 
 
-def tag(name: str, inside: str | None = None, **attributes: Any) -> str:
+def tag(name: str, inside: Any = None, **attributes: Any) -> str:
     """An element of SVG or HTML; `_` in a name is `-`, and `cls` is `class`. None leaves an attribute out.
 
     >>> tag("line", x1=0, stroke_width=2.0, cls="grid")
