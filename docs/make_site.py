@@ -150,22 +150,10 @@ def public() -> dict[str, list[str]]:
     while waiting:
         module = importlib.import_module(waiting.pop(0))
         if module.__name__ not in found:
-            found[module.__name__] = _names(module)
-            values = (getattr(module, name) for name in _names(module))
+            found[module.__name__] = list(module.__all__)
+            values = (getattr(module, name) for name in module.__all__)
             waiting += [value.__name__ for value in values if isinstance(value, types.ModuleType)]
     return found
-
-
-def _names(module: types.ModuleType) -> list[str]:
-    if hasattr(module, "__all__"):
-        return list(module.__all__)
-    found = set()
-    for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ImportFrom):
-            found |= {name.name for name in node.names if name.asname == name.name}
-    return sorted(name for name in found if not name.startswith("_"))
 
 
 @functools.cache

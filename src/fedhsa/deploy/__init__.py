@@ -36,3 +36,37 @@ from .store import Store as Store
 from .task import Task as Task
 from .transport import AbstractTransport as AbstractTransport
 from .wire import RejectedError as RejectedError
+
+__all__ = [
+    "FAULTS",
+    "AbstractStream",
+    "AbstractTransport",
+    "AgentContext",
+    "Audit",
+    "BusyError",
+    "Faults",
+    "FederationError",
+    "GymEpisodes",
+    "GymStream",
+    "Killed",
+    "Limits",
+    "Live",
+    "MeasuredAgent",
+    "MemoryTransport",
+    "Missing",
+    "Node",
+    "Plan",
+    "Privacy",
+    "RayExecutor",
+    "RejectedError",
+    "RemoteError",
+    "Schema",
+    "Secure",
+    "Server",
+    "Site",
+    "Store",
+    "Task",
+    "federate",
+    "in_memory",
+    "ray_executor",
+]

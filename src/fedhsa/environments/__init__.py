@@ -1,5 +1,6 @@
 """Environments: finite models of decision processes with exact values, and what learns from live ones."""
 
+from . import gym as gym
 from . import toy_text as toy_text
 from . import worlds as worlds
 from .experience import Experience as Experience
@@ -21,3 +22,28 @@ from .parametric import mlp as mlp
 from .policies import EpsilonGreedy as EpsilonGreedy
 from .policies import Softmax as Softmax
 from .policies import Uniform as Uniform
+
+__all__ = [
+    "ENVIRONMENTS",
+    "AbstractParametricPolicy",
+    "Categorical",
+    "Chain",
+    "DirectTable",
+    "EpsilonGreedy",
+    "Experience",
+    "Fourier",
+    "Gaussian",
+    "JaxEnvironment",
+    "Model",
+    "OneHot",
+    "Softmax",
+    "SoftmaxTable",
+    "Tiles",
+    "Uniform",
+    "gym",
+    "make",
+    "mlp",
+    "perturbed",
+    "toy_text",
+    "worlds",
+]

@@ -22,6 +22,8 @@ from .rollouts import LiveEpisodes
 if TYPE_CHECKING:
     import gymnasium
 
+__all__ = ["GymEpisodes", "GymStream", "returns"]
+
 MODES = ("sync", "vector_entry_point")
 
 Policy = Callable[[Any], Any]

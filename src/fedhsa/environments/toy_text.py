@@ -12,6 +12,8 @@ from .._types import SeedLike
 from .model import ARROWS, DOWN, LEFT, RIGHT, UP, Model
 from .worlds import vary
 
+__all__ = ["cliff_walking", "frozen_lake", "taxi"]
+
 ATTEMPTS = 1000
 """How many mixtures of two maps are drawn, looking for one with a way to the goal, before giving up."""
 SLIPPERY = 2 / 3

@@ -9,6 +9,8 @@ from .._types import SeedLike
 from ._garnet import garnet as garnet
 from .model import DOWN, LEFT, RIGHT, UP, Model
 
+__all__ = ["fedsarsa", "garnet", "one_action_each", "random", "random_walk", "two_state", "windy_cliff"]
+
 MOVES = {LEFT: (0, -1), DOWN: (1, 0), RIGHT: (0, 1), UP: (-1, 0)}
 """Rows and columns that an action moves by."""
 

@@ -26,3 +26,32 @@ from .base import AbstractPolicyAgent as AbstractPolicyAgent
 from .base import Problem as Problem
 from .make import PROBLEMS as PROBLEMS
 from .make import make as make
+
+__all__ = [
+    "PROBLEMS",
+    "AbstractAgent",
+    "AbstractControlledAgent",
+    "AbstractPolicyAgent",
+    "Live",
+    "Problem",
+    "actor_critic",
+    "average_reward_td",
+    "evaluation",
+    "experience",
+    "finite_sum",
+    "games",
+    "garnet",
+    "gradient_td",
+    "logistic",
+    "lqr",
+    "make",
+    "n_step_td",
+    "off_policy_td",
+    "policy_gradient",
+    "q_learning",
+    "quadratic",
+    "sarsa",
+    "streams",
+    "td",
+    "td_lambda",
+]

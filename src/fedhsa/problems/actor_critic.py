@@ -20,6 +20,8 @@ from ._processes import state_features
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
+__all__ = ["ActorCritic", "ActorCriticAgent", "from_model", "random"]
+
 TARGETS = ("next", "restart")
 SAMPLINGS = ("markov", "iid")
 

@@ -14,6 +14,8 @@ from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process
 from .base import Problem
 
+__all__ = ["AverageRewardTDAgent", "from_arrays", "from_model", "random"]
+
 
 class AverageRewardTDAgent(AbstractEvaluator):
     r"""The average reward $\bar r$ and $\theta$ side by side, whose steps differ by the factor $\kappa$:

@@ -8,6 +8,8 @@ from . import n_step_td, td, td_lambda
 from ._worlds import random_features, world
 from .base import Problem
 
+__all__ = ["random"]
+
 
 def random(
     num_agents: int = 10,

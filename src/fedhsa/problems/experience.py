@@ -18,6 +18,8 @@ from ..environments.jax_env import JaxEnvironment
 from ..sources import AbstractSource, Replay, Silent
 from .base import AbstractAgent, Problem
 
+__all__ = ["AbstractActionAgent", "QAgent", "Reference", "SARSAAgent", "TDAgent", "from_environment", "record"]
+
 
 class TDAgent(AbstractAgent):
     r"""Policy evaluation by TD(0) with linear features.

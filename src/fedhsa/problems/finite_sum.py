@@ -13,6 +13,8 @@ from ..kernels import Affine, component_product
 from ..sources import AbstractSource, FiniteChain
 from .base import AbstractAgent, Problem
 
+__all__ = ["FiniteSumAgent", "from_arrays", "random"]
+
 
 class FiniteSumAgent(AbstractAgent):
     r"""$G_i(\theta, j) = -(A_{ij} \theta - b_{ij})$ for the component $j$ the chain is at."""

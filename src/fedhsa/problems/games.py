@@ -12,6 +12,8 @@ from ..kernels import component_product
 from ..sources import AbstractSource, FiniteChain
 from .base import AbstractAgent, Problem, identity
 
+__all__ = ["GameAgent", "from_arrays", "random", "random_saddle", "saddle_from_arrays"]
+
 SYMMETRY_TOLERANCE = 1e-9
 
 

@@ -9,6 +9,8 @@ from ..environments._garnet import chain_of, draw_agents
 from .base import Problem
 from .td import from_arrays
 
+__all__ = ["random"]
+
 
 def random(
     num_agents: int = 10,

@@ -15,6 +15,8 @@ from ._worlds import off_policy_world
 from .base import Problem
 from .off_policy_td import off_policy_process
 
+__all__ = ["GradientTDAgent", "from_model", "random"]
+
 METHODS = ("TDC", "GTD2")
 
 

@@ -11,6 +11,8 @@ from .._types import SeedLike
 from ..sources import AbstractSource, FiniteChain
 from .base import AbstractAgent, Problem
 
+__all__ = ["LogisticAgent", "from_arrays", "random"]
+
 
 class LogisticAgent(AbstractAgent):
     r"""$G_i(\theta, n) = \sigma(-y_n x_n^T \theta)\, y_n x_n - \lambda \theta$ for the example $n$ the chain is at."""

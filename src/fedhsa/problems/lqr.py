@@ -13,6 +13,8 @@ from ..sources import AbstractSource
 from ..sources.linear import LinearGaussian
 from .base import AbstractAgent, Problem
 
+__all__ = ["LQRAgent", "Loop", "Value", "features", "from_arrays", "random", "regulate", "value"]
+
 SYMMETRY_TOLERANCE = 1e-9
 
 

@@ -10,6 +10,8 @@ from . import _processes, td
 from .base import Problem
 from .off_policy_td import n_step
 
+__all__ = ["from_arrays", "from_model", "random"]
+
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, steps: int = 4, start: Any = None) -> Problem:
     r"""n-step TD in `M` Markov reward processes that share a parameter; `steps=1` is TD(0).

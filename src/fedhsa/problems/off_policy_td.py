@@ -16,6 +16,8 @@ from ._processes import Process, values_in
 from ._worlds import off_policy_world
 from .base import Problem
 
+__all__ = ["NStepTDAgent", "OffPolicyTDAgent", "from_model", "random"]
+
 
 class OffPolicyTDAgent(AbstractEvaluator):
     r"""$G_i(\theta, (x, x')) = \rho_i(x)\,(R + \gamma \phi(x')^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$.

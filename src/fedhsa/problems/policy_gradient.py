@@ -34,6 +34,18 @@ from .base import AbstractAgent, AbstractPolicyAgent, FlatAgent, Problem, identi
 if TYPE_CHECKING:
     import gymnasium
 
+__all__ = [
+    "ExactPolicyAgent",
+    "LivePolicyAgent",
+    "PolicyGradientAgent",
+    "default_policy",
+    "from_environment",
+    "from_gymnasium",
+    "from_model",
+    "live_agent",
+    "random",
+]
+
 ESTIMATORS = ("gpomdp", "reinforce", "exact", "natural")
 BASELINES = ("none", "mean", "whiten")
 

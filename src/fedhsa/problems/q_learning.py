@@ -14,6 +14,8 @@ from ._control import AbstractPairAgent, action_features, one_hot_coordinates
 from ._worlds import random_features, world
 from .base import AbstractAgent, Problem
 
+__all__ = ["Conditions", "QLearningAgent", "SynchronousQAgent", "conditions", "from_model", "random"]
+
 NEVER = 1e-14
 """Visits below it are rounding errors of zero."""
 

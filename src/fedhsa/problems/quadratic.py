@@ -13,6 +13,8 @@ from ..kernels import Affine
 from ..sources import VAR1, AbstractSource
 from .base import AbstractAgent, Problem
 
+__all__ = ["QuadraticAgent", "Spectrum", "from_arrays", "random", "spectrum"]
+
 
 class QuadraticAgent(AbstractAgent):
     r"""$G_i(\theta, z) = -(A_i \theta - b_i) + z$: the negative gradient of a quadratic, plus Markov noise $z$."""

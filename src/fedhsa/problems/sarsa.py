@@ -17,6 +17,8 @@ from ._control import AbstractPairAgent, action_features, one_hot_coordinates, s
 from ._worlds import random_features, world
 from .base import AbstractControlledAgent, Problem
 
+__all__ = ["SARSAAgent", "from_model", "random"]
+
 TURNS = 100
 """How often the policy is improved before the search for the root begins."""
 

@@ -16,6 +16,8 @@ from ._pairs import Pairs, cut_to_shortest, make_pairs
 from ._tables import Table
 from .base import AbstractAgent, Problem
 
+__all__ = ["HeldOut", "LinearAgent", "LogisticAgent", "Streams", "from_dataframe"]
+
 KINDS = ("linear", "logistic")
 MISSING = ("raise", "skip")
 

@@ -16,6 +16,8 @@ from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process
 from .base import Problem
 
+__all__ = ["TDAgent", "from_arrays", "from_model", "random"]
+
 
 class TDAgent(AbstractEvaluator):
     r"""$G_i(\theta, (s, s')) = (R_i(s, s') + \gamma_i \phi_i(s')^T \theta - \phi_i(s)^T \theta) \, \phi_i(s)$."""

@@ -13,6 +13,8 @@ from ._evaluation import AbstractEvaluator, evaluation_problem, projected
 from ._processes import Process
 from .base import Problem
 
+__all__ = ["TDLambdaAgent", "from_arrays", "from_model", "random"]
+
 
 class TDLambdaAgent(AbstractEvaluator):
     r"""$G_i(\theta, (s, s', z)) = (R_i(s, s') + \gamma_i \phi_i(s')^T \theta - \phi_i(s)^T \theta)\, z$."""
