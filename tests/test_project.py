@@ -127,3 +127,39 @@ def test_every_public_name_is_found_where_type_checkers_look_for_it():
     for name, module in imports.items():
         home = importlib.import_module(module)
         assert getattr(fedhsa, name) is (home if module == f"fedhsa.{name}" else getattr(home, name)), name
+
+
+POSIX = """
+import importlib, os, pkgutil, signal, sys
+import equinox, jax, matplotlib.pyplot, optimistix, rich, scipy, tyro  # which do without by themselves
+
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fcntl", "grp", "pwd", "resource", "termios"):
+            raise ModuleNotFoundError(name, name=name)
+
+
+sys.meta_path.insert(0, Refused())
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules.pop(name, None)
+for name in ("fork", "getuid", "getgid", "sched_getaffinity", "sched_setaffinity", "sysconf", "fchmod", "killpg"):
+    delattr(os, name)
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM"):
+    delattr(signal, name)
+import fedhsa
+for module in pkgutil.walk_packages(fedhsa.__path__, "fedhsa."):
+    if not module.name.startswith(("fedhsa.deploy.flower", "fedhsa.deploy.ray", "fedhsa.lab", "fedhsa.kernels.native")):
+        importlib.import_module(module.name)
+from fedhsa.cli import main
+few = ["--dim", "2", "--no-progress", "--no-cache"]
+assert main(["run", "--num-agents", "2", "--rounds", "4", "--seeds", "2", "--checkpoint", *few]) == 0
+assert main(["deploy", "memory", "--rounds", "2", *few]) == 0
+"""
+"""Runs without what only POSIX has, as a first look at Windows and macOS, on which nothing was tried."""
+
+
+@pytest.mark.slow
+def test_the_package_runs_without_what_only_posix_has(tmp_path):
+    """Flower, Ray and the lab, whose servers are other packages, are left out."""
+    subprocess.run([sys.executable, "-c", POSIX], check=True, timeout=300, cwd=tmp_path)

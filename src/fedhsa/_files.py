@@ -54,7 +54,8 @@ def alone(path: str | os.PathLike) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # Windows does not remove an open file
+                lock.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -81,6 +82,7 @@ def atomic(path: str | os.PathLike, private: bool = False) -> Iterator[IO[bytes]
             yield file
             file.flush()
             os.fsync(file.fileno())
+            file.close()  # Windows does not rename an open file
             if not private:
                 os.chmod(file.name, 0o666 & ~_umask())
             os.replace(file.name, path)

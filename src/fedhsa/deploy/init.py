@@ -47,7 +47,8 @@ def write_files(
     check_host("host", host)
     check_port("port", _check.count("port", port))
     _check.count("nodes", nodes)
-    uid, gid = user or ((os.getuid(), os.getgid()) if os.getuid() else NOBODY)
+    here = (os.getuid(), os.getgid()) if hasattr(os, "getuid") else NOBODY  # Windows has no such numbers
+    uid, gid = user or (here if here[0] else NOBODY)
 
     def server(keys: str, run: str, out: str, metrics: str, *further: str) -> list[str]:
         run_words = ["--config", run, "--out", out, "--resume", "--metrics", metrics, *further]

@@ -81,7 +81,7 @@ class Store:
         # Opened each time, since threads that share an open file do not keep each other out.
         handle = os.open(self._lock, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            if not self._placed and os.name != "nt":
+            if not self._placed and hasattr(os, "fchmod"):  # Windows has not
                 os.fchmod(handle, 0o600)  # earlier versions let others open it, and whoever can may hold the lock
                 self._placed = True
             words = f"Another process is working in {str(self.path.parent)!r}. Wait for it, or stop it."
