@@ -97,9 +97,8 @@ def _(figures, mo):
 def _(lab, mo, seeds, setting, simulate):
     simulated = {}
     if simulate.value:
-        with mo.status.progress_bar(setting.methods, title="Simulating", remove_on_exit=True) as methods:
-            for _name in methods:
-                simulated[_name] = lab.simulated(setting, _name, int(seeds.value))
+        for _name in mo.status.progress_bar(setting.methods, title="Simulating", remove_on_exit=True):
+            simulated[_name] = lab.simulated(setting, _name, int(seeds.value))
     return (simulated,)
 
 
