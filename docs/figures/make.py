@@ -203,6 +203,11 @@ RECIPES: tuple[Recipe, ...] = (
     Page("README.md", _same("readme.png")),
     Script("docs/figures/architecture.py", _same("architecture.svg")),
     Script("docs/figures/terminal.py", _same("terminal.svg")),
+    Script(
+        "docs/figures/lab.py",
+        _same("lab.png", "lab.gif"),
+        also=("src/fedhsa/lab/app.py", "src/fedhsa/lab/figures.py", "src/fedhsa/lab/look.css"),
+    ),
     Page("docs/how-to/drawing.md", _same("drawing.png")),
     Page("docs/how-to/live-environments.md", _same("live-policy.png")),
     Page("docs/reference/environments.md", _same("lakes.png")),

@@ -1,0 +1,67 @@
+"""Draws the pictures of the lab: its first page in a browser, and the page while sliders move."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from fedhsa.lab.serving import bound
+
+SIZE = {"width": 1180, "height": 760}
+MOVES = ((2, "ArrowLeft", 7), (1, "ArrowRight", 3), (3, "ArrowLeft", 4), (2, "ArrowRight", 6))
+"""Which sliders move in the animation: their numbers on the page, the key, and how often it is pressed."""
+
+
+def frame(page) -> Image.Image:
+    """What the browser shows, half as large."""
+    shown = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    return shown.resize((SIZE["width"] * 3 // 4, SIZE["height"] * 3 // 4), Image.Resampling.LANCZOS)
+
+
+def main() -> None:
+    """Leaves `lab.png` and `lab.gif` in the current folder."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with bound("127.0.0.1", None) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "fedhsa", "lab", "--no-browser", "--port", port]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert server.stdout is not None
+    server.stdout.readline()  # it listens
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            page = browser.new_page(viewport=SIZE, device_scale_factor=2)
+            page.goto(f"http://localhost:{port}/")
+            page.wait_for_selector("#code")
+            page.wait_for_timeout(2000)
+            page.screenshot(path="lab.png")
+            picture = Image.open("lab.png").convert("RGB").quantize(256, dither=Image.Dither.NONE)
+            picture.save("lab.png", optimize=True)
+            page.close()
+            page = browser.new_page(viewport=SIZE)
+            page.goto(f"http://localhost:{port}/")
+            page.wait_for_selector("#code")
+            page.wait_for_timeout(2000)
+            frames = [frame(page)]
+            for slider, key, times in MOVES:
+                page.get_by_role("slider").nth(slider).focus()
+                for _ in range(times):
+                    page.keyboard.press(key)
+                    page.wait_for_timeout(900)
+                    frames.append(frame(page))
+            browser.close()
+    finally:
+        server.terminate()
+        server.communicate()
+    palette = frames[0].quantize(96, dither=Image.Dither.NONE)
+    small = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
+    lengths = [1500, *[350] * (len(small) - 2), 1500]
+    small[0].save("lab.gif", save_all=True, append_images=small[1:], duration=lengths, loop=0, optimize=True)
+
+
+if __name__ == "__main__":
+    main()
