@@ -170,9 +170,9 @@ def test_the_manifest_is_plain_json(tmp_path):
 
 def test_a_quantity_that_was_not_recorded_cannot_be_drawn(known):
     bare = dataclasses.replace(known["FedHSA"], records={"error": known["FedHSA"].error})
-    with pytest.raises(ValueError, match=r"`quantity` is 'operator_norm', which FedHSA did not record"):
+    with pytest.raises(ValueError, match=r"got 'operator_norm', which FedHSA did not record"):
         plots.curves({"FedHSA": bare}, quantity="operator_norm")
-    with pytest.raises(ValueError, match=r"`quantity` is 'loss', which FedHSA did not record"):
+    with pytest.raises(ValueError, match=r"got 'loss', which FedHSA did not record"):
         plots.curves(known, quantity="loss")
 
 

@@ -233,7 +233,9 @@ def test_mlflow_reads_the_track_and_a_resumed_run_continues_it(tmp_path, monkeyp
         from mlflow import MlflowClient
 
         client = MlflowClient(uri)
-        (run,) = client.search_runs([client.get_experiment_by_name("fedhsa").experiment_id])
+        experiment = client.get_experiment_by_name("fedhsa")
+        assert experiment is not None
+        (run,) = client.search_runs([experiment.experiment_id])
         history = sorted(client.get_metric_history(run.info.run_id, "error"), key=lambda metric: metric.step)
         assert [metric.step for metric in history] == list(range(21))
         assert [metric.value for metric in history] == result.mean().tolist()

@@ -39,14 +39,13 @@ class TensorBoard(AbstractTracker):
         self._step = 0
 
     def begin(self, settings: Mapping[str, Any], after: int | None = None) -> int:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         resumed = after is not None and any(self.folder.glob("events.out.tfevents.*"))
         last = -1 if after is None or not resumed else after
         self._writer = EventFileWriter(str(self.folder))
         # A start hides everything from its step on that earlier files in the folder have.
-        self._add(last + 1, session_log=SessionLog(status=SessionLog.START))
+        self._add(last + 1, session_log=_events().SessionLog(status=_events().SessionLog.START))
         if last < 0:
             self._text("settings", settings, 0)
         self._step = max(last, 0)
@@ -54,8 +53,7 @@ class TensorBoard(AbstractTracker):
         return last
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
+        Summary = _summaries().Summary
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._add(step, summary=Summary(value=scalars))
         self._step = step
@@ -64,8 +62,7 @@ class TensorBoard(AbstractTracker):
         self._writer.flush()
 
     def end(self, status: str, summary: Mapping[str, Any], files: Sequence[pathlib.Path] = ()) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
+        Summary = _summaries().Summary
         self._text("summary", {"status": status, **summary}, self._step)
         for path in files:
             if path.suffix == ".png":
@@ -77,10 +74,10 @@ class TensorBoard(AbstractTracker):
         self._writer = None
 
     def _text(self, tag: str, values: Mapping[str, Any], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.metadata import create_summary_metadata
         from tensorboard.util.tensor_util import make_tensor_proto
 
+        Summary = _summaries().Summary
         text = json.dumps(plain(values), indent=2, default=str)
         shown = "".join(f"    {line}\n" for line in text.splitlines())  # indented text is shown as it is
         metadata = create_summary_metadata(display_name=tag, description="")
@@ -88,6 +85,18 @@ class TensorBoard(AbstractTracker):
         self._add(step, summary=Summary(value=[value]))
 
     def _add(self, step: int, **content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        self._writer.add_event(_events().Event(wall_time=time.time(), step=step, **content))
 
-        self._writer.add_event(Event(wall_time=time.time(), step=step, **content))
+
+def _events() -> Any:
+    """TensorBoard's messages for events; type checkers cannot see into them."""
+    from tensorboard.compat.proto import event_pb2
+
+    return event_pb2
+
+
+def _summaries() -> Any:
+    """TensorBoard's messages for scalars, texts and images."""
+    from tensorboard.compat.proto import summary_pb2
+
+    return summary_pb2
