@@ -14,7 +14,7 @@ import notebooks  # noqa: E402  # it imports nbformat
 LOCAL = ("/home/", "/tmp/", "/root/", "/Users/", "/work/", "localhost", "127.0.0.1")
 
 
-def exported(name: str) -> "nbformat.NotebookNode":
+def exported(name: str):
     return nbformat.read(notebooks.FOLDER / f"{name}.ipynb", as_version=4)
 
 

@@ -1,5 +1,8 @@
 """Your own problem: clinics fit one line for their long waiting times, and no patient's record leaves its clinic."""
 
+# pyright: reportInvalidTypeForm=false
+# A cell takes the modules of other cells as arguments, so that types from them are variables to a checker.
+
 import marimo
 
 app = marimo.App(app_title="Your own problem")

@@ -1,6 +1,7 @@
 """The numbers, maps and sentences of the lab's grid worlds, against plain loops, the problems and the theory."""
 
 import dataclasses
+import importlib.util
 import math
 import shlex
 
@@ -15,6 +16,7 @@ from fedhsa.lab.worlds import Setting, solve
 from fedhsa.sources.finite import stationary_law
 
 SMALL = Setting(num_agents=2, local_steps=3, rounds=20)
+CONTROL = dataclasses.replace(SMALL, task="control")
 CLIFF = Setting(num_agents=2, local_steps=3, rounds=20, world="cliff", policy="uniform")
 
 
@@ -25,9 +27,7 @@ def noise_of(setting, found):
     return worlds.ChainNoise(chain, stationary_law(chain.transition), found.bellman, independent=independent)
 
 
-@pytest.mark.parametrize(
-    "setting", [SMALL, CLIFF, dataclasses.replace(SMALL, task="control")], ids=["lakes", "cliff", "q"]
-)
+@pytest.mark.parametrize("setting", [SMALL, CLIFF, pytest.param(CONTROL, marks=pytest.mark.slow)])
 def test_the_root_and_the_agents_own_solutions_are_those_of_the_problem(setting):
     found, problem = solve(setting), setting.problem()
     np.testing.assert_allclose(found.root[found.active].ravel(), problem.theta_star, rtol=1e-9, atol=1e-9)
@@ -201,5 +201,5 @@ def test_sentences_name_a_method_that_diverges_equal_agents_and_floors_that_may_
 
 
 def test_without_gymnasium_the_cliff_remains(monkeypatch):
-    monkeypatch.setattr(worlds.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert list(worlds.available()) == ["cliff"]

@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -166,7 +166,7 @@ class Setting:
         """
         found: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            text, default = query.get(field.name), field.default
+            text, default = query.get(field.name), cast(Any, field.default)
             if text is None:
                 continue
             try:
@@ -366,7 +366,7 @@ class Solution(NamedTuple):
     @property
     def active(self) -> np.ndarray:
         """`(S,)`: the cells in which some agent acts."""
-        return self.bellman.active.any(-1)
+        return np.asarray(self.bellman.active.any(-1))
 
     @property
     def visits(self) -> np.ndarray:
