@@ -10,7 +10,7 @@ import pytest
 
 import pages
 from fedhsa import cli
-from fedhsa.cli import deploy, doctor, init, keys, parsing, reproduce
+from fedhsa.cli import deploy, doctor, init, keys, lab, parsing, reproduce
 from fedhsa.cli import node as staying
 from fedhsa.experiments.run import presets
 from pages import PAGES, ROOT
@@ -158,7 +158,7 @@ def test_every_command_on_a_page_is_understood(page, tmp_path, monkeypatch):
 
         return stop
 
-    modules = (deploy, doctor, init, keys, staying, parsing, reproduce)
+    modules = (deploy, doctor, init, keys, lab, staying, parsing, reproduce)
     for module, name in itertools.product(modules, ("parse", "parse_flags")):
         if hasattr(module, name) and (module, name) != (parsing, "parse_flags"):  # which `parse` calls itself
             monkeypatch.setattr(module, name, until_understood(getattr(module, name)))

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 from fedhsa.lab.serving import bound
 
-SIZE = {"width": 1180, "height": 760}
+SIZE: ViewportSize = {"width": 1180, "height": 760}
 MOVES = ((2, "ArrowLeft", 7), (1, "ArrowRight", 3), (3, "ArrowLeft", 4), (2, "ArrowRight", 6))
 """Which sliders move in the animation: their numbers on the page, the key, and how often it is pressed."""
 
