@@ -325,7 +325,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["spare"], "`problem` must be one of quadratic, .*got 'spare'"),
         (["--problem", "td", "--problem", "garnet"], "fedhsa run takes one problem, got 'td' and 'garnet'. Keep one."),
         (["--problem"], "`--problem` needs a name, like `--problem td`"),
-        (["--algorithm", "FedHSA", "td"], "`algorithm`: td is a problem. It comes first: `fedhsa run td ...`"),
+        (["--algorithm", "FedHSA", "td"], "`algorithm`: td is a problem. Write it first: `fedhsa run td ...`"),
         (["--algorithm", "FedHSA", "--algorithm", "LocalSA"], "`--algorithm` was given twice"),
         (["--option=b_level=1", "--option=noise_std=1"], "`--option` was given twice"),
         (
@@ -339,7 +339,7 @@ def test_a_run_that_diverges_is_a_result_and_says_so(tmp_path, capsys):
         (["--key", "1" + "0" * 24], "`key` must be at most 18446744073709551615, got 1000"),
         (["--problem-key", "1" + "0" * 24], "`problem_key` must be at most 18446744073709551615, got 1000"),
         (["--hosts", "1000000000"], "`hosts` must be at most 1024 processes on this machine, got 1000000000"),
-        (["--noiseless", "--iid"], "`noiseless` and `iid` do not go together"),
+        (["--noiseless", "--iid"], "`noiseless` and `iid` cannot be combined"),
         (["--option", "b_level=inf"], "`b_level` must be finite, got inf"),
         (["--option", "b_level=1e300"], "`b_level` must be at most 1e+100 in size, got 1e+300"),
         (["--option", "noise_radius=1.5"], "`noise_radius` must be below 1.0, got 1.5. Noise must forget."),

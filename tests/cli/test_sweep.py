@@ -53,8 +53,8 @@ def test_a_sweep_varies_the_problem_too_and_says_what_theory_expects(tmp_path, c
         (["--over", "speed=[1]"], "`over`: FedHSA has no setting 'speed'"),
         (["--over", "step_size"], "`over` must be NAME=VALUE, like `step_size=[0.01,0.1]`, got 'step_size'"),
         (["--over", "step_size=[1]", "step_size=[2]"], "`over` has two values for step_size"),
-        (["--algorithm", "FedHSA", "LocalSA"], "`algorithm` must be one, got FedHSA, LocalSA"),
-        (["--config", "examples/quadratic.toml"], "`algorithm` must be one, got FedHSA, LocalSA"),
+        (["--algorithm", "FedHSA", "LocalSA"], "`algorithm` must be a single algorithm, got FedHSA, LocalSA"),
+        (["--config", "examples/quadratic.toml"], "`algorithm` must be a single algorithm, got FedHSA, LocalSA"),
         (["--target", "1"], "fedhsa sweep does not know the argument '--target'"),
     ],
 )

@@ -171,8 +171,8 @@ def test_a_user_problem_takes_ten_lines():
         ),
         (
             lambda: quadratic.from_arrays([np.diag([1.0, -2.0]), np.eye(2)], np.zeros((2, 2))),
-            r"average of `A` must have eigenvalues with positive real parts, its smallest is -0.5 \(the agents' own go "
-            r"down to -2\)",
+            r"average of `A` must have eigenvalues with positive real parts, but its smallest is -0.5 \(the smallest "
+            r"of any agent is -2\)",
         ),
         (lambda: quadratic.random(0), r"`num_agents` must be at least 1, got 0"),
         (lambda: quadratic.random(2, heterogeneity=1.5), r"`heterogeneity` must be at most 1.0, got 1.5"),

@@ -15,17 +15,17 @@ usage: fedhsa COMMAND [OPTIONS]
 Federated stochastic approximation with Markovian data and heterogeneous agents.
 
 commands:
-  run        run algorithms on a problem, many seeds at once, and draw their errors
+  run        run algorithms on a problem with many seeds, and plot their errors
   compare    tune algorithms with equal effort, run them on fresh seeds, rank them
-  sweep      run one algorithm at many settings, and draw where its error ends
-  analyze    predict stability, rate, bias and floor without running anything
+  sweep      run one algorithm with many settings, and plot its final error
+  analyze    predict stability, rate, bias and noise floor without a simulation
   reproduce  make every figure of the paper and check its claims, on one page
-  deploy     run by messages: on a real federation (Flower), on a cluster (Ray)
-  lab        open a page in the browser on which the settings are sliders
-  new        write a file to begin with: an algorithm, a problem or a study of yours
-  list       show problems, algorithms, wrappers, environments and their arguments
-  examples   list the examples that come with the package, and copy them
-  completion print a script with which the shell completes commands and flags
+  deploy     run on a real federation (Flower) or on a cluster (Ray)
+  lab        open an interactive page with sliders in the browser
+  new        write a starting file for your own algorithm, problem or study
+  list       list problems, algorithms, wrappers, environments and their arguments
+  examples   list the examples in the package, and copy them
+  completion print a script that makes the shell complete commands and flags
 
 options:
   --version  show the version
@@ -34,31 +34,32 @@ options:
 examples:
   FedHSA and LocalSA on the paper's quadratic problem:
     fedhsa run
-  the same on temporal-difference learning:
+  the same algorithms on temporal-difference learning:
     fedhsa run td --num-agents 20 --step-size 0.05
-  settings from a file, one of them replaced:
+  settings from a file, with one of them replaced:
     fedhsa examples copy quadratic
     fedhsa run --config examples/quadratic.toml --seeds 8
-  which is best for temporal-difference learning, and by how much:
+  a ranking of three methods on temporal-difference learning:
     fedhsa compare td --algorithm FedHSA LocalSA SynchronisedSA
-  where its error ends at other steps and numbers of local steps:
+  the final error for several step sizes and numbers of local steps:
     fedhsa sweep --over 'step_size=[0.005,0.01,0.02]' 'local_steps=[1,10]'
-  what they will do, and which settings reach an error of 1e-4:
+  a prediction, and settings that reach an error of 1e-4:
     fedhsa analyze quadratic --target 1e-4
-  the paper's claims, in one minute instead of five:
+  the paper's claims, checked in one minute instead of five:
     fedhsa reproduce --quick
   a federation of three nodes on this machine:
     fedhsa deploy demo
-  the worlds agents can learn in:
+  the environments in which agents can learn:
     fedhsa list environments
-  a method of your own in the file half_hsa.py, with a test, and against others:
+  your own method in the file half_hsa.py with a test, and compared with others:
     fedhsa new algorithm HalfHSA
     fedhsa compare --algorithm half_hsa.py:HalfHSA FedHSA LocalSA
 
 `fedhsa run` writes a figure (PNG, PDF), the curves (CSV, NPZ) and a manifest
-(JSON) to runs/PROBLEM, or to `--out`, `fedhsa compare` to runs/PROBLEM/compare;
-`fedhsa analyze` prints a page and draws a figure; `fedhsa reproduce` leaves
-results/report.html. Every command explains its settings with `--help`.
+(JSON) to runs/PROBLEM or to `--out`; `fedhsa compare` writes to
+runs/PROBLEM/compare. `fedhsa analyze` prints a page and saves a figure.
+`fedhsa reproduce` writes results/report.html. `fedhsa COMMAND --help`
+explains the settings of a command.
 """
 COMPUTING = ("run", "compare", "sweep", "analyze")
 COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {
@@ -69,13 +70,13 @@ COMMANDS = {name: name for name in (*COMPUTING, "reproduce")} | {
     "examples": "examples",
     "completion": "completion",
 }
-"""The commands and the modules that run them; only the one that is asked for is loaded."""
+"""The commands and the modules that run them; only the requested module is loaded."""
 
 
 def main(argv: Sequence[str] | None = None, **options: Any) -> int:
-    """Runs the command line; gives the exit code: 0, 1 failed, 2 wrong arguments, 130 interrupted.
+    """Runs the command line and returns the exit code: 0 success, 1 failure, 2 wrong arguments, 130 interrupted.
 
-    What only another process can say goes to the command as `options`.
+    `options` are passed on to the command; a process that starts another one uses them.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
@@ -113,11 +114,11 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
         return importlib.import_module(f".{COMMANDS[command]}", __name__).main(rest, console)
     except (UsageError, ValueError) as error:
         return _say(f"fedhsa: {error}", 2)
-    except (FailedRunError, BusyError, ImportError) as error:  # the last: a package that only some commands need
+    except (FailedRunError, BusyError, ImportError) as error:  # ImportError: a package that only some commands need
         return _say(f"fedhsa: {error}", 1)
     except MemoryError as error:
         return _say(f"fedhsa: This does not fit in memory: {error}. Use fewer agents, seeds or parameters.", 1)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -126,11 +127,11 @@ def _dispatch(arguments: list[str], options: dict[str, Any]) -> int:
 
 
 def _compute(command: str, arguments: list[str], console: Any, options: dict[str, Any]) -> int:
-    """Runs a command on a problem; help and mistakes do not wait for JAX."""
+    """Runs a command on a problem; help and wrong arguments are handled before JAX is imported."""
     from . import earlier, parsing, programs, settings
 
     given = parsing.parse(settings.COMMANDS[command], arguments)
-    if isinstance(given, settings.ResultSettings) and not options:  # else another process has asked
+    if isinstance(given, settings.ResultSettings) and not options:  # otherwise another process started this one
         earlier.check(given)
     with programs.kept(given.cache):
         return importlib.import_module(f".{command}", __name__).main(given, arguments, console, **options)

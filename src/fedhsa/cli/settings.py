@@ -1,4 +1,4 @@
-"""The settings of each command: frozen dataclasses that are the flags, the TOML file and the manifest."""
+"""The settings of each command: frozen dataclasses that define the flags, the TOML file and the manifest."""
 
 import abc
 import dataclasses
@@ -18,18 +18,18 @@ from .usage import check_name, check_number, check_reference, named_texts, named
 
 OBJECTIVES = ("rounds", "samples", "bytes")
 EXPENSES = ("exchanges", "samples", "bytes")
-"""What methods with different rounds can be compared by."""
+"""The costs by which methods with different rounds can be compared."""
 TRACKERS = ("jsonl", "tensorboard", "mlflow", "wandb")
 FIGURE_FORMATS = ("png", "pdf", "svg", "eps")
 WIDTHS = 1.0, 40.0
-"""Inches: the narrowest and the widest figure."""
+"""The narrowest and the widest figure, in inches."""
 MOST_HOSTS = 1024
-"""So many processes one machine may start, by mistake or not."""
+"""The largest number of processes that one machine may start; more are taken for a mistake."""
 _PROBLEMS_OWN = "(default: the problem's own)"
 
 
 def out_folder(default: str) -> Any:
-    """The flag for the output folder, with the one that is used without it."""
+    """The flag for the output folder; its help states the default."""
     return tyro.conf.arg(metavar="DIR", help_behavior_hint=f"(default: {default})")
 
 
@@ -43,22 +43,22 @@ class AbstractFlags(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class RayFlags(AbstractFlags):
-    """Whether a command hands its work to a Ray; `cluster.executor` does what they say."""
+    """The settings that run a command's work on Ray; `cluster.executor` applies them."""
 
     ray: bool = False
-    """Compute on a Ray, a task for each core: the cluster that RAY_ADDRESS or `ray start` gives, or one of its own."""
+    """Compute on Ray with a task for each core, on the cluster of RAY_ADDRESS or `ray start`, or on a new one."""
     ray_address: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """The same on the cluster at this address; `local` starts one on this machine, whatever there is."""
+    """Compute on the Ray cluster at this address; `local` always starts a new one on this machine."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrackFlags(AbstractFlags):
-    """The settings that send a run to an experiment-tracking tool; `tracks.Tracks` carries them out."""
+    """The settings that send a run to an experiment-tracking tool; `tracks.Tracks` applies them."""
 
     track: Annotated[str | None, tyro.conf.arg(metavar="|".join(TRACKERS), help_behavior_hint="")] = None
-    """Follow the run with this tool. Each tool but jsonl is an extra of the same name."""
+    """Log the run with this tool. Every tool except jsonl needs the extra of the same name."""
     track_to: Annotated[str | None, tyro.conf.arg(metavar="FOLDER|URI", help_behavior_hint="")] = None
-    """A folder for the tracks instead of the output folder, or the address of an MLflow server."""
+    """The folder for the logs (default: the output folder), or the address of an MLflow server."""
 
     def _check_track(self) -> None:
         if self.track is not None:
@@ -76,67 +76,67 @@ class AbstractSettings(AbstractFlags):
     steps_optional: ClassVar[bool] = False
     """Whether the command finds step sizes by itself."""
     subfolder: ClassVar[str] = ""
-    """Where in runs/PROBLEM the results go, so that no command overwrites those of another."""
+    """The subfolder of runs/PROBLEM for the results, so that no command overwrites the results of another."""
 
     problem: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PROBLEM")] = "quadratic"
-    """A family of problems (`fedhsa list` shows them), or your own, like mine.py:build; `--problem` may precede it."""
+    """A family of problems (see `fedhsa list`) or your own problem, like mine.py:build; `--problem` may precede it."""
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA")
-    """One or several, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA; `fedhsa list` shows them."""
+    """The algorithms, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA (see `fedhsa list`)."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M", help_behavior_hint=_PROBLEMS_OWN)] = None
     """Number of agents."""
     dim: Annotated[int | None, tyro.conf.arg(metavar="D", help_behavior_hint=_PROBLEMS_OWN)] = None
     """Number of parameters."""
     heterogeneity: Annotated[float | None, tyro.conf.arg(metavar="0..1", help_behavior_hint=_PROBLEMS_OWN)] = None
-    """From 0, equal agents, to 1, independent draws."""
+    """How much the agents differ, from 0 (equal agents) to 1 (independent draws)."""
     problem_key: int = 0
-    """Which random problem."""
+    """The seed of the random problem."""
     option: Annotated[dict[str, Any], named_values("option", "noise_std=0.2"), tyro.conf.arg(help_behavior_hint="")] = (
         dataclasses.field(default_factory=dict)
     )
     """Other arguments of the problem, like noise_std=0.2 (see `fedhsa list`). In TOML: a table [option]."""
     noiseless: bool = False
-    """Give every agent its mean operator."""
+    """Replace the noisy operator of every agent by its mean operator."""
     iid: bool = False
-    """Independent observations from the stationary laws instead of Markov chains."""
+    """Draw independent observations from the stationary distributions instead of Markov chains."""
     step_size: Annotated[tuple[float, ...], tyro.conf.arg(metavar="ETA ...")] = (0.01,)
     """One step size for all algorithms, or one for each."""
     local_steps: Annotated[int, tyro.conf.arg(metavar="H")] = 10
     """Local steps per round, for algorithms that have them."""
     server_step: Annotated[float, tyro.conf.arg(metavar="ALPHA")] = 1.0
-    """The server's step, for algorithms that have one."""
+    """The server's step size, for algorithms that have one."""
     key: int = 0
-    """Which random observations."""
+    """The seed of the random observations."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM")] = None
     """The folder for the results."""
     label: Annotated[dict[str, str], named_texts("label", "FedHSA=ours"), tyro.conf.arg(help_behavior_hint="")] = (
         dataclasses.field(default_factory=dict)
     )
-    """What figures and tables call an algorithm, like FedHSA=ours 'LocalSA=Local SA'. In TOML: a table [label]."""
+    """Names of algorithms in figures and tables, like FedHSA=ours 'LocalSA=Local SA'. In TOML: a table [label]."""
     width: Annotated[float | None, tyro.conf.arg(metavar="INCHES", help_behavior_hint="")] = None
-    """The width of the figures, such as 3.25, a journal's column."""
+    """The width of the figures, such as 3.25 for a journal's column."""
     format: Annotated[tuple[str, ...], tyro.conf.arg(metavar="|".join(FIGURE_FORMATS) + " ...")] = ("png", "pdf")
     """The formats of the figures."""
     config: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE.toml", help_behavior_hint="")] = None
-    """A file with settings."""
+    """A TOML file with settings."""
     from_: Annotated[
         pathlib.Path | None, tyro.conf.arg(name="from", metavar="MANIFEST.json", help_behavior_hint="")
     ] = None
-    """The settings of an earlier run, from its manifest or its folder; flags beside it replace them."""
+    """Use the settings of an earlier run, read from its manifest or folder; other flags override them."""
     progress: bool = True
-    """Show progress, when on a terminal."""
+    """Show the progress if the output is a terminal."""
     cache: bool = True
-    """Keep compiled programs in the user's cache folder, so that the next run like this one need not compile."""
+    """Keep compiled programs in the user's cache folder, so that similar runs need not compile again."""
 
     def __post_init__(self):
         try:
             self._check_common()
             self._check_own()
-        except ValueError as error:  # tyro would wrap it into its own words
+        except ValueError as error:  # tyro would add its own text to a ValueError
             raise UsageError(str(error)) from error
 
     @abc.abstractmethod
     def _check_own(self) -> None:
-        """Raises if the settings of this one command are wrong."""
+        """Raises `ValueError` if a setting that only this command has is wrong."""
 
     def _check_common(self) -> None:
         if not self.algorithm:
@@ -147,10 +147,10 @@ class AbstractSettings(AbstractFlags):
         for name in self.algorithm:
             if isinstance(name, str) and name in index.read()["problems"]:
                 raise UsageError(
-                    f"`algorithm`: {name} is a problem. It comes first: `fedhsa {self.command} {name} ...`."
+                    f"`algorithm`: {name} is a problem. Write it first: `fedhsa {self.command} {name} ...`."
                 )
             check_reference("algorithm", name)
-            if not isinstance(name, str) or name.isidentifier():  # what has arguments is read once there is a problem
+            if not isinstance(name, str) or name.isidentifier():  # arguments are read once there is a problem
                 check_name("algorithm", name, index.names("algorithms", "wrappers", wanted=name))
             if self.algorithm.count(name) > 1:
                 raise UsageError(f"`algorithm` names {name} twice. Run it again into another `out` folder.")
@@ -161,7 +161,7 @@ class AbstractSettings(AbstractFlags):
             _check.count(name, getattr(self, name), least=0, most=2**64 - 1)
         if self.noiseless and self.iid:
             raise UsageError(
-                "`noiseless` and `iid` do not go together: agents without noise observe nothing. Leave one of them out."
+                "`noiseless` and `iid` cannot be combined: agents without noise observe nothing. Omit one of them."
             )
         positive = [("server_step", self.server_step), *(("step_size", size) for size in self.step_size)]
         if (target := getattr(self, "target", None)) is not None:
@@ -191,41 +191,41 @@ class AbstractSettings(AbstractFlags):
                 raise UsageError(f"`width` must be between {least:g} and {most:g} inches, got {self.width:g}.")
         for name, text in self.label.items():
             if not isinstance(text, str):
-                raise UsageError(f"`label` must give {name} a text, got {text!r}.")
+                raise UsageError(f"`label` must be a text for {name}, got {text!r}.")
 
     def check_complete(self) -> None:
-        """Raises if the command cannot run; called only once flags, file and defaults have been put together."""
+        """Raises `UsageError` if the command cannot run; called once flags, file and defaults have been merged."""
         for name in self.label:
             check_name("label", name, dict.fromkeys((*self.labels, *self.algorithm)))
         names = [self.renamed.get(name, name) for name in self.labels]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(f"`label` leaves two algorithms with the name {name!r}. Give each its own.")
+                raise UsageError(f"`label` leaves two algorithms with the name {name!r}. Give each a different one.")
 
     @property
     def drawing(self) -> dict[str, Any]:
-        """What figures are told: how wide they are, and what they call the algorithms."""
+        """The arguments of the figures: their width and the names of the algorithms."""
         return {"labels": self.renamed, "width": self.width}
 
     @property
     def renamed(self) -> dict[str, str]:
-        """What the user calls the algorithms, by what they are called otherwise (see `labels`)."""
+        """The names that the user gave to algorithms, by their default names (see `labels`)."""
         names = zip(self.labels, self.algorithm, strict=True)
         found = {name: self.label.get(text, self.label.get(name)) for name, text in names}
         return {name: text for name, text in found.items() if text is not None}
 
     def figures(self, name: str) -> list[str]:
-        """The files of a figure, one for each format."""
+        """The file names of a figure, one for each format."""
         return [f"{name}.{suffix}" for suffix in self.format]
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where the results go."""
+        """The folder for the results."""
         return pathlib.Path("runs", _own.title(self.problem), self.subfolder) if self.out is None else self.out
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the algorithms are called in tables, figures and files."""
+        """The default names of the algorithms in tables, figures and files."""
         return _own.labels(self.algorithm)
 
     def plain(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class AbstractSettings(AbstractFlags):
 
 @dataclasses.dataclass(frozen=True)
 class ResultSettings(TrackFlags, AbstractSettings):
-    """The settings of the commands that leave results, of which it is known what determined them."""
+    """The settings of the commands that write results together with the settings that determined them."""
 
     elsewhere: ClassVar[tuple[str, ...]] = (
         *("out", "force", "config", "from_", "progress", "cache", "checkpoint", "resume"),
@@ -247,23 +247,23 @@ class ResultSettings(TrackFlags, AbstractSettings):
     """The settings that do not change the numbers."""
 
     force: bool = False
-    """Replace the results of other settings in the output folder."""
+    """Overwrite results of other settings in the output folder."""
 
     def _check_common(self) -> None:
         super()._check_common()
         self._check_track()
 
     def numbers(self) -> dict[str, Any]:
-        """The settings that determine the numbers: commands that agree in them give the same results."""
+        """The settings that determine the numbers: commands with equal values give the same results."""
         found = {name: value for name, value in self.plain().items() if name not in self.elsewhere}
-        files = _own.digests(self.problem, *self.algorithm)  # the same name in a file that has changed is another run
+        files = _own.digests(self.problem, *self.algorithm)  # the same name in a changed file is a different run
         return found | {"files": files or None}
 
     def replaces(self, before: Mapping[str, Any]) -> list[str]:
-        """The names of the settings in which earlier results, with those `before`, are others than these.
+        """The names of the settings that differ from `before`, the settings of earlier results.
 
-        A setting that there was not yet had its default. Of files it is the name that counts: one who works on a
-        method runs it again and again.
+        A setting that did not exist then counts as its default. Only the names of files are compared, not their
+        contents, because users rerun a method while they edit it.
         """
         now = json.loads(json.dumps(plain(self.plain()), default=str))
         known = {**plain(type(self)().plain()), **before}
@@ -279,9 +279,9 @@ class AbstractSimulationSettings(ResultSettings):
     seeds: int = 8
     """Number of independent runs."""
     every: int = 1
-    """Record the error every so many rounds."""
+    """The number of rounds between recorded errors."""
     dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
-    """The precision."""
+    """The floating-point precision."""
 
     def _check_own(self) -> None:
         for name in ("rounds", "seeds", "every"):
@@ -298,7 +298,7 @@ class RunSettings(AbstractSimulationSettings):
     command = "run"
     elsewhere = (*ResultSettings.elsewhere, "target")
     description = """\
-Runs algorithms on a random problem, many seeds at once, and draws their errors.
+Runs algorithms on a random problem with many seeds, and plots their errors.
 
 Examples:
   fedhsa run
@@ -308,39 +308,41 @@ Examples:
   fedhsa run --config examples/quadratic.toml --seeds 8
   fedhsa run --target 1e-4
   fedhsa run --from runs/quadratic/manifest.json --out again --seeds 16
-  fedhsa run --rounds 2000 --resume            (more of a run of 1000 rounds)
+  fedhsa run --rounds 2000 --resume          (continues a run of 1000 rounds)
 
-The output folder gets curves.png and curves.pdf (the figure), curves.csv (mean
-and 95 % interval per round, and theory's prediction), curves.npz (every seed),
-theta.csv (the parameter at the end), manifest.json (settings, versions, timings,
-status) and a folder with the states to continue from. `fedhsa.load` opens it in
-Python. A TOML file holds the
-same settings as the flags (num_agents = 20); flags win over the file.
+The command writes these files to the output folder: curves.png and curves.pdf
+(the figure), curves.csv (mean and 95 % confidence interval per round, and the
+prediction), curves.npz (every seed), theta.csv (the final parameter),
+manifest.json (settings, versions, timings, status) and a folder with the
+states from which `--resume` continues. `fedhsa.load` opens the folder in
+Python. A TOML file has the same settings as the flags (num_agents = 20);
+flags override the file.
 
-Before it runs, a warning names what will diverge or cannot reach the target,
-where theory can tell within a second or two.
+If the theory can predict it within a second or two, the command first warns
+about algorithms that will diverge or cannot reach the target.
 
-Several processes share a run, with the same numbers as one:
+Several processes can share a run; the numbers are those of a single process:
   fedhsa run --hosts 2                      two processes on this machine
   fedhsa run --hosts node0:7654,node1       the same command on both machines;
-                                            the first one's port is free there
-  srun fedhsa run --hosts auto              in a job of SLURM; or mpirun
+                                            the port must be free on the first
+  srun fedhsa run --hosts auto              in a SLURM job; mpirun works too
 
-The first one writes the files. With --checkpoint, any number can --resume.
+The first process writes the files. A run with --checkpoint can be resumed by
+any number of processes.
 """
 
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
-    """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
+    """A mean-square error to reach: reports the cost of reaching it, and whether it can be reached at all."""
     checkpoint: bool = False
-    """Save the state to the output folder now and then; without it only at the end, unless it is large."""
+    """Save the state to the output folder regularly; by default only at the end, unless it is large."""
     resume: bool = False
-    """Continue the same run after a kill or Ctrl-C, or with more rounds after its end, and keep saving its state."""
+    """Continue an interrupted run, or a finished run with more rounds; implies `--checkpoint`."""
     hosts: Annotated[str | None, tyro.conf.arg(metavar="N|NAME,...|auto", help_behavior_hint="")] = None
-    """Share the run: N processes here; one on each machine named; as SLURM, Open MPI or Kubernetes say."""
+    """Share the run: N processes here, one on each named machine, or as set by SLURM, Open MPI or Kubernetes."""
     host_index: Annotated[int | None, tyro.conf.arg(metavar="I", help_behavior_hint="")] = None
-    """Which of the machines named this is, from 0, where their names do not tell."""
+    """The index of this machine in `--hosts`, from 0, if its name does not identify it."""
     host_timeout: Annotated[float, tyro.conf.arg(metavar="SECONDS")] = 120.0
-    """How long to wait for the other processes at the start."""
+    """The time to wait for the other processes at the start."""
 
     def _check_own(self) -> None:
         super()._check_own()
@@ -375,7 +377,7 @@ class AnalyzeSettings(AbstractSettings):
 
     command = "analyze"
     description = """\
-Predicts what algorithms will do on a random problem, without running them.
+Predicts the behaviour of algorithms on a random problem without running them.
 
 Examples:
   fedhsa analyze
@@ -384,20 +386,21 @@ Examples:
   fedhsa analyze quadratic --target 1e-4 --objective bytes
   fedhsa analyze quadratic --json --no-plot | jq '.algorithms.FedHSA.floor'
 
-One page: the problem's constants, which of the paper's assumptions hold, and
-for each algorithm whether it is stable, how fast it is, where it stops and why
-(heterogeneity, Markov sampling, noise), and how many agents still help. With
-`--target`, also what it takes to get there, and the settings that get there
-cheapest. The figure goes to analyze.png and analyze.pdf in the output folder.
-A TOML file for `fedhsa run` serves here too.
+The command prints one page: the problem's constants, the paper's assumptions
+that hold and, for each algorithm, its stability, its rate, its floor with the
+causes (heterogeneity, Markov sampling, noise) and the number of agents beyond
+which more do not help. With `--target`, it also prints the cost of reaching
+the target, and the settings that reach it at the lowest cost. The figure is
+saved as analyze.png and analyze.pdf in the output folder. A TOML file for
+`fedhsa run` works here too.
 """
 
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
-    """A mean-square error to reach: says what it takes, and whether it can be reached at all."""
+    """A mean-square error to reach: reports the cost of reaching it, and whether it can be reached at all."""
     objective: Annotated[str, tyro.conf.arg(metavar="|".join(OBJECTIVES))] = OBJECTIVES[0]
-    """With a target: what to spend least of."""
+    """The cost to minimise; needs a target."""
     samples: int = 20_000
-    """Observations per agent to estimate from, where the noise can only be sampled."""
+    """Observations per agent for estimates, used if the noise can only be sampled."""
     json: bool = False
     """Print one JSON document instead of the page."""
     plot: bool = True
@@ -422,56 +425,56 @@ Examples:
   fedhsa compare
   fedhsa compare td --num-agents 100 --algorithm FedHSA LocalSA
   fedhsa compare --algorithm FedHSA 'FedHSA(local_steps=50)' SynchronisedSA
-  fedhsa compare --algorithm FedHSA mine.py:HalfHSA    (a method of your own)
+  fedhsa compare --algorithm FedHSA mine.py:HalfHSA    (your own method)
   fedhsa compare --target 1e-3 --objective bytes
   fedhsa compare --step-size 0.01                      (no tuning)
   fedhsa compare --ray                                 (a method on each core)
 
-Equal terms: the same problem and start, the same observations seed by seed,
-and `--samples` observations of each agent, whatever a method makes a round
-of. Each method tries `--grid` step sizes, `--tuning-seeds` runs each, all
-as long as the runs that count. Half of the steps are a factor of 4 apart;
-the rest go beyond an edge where the best is, or between the best and its
-neighbours. The best step then runs on `--seeds` fresh seeds. A step written
-into an algorithm, as in 'FedHSA(0.1, 10)', is left as it is. Nothing but
-the step is tuned: name other settings as algorithms of their own, like
+All methods get the same problem and start, the same observations for each
+seed, and `--samples` observations of each agent, however long their rounds
+are. Each method tries `--grid` step sizes with `--tuning-seeds` runs each, all
+as long as the final runs. Half of the step sizes are a factor of 4 apart; the
+rest extend the grid if the best is at its edge, or refine it around the best.
+The best step size then runs on `--seeds` fresh seeds. A step size given with
+an algorithm, as in 'FedHSA(0.1, 10)', is not tuned. Only the step size is
+tuned: list other settings as separate algorithms, like
 'FedHSA(local_steps=50)'.
 
-What counts is the mean error over the last tenth of the run or, with
-`--target`, what it takes to get there. Differences are tested in pairs,
-seed by seed, and p-values are corrected for the number of pairs (Holm):
-methods are called different at 5 % for all pairs together.
+Methods are ranked by the mean error over the last tenth of the run or, with
+`--target`, by the cost of reaching the target. Differences are tested in
+pairs, seed by seed, and p-values are corrected for the number of pairs (Holm).
+The significance level is 5 % for all pairs together.
 
-The output folder gets compare.png and .pdf (error against exchanges,
-observations and bytes), tuning.png and .pdf (error against step size),
-compare.tex (the ranking), compare.csv (mean and 95 % interval), compare.npz
-(every seed) and manifest.json (settings, versions, every step tried, ranking,
-every pair).
-Ctrl-C keeps the methods that are done.
+The command writes these files to the output folder: compare.png and .pdf
+(error against exchanges, observations and bytes), tuning.png and .pdf (error
+against step size), compare.tex (the ranking), compare.csv (mean and 95 %
+confidence interval), compare.npz (every seed) and manifest.json (settings,
+versions, every step size tried, ranking, every pair). Ctrl-C keeps the methods
+that are done.
 """
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("FedHSA", "LocalSA", "SynchronisedSA")
-    """As many as you like: FedHSA, 'Averaged(FedHSA(local_steps=5))', mine.py:HalfHSA; `fedhsa list` shows them."""
+    """The algorithms, like FedHSA, 'Averaged(FedHSA(local_steps=5))' or mine.py:HalfHSA (see `fedhsa list`)."""
     step_size: Annotated[
         tuple[float, ...], tyro.conf.arg(metavar="ETA ...", help_behavior_hint="(default: tuned)")
     ] = ()
     """One step size for all algorithms, or one for each, instead of tuning."""
     samples: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
-    """Observations of each agent that a run uses."""
+    """Observations of each agent in a run."""
     seeds: int = 16
-    """Number of independent runs that count."""
+    """Number of independent runs for the ranking."""
     grid: int = 8
     """Number of step sizes that each algorithm tries."""
     tuning_seeds: int = 4
-    """Number of independent runs for each of them."""
+    """Number of independent runs for each step size."""
     objective: Annotated[str, tyro.conf.arg(metavar="|".join(EXPENSES))] = "samples"
-    """With a target: what to spend least of."""
+    """The cost to minimise; needs a target."""
     target: Annotated[float | None, tyro.conf.arg(metavar="ERROR", help_behavior_hint="")] = None
-    """A squared error to reach: the methods are tuned and ranked by what it takes."""
+    """A squared error to reach: the methods are tuned and ranked by the cost of reaching it."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/compare")] = None
     """The folder for the results."""
     latex: bool = False
-    """Print the ranking as a LaTeX table for the package booktabs, as it stands in compare.tex."""
+    """Print the ranking as a LaTeX table for the package booktabs, as in compare.tex."""
 
     def _check_own(self) -> None:
         _check_objective(self, EXPENSES)
@@ -487,7 +490,7 @@ class SweepSettings(RayFlags, AbstractSimulationSettings):
     command = "sweep"
     subfolder = "sweep"
     description = """\
-Runs one algorithm at many settings, on the same observations.
+Runs one algorithm with many settings, on the same observations.
 
 Examples:
   fedhsa sweep --over 'step_size=[0.005,0.01,0.02]'
@@ -497,21 +500,22 @@ Examples:
   fedhsa sweep --config examples/quadratic.toml --algorithm FedHSA
   fedhsa sweep --ray-address head:6379 --over 'step_size=[0.01,0.02,0.05,0.1]'
 
-Every combination of the values is run. Arguments of the problem can be varied
-too. The table on the screen has the mean over seeds of the last error with its
-95 % interval and, where that is quick, what theory predicts. The output folder gets
-sweep.png and .pdf (that error against the setting with the most values),
-sweep.csv (the table), sweep.npz (every seed and round) and manifest.json. In
-a TOML file the values stand in a table: [over], step_size = [0.01, 0.1].
-Ctrl-C keeps the combinations that are done.
+The command runs every combination of the values. Arguments of the problem can
+be varied too. It prints a table with the mean final error over seeds, its 95 %
+confidence interval and, where it is quick to compute, the prediction. It
+writes these files to the output folder: sweep.png and .pdf (the final error
+against the setting with the most values), sweep.csv (the table), sweep.npz
+(every seed and round) and manifest.json. In a TOML file the values are in a
+table: [over], step_size = [0.01, 0.1]. Ctrl-C keeps the combinations that are
+done.
 """
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
-    """One algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows them."""
+    """One algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA (see `fedhsa list`)."""
     over: Annotated[dict[str, Any], named_values("over", "step_size=[0.01,0.1]")] = dataclasses.field(
         default_factory=lambda: {"step_size": [0.0025, 0.005, 0.01, 0.02, 0.04]}
     )
-    """What to vary, of algorithm or problem: step_size=[0.01,0.1] num_agents=[1,10]. In TOML: a table [over]."""
+    """Arguments of algorithm or problem to vary: step_size=[0.01,0.1] num_agents=[1,10]. In TOML: a table [over]."""
     out: Annotated[pathlib.Path | None, out_folder("runs/PROBLEM/sweep")] = None
     """The folder for the results."""
 
@@ -525,8 +529,8 @@ Ctrl-C keeps the combinations that are done.
         super().check_complete()
         if len(self.algorithm) != 1:
             names = ", ".join(self.algorithm)
-            raise UsageError(f"`algorithm` must be one, got {names}. Name the one to sweep with `--algorithm`.")
+            raise UsageError(f"`algorithm` must be a single algorithm, got {names}. Choose one with `--algorithm`.")
 
 
 COMMANDS = {kind.command: kind for kind in (RunSettings, AnalyzeSettings, CompareSettings, SweepSettings)}
-"""The settings of the commands that share a file."""
+"""The settings of the commands that can share a TOML file."""

@@ -45,14 +45,16 @@ class Spectrum(NamedTuple):
 def from_arrays(A: Any, b: Any, Q: Any = None, noise_std: Any = 0.0, *, start: str = "zero") -> Problem:
     r"""The problem of minimising $\frac1M \sum_i \frac12 \theta^T A_i \theta - b_i^T \theta$.
 
-    Agents may be indefinite, only the average must be positive definite.
+    Individual agents may be indefinite; only the average must be positive definite.
 
     **Arguments:**
 
     - `A`, `b`: $A_i$ `(M, d, d)` and $b_i$ `(M, d)`.
-    - `Q`, `noise_std`: the noise $z' = Q_i z + N(0, \sigma^2 I)$, `(M, d, d)` and a number or one per agent.
-      Without `Q` the noise is white.
-    - `start`: where the noise starts, `"zero"` as in the paper, or `"stationary"`.
+    - `Q`, `noise_std`: the noise is $z' = Q_i z + N(0, \sigma^2 I)$, with `Q` of shape `(M, d, d)` and $\sigma$ a
+      number or one number per agent. Without `Q` the noise is white.
+    - `start`: the initial value of the noise, `"zero"` as in the paper, or `"stationary"`.
+
+    Raises `ValueError` if the shapes do not agree or the average of `A` is not positive definite.
 
     !!! example
         >>> from_arrays(A=[[[1.0]], [[3.0]]], b=[[1.0], [1.0]]).theta_star
@@ -65,9 +67,9 @@ def from_arrays(A: Any, b: Any, Q: Any = None, noise_std: Any = 0.0, *, start: s
     average = np.linalg.eigvals(A.mean(0)).real
     if average.min() <= 0:
         raise ValueError(
-            f"The average of `A` must have eigenvalues with positive real parts, its smallest is {average.min():.3g} "
-            f"(the agents' own go down to {np.linalg.eigvals(A).real.min():.3g}): the average loss has no minimum. "
-            "Add a multiple of the identity, or drop agents."
+            "The average of `A` must have eigenvalues with positive real parts, but its smallest is "
+            f"{average.min():.3g} (the smallest of any agent is {np.linalg.eigvals(A).real.min():.3g}): the average "
+            "loss has no minimum. Add a multiple of the identity, or drop agents."
         )
     return Problem(QuadraticAgent(VAR1(Q, noise_std, start), A, b), like=np.zeros(sizes["d"]))
 
@@ -93,12 +95,14 @@ def random(
     **Arguments:**
 
     - `num_agents`, `dim`: $M$ and $d$. More agents with the same key extend the problem.
-    - `heterogeneity`: 0 makes all agents equal (operator and noise law), 1 makes them independent draws.
+    - `heterogeneity`: 0 makes all agents equal (operator and noise distribution), 1 makes them independent draws.
     - `noise_std`: $\sigma_\epsilon$; the paper's variance 0.01 is 0.1 here.
-    - `b_level`: adds `b_level * N(0, I)` to each $b_i$, the "heterogeneity" of the authors' public scripts.
-    - `convex`: False makes every agent but the first indefinite (for `heterogeneity` above 2/3, each has one direction
-      of negative curvature), while the average over the first `m` agents is positive definite for every `m`.
-    - `start`: where the noise starts, `"zero"` or `"stationary"`.
+    - `min_eigenvalue`, `noise_radius`: the smallest eigenvalue of $A_i$ and the spectral radius of $Q_i$.
+    - `b_level`: adds `b_level * N(0, I)` to each $b_i$, which the authors' public scripts call "heterogeneity".
+    - `convex`: if False, every agent except the first is indefinite (for `heterogeneity` above 2/3, each has one
+      direction of negative curvature), while the average over the first `m` agents is positive definite for every `m`.
+    - `start`: the initial value of the noise, `"zero"` or `"stationary"`.
+    - `key`: a seed; the same key gives the same problem.
 
     !!! example
         >>> random(num_agents=2, dim=3, key=1).theta_star.shape
@@ -118,7 +122,13 @@ def draw(
     convex: bool,
     key: SeedLike,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `A`, `b` and `Q` of `random`, for callers that need the arrays and no problem."""
+    """Return the arrays `A`, `b` and `Q` of the problem that `random` makes; the arguments are the same.
+
+    !!! example
+        >>> A, b, Q = draw(2, 3, 1.0, 1.0, 0.0, 0.5, True, 0)
+        >>> A.shape, b.shape, Q.shape
+        ((2, 3, 3), (2, 3), (2, 3, 3))
+    """
     _check.count("dim", dim)
     _check.number("min_eigenvalue", min_eigenvalue, above=0.0)
     _check.number("b_level", b_level)
@@ -148,7 +158,7 @@ def draw(
 
 
 def spectrum(problem: Problem) -> Spectrum:
-    """The curvatures of the agents' losses and of the average loss.
+    """Compute the curvatures of the agents' losses and of the average loss.
 
     !!! example
         >>> problem = random(num_agents=4, dim=3, convex=False)
@@ -170,7 +180,7 @@ def _indefinite(draw_A, dim: int, num_agents: int, heterogeneity: float, key: Se
     average is at least $(1 - s/2) B$.
     """
     if dim < 2:
-        raise ValueError(f"`dim` must be at least 2 for `convex=False`, got {dim}: a number is positive or negative.")
+        raise ValueError(f"`dim` must be at least 2 for `convex=False`, got {dim}: a scalar cannot be indefinite.")
     s = 1.5 * heterogeneity
     B = blend(draw_A, "A", 1, 0.0, key)[0]
     values, vectors = np.linalg.eigh(B)
