@@ -108,7 +108,7 @@ def test_fedhsa_and_localsa_are_one_method_for_one_agent_and_for_one_local_step(
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["trajectories", "independent"])
 def test_the_floor_is_that_of_the_full_law_up_to_the_size_that_the_warning_names(sampling):
-    for step_size in (0.02, 0.2):
+    for step_size in (0.01, 0.02):  # beyond these the reference itself carries a warning
         setting = dataclasses.replace(SMALL, step_size=step_size, local_steps=12, sampling=sampling)
         found = solve(setting)
         for name, curve in found.curves.items():
