@@ -73,7 +73,11 @@ def cliffs() -> None:
     plots.save(draw_returns(rows), "control_returns")
     Q, learned = model.optimal(), table(model, problem.theta_star)
     calm, windy = own.argmax(), own.argmin()
-    panels = {"calmest, its own best": Q[calm], "windiest, its own best": Q[windy], "the root, for all": learned}
+    panels = {
+        "calmest agent, own best policy": Q[calm],
+        "windiest agent, own best policy": Q[windy],
+        "policy of the root, for all": learned,
+    }
     policies = {name: model.greedy(values)[0] for name, values in panels.items()}
     values = {name: values.max(-1) for name, values in panels.items()}
     plots.save(plots.value_map(model, values, policies, columns=3), "control_policies")
@@ -195,7 +199,8 @@ def draw_curves(covered: dict[str, fh.Result], improved: dict[str, fh.Result]) -
                 returns, observations = returns[:, kept], 20 * np.linspace(0, 1, len(run.rounds))[kept]
                 colour = plots.COLOURS.get(kind, plots.COLOURS["SynchronisedSA"])
                 mean, reach = returns.mean(0), half_interval(returns)
-                label = name if kept.all() else f"{name} (diverges)"
+                label = name if "," in name else f"{name}, {run.settings['algorithm']['local_steps']} local steps"
+                label += "" if kept.all() else " (diverges)"
                 ax.plot(observations, mean, color=colour, label=label, linestyle="--" if ", 100" in name else "-")
                 ax.fill_between(observations, mean - reach, mean + reach, color=colour, alpha=0.15, linewidth=0)
             ax.set_title(f"{title}\n{note}")

@@ -141,7 +141,7 @@ class FixedPoints(AbstractStudy):
         bottom[0].set_xlabel("local steps $H$")
         bottom[1].set_xlabel("communications")
         entries = {look.name: figures.dots("0.3", look.marker, 4.5, face=look.colour) for look in SCHEDULES.values()}
-        entries |= {"theory": figures.dashed(), "bound $S$": {"color": "0.3", "linewidth": 0.8}}
+        entries |= {"predicted": figures.dashed(), "bound $S$": {"color": "0.3", "linewidth": 0.8}}
         for part, colour in zip(self.steps, _colours(self.steps), strict=True):
             entries[rf"$\gamma$ = {part:g} / L"] = {"color": colour, "linewidth": 3}
         figures.legend(figure, entries, 4)

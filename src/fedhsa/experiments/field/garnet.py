@@ -228,9 +228,9 @@ class Garnet(AbstractStudy):
             ax.set_ylabel(r"$|\bar\theta - \theta^{{\star}}|^2$")
         for ax in axes[across:]:
             ax.set_xlabel("communication round")
-        names = {"LocalSA": "Local SA (FedLSA)"}
+        names = {"LocalSA": "LocalSA (FedLSA)"}
         entries = {names.get(name, name): {"color": looks[name]} for name in METHODS}
-        figures.legend(figure, entries | {"predicted bias of Local SA": figures.dashed(looks["LocalSA"])}, 4)
+        figures.legend(figure, entries | {"predicted bias of LocalSA": figures.dashed(looks["LocalSA"])}, 4)
 
 
 def markov_change(problem: Problem, rule: LocalRule, size: float) -> float:

@@ -139,7 +139,7 @@ class Quadratics(AbstractStudy):
             "SGD" if method == "SGD" else f"{NAMES[method]}, K = {K}": self._look(method, K)
             for _, method, K in self._curves()
         }
-        figures.legend(figure, entries | {"theory": figures.dashed()}, 4)
+        figures.legend(figure, entries | {"predicted": figures.dashed()}, 4)
 
     def _plot_speeds(self, ax: figures.Axes, outcome: Outcome) -> None:
         fine = np.linspace(min(self.tried_steps), max(self.tried_steps), 200)

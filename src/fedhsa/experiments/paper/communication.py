@@ -76,7 +76,7 @@ class Communication(AbstractStudy):
                 figures.grid(ax)
             row[0].set_ylabel(f"{NAMES[family]}: $E_t$")
         entries = {method: {"color": figures.COLOURS[method]} for method in ("FedHSA", "LocalSA")}
-        figures.legend(figure, entries | {"theory": figures.dashed()}, 3)
+        figures.legend(figure, entries | {"predicted": figures.dashed()}, 3)
 
     def notes(self) -> list[str]:
         return [

@@ -120,7 +120,7 @@ class Proposition(AbstractStudy):
         entries = {figures.LOOKS[family].name: figures.LOOKS[family].style for family in self.families}
         entries["closed form"] = figures.dashed()
         entries[r"left: $H \to \infty$, right: $\propto \eta$"] = {"color": "0.5", "linewidth": 0.8}
-        figures.legend(figure, entries, 6, title="Local SA without noise")
+        figures.legend(figure, entries, 6, title="LocalSA without noise")
 
     def summary(self, outcome: Outcome) -> list[str]:
         rows = outcome.facts["rows"]

@@ -215,6 +215,9 @@ class Adversaries(AbstractStudy):
         )
         costs.set_title("without noise")
         figures.ticks(costs, self.heterogeneities)
+        costs.set_yticks(
+            [LOWEST, *(10.0**power for power in range(-4, 0))], ["0", *(f"$10^{{{power}}}$" for power in range(-4, 0))]
+        )
         for at, rule in enumerate(outcome.facts["factors"]):
             self._plot_noise(noise, outcome, rule, at)
         noise.axhline(1.0, color="0.55", linewidth=0.8)

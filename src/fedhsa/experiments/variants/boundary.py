@@ -261,6 +261,6 @@ class Boundary(AbstractStudy):
             ax.plot(*at, **figures.LOOKS[look].style, label=NAMES[name])
         ax.plot(ends, ends, color="0.4", linewidth=0.8, zorder=0)
         ax.axhline(1, color="0.55", linewidth=0.8, zorder=0)
-        ax.set(xlim=ends, ylim=ends, xlabel="spectral radius", ylabel="factor per round, measured")
+        ax.set(xlim=ends, ylim=ends, xlabel="spectral radius", ylabel="factor per round, simulated")
         ax.set_title("FedHSA next to its boundary")
         ax.legend(frameon=False, loc="upper left")

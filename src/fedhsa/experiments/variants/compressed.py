@@ -160,7 +160,7 @@ class CompressedStudy(AbstractStudy):
         prices.axhline(1.0, color=figures.COLOURS["FedHSA"], linewidth=1.0)
         prices.set(xlabel="squared error to reach", ylabel="bytes, relative to uncompressed", yscale="log")
         prices.set_xticks(range(len(self.targets)), [f"{target:g}" for target in self.targets])
-        prices.set_title(rf"with noise, $\eta = {self.middle:g}$")
+        prices.set_title(r"with noise, best $\eta$")
         figures.grid(floors, curves, prices)
         entries = {label: _marks(label) | {"linestyle": _line(label)} for label in (PLAIN, *METHODS)}
         title = rf"FedHSA: $M = {self.num_agents}$, $H = {self.local_steps}$; {self.seeds} seeds, 95 % intervals"
