@@ -25,7 +25,7 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "SCAFFOLD": lambda step, local_steps: SCAFFOLD(step, local_steps=local_steps, option=2),
     "FedHSA": FedHSA,
 }
-NAMES = {"LocalSA": "Local SA (FedAvg)", "SCAFFOLD": "SCAFFOLD", "FedHSA": "FedHSA"}
+NAMES = {"LocalSA": "LocalSA (FedAvg)", "SCAFFOLD": "SCAFFOLD", "FedHSA": "FedHSA"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..study.checks import Checks
 EVERY = 20
 """Scaffnew's errors are looked at after so many steps."""
 ROUNDS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA, "LocalSA": LocalSA}
-NAMES = {"Scaffnew": "Scaffnew", "SCAFFLSA": "SCAFFOLD", "FedHSA": "FedHSA", "LocalSA": "Local SA"}
+NAMES = {"Scaffnew": "Scaffnew", "SCAFFLSA": "SCAFFOLD", "FedHSA": "FedHSA", "LocalSA": "LocalSA"}
 
 
 @dataclasses.dataclass(frozen=True)
