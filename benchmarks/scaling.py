@@ -1,7 +1,8 @@
-"""How the time of one round of `fedhsa.simulate` grows with agents, local steps, dimension and seeds."""
+"""How the CPU time of one round of `fedhsa.simulate` grows with agents, local steps, dimension and seeds."""
 
 import json
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ class Settings:
     """Varies one size at a time and writes scaling.json and scaling.png."""
 
     seconds: float = 1.0
-    """how long each measurement should take"""
+    """the CPU time of each measurement"""
     repetitions: int = 3
     """how often each measurement is made; medians are reported"""
     dtype: str = "float64"
@@ -71,19 +72,23 @@ def families(quick: bool) -> list[Family]:
 
 
 def seconds_per_round(problem: fedhsa.Problem, size: Size, settings: Settings) -> float:
-    """The median time of a round, without compilation."""
+    """The median CPU time of a round on all cores, without compilation and without the beginning of a run."""
 
     def run(rounds, step_size=STEP_SIZE):
         algorithm = fedhsa.FedHSA(step_size, local_steps=size.local_steps)
         options = {"seeds": size.seeds, "every": EVERY, "dtype": settings.dtype, "progress": False}
-        return fedhsa.simulate(problem, algorithm, rounds=rounds, **options).timings["run"]
+        before = time.process_time()
+        fedhsa.simulate(problem, algorithm, rounds=rounds, **options)
+        return time.process_time() - before
 
     run(EVERY)
-    rounds = EVERY
-    while (seconds := run(rounds)) < settings.seconds / 10:
+    start = min(run(EVERY) for _ in range(2))
+    rounds = 2 * EVERY
+    while (seconds := run(rounds) - start) < settings.seconds / 10:
         rounds *= 2
-    rounds = EVERY * max(1, round(settings.seconds / seconds * rounds / EVERY))
-    return statistics.median(run(rounds, STEP_SIZE * (1 + r / 100)) for r in range(settings.repetitions)) / rounds
+    rounds = EVERY * max(2, round(settings.seconds / seconds * rounds / EVERY))
+    spent = statistics.median(run(rounds, STEP_SIZE * (1 + r / 100)) for r in range(settings.repetitions))
+    return max(spent - start, 1e-9) / (rounds - EVERY)  # short measurements are noisy
 
 
 def measure(family: Family, name: str, settings: Settings) -> dict:
@@ -118,7 +123,7 @@ def plot(measured: list[dict], bases: dict[str, Size], path: Path) -> None:
             axis.set_xlabel("size, relative to the one in the title")
             axis.grid(axis="y")
             axis.legend(loc="upper left")
-        axes[0].set_ylabel("milliseconds per round")
+        axes[0].set_ylabel("CPU milliseconds per round")
     plots.save(figure, path)
 
 

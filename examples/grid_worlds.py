@@ -131,8 +131,8 @@ def draw_curves(last: dict, mean: dict, predictions: dict) -> Figure:
         left, right = figure.subplots(1, 2, sharey=True)
         plots.curves(last, theory={name: p.floor for name, p in predictions.items()}, ax=left, legend=False)
         plots.curves(mean, theory={name: p.bias @ p.bias for name, p in predictions.items()}, ax=right, legend=False)
-        left.set_title("single rounds; dashed: predicted floor")
-        right.set_title(f"average of the rounds from {BURN_IN} on; dashed: predicted squared bias")
+        left.set_title("single rounds\ndashed: predicted floor")
+        right.set_title(f"average of the rounds from {BURN_IN} on\ndashed: predicted squared bias")
         right.set_ylabel("")
         for ax in (left, right):
             ax.grid(axis="y")

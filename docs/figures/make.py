@@ -202,12 +202,17 @@ VARIANTS = ("adversaries", "compressed", "extrapolation", "one-exchange", "parti
 RECIPES: tuple[Recipe, ...] = (
     Page("README.md", _same("readme.png")),
     Script("docs/figures/architecture.py", _same("architecture.svg")),
+    Script("docs/figures/round.py", _same("round.png")),
     Script("docs/figures/terminal.py", _same("terminal.svg")),
+<<<<<<< HEAD
     Script(
         "docs/figures/lab.py",
         _same("lab.png", "lab.gif"),
         also=("src/fedhsa/lab/app.py", "src/fedhsa/lab/figures.py", "src/fedhsa/lab/look.css"),
     ),
+=======
+    Page("docs/get-started/first-result.md", _same("first_result.png")),
+>>>>>>> bc92c10 (Scaling is measured in CPU time, which does not depend on other work of the machine)
     Page("docs/how-to/drawing.md", _same("drawing.png")),
     Page("docs/how-to/live-environments.md", _same("live-policy.png")),
     Page("docs/reference/environments.md", _same("lakes.png")),
@@ -243,7 +248,7 @@ RECIPES: tuple[Recipe, ...] = (
     Script("examples/pedestrians.py", _same("pedestrians.png")),
     Script("examples/planets.py", {"live.png": "planets.png"}),
     Script("examples/value_network.py", _same("value_network.png")),
-    Script("benchmarks/scaling.py", _same("scaling.png"), ("--out", ".")),
+    Script("benchmarks/scaling.py", _same("scaling.png"), ("--out", ".", "--seconds", "0.3")),
     Study("quadratic/markov", "quadratic.png"),
     Study("quadratic/agents", "agents.png"),
     *(Study(f"field/{name}", f"{name.replace('-', '_')}.png") for name in VARIANTS),
