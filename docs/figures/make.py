@@ -204,15 +204,12 @@ RECIPES: tuple[Recipe, ...] = (
     Script("docs/figures/architecture.py", _same("architecture.svg")),
     Script("docs/figures/round.py", _same("round.png")),
     Script("docs/figures/terminal.py", _same("terminal.svg")),
-<<<<<<< HEAD
     Script(
         "docs/figures/lab.py",
         _same("lab.png", "lab.gif"),
         also=("src/fedhsa/lab/app.py", "src/fedhsa/lab/figures.py", "src/fedhsa/lab/look.css"),
     ),
-=======
     Page("docs/get-started/first-result.md", _same("first_result.png")),
->>>>>>> bc92c10 (Scaling is measured in CPU time, which does not depend on other work of the machine)
     Page("docs/how-to/drawing.md", _same("drawing.png")),
     Page("docs/how-to/live-environments.md", _same("live-policy.png")),
     Page("docs/reference/environments.md", _same("lakes.png")),
