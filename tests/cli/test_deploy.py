@@ -239,7 +239,7 @@ def test_a_node_joins_changes_its_key_and_leaves_by_commands(tmp_path, monkeypat
     digits = told(run("request", "mine"))
     sign = ["sign", "fed", "mine/request.pem", "--number", "4"]
     assert "Do not sign it" in run(*sign, "--fingerprint", "ab-cd", code=2)
-    assert f"if that is not {digits}: `fedhsa deploy keys exclude fed 4`" in run(*sign)
+    assert f"if it is not {digits}, run `fedhsa deploy keys exclude fed 4`" in run(*sign)
     assert "Send it to the site" in run(*sign, "--fingerprint", digits)
     assert "This node is agent 4, until" in run("accept", "mine", "fed/server/nodes/node-4.crt")
     assert digits in run("list", "fed")
@@ -249,12 +249,12 @@ def test_a_node_joins_changes_its_key_and_leaves_by_commands(tmp_path, monkeypat
     run("accept", "mine", "fed/server/nodes/node-4.crt")
     assert new != digits
     assert new in run("list", "fed/server")
-    assert "Until then the old one is good" in run("renew", "fed", "4")
-    assert "start it again" in run("renew", "fed", "server", "--host", "new.example.org", "--new-key")
-    assert "`host` and `new_key` go with `server`" in run("renew", "fed", "4", "--new-key", code=2)
+    assert "The old certificate stays valid" in run("renew", "fed", "4")
+    assert "restart it" in run("renew", "fed", "server", "--host", "new.example.org", "--new-key")
+    assert "`host` and `new_key` require `server`" in run("renew", "fed", "4", "--new-key", code=2)
     assert "node-4 is no longer in the register" in run("exclude", "fed", "node-4")
     assert "node-4" not in run("list", "fed")
-    assert "named by its number" in run("exclude", "fed", "four", code=2)
+    assert "must be given by its number" in run("exclude", "fed", "four", code=2)
     assert "There is no certificate" in run("list", "nowhere", code=1)
 
 
@@ -281,11 +281,11 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
         (["memory", "--missing", "never"], "`missing` must be one of wait, skip, fail, got 'never'"),
         (["memory", "--noise", "nan"], "`noise` must be finite"),
         (["memory", "--epsilon", "1e9"], "protects nothing"),
-        (["memory", "--data", "my.csv"], "`data` goes with `--agent FILE.py:FUNCTION`"),
+        (["memory", "--data", "my.csv"], "`data` requires `--agent FILE.py:FUNCTION`"),
         (["memory", "--metrics", "70000"], "`metrics` must be a number from 1 to 65535"),
         (["memory", "--metrics", "999.1.1.1:80"], "999.1.1.1 is not an address"),
-        (["memory", "--release-metrics"], "goes with `--noise`, `--epsilon` or `--secure-aggregation`"),
-        (["keys", "sgin"], "no form 'sgin'. Did you mean 'sign'? A new folder of this name is `./sgin`"),
+        (["memory", "--release-metrics"], "requires `--noise`, `--epsilon` or `--secure-aggregation`"),
+        (["keys", "sgin"], "no form 'sgin'. Did you mean 'sign'? For a new folder of this name write `./sgin`"),
         (["keys", "fresh", "--days", "99999999"], "`days` must be at most 36525"),
         (["keys", "fresh", "--port", "70000"], "`port` must be a number from 1 to 65535, got 70000"),
         (["keys", "fresh", "--host", "999.1.1.1"], "`host`: 999.1.1.1 is not an address"),
@@ -297,21 +297,21 @@ def test_a_flower_app_is_written_with_the_plan_and_the_users_own_file(tmp_path, 
         (["memory", "--faults", "2"], "`faults` must be at most 0.95"),
         (["memory", "--round", "3"], "Did you mean '--rounds'?"),
         (["flower"], "one of `--write DIR` and `--superlink HOST:PORT`"),
-        (["flower", "--superlink", "127.0.0.1:1"], "`superlink` needs `--keys FOLDER`"),
+        (["flower", "--superlink", "127.0.0.1:1"], "`superlink` requires `--keys FOLDER`"),
         (
             ["flower", "--superlink", "127.0.0.1:1", "--keys", "k", "--epsilon", "9"],
             "`epsilon` is each node's own setting",
         ),
-        (["node"], "needs one of `--server HOST:PORT`"),
-        (["demo", "--stock"], "`stock` goes with `--transport flower`"),
+        (["node"], "needs either `--server HOST:PORT`"),
+        (["demo", "--stock"], "`stock` requires `--transport flower`"),
         (["demo", "--transport", "gprc"], "Did you mean 'grpc'?"),
         (["grpc", "--listen", "8000"], "`listen` must be HOST:PORT"),
         (["grpc", "--noise", "20", "--clip", "1"], "`clip` is each node's own setting"),
-        (["node", "--superlink", "127.0.0.1:1", "--data", "x"], "`data` goes with `--agent"),
+        (["node", "--superlink", "127.0.0.1:1", "--data", "x"], "`data` requires `--agent"),
         (["superlink", "--listen", "8000"], "`listen` must be HOST:PORT"),
-        (["flower", "--write", "app", "--insecure"], "`insecure` does nothing with `--write`"),
-        (["memory", "--at-least", "2"], "`at_least` goes with `--missing skip`"),
-        (["memory", "--minimum-cohort", "2"], "`minimum_cohort` goes with `--secure-aggregation`"),
+        (["flower", "--write", "app", "--insecure"], "`insecure` has no effect with `--write`"),
+        (["memory", "--at-least", "2"], "`at_least` requires `--missing skip`"),
+        (["memory", "--minimum-cohort", "2"], "`minimum_cohort` requires `--secure-aggregation`"),
         (["demo", "--transport", "flower", "--stock", "--secure-aggregation"], "hides nothing on stock SuperNodes"),
         (["flower", "--write", "app", "--secure-aggregation"], "hides nothing on stock SuperNodes"),
         (["ray", "--actors", "0"], "`actors` must be at least 1"),

@@ -151,7 +151,7 @@ def test_status_tells_on_a_nodes_machine_what_has_left_it(tmp_path, capsys):
     assert facts.items() <= found.items()
     assert found["runs"]["test"]["replies"] == 4
     assert main(["deploy", "status", str(tmp_path)]) == 0
-    assert "What has left this node:" in capsys.readouterr().out
+    assert "Sent by this node:" in capsys.readouterr().out
     with open(tmp_path / AUDIT, "a") as file:
         file.write('{"event": "sent"}\n')
     assert main(["deploy", "status", str(tmp_path)]) == 1

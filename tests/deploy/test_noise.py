@@ -110,10 +110,10 @@ def test_epsilon_alone_takes_the_noise_that_all_rounds_need_and_the_command_says
     small = ["--num-agents", "2", "--dim", "2", "--local-steps", "3", "--rounds", "3", "--step-size", "0.05"]
     assert main(["deploy", "memory", *small, "--out", str(tmp_path), "--epsilon", "4"]) == 0
     said = capsys.readouterr().out
-    noise = float(re.findall(r"epsilon 4 takes noise (\S+) at clip 1:", said)[0])
+    noise = float(re.findall(r"epsilon 4 requires noise (\S+) at clip 1,", said)[0])
     # Three rounds of two exchanges and a tenth more, rounded up: seven replies may be sent, and six were.
     assert closed_form({noise: 7}, 1e-5) == pytest.approx(4, rel=0.01)
-    spent = float(re.findall(r"6 replies in all runs here, epsilon (\S+) at", said)[0])
+    spent = float(re.findall(r"6 replies over all runs in this folder, epsilon (\S+) at", said)[0])
     assert spent == pytest.approx(closed_form({noise: 6}, 1e-5), rel=0.01)
     plan = Plan(num_agents=2, dim=2, local_steps=3, step_size=0.05)
     plain = fedhsa.simulate(plan.built_problem, plan.method, rounds=3).theta

@@ -1,4 +1,4 @@
-"""`fedhsa deploy`: the same run by messages, in one process, on Ray, or between real nodes over gRPC or on Flower."""
+"""`fedhsa deploy`: a run by messages, in one process, on Ray, or between real nodes over gRPC or on Flower."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ from .watching import Watch, watching
 
 
 def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments, the first its name; gives the exit code."""
+    """Runs the command whose name is the first argument and returns the exit code."""
     command, *rest = args
     commands: dict[str, Callable[[list[str], Console], int]] = {
         "demo": _demo,
@@ -56,7 +56,7 @@ def main(args: Sequence[str], console: Console) -> int:
         return commands[command](rest, console)
     except (deploy.FederationError, deploy.BusyError) as error:
         raise FailedRunError(str(error)) from error
-    except ModuleNotFoundError as error:  # an extra that is not installed; the message says which
+    except ModuleNotFoundError as error:  # an extra that is not installed; the message names it
         raise FailedRunError(str(error)) from error
 
 
@@ -143,7 +143,7 @@ def _serve_grpc(
 
 
 def need_grpc() -> None:
-    """Raises if what gRPC takes is not installed."""
+    """Raises `ModuleNotFoundError` if the packages for gRPC are not installed."""
     need("gRPC", "grpc", "grpc")
     need("cryptography, which reads keys,", "cryptography", "grpc")
 
@@ -161,7 +161,7 @@ def _demo_over_grpc(settings: DemoSettings, args: list[str], console: Console) -
     _rehearse(plan, settings)
     own, listen = _node_arguments(plan, settings), f"127.0.0.1:{free_port()}"
     with programs.kept(settings.cache), writable(folder):
-        _print(console, f"Starting {plan.num_agents} nodes on this machine, encrypted, each with a key of its own ...")
+        _print(console, f"Starting {plan.num_agents} nodes on this machine, with encryption and one key each ...")
         with (
             LocalNodes(
                 plan.num_agents,
@@ -186,7 +186,7 @@ def _demo_on_flower(settings: DemoSettings, args: list[str], console: Console) -
     own = [] if settings.stock else _node_arguments(plan, settings)
     with programs.kept(settings.cache), writable(folder), scratch as home:
         kind = "SuperNodes" if settings.stock else "nodes"
-        _print(console, f"Starting a SuperLink and {plan.num_agents} {kind}, encrypted, each with a key of its own ...")
+        _print(console, f"Starting a SuperLink and {plan.num_agents} {kind}, with encryption and one key each ...")
         with Network(
             plan.num_agents,
             arguments=lambda node: [*own, "--state", str(folder / "sites" / f"node-{node}")],
@@ -196,7 +196,7 @@ def _demo_on_flower(settings: DemoSettings, args: list[str], console: Console) -
             app = pathlib.Path(home, "app")
             _write(app, settings, folder, folder / "sites", args, network.keys / "server")
             slow = " Flower starts a process for every message: a round takes a while." if settings.stock else ""
-            _print(console, f"All are online.{slow}")
+            _print(console, f"All nodes are online.{slow}")
             with _watching(settings, console) as watch:
                 code = network.run(app, on_line=_line_printer(console, watch, settings.verbose))
     console.print(f"The SuperLink and the {kind} are stopped.")
@@ -205,7 +205,7 @@ def _demo_on_flower(settings: DemoSettings, args: list[str], console: Console) -
 
 
 def _node_arguments(plan: deploy.Plan, settings: AbstractDeploySettings) -> list[str]:
-    """What a node of this machine needs on its command line to take part in a plan."""
+    """The arguments with which a node on this machine takes part in a plan."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in settings.config_of_sites().items() if value]
     words = ["--release-metrics" if word.startswith("--release-metrics") else word for word in words]
     files: list[str] = []
@@ -240,7 +240,7 @@ def _flower(args: list[str], console: Console) -> int:
     if here:
         return _finish_flower(console, folder, code)
     if code:
-        raise FailedRunError("The run did not complete; `--verbose` shows all that Flower says.")
+        raise FailedRunError("The run did not complete; `--verbose` shows the complete output of Flower.")
     _print(console, f"The results are on the SuperLink's machine, in {settings.folder}.")
     return 0
 
@@ -272,7 +272,7 @@ def _write(
 
 
 def _rehearse(plan: deploy.Plan, settings: AbstractDeploySettings) -> None:
-    """Builds an agent in this process, before others are started that would fail to: that takes them a minute."""
+    """Builds an agent in this process first: in the processes of a federation an error takes a minute to appear."""
     if plan.agent is None:
         return
     try:
@@ -282,12 +282,12 @@ def _rehearse(plan: deploy.Plan, settings: AbstractDeploySettings) -> None:
 
 
 def _announce_noise(settings: AbstractDeploySettings, console: Console) -> None:
-    """Says how much noise `--epsilon` alone amounts to."""
+    """Prints the noise that `--epsilon` alone implies."""
     if settings.epsilon is not None and settings.noise is None:
         found = settings.config_of_sites()
         _print(
             console,
-            f"Privacy: epsilon {settings.epsilon:g} takes noise {found['noise']:.3g} at clip {found['clip']:g}: a "
+            f"Privacy: epsilon {settings.epsilon:g} requires noise {found['noise']:.3g} at clip {found['clip']:g}, a "
             f"standard deviation of {2 * found['noise'] * found['clip']:.3g} in every number of a reply.",
         )
 
@@ -310,7 +310,7 @@ def _watching(settings: AbstractDeploySettings, console: Console) -> Iterator[Wa
 
 @contextlib.contextmanager
 def _logged(folder: pathlib.Path) -> Iterator[None]:
-    """Writes what sites in this process say to a file, tracebacks among it."""
+    """Writes the log of the sites in this process to a file, with tracebacks."""
     end = log_to(folder / "logs" / "sites.log")
     try:
         yield
@@ -319,7 +319,7 @@ def _logged(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _print(console: Console, text: str) -> None:
-    """Prints a sentence with a path or a command in it, which must not be broken."""
+    """Prints a sentence without wrapping it, so that paths and commands in it can be copied."""
     console.print(text, soft_wrap=True)
 
 
@@ -328,7 +328,10 @@ def _command(settings: AbstractDeploySettings, args: Sequence[str]) -> str:
 
 
 def _line_printer(console: Console, watch: Watch, verbose: bool) -> Callable[[str], None]:
-    """Takes the lines of our server: events are watched, words printed; with `verbose` all that Flower writes."""
+    """Returns a function for the lines of our server, which passes events to `watch` and prints sentences.
+
+    With `verbose` it also prints the lines of Flower.
+    """
 
     def show(line: str) -> None:
         if line.startswith(PREFIX):
@@ -351,24 +354,24 @@ def _finish(console: Console, settings: AbstractDeploySettings, result: Result) 
     _print_curve(console, settings.folder)
     _print_privacy(console, settings)
     if not result.complete:
-        console.print("Interrupted: what is done was written. Continue with the same command and `--resume`.")
+        console.print("Interrupted: the finished rounds are saved. Continue with the same command and `--resume`.")
         return INTERRUPTED
     return 0
 
 
 def _print_curve(console: Console, folder: pathlib.Path) -> None:
-    """Prints the curve of the run in this folder, if there is one, and where its figure is."""
+    """Prints the curve of the run in this folder, if there is one, and the path of its figure."""
     if (curves := folder / "curves.npz").exists():
         with np.load(curves) as arrays:
-            name = next(iter(arrays.files))  # what the run is judged by comes first
+            name = next(iter(arrays.files))  # the main metric comes first
             console.print(chart(arrays[name][0], name.rpartition("/")[2].replace("_", " ")))
         _print(console, f"Figure: {folder / 'curves.png'}")
         if (figure := folder / "metrics.png").exists():
-            _print(console, f"What each site measured: {figure}, {figure.with_suffix('.csv')}")
+            _print(console, f"Measurements of each site: {figure}, {figure.with_suffix('.csv')}")
 
 
 def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
-    """Prints how much privacy was spent, by the accounts that the sites of this folder keep."""
+    """Prints the privacy spent, according to the accounts of the sites in this folder."""
     privacy = deploy.Privacy.from_config(settings.config_of_sites())
     if privacy is None:
         return
@@ -379,7 +382,7 @@ def _print_privacy(console: Console, settings: AbstractDeploySettings) -> None:
     if spent:
         most, replies = max(spent.values())
         worth = f"epsilon {most:.3g} at delta {privacy.delta:g}"
-        _print(console, f"Privacy: an agent has sent up to {replies} replies in all runs here, {worth}.")
+        _print(console, f"Privacy: an agent has sent up to {replies} replies over all runs in this folder, {worth}.")
 
 
 def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:
@@ -390,7 +393,7 @@ def _finish_flower(console: Console, folder: pathlib.Path, code: int) -> int:
                 if event["event"] == "failed":
                     raise FailedRunError(event.get("why"))
         raise FailedRunError(
-            f"The run did not complete. What happened is in {folder / 'log.jsonl'}, what Flower says in "
-            f"{folder / 'logs'}; continue it with `--resume`."
+            f"The run did not complete. Its log is {folder / 'log.jsonl'}, and the logs of Flower are in "
+            f"{folder / 'logs'}. Continue the run with `--resume`."
         )
     return 0

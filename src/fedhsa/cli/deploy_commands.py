@@ -1,4 +1,4 @@
-"""The commands of `fedhsa deploy`: which there are and what they say of themselves, without waiting for JAX."""
+"""The list of the commands of `fedhsa deploy` and their help, which does not import JAX."""
 
 import importlib
 
@@ -15,28 +15,28 @@ usage: fedhsa deploy COMMAND [OPTIONS]
 Runs an algorithm by messages between a server and agents that keep their data.
 
 commands:
-  demo       a real federation on this machine, to try: seconds
-  memory     everything in one process, optionally with faults: seconds
-  ray        agents divided among the processes of a cluster: thousands of rounds
-  grpc       a run between sites over gRPC: this is its server
-  node       a node of a federation, over gRPC or on Flower, which stays
-  superlink  Flower's SuperLink behind a gate, for a federation on Flower
-  flower     a run on such a federation, or a Flower app to run yourself
-  keys       certificates and keys: make, request, sign, renew, list, exclude
-  init       files for docker compose, systemd and Kubernetes, server and site
-  doctor     what keeps this machine from taking part, and what to do
-  status     how far a run is, while it runs or afterwards
+  demo       run a real federation on this machine, for a first try (seconds)
+  memory     run everything in one process, optionally with faults (seconds)
+  ray        divide the agents among the processes of a cluster
+  grpc       run the server of a federation over gRPC
+  node       run a node of a federation, over gRPC or on Flower
+  superlink  run Flower's SuperLink behind a gate, for a federation on Flower
+  flower     start a run on a Flower federation, or write a Flower app
+  keys       create, request, sign, renew, list and exclude certificates
+  init       write files for docker compose, systemd and Kubernetes
+  doctor     check whether this machine can take part, and suggest remedies
+  status     show the progress of a run, during the run or afterwards
 
-Every command explains its settings with `--help`. docs/deploy/index.md leads from a
-laptop to three machines and to your own data.
+Every command explains its settings with `--help`. docs/deploy/index.md leads from
+a laptop to three machines and to your own data.
 """
 
 MODULES = ("keys", "init", "doctor")
-"""The commands with a module of their own, which reads their settings."""
+"""The commands that have their own module, which parses their settings."""
 
 
 def main(args: list[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
+    """Runs the command with these arguments and returns the exit code."""
     if not args or args[0] in ("-h", "--help"):
         print(HELP, end="")
         return 0

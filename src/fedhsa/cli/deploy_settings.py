@@ -14,22 +14,22 @@ from .node_settings import NodeSettings, SuperlinkSettings
 from .settings import AbstractFlags, AbstractSettings, TrackFlags, out_folder
 from .usage import check_name, check_number
 
-if TYPE_CHECKING:  # help does not wait for JAX
+if TYPE_CHECKING:  # `--help` must not import JAX
     from ..deploy import Missing, Plan
 
 _FILES = """\
-The output folder gets what `fedhsa run` leaves (curves.png, curves.pdf,
-curves.csv, curves.npz, manifest.json), log.jsonl (what happened, one JSON
+The output folder receives the files of `fedhsa run` (curves.png, curves.pdf,
+curves.csv, curves.npz, manifest.json), log.jsonl (a log of events, one JSON
 object per line) and server.state (the checkpoint; --resume continues from it).
-Where sites measure something on data of their own (see
-docs/tutorials/three-sites.md), it also gets metrics.csv, metrics.png and
+If sites measure the parameter on their own data (see
+docs/tutorials/three-sites.md), it also receives metrics.csv, metrics.png and
 metrics.pdf.
-`fedhsa deploy status` shows how far a run is, also while it runs.
+`fedhsa deploy status` shows the progress of a run, also while it runs.
 """
 
 _NO_MASKS = (
-    "`secure_aggregation` hides nothing on stock SuperNodes, which run the code that the server sends. Use nodes of "
-    "`fedhsa deploy node`, with `--keys`."
+    "`secure_aggregation` hides nothing on stock SuperNodes, which run the code that the server sends. Use "
+    "`fedhsa deploy node` and `--keys` instead."
 )
 
 
@@ -38,50 +38,50 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
     """The settings that all runs by messages have."""
 
     nodes_decide: ClassVar[bool] = False
-    """Whether noise, limits and the like are the nodes' own settings, and not those of whoever starts the run."""
+    """Whether each node, and not the person who starts the run, sets noise and limits."""
 
     algorithm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ("FedHSA",)
-    """The algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows them."""
+    """The algorithm, like FedHSA, 'Averaged(FedHSA)' or mine.py:HalfHSA; `fedhsa list` shows all algorithms."""
     num_agents: Annotated[int | None, tyro.conf.arg(metavar="M")] = 3
     """Number of agents."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None
     """Instead of a problem: a function (also MODULE:FUNCTION) that builds a node's agent from its own data."""
     data: Annotated[str, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = ""
-    """What this function gets as `data`, for instance a file; {number} stands for the agent's number."""
+    """The value of `data` that this function receives, such as a file; {number} stands for the agent's number."""
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 20
-    """Number of rounds, in all."""
+    """Total number of rounds."""
     dtype: Annotated[str, tyro.conf.arg(metavar="|".join(DTYPES))] = DTYPES[0]
     """The precision."""
     missing: Annotated[str, tyro.conf.arg(metavar="wait|skip|fail")] = "wait"
-    """When an agent does not answer: wait for it, leave it out of this round, or stop."""
+    """If an agent does not answer: wait for it, skip it in this round, or fail."""
     patience: Annotated[
         float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="(default: 600 to wait, else 60)")
     ] = None
     """How long an exchange may take before an agent counts as missing."""
     at_least: int = 1
-    """With skip: how many agents a round needs."""
+    """With skip: the number of agents that a round needs."""
     reply_bound: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
-    """The largest norm that an agent's reply may have; beyond it the agent counts as one that cannot answer."""
+    """The largest norm of a reply that is accepted; an agent that exceeds it counts as unable to answer."""
     clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
-    """With noise: shorten every reply to this norm."""
+    """With noise: clip every reply to this norm."""
     noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
-    """Add Gaussian noise to every reply, with this many times twice the clip as its standard deviation."""
+    """Add Gaussian noise to every reply. Its standard deviation is this multiple of twice the clip."""
     epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
-    """Stop answering before more privacy than this is spent; without `--noise`, with as much as all rounds need."""
+    """The privacy budget, at which sites stop answering. Without `--noise`, the noise is chosen to last all rounds."""
     delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
     noise_shared_by: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="")] = None
-    """With noise and secure aggregation: each agent adds a K-th of it, so that the sum over K of them has it all."""
+    """With noise and secure aggregation: each agent adds 1/K of the variance; a sum over K agents has all of it."""
     secure_aggregation: bool = False
-    """Let replies leave under masks that cancel in the sum, which is all that the server learns."""
+    """Mask the replies, so that the server learns only their sum, in which the masks cancel."""
     fixed_point_bits: Annotated[int, tyro.conf.arg(metavar="B")] = 48
-    """With secure aggregation: how many bits replies have behind the point; more are finer, fewer reach further."""
+    """With secure aggregation: number of fractional bits of a reply; more bits are finer, fewer allow larger values."""
     minimum_cohort: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: all agents)")] = None
-    """With secure aggregation and skip: the least number of sites among which a site answers."""
+    """With secure aggregation and skip: a site answers only if at least K sites take part in the round."""
     release_metrics: bool = False
-    """With noise or masks: send what sites measure on their data all the same, as it is."""
+    """With noise or masks: also send the sites' measurements on their data, without any protection."""
     metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
-    """Write how the run stands to a file after every round, or serve it, in the format that Prometheus reads."""
+    """Write the state of the run to a file after every round, or serve it on a port, in the format of Prometheus."""
     resume: bool = False
     """Continue from the checkpoint in the output folder."""
 
@@ -101,21 +101,21 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
                 _check.number(name, getattr(self, name), above=0.0)
         check_name("missing", self.missing, ACTIONS)
         if self.data and self.agent is None:
-            raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
+            raise UsageError("`data` requires `--agent FILE.py:FUNCTION`, the function that reads the data.")
         if self.release_metrics and not self.secure_aggregation and not any(getattr(self, name) for name in SETTINGS):
             raise UsageError(
-                "`release_metrics` goes with `--noise`, `--epsilon` or `--secure-aggregation`: otherwise metrics are "
-                "sent anyway."
+                "`release_metrics` requires `--noise`, `--epsilon` or `--secure-aggregation`: without them, metrics "
+                "are always sent."
             )
         for name in ("minimum_cohort", "noise_shared_by"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name), least=2)
                 if not self.secure_aggregation:
-                    raise UsageError(f"`{name}` goes with `--secure-aggregation`.")
+                    raise UsageError(f"`{name}` requires `--secure-aggregation`.")
         if self.metrics:
             Target.parse(self.metrics)
         if self.at_least != 1 and self.missing != "skip":
-            raise UsageError("`at_least` goes with `--missing skip`: otherwise every round needs all agents.")
+            raise UsageError("`at_least` requires `--missing skip`: otherwise every round needs all agents.")
         Privacy.from_config(self.config_of_sites())
         plan, policy = self.plan(), self.policy()
         if self.secure_aggregation:
@@ -124,9 +124,9 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
             check(plan.task, policy, plan.num_agents)
             if self.missing == "skip" and self.minimum_cohort is None and not self.nodes_decide:
                 raise UsageError(
-                    "`missing` can be 'skip' with `--secure-aggregation` only if sites answer without some of the "
-                    "others: say how many there must be, `--minimum-cohort K`. docs/deploy/secure-aggregation.md says "
-                    "what the server can then learn."
+                    "`missing` can be 'skip' with `--secure-aggregation` only if sites may answer while others are "
+                    "absent. Set the number of sites that must be present, `--minimum-cohort K`; "
+                    "docs/deploy/secure-aggregation.md explains what the server can then learn."
                 )
 
     def check_complete(self) -> None:
@@ -134,7 +134,7 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
             raise UsageError("`algorithm` and `step_size` must be one each: a federation runs one algorithm at a time.")
 
     def config_of_sites(self) -> dict[str, Any]:
-        """The settings that sites get besides the plan, unless they have their own."""
+        """The settings that sites receive in addition to the plan, unless they have their own."""
         from ..deploy.privacy import SETTINGS
 
         noise = {name: getattr(self, name) for name in SETTINGS} | self._calibrated
@@ -146,7 +146,7 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
 
     @functools.cached_property
     def _calibrated(self) -> dict[str, float]:
-        """The noise that `--epsilon` alone asks for, with a tenth to spare for rounds that are begun again."""
+        """The noise that `--epsilon` alone implies, with a reserve of a tenth for rounds that are restarted."""
         if self.epsilon is None or self.noise is not None:
             return {}
         from ..deploy.privacy import Privacy
@@ -157,17 +157,17 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
         return {"clip": found.clip, "noise": found.noise, "epsilon": found.epsilon or 0.0}
 
     def _is_here(self, data: str) -> bool:
-        """Whether data are a file of this machine, which other processes then get with its absolute path."""
+        """Whether the data are a file on this machine, whose absolute path is then passed to other processes."""
         return pathlib.Path(data.replace("{number}", "0")).exists()
 
     def policy(self) -> "Missing":
-        """What to do about agents that do not answer."""
+        """The policy for agents that do not answer."""
         from ..deploy import Missing
 
         return Missing(self.missing, self.patience, self.at_least)
 
     def plan(self) -> "Plan":
-        """What every site must know."""
+        """The plan that every site receives."""
         from ..deploy import Plan
         from . import memory
 
@@ -185,7 +185,7 @@ class AbstractDeploySettings(TrackFlags, AbstractSettings):
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where the results go."""
+        """The folder for the results."""
         return pathlib.Path("runs", *self.command.split()) if self.out is None else self.out
 
 
@@ -195,8 +195,8 @@ class MemorySettings(AbstractDeploySettings):
 
     command = "deploy memory"
     description = f"""\
-Runs a federation inside this process: the same server, sites and messages as
-on a network, to see what they do, and what happens when something fails.
+Runs a federation inside this process, with the same server, sites and messages
+as on a network. It shows what they do, and what happens when something fails.
 
 Examples:
   fedhsa deploy memory
@@ -207,7 +207,7 @@ Examples:
 {_FILES}"""
 
     faults: Annotated[float, tyro.conf.arg(metavar="0..1")] = 0.0
-    """The probability that a message is lost, late, repeated or garbled, or its site killed over it."""
+    """The probability that a message is lost, late, repeated or garbled, or that its site is killed."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/memory")] = None
     """The folder for the results."""
 
@@ -223,22 +223,22 @@ class RaySettings(AbstractDeploySettings):
 
     command = "deploy ray"
     description = f"""\
-Runs on Ray: agents are divided among actors, long-lived processes that may
-be on other machines of a trusted cluster. Rounds take milliseconds.
+Runs a federation on Ray: agents are divided among actors, long-lived processes
+that may be on other machines of a trusted cluster. Rounds take milliseconds.
 
 Examples:
   fedhsa deploy ray --num-agents 1000 --actors 4
   fedhsa deploy ray --address auto --out /shared/run     (a running cluster)
 
-An actor that dies is started again, and continues from what it has saved in the
-output folder: on a cluster that must be a folder that all machines share.
+An actor that dies is restarted and continues from the state that it saved in
+the output folder. On a cluster, all machines must share this folder.
 
 {_FILES}"""
 
     address: str = "local"
     """local: start Ray for this run; auto or HOST:PORT: use a running cluster."""
     actors: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
-    """How many processes share the agents."""
+    """Number of processes that share the agents."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/ray")] = None
     """The folder for the results."""
 
@@ -255,29 +255,30 @@ class GrpcSettings(AbstractDeploySettings):
     command, nodes_decide = "deploy grpc", True
     description = f"""\
 Runs a federation over gRPC: this process is the server, and the nodes (`fedhsa
-deploy node --server HOST:PORT`) connect to it, encrypted and each with its own
-certificate, whose name says which agent it is. An exchange takes milliseconds.
+deploy node --server HOST:PORT`) connect to it over TLS. Each node has its own
+certificate, whose name is its agent's. An exchange takes milliseconds.
 
 Examples:
   fedhsa deploy grpc --listen 0.0.0.0:8000 --keys server --num-agents 3 \\
       --problem td --step-size 0.05 --rounds 100
-  each node's agent from data that only this node has (the nodes were started
+  agents that each node builds from its own data (the nodes were started
   with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
     fedhsa deploy grpc --listen 0.0.0.0:8000 --keys server --num-agents 3 \\
         --agent site.py:build --dim 4
 
-The run begins when the nodes are there, in whatever order all are started. This
-process and the nodes may be killed and started again, this one with --resume.
-Nodes stay for the next run. Code, data, noise and limits are each node's own.
+The run begins when the nodes are connected; they and the server may be started
+in any order. All of them may be killed and started again, the server with
+--resume. Nodes stay connected for the next run. Each node sets its own code,
+data, noise and limits.
 
 {_FILES}"""
 
     listen: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = "127.0.0.1:8000"
-    """Where to listen; 0.0.0.0 stands for all addresses of this machine."""
+    """The address to listen on; 0.0.0.0 stands for all addresses of this machine."""
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("server")
-    """The server's folder of `fedhsa deploy keys`; its folder `nodes` says who may take part."""
+    """The server's folder of `fedhsa deploy keys`; its folder `nodes` lists the nodes that may take part."""
     sync: bool = True
-    """Let the checkpoint survive a loss of power, for which every round waits for the disk; --no-sync saves that."""
+    """Wait for the disk after every round, so that the checkpoint survives a loss of power; --no-sync is faster."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/grpc")] = None
     """The folder for the results."""
 
@@ -301,10 +302,10 @@ class DemoSettings(AbstractDeploySettings):
 
     command = "deploy demo"
     description = f"""\
-Runs a real federation on this machine: a server and one node per agent,
-encrypted and with keys, started for this run and removed after it. Nothing
-outside this machine is contacted. It takes seconds over gRPC, and about a
-minute on Flower, most of it to start.
+Runs a real federation on this machine: a server and one node per agent, with
+encryption and keys, which are started for this run and removed after it. No
+other machine is contacted. It takes seconds over gRPC, and about a minute on
+Flower, most of it for the start.
 
 Examples:
   fedhsa deploy demo
@@ -316,17 +317,17 @@ Examples:
 {_FILES}"""
 
     rounds: Annotated[int, tyro.conf.arg(metavar="T")] = 5
-    """Number of rounds, in all."""
+    """Total number of rounds."""
     step_size: Annotated[tuple[float, ...], tyro.conf.arg(metavar="ETA")] = (0.02,)
     """The step size."""
     local_steps: Annotated[int, tyro.conf.arg(metavar="H")] = 30
     """Local steps per round, for algorithms that have them."""
     transport: Annotated[str, tyro.conf.arg(metavar="grpc|flower")] = "grpc"
-    """What carries the messages: gRPC, or Flower's SuperLink behind its gate."""
+    """The transport of the messages: gRPC, or Flower's SuperLink behind a gate."""
     stock: bool = False
-    """With Flower's own SuperNodes, which start a process for every message: a round takes about 15 seconds."""
+    """Use Flower's own SuperNodes, which start a process for every message: a round takes about 15 seconds."""
     verbose: bool = False
-    """Show all that Flower, or each node, prints."""
+    """Show the complete output of Flower, or of each node."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/demo")] = None
     """The folder for the results."""
 
@@ -334,7 +335,7 @@ Examples:
         super()._check_own()
         check_name("transport", self.transport, ("grpc", "flower"))
         if self.stock and self.transport != "flower":
-            raise UsageError("`stock` goes with `--transport flower`, whose SuperNodes they are.")
+            raise UsageError("`stock` requires `--transport flower`: stock SuperNodes are a part of Flower.")
         if self.stock and self.secure_aggregation:
             raise UsageError(_NO_MASKS)
 
@@ -345,39 +346,40 @@ class FlowerSettings(AbstractDeploySettings):
 
     command, nodes_decide = "deploy flower", True
     description = f"""\
-Writes or runs a standard Flower app for any problem and algorithm, or for
-agents of your own, each built on its node from data that stay there.
+Writes or runs a standard Flower app for any problem and algorithm, or for your
+own agents, each of which its node builds from data that stay there.
 
 Examples:
   write the app, to run it yourself with `flwr run my-app ...`:
     fedhsa deploy flower --write my-app --rounds 50
   run it on your federation, on the machine of `fedhsa deploy superlink`:
     fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
-  each node's agent from data that only this node has (the nodes were started
+  agents that each node builds from its own data (the nodes were started
   with `fedhsa deploy node --agent site.py:build --data my.csv ...`):
     fedhsa deploy flower --superlink ... --agent site.py:build --dim 4
-  run it on a federation of stock SuperNodes, whose requests nobody signs:
+  run it on a federation of stock SuperNodes, without signatures:
     fedhsa deploy flower --superlink 192.0.2.7:8000 --root-certificates ca.crt
 
-The results are written on the SuperLink's machine, to `--out`: with `--keys`
-below this folder, otherwise below the one in which the SuperLink was started.
+The results are written to `--out` on the SuperLink's machine. This path is
+relative to the current folder with `--keys`, and otherwise to the folder in
+which the SuperLink was started.
 
 {_FILES}"""
 
     write: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
-    """Write the app to this folder, and run nothing."""
+    """Only write the app to this folder."""
     superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """Run it on the federation of this SuperLink."""
+    """Run the app on the federation of this SuperLink."""
     keys: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
     """The server's folder of `fedhsa deploy keys`, on this machine: requests are signed, and replies are checked."""
     root_certificates: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """With stock SuperNodes: what the SuperLink's certificate is checked against, ca.crt of `fedhsa deploy keys`."""
+    """With stock SuperNodes: the authority that certifies the SuperLink, such as ca.crt of `fedhsa deploy keys`."""
     insecure: bool = False
     """With stock SuperNodes: talk to the SuperLink without encryption."""
     state: str = "~/.fedhsa/sites"
     """With stock SuperNodes: the folder on each node's machine for the state of its agent."""
     verbose: bool = False
-    """Show all that Flower prints."""
+    """Show the complete output of Flower."""
     out: Annotated[pathlib.Path | None, out_folder("runs/deploy/flower")] = None
     """The folder for the results."""
 
@@ -397,15 +399,15 @@ below this folder, otherwise below the one in which the SuperLink was started.
         if self.superlink is None:
             of_superlink = ("keys", "insecure", "root_certificates", "verbose")
             for name in [name for name in of_superlink if getattr(self, name)]:
-                raise UsageError(f"`{name}` does nothing with `--write`: leave it out.")
+                raise UsageError(f"`{name}` has no effect with `--write`: leave it out.")
             if self.secure_aggregation:
                 raise UsageError(_NO_MASKS)
             return
         split_address("superlink", self.superlink)
         if sum([self.keys is not None, self.root_certificates is not None, self.insecure]) != 1:
             raise UsageError(
-                "`superlink` needs `--keys FOLDER`, the server's of `fedhsa deploy keys`. With stock SuperNodes, "
-                "`--root-certificates ca.crt` or `--insecure` stands in its place."
+                "`superlink` requires `--keys FOLDER`, the server's folder of `fedhsa deploy keys`. With stock "
+                "SuperNodes, give `--root-certificates ca.crt` or `--insecure` instead."
             )
         if self.keys is None and self.secure_aggregation:
             raise UsageError(_NO_MASKS)
@@ -420,8 +422,9 @@ class StatusSettings(AbstractFlags):
 
     command = "deploy status"
     description = """\
-Shows how far a run is, while it runs or afterwards, from its output folder; or,
-on a node's machine, what has left the node and what it refused, by its own log.
+Shows the progress of a run, during the run or afterwards, from its output
+folder. Given a node's folder, shows from the node's own log what it has sent
+and refused.
 
 Examples:
   fedhsa deploy status

@@ -1,4 +1,4 @@
-"""`fedhsa deploy doctor`: looks for what keeps a machine from taking part, and says what to do."""
+"""`fedhsa deploy doctor`: checks whether a machine can take part in a federation, and suggests remedies."""
 
 import dataclasses
 import json
@@ -22,9 +22,9 @@ class DoctorSettings(AbstractFlags):
 
     command = "deploy doctor"
     description = """\
-Looks for what keeps this machine from taking part in a federation: file modes,
-certificates, versions, disk and clock, and the way to the server. Says what to
-do, and changes nothing. The exit code is 1 if something must be mended.
+Checks whether this machine can take part in a federation: file modes,
+certificates, versions, disk and clock, and the connection to the server. Suggests
+remedies, and changes nothing. The exit code is 1 if a check failed.
 
 Examples:
   at a site, with gRPC:    fedhsa deploy doctor my-node --server 192.0.2.7:8000
@@ -39,13 +39,13 @@ Examples:
     superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """The Flower server that this node connects to."""
     listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """The address on which this server is to listen."""
+    """The address on which this server will listen."""
     json: bool = False
     """Print JSON."""
 
 
 def main(args: list[str], console: Console) -> int:
-    """Runs `fedhsa deploy doctor` with these arguments; gives the exit code."""
+    """Runs `fedhsa deploy doctor` with these arguments and returns the exit code."""
     settings = parse_flags(DoctorSettings, args)
     need("cryptography, which reads keys,", "cryptography", "grpc")
     from ..deploy.doctor import examine

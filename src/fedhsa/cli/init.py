@@ -1,4 +1,4 @@
-"""`fedhsa deploy init`: files that run a federation on real machines."""
+"""`fedhsa deploy init`: writes files that run a federation on real machines."""
 
 import dataclasses
 import pathlib
@@ -19,9 +19,9 @@ class InitSettings(AbstractFlags):
     description = """\
 Writes files that run a federation on real machines: a Dockerfile and, for the
 server and for a site, a docker compose file, a systemd unit and a Kubernetes
-manifest; a dashboard and a configuration to watch it with. Each begins with
-what to do before it. There is no secret in them: keys come from
-`fedhsa deploy keys`.
+manifest; also a dashboard and a configuration for monitoring. Each file begins
+with the steps to take before using it. The files contain no secrets: keys come
+from `fedhsa deploy keys`.
 
 Examples:
   fedhsa deploy init my-files --host 192.0.2.7 --nodes 5
@@ -29,7 +29,7 @@ Examples:
 """
 
     folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("deployment")
-    """Where to write them."""
+    """The folder to write to."""
     host: Annotated[str, tyro.conf.arg(metavar="NAME")] = "192.0.2.7"
     """The name or address under which the sites reach the server."""
     port: int = 8000
@@ -41,12 +41,12 @@ Examples:
 
 
 def main(args: list[str], console: Console) -> int:
-    """Runs `fedhsa deploy init` with these arguments; gives the exit code."""
+    """Runs `fedhsa deploy init` with these arguments and returns the exit code."""
     settings = parse_flags(InitSettings, args, InitSettings())
     from ..deploy.init import write_files
 
     written = write_files(
         settings.folder, host=settings.host, port=settings.port, nodes=settings.nodes, flower=settings.flower
     )
-    console.print(f"{len(written)} files in {settings.folder}: begin with README.txt.", soft_wrap=True)
+    console.print(f"Wrote {len(written)} files to {settings.folder}; begin with README.txt.", soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""`fedhsa deploy keys`: certificates and keys, from the first request to the last exclusion."""
+"""`fedhsa deploy keys`: the certificates and keys of a federation."""
 
 import dataclasses
 import datetime
@@ -20,36 +20,36 @@ HELP = """\
 usage: fedhsa deploy keys FOLDER [--nodes N] [--host NAME ...]
        fedhsa deploy keys create|request|sign|accept|renew|exclude|list ...
 
-Certificates and keys of a federation. One authority signs them; the name in a
-node's certificate, node-0, says which agent it is.
+Manages the certificates and keys of a federation. One authority signs them; the
+name in a node's certificate, such as node-0, identifies its agent.
 
-To try it out, everything on one machine, with a folder for each other machine:
+To try it out, make all keys on one machine, in one folder per machine:
   fedhsa deploy keys my-federation --nodes 3 --host 192.0.2.7
 
-Between real sites, where each node's private key never leaves its machine:
+Between real sites each node's private key never leaves its machine:
   operator  fedhsa deploy keys create my-federation --host 192.0.2.7
                 makes the authority and the server's certificate
   site      fedhsa deploy keys request my-node
-                makes a key, and my-node/request.pem, which goes to the
-                operator; the fingerprint goes by telephone
+                makes a key, and my-node/request.pem, which the site sends to
+                the operator; the fingerprint is read out by telephone
   operator  fedhsa deploy keys sign my-federation request.pem --number 0 \\
                 --fingerprint ...
-                writes server/nodes/node-0.crt, which goes back to the site
-                and to the server's folder `nodes`, the register
+                writes server/nodes/node-0.crt, which the operator sends to the
+                site and copies to the server's folder `nodes`, the register
   site      fedhsa deploy keys accept my-node node-0.crt
 
 Later:
-  another site joins         request, sign with the next number, accept
-  a site changes its key     request, sign --replace, accept
-  a certificate is to last   fedhsa deploy keys renew my-federation 0
+  add a site                 request, sign with the next number, accept
+  change a site's key        request, sign --replace, accept
+  renew a certificate        fedhsa deploy keys renew my-federation 0
                              (then accept, at the site)
-  the server's certificate   fedhsa deploy keys renew my-federation server
-  a site leaves              fedhsa deploy keys exclude my-federation 0
-  who is in, until when      fedhsa deploy keys list my-federation
+  renew the server's         fedhsa deploy keys renew my-federation server
+  exclude a site             fedhsa deploy keys exclude my-federation 0
+  list sites and dates       fedhsa deploy keys list my-federation
 
-The register decides from one message to the next, also while a run goes on.
-Every form explains its settings with `--help`; COMMANDS.txt in each folder says
-what is typed on that machine.
+Changes of the register take effect from the next message on, also during a run.
+Every form explains its settings with `--help`; COMMANDS.txt in each folder lists
+the commands for that machine.
 """
 
 _Folder = Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")]
@@ -71,24 +71,24 @@ Example:
 """
 
     folder: Annotated[tyro.conf.Positional[pathlib.Path], tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("federation")
-    """A new folder."""
+    """The new folder."""
     host: _Host = ("127.0.0.1",)
     """Names or addresses under which the nodes reach the server."""
     port: int = 8000
     """The server's port."""
     days: int = 365
-    """How long the certificates are valid."""
+    """Number of days for which the certificates are valid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AllSettings(CreateSettings):
-    """The settings of `fedhsa deploy keys` by itself."""
+    """The settings of `fedhsa deploy keys` without a form."""
 
     command = "deploy keys"
     description = HELP
 
     nodes: int = 3
-    """Number of nodes, each with a key of its own."""
+    """Number of nodes, each with its own key."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +97,9 @@ class RequestSettings(AbstractFlags):
 
     command = "deploy keys request"
     description = """\
-Makes a private key for this node, and a request to be sent to the operator. In
-the folder of a node that has a key, this begins its replacement: the old one
-stays in use until the new certificate is accepted.
+Makes a private key for this node, and a request to send to the operator. If the
+node already has a key, this begins its replacement: the old key stays in use
+until the new certificate is accepted.
 
 Example:
   fedhsa deploy keys request my-node
@@ -115,8 +115,8 @@ class SignSettings(AbstractFlags):
 
     command = "deploy keys sign"
     description = """\
-Signs a node's request, which makes it the agent with this number: its
-certificate is in the register, server/nodes, from now on.
+Signs a node's request, which makes it the agent with this number, and adds its
+certificate to the register, server/nodes.
 
 Example:
   fedhsa deploy keys sign my-federation request.pem --number 0 \\
@@ -128,13 +128,13 @@ Example:
     request: _File
     """The request from the node."""
     number: int
-    """Which agent it is."""
+    """The agent's number."""
     fingerprint: Annotated[str | None, tyro.conf.arg(metavar="DIGITS", help_behavior_hint="")] = None
-    """What the site read out: the request is signed only if its key has this fingerprint."""
+    """The fingerprint that the site read out: the request is signed only if its key has this fingerprint."""
     replace: bool = False
-    """Replace the key that this agent had until now."""
+    """Replace the agent's previous key."""
     days: int = 365
-    """How long the certificate is valid."""
+    """Number of days for which the certificate is valid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ class AcceptSettings(AbstractFlags):
 
     command = "deploy keys accept"
     description = """\
-Puts the certificate that the operator has sent to use in this node's folder.
+Installs the certificate that the operator has sent in this node's folder.
 
 Example:
   fedhsa deploy keys accept my-node node-0.crt
@@ -152,7 +152,7 @@ Example:
     folder: _Folder
     """The node's folder."""
     certificate: _File
-    """The operator's answer."""
+    """The certificate from the operator."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +161,8 @@ class RenewSettings(AbstractFlags):
 
     command = "deploy keys renew"
     description = """\
-Prolongs the certificate of a node or of the server, for the same key. The old
-certificate is good until it ends, so nothing is interrupted.
+Renews the certificate of a node or of the server, for the same key. The old
+certificate stays valid until it expires, so nothing is interrupted.
 
 Examples:
   fedhsa deploy keys renew my-federation 0
@@ -175,11 +175,11 @@ Examples:
     who: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NUMBER|server", help_behavior_hint="")]
     """The node's number, or the server."""
     host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="(as before)")] = ()
-    """The server's names from now on."""
+    """The server's new names or addresses."""
     new_key: bool = False
-    """Give the server a new private key too. (A node makes its own: `request`.)"""
+    """Also make a new private key for the server. (A node makes its own with `request`.)"""
     days: int = 365
-    """How long the certificate is valid, from today."""
+    """Number of days, from today, for which the certificate is valid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +189,7 @@ class ExcludeSettings(AbstractFlags):
     command = "deploy keys exclude"
     description = """\
 Removes a node from the register. The server refuses it from the next message
-on, also in a run that goes on.
+on, also during a run.
 
 Example:
   fedhsa deploy keys exclude my-federation 0
@@ -207,7 +207,7 @@ class ListSettings(AbstractFlags):
 
     command = "deploy keys list"
     description = """\
-Shows who is in the register, and until when certificates are valid.
+Lists the nodes in the register and the expiry dates of all certificates.
 
 Example:
   fedhsa deploy keys list my-federation
@@ -218,11 +218,11 @@ Example:
 
 
 def main(args: list[str], console: Console) -> int:
-    """Runs `fedhsa deploy keys` with these arguments; gives the exit code."""
+    """Runs `fedhsa deploy keys` with these arguments and returns the exit code."""
     form, rest = (args[0], args[1:]) if args and args[0] in FORMS else ("", args)
     if not form and rest and "/" not in rest[0] and (near := nearest(rest[0], [name for name in FORMS if name])):
         raise UsageError(
-            f"fedhsa deploy keys has no form {rest[0]!r}.{near} A new folder of this name is `./{rest[0]}`."
+            f"fedhsa deploy keys has no form {rest[0]!r}.{near} For a new folder of this name write `./{rest[0]}`."
         )
     kind, run = FORMS[form]
     if not form and {"-h", "--help"} & {*rest}:
@@ -240,7 +240,7 @@ def _make(settings: AllSettings | CreateSettings) -> str:
 
     nodes = settings.nodes if isinstance(settings, AllSettings) else 0
     folder = make_keys(settings.folder, nodes, settings.host, settings.days, port=settings.port)
-    return f"Keys: {folder}. What to copy where, and what each person types: {folder / 'COMMANDS.txt'}"
+    return f"Keys: {folder}. {folder / 'COMMANDS.txt'} lists the folders to copy and the commands for each machine."
 
 
 def _request(settings: RequestSettings) -> str:
@@ -250,8 +250,8 @@ def _request(settings: RequestSettings) -> str:
     return (
         f"Request: {asked}\n"
         f"Fingerprint: {keys.request_fingerprint(asked)}\n"
-        "Send the request to the operator, and read them the fingerprint over the telephone. When the certificate is "
-        f"back: `fedhsa deploy keys accept {settings.folder} FILE`"
+        "Send the request to the operator, and read out the fingerprint by telephone. When the certificate has "
+        f"arrived, run `fedhsa deploy keys accept {settings.folder} FILE`"
     )
 
 
@@ -270,8 +270,8 @@ def _sign(settings: SignSettings) -> str:
     if settings.fingerprint is None:
         told = keys.request_fingerprint(settings.request)
         said += (
-            f"\nNot checked: whether the site has sent this request. Ask for its fingerprint; if that is not {told}: "
-            f"`fedhsa deploy keys exclude {settings.folder} {settings.number}`."
+            f"\nIt was not checked that the site sent this request. Ask the site for its fingerprint; if it is not "
+            f"{told}, run `fedhsa deploy keys exclude {settings.folder} {settings.number}`."
         )
     return said
 
@@ -283,8 +283,8 @@ def _accept(settings: AcceptSettings) -> str:
     node = Identity.load(accept(settings.folder, settings.certificate))
     return (
         f"This node is agent {node.number}, until {_day(node.certificate.not_valid_after_utc)}.\n"
-        f"Authority: {fingerprint(node.authority.public_key())}. The operator's `fedhsa deploy keys list` shows the "
-        "same, if nobody has exchanged it."
+        f"Authority: {fingerprint(node.authority.public_key())}. The operator's `fedhsa deploy keys list` must show "
+        "the same fingerprint."
     )
 
 
@@ -293,11 +293,11 @@ def _renew(settings: RenewSettings) -> str:
 
     who = settings.who if settings.who == "server" else _number(settings.who)
     if who != "server" and (settings.host or settings.new_key):
-        raise UsageError("`host` and `new_key` go with `server`; a node's new key is made by `request`, at the node.")
+        raise UsageError("`host` and `new_key` require `server`. A node makes its own new key with `request`.")
     path = renew(settings.folder, who, days=settings.days, hosts=settings.host or None, new_key=settings.new_key)
     if who == "server":
-        return f"Certificate: {path}\nCopy the folder `server` to the server, and start it again."
-    return f"Certificate: {path}\nSend it to the site, for `accept`. Until then the old one is good."
+        return f"Certificate: {path}\nCopy the folder `server` to the server, and restart it."
+    return f"Certificate: {path}\nSend it to the site, for `accept`. The old certificate stays valid until it expires."
 
 
 def _exclude(settings: ExcludeSettings) -> str:
@@ -306,7 +306,7 @@ def _exclude(settings: ExcludeSettings) -> str:
     gone = exclude(settings.folder, _number(settings.who))
     return (
         f"{gone.name} is no longer in the register. If the server has a copy, remove {gone.path.name} from its folder "
-        f"`nodes` too.\nOther sites do not read the register: for them the certificate is good until "
+        f"`nodes` too.\nOther sites do not read the register: for them the certificate is valid until "
         f"{_day(gone.certificate.not_valid_after_utc)}."
     )
 
@@ -329,13 +329,13 @@ def _list(settings: ListSettings) -> str:
 
 
 def _day(when: datetime.datetime) -> str:
-    return f"{when:%Y-%m-%d}" + (" (over)" if when < datetime.datetime.now(datetime.UTC) else "")
+    return f"{when:%Y-%m-%d}" + (" (expired)" if when < datetime.datetime.now(datetime.UTC) else "")
 
 
 def _number(text: str) -> int:
     digits = text.removeprefix("node-")
     if not digits.isdecimal():
-        raise UsageError(f"A node is named by its number, like 0 or node-0, got {text!r}.")
+        raise UsageError(f"The node must be given by its number, like 0 or node-0, got {text!r}.")
     return int(digits)
 
 
@@ -349,4 +349,4 @@ FORMS: dict[str, tuple[type[AbstractFlags], Callable[[Any], str]]] = {
     "exclude": (ExcludeSettings, _exclude),
     "list": (ListSettings, _list),
 }
-"""The forms of the command, the settings of each and what it does; what it returns is printed."""
+"""The forms of the command, each with its settings and the function whose result is printed."""

@@ -1,4 +1,4 @@
-"""One of the processes that `fedhsa run --hosts N` starts: `coordinator count index arguments...`."""
+"""A process that `fedhsa run --hosts N` starts, with the arguments `coordinator count index arguments...`."""
 
 import os
 import sys
@@ -9,13 +9,13 @@ from . import main
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # ends when the process that started this one does
+    os.read(0, 1)  # returns when the parent process ends
     os._exit(1)
 
 
 def _own_cores(count: int, index: int) -> None:
-    """Keeps to this process's part of the cores that it may use, if there are enough for all."""
-    if hasattr(os, "sched_setaffinity"):  # macOS has not
+    """Restricts this process to its share of the available cores, if there is at least one core for each."""
+    if hasattr(os, "sched_setaffinity"):  # not on macOS
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) >= count:
             os.sched_setaffinity(0, cores[index * len(cores) // count : (index + 1) * len(cores) // count])

@@ -1,4 +1,4 @@
-"""`fedhsa deploy superlink` and `fedhsa deploy node`: commands that stay until they are stopped."""
+"""`fedhsa deploy superlink` and `fedhsa deploy node`: commands that run until they are stopped."""
 
 import contextlib
 import logging
@@ -51,7 +51,7 @@ def node(args: list[str], console: Console) -> int:
 
     number = Identity.load(settings.keys).number
     if number is None:
-        raise FailedRunError(f"{str(settings.keys)!r} holds the server's keys, not a node's.")
+        raise FailedRunError(f"`keys` must be a node's folder, got {str(settings.keys)!r}, the server's.")
     plan = None if settings.plan is None else deploy.Plan.from_json(settings.plan.read_text(encoding="utf-8"))
 
     def say(words: str) -> None:
@@ -106,7 +106,7 @@ def _on_flower(
 
 @contextlib.contextmanager
 def _until_stopped():
-    """An event that Ctrl-C and SIGTERM set, so that what is under way ends in its own time; a second one ends it."""
+    """Yields an event that Ctrl-C and SIGTERM set, so that pending work is finished; a second signal exits."""
     ended = threading.Event()
 
     def stop(number: int, frame: object) -> None:
@@ -123,7 +123,7 @@ def _until_stopped():
 
 
 class _ToConsole(logging.Handler):
-    """Prints what the gate has to say."""
+    """Prints the log messages of the gate."""
 
     def __init__(self, console: Console):
         super().__init__()

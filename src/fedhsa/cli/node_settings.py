@@ -1,4 +1,4 @@
-"""The settings of the commands that stay: `fedhsa deploy superlink` on a server, `fedhsa deploy node` on a node."""
+"""The settings of the long-running commands `fedhsa deploy superlink` and `fedhsa deploy node`."""
 
 import dataclasses
 import pathlib
@@ -17,15 +17,15 @@ class SuperlinkSettings(AbstractFlags):
 
     command = "deploy superlink"
     description = """\
-Runs Flower's SuperLink so that only this machine reaches it, and before it a
-gate that the nodes reach. The gate passes on what nodes need, from nodes whose
-certificate is in the folder `nodes` of the keys; whatever else knocks is
-refused. A node that is added there may connect within a second, one that is
-removed no longer.
+Runs Flower's SuperLink, which only this machine can reach, and in front of it a
+gate, which the nodes can reach. The gate forwards the requests that nodes need,
+if the node's certificate is in the folder `nodes` of the keys, and refuses all
+others. Adding a certificate there admits the node within a second, and removing
+it excludes the node.
 
 Examples:
   fedhsa deploy superlink --keys server --listen 0.0.0.0:8000
-and in a second terminal, a run:
+a run, from a second terminal:
   fedhsa deploy flower --superlink 127.0.0.1:8001 --keys server --rounds 50
 
 Clocks: Flower refuses a node whose clock is more than 5 seconds ahead of this
@@ -35,11 +35,11 @@ machine's, or more than 5 minutes behind it.
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path("server")
     """The server's folder of `fedhsa deploy keys`."""
     listen: Annotated[str, tyro.conf.arg(metavar="HOST:PORT")] = "0.0.0.0:8000"
-    """Where the gate listens."""
+    """The address on which the gate listens."""
     inner_port: Annotated[int, tyro.conf.arg(metavar="PORT")] = 8001
-    """The SuperLink's own port, on this machine alone; 0 for any that is free."""
+    """The SuperLink's port, open only on this machine; 0 for any free port."""
     logs: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Keep the SuperLink's log there."""
+    """The folder for the SuperLink's log."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +48,10 @@ class NodeSettings(AbstractFlags):
 
     command = "deploy node"
     description = """\
-Runs a node, which stays: it connects to the server, takes part in whatever runs
-it starts, and connects again when the connection or the server was lost. The
-certificate in its folder says which agent it is. It runs no code that the
-server sends: an agent or an algorithm of your own comes from this command line.
+Runs a node until it is stopped: it connects to the server, takes part in the
+server's runs, and reconnects when the connection or the server was lost. The
+certificate in its folder names its agent. A node runs no code that the server
+sends: your own agent or algorithm is given on this command line.
 
 Examples:
   fedhsa deploy node --server 192.0.2.7:8000 --keys node-0
@@ -59,9 +59,9 @@ Examples:
       --agent site.py:build --data my.csv
   fedhsa deploy node --superlink 192.0.2.7:8000 --keys node-0    (on Flower)
 
-The folder also gets the node's state, its log site.log, and audit.jsonl, which
-says what has left it; `fedhsa deploy status node-0` shows that. Noise and limits
-are this node's own: no server can change them.
+The folder also receives the node's state, its log site.log, and audit.jsonl,
+which lists everything that the node has sent; `fedhsa deploy status node-0`
+shows a summary. No server can change this node's noise and limits.
 """
 
     keys: Annotated[pathlib.Path, tyro.conf.arg(metavar="FOLDER")] = pathlib.Path(".")
@@ -69,65 +69,65 @@ are this node's own: no server can change them.
     server: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """The server of `fedhsa deploy grpc`."""
     superlink: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """The gate of `fedhsa deploy superlink`, or a SuperLink of Flower's."""
+    """The gate of `fedhsa deploy superlink`, or a SuperLink of Flower."""
     state: Annotated[
         pathlib.Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the keys)")
     ] = None
-    """The folder for what the node must not forget, its log and its audit."""
+    """The folder for the node's state, its log and its audit log."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = None
     """The function (also MODULE:FUNCTION) that builds this node's agent from its own data."""
     data: Annotated[str, tyro.conf.arg(metavar="PATH", help_behavior_hint="")] = ""
-    """What this function gets as `data`, for instance a file; {number} stands for the agent's number."""
+    """The value of `data` that this function receives, such as a file; {number} stands for the agent's number."""
     allow: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE.py:NAME", help_behavior_hint="")] = ()
-    """Further code of this machine that a run may name, such as an algorithm of your own."""
+    """Further code on this machine that a run may name, such as your own algorithm."""
     plan: Annotated[pathlib.Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """Take part in runs of this plan alone: a JSON file, such as runs/RUN/plan.json that an earlier run left."""
+    """Take part only in runs of this plan: a JSON file, such as runs/RUN/plan.json of an earlier run."""
     clip: Annotated[float | None, tyro.conf.arg(metavar="NORM", help_behavior_hint="")] = None
-    """With noise: shorten every reply to this norm."""
+    """With noise: clip every reply to this norm."""
     noise: Annotated[float | None, tyro.conf.arg(metavar="MULTIPLIER", help_behavior_hint="")] = None
-    """Add Gaussian noise to every reply, with this many times twice the clip as its standard deviation."""
+    """Add Gaussian noise to every reply. Its standard deviation is this multiple of twice the clip."""
     epsilon: Annotated[float | None, tyro.conf.arg(metavar="EPSILON", help_behavior_hint="")] = None
-    """With noise: stop answering before more privacy than this is spent."""
+    """With noise: the privacy budget. The node stops answering before it is exceeded."""
     delta: Annotated[float | None, tyro.conf.arg(metavar="DELTA", help_behavior_hint="(default: 1e-5)")] = None
     """With noise: the probability with which epsilon may not hold."""
     noise_shared_by: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="")] = None
-    """With noise and secure aggregation: add a K-th of it, so that the sum over K agents who do so has it all."""
+    """With noise and secure aggregation: add 1/K of the variance, so that a sum over K such agents has all of it."""
     secure_aggregation: bool = False
-    """Answer only in runs with secure aggregation, where replies leave under masks and the server learns sums alone."""
+    """Answer only in runs with secure aggregation, where replies are masked and the server learns only sums."""
     minimum_cohort: Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: all agents)")] = None
-    """With secure aggregation: answer among at least so many sites, where a run may leave out those that are away."""
+    """With secure aggregation, if a run may skip absent sites: answer only if at least K sites take part."""
     release_metrics: bool = False
-    """With noise or secure aggregation: send what this site measures on its data all the same, as it is."""
+    """With noise or secure aggregation: also send this site's measurements on its data, without any protection."""
     max_rounds: Annotated[int | None, tyro.conf.arg(metavar="T", help_behavior_hint="")] = None
-    """Take part in no more than so many rounds, in all runs together."""
+    """The largest number of rounds in which the node takes part, over all runs together."""
     max_restarts: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: 100)")] = None
-    """Begin a round again no more often than this."""
+    """The largest number of times that the node restarts a round."""
     exchanges: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: all)")] = ()
-    """Answer only these exchanges, like operator and delta; `measure` stands for what this site measures."""
+    """Answer only these exchanges, like operator and delta; `measure` stands for this site's measurements."""
     sync: bool = True
-    """Let the state survive a loss of power, for which every answer waits for the disk; --no-sync saves that time."""
+    """Wait for the disk before every answer, so that the state survives a loss of power; --no-sync is faster."""
     metrics: Annotated[str, tyro.conf.arg(metavar="FILE.prom|[HOST:]PORT", help_behavior_hint="")] = ""
-    """Tell Prometheus how this node is: in a file, or on a port (of this machine alone, unless a host is named)."""
+    """Write the node's state for Prometheus to a file, or serve it on a port (only on this machine without a host)."""
 
     def check(self) -> None:
-        """Raises if something does not fit together."""
+        """Raises `UsageError` if the settings contradict each other."""
         if (self.server is None) == (self.superlink is None):
             raise UsageError(
-                "fedhsa deploy node needs one of `--server HOST:PORT`, where `fedhsa deploy grpc` listens, and "
+                "fedhsa deploy node needs either `--server HOST:PORT`, the address of `fedhsa deploy grpc`, or "
                 "`--superlink HOST:PORT`, on Flower."
             )
         for name in ("minimum_cohort", "noise_shared_by"):
             if getattr(self, name) is not None:
                 _check.count(name, getattr(self, name), least=2)
         if self.data and self.agent is None:
-            raise UsageError("`data` goes with `--agent FILE.py:FUNCTION`, which reads them: a problem has none.")
+            raise UsageError("`data` requires `--agent FILE.py:FUNCTION`, the function that reads the data.")
         if self.metrics:
-            from ..deploy.prometheus import Target  # help does not wait for JAX
+            from ..deploy.prometheus import Target  # `--help` must not import JAX
 
             Target.parse(self.metrics)
 
     def config(self) -> dict[str, Any]:
-        """What the agent's function, its noise and its limits get."""
+        """The settings for the agent's function, its noise and its limits."""
         names = ("clip", "noise", "epsilon", "delta", "max_rounds", "max_restarts", "exchanges")
         names += ("minimum_cohort", "noise_shared_by")
         given = {name: value for name in names if (value := getattr(self, name)) not in (None, ())}

@@ -1,4 +1,4 @@
-"""`fedhsa deploy status`: how far a run is, from its log and its checkpoint; on a node's machine, what has left it."""
+"""`fedhsa deploy status`: shows the progress of a run from its log, or a summary of the messages that left a node."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ RUNS = pathlib.Path("runs", "deploy")
 
 
 def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
-    """Prints how far the run in `folder` is, or what has left the node in it; by default the run that changed last."""
+    """Prints the progress of the run in `folder`, by default the latest run, or a summary of a node's audit log."""
     of_node = folder is not None and (folder / AUDIT).is_file()
     found = summarise_node(folder) if folder is not None and of_node else summarise(folder or _latest())
     if as_json:
@@ -29,7 +29,7 @@ def show(folder: pathlib.Path | None, as_json: bool, console: Console) -> int:
             table.add_row(name.replace("_", " "), _words(value))
     console.print(table)
     if details := found[apart]:
-        what = "What has left this node:" if of_node else f"Measured by the sites after round {details['round']}:"
+        what = "Sent by this node:" if of_node else f"Measured by the sites after round {details['round']}:"
         console.print(f"\n{what}")
         console.print(_runs(details) if of_node else _measured(details))
     return 0
@@ -52,7 +52,7 @@ def _runs(runs: dict[str, dict[str, Any]]) -> PlainTable:
 
 
 def summarise_node(folder: pathlib.Path) -> dict[str, Any]:
-    """What has left a node and what it refused, by its own log, as plain values."""
+    """Summarises the messages that a node has sent and refused, from its audit log, as plain values."""
     entries = list(read(folder, AUDIT))
     sent = [entry for entry in entries if entry["event"] == "sent"]
     refused = [entry for entry in entries if entry["event"] == "refused"]
@@ -78,12 +78,12 @@ def summarise_node(folder: pathlib.Path) -> dict[str, Any]:
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise FailedRunError(
-            f"The log {str(folder / AUDIT)!r} is damaged: an entry lacks what every node writes ({error})."
+            f"The log {str(folder / AUDIT)!r} is damaged: an entry lacks a field that every node writes ({error})."
         ) from error
 
 
 def summarise(folder: pathlib.Path) -> dict[str, Any]:
-    """How far the run is, as plain values."""
+    """Summarises the progress of a run as plain values."""
     try:
         events = list(read(folder))
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def summarise(folder: pathlib.Path) -> dict[str, Any]:
         return _summary(folder, events)
     except (KeyError, TypeError, AttributeError) as error:
         raise FailedRunError(
-            f"The log {str(folder / FILE)!r} is damaged: an entry lacks what every run writes ({error})."
+            f"The log {str(folder / FILE)!r} is damaged: an entry lacks a field that every run writes ({error})."
         ) from error
 
 
@@ -100,7 +100,7 @@ def _summary(folder: pathlib.Path, events: list[dict[str, Any]]) -> dict[str, An
     begun = [event for event in events if event["event"] in ("started", "resumed")]
     rounds = [event for event in events if event["event"] == "round"]
     if not begun:
-        raise FailedRunError(f"The log {str(folder / FILE)!r} has no entry that a run began: it is damaged or not one.")
+        raise FailedRunError(f"The log {str(folder / FILE)!r} does not record the start of a run; it may be damaged.")
     last, latest = rounds[-1] if rounds else begun[-1], events[-1]
     running = Store(folder / "server.state").busy
     ended = latest["event"] if latest["event"] in ("finished", "failed", "interrupted", "diverged") else "killed"
@@ -133,7 +133,7 @@ def _summary(folder: pathlib.Path, events: list[dict[str, Any]]) -> dict[str, An
 
 
 def _found(event: dict[str, Any]) -> dict[str, Any] | None:
-    """What sites have measured, if the event tells."""
+    """The sites' measurements in this event, if it has any."""
     found = event if event["event"] == "measured" else event.get("measured")
     return None if found is None else {name: found[name] for name in ("round", "metrics", "weights")}
 
@@ -141,7 +141,7 @@ def _found(event: dict[str, Any]) -> dict[str, Any] | None:
 def _latest() -> pathlib.Path:
     logs = sorted(RUNS.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime)
     if not logs:
-        raise FailedRunError(f"There is no run in {str(RUNS)!r}. Name the run's output folder.")
+        raise FailedRunError(f"There is no run in {str(RUNS)!r}. Give the run's output folder.")
     return logs[-1].parent
 
 

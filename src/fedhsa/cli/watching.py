@@ -1,4 +1,4 @@
-"""What a run by messages shows while it goes on: a table of its sites on a terminal, a few lines elsewhere."""
+"""The display of a run by messages: a table of its sites on a terminal, and a few lines elsewhere."""
 
 import contextlib
 import datetime
@@ -15,18 +15,18 @@ from .screen import plain_table
 
 Watch = Callable[[dict[str, Any]], None]
 ROWS = 20
-"""How many sites the table has room for; those that are missing come first."""
+"""The largest number of sites in the table; missing sites come first."""
 
 
 @contextlib.contextmanager
 def watching(console: Console, metrics: str = "", table: bool = True) -> Iterator[Watch]:
-    """Gives a function to call with every event of a run.
+    """Yields a function to be called with every event of a run.
 
     **Arguments:**
 
-    - `console`: where to show it.
-    - `metrics`: where to put it for Prometheus too, as `prometheus.Target` reads it; empty for nowhere.
-    - `table`: whether a terminal gets a table.
+    - `console`: the console that shows the events.
+    - `metrics`: the target of the metrics for Prometheus, as `prometheus.Target` parses it; empty for none.
+    - `table`: whether to show a table on a terminal.
     """
     with contextlib.ExitStack() as stack:
         shown: Watch
@@ -54,7 +54,7 @@ def _stop(live: Live) -> None:
 
 
 class _Starting:
-    """Starts the table with the first event: what is printed before has the screen to itself."""
+    """Starts the table with the first event, so that earlier lines are printed normally."""
 
     def __init__(self, live: Live, board: "Board"):
         self._live, self._board = live, board
@@ -66,7 +66,7 @@ class _Starting:
 
 
 class Board:
-    """The sites of a run as a table: what they are at, what they measured, and when they were last heard of."""
+    """The sites of a run as a table: their states, their measurements, and the times of their last answers."""
 
     def __init__(self, console: Console):
         self._console, self._said = console, set[str]()
@@ -78,7 +78,7 @@ class Board:
         self._ended = False
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Takes an event of the journal."""
+        """Updates the table with an event of the journal."""
         match event["event"]:
             case "started" | "resumed":
                 self._agents, self._rounds = event["agents"], event["rounds"]
@@ -108,14 +108,14 @@ class Board:
                 self._say(event)
 
     def _say(self, event: dict[str, Any]) -> None:
-        """Prints a sentence above the table, each but once."""
+        """Prints a sentence above the table, unless it was printed before."""
         words = sentence(event)
         if words and words not in self._said:
             self._said.add(words)
             self._console.print(words, soft_wrap=True)
 
     def render(self) -> Group:
-        """The table as it stands."""
+        """Returns the current table."""
         metrics = self._measured.get("metrics", {})
         table = plain_table("agent", "state", *(name.replace("_", " ") for name in metrics), "last seen")
         order = sorted(self._state, key=lambda agent: (self._state[agent] == "answers", agent))
