@@ -155,7 +155,7 @@ def test_importance_averaging_is_for_tables():
 
 
 def test_chains_that_cannot_be_drawn_from_have_no_independent_observations():
-    with pytest.raises(ValueError, match="`iid`: Decisions cannot draw from its stationary law"):
+    with pytest.raises(ValueError, match="`iid`: Decisions cannot sample from its stationary distribution"):
         sarsa.from_model(make_model(), FEATURES).iid()
 
 

@@ -286,7 +286,7 @@ def with_value(value, row=7):
         (None, {"lags": "3"}, "`lags` must be a whole number, got '3'"),
         (None, {"kind": "quadratic"}, "`kind` must be one of 'linear', 'logistic', got 'quadratic'"),
         (None, {"missing": "drop"}, "`missing` must be one of"),
-        (None, {"kind": "logistic"}, "column 'value' must hold 0 and 1, -1 and 1, or truth values, got .* and others"),
+        (None, {"kind": "logistic"}, "column 'value' must contain 0 and 1, -1 and 1, or booleans, got .* and others"),
         (None, {"test_share": 1.0}, "`test_share` must be below 1"),
         (None, {"standardise": "own"}, "`standardise` must be True, False or a mapping"),
         (None, {"standardise": {"Value": (0, 1)}}, "a centre and a scale for column 'value'. Did you mean 'Value'"),

@@ -333,7 +333,7 @@ def test_wrong_arguments_are_named():
         estimate(problem.replay(recorded))
     with pytest.raises(ValueError, match=r"record has 500 observations per agent, too few for 2 pieces of 300"):
         estimate(problem.replay(recorded), samples=300, replications=2)
-    with pytest.raises(ValueError, match=r"`iid`: Drift cannot draw from its stationary law. A source of your own can"):
+    with pytest.raises(ValueError, match=r"`iid`: Drift cannot sample from its stationary distribution. Override"):
         estimate(cubic().iid(), samples=100)
     with pytest.raises(ValueError, match=r"`series` must have at least 100 steps, got shape \(10, 1\)"):
         long_run.long_run_covariance(np.zeros((10, 1)))

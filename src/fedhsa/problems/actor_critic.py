@@ -1,4 +1,4 @@
-"""Actor-critic with a softmax policy and a linear critic: one parameter of two parts, on a chain that restarts."""
+"""Actor-critic with a softmax policy and a linear critic: one parameter with two parts, on a chain that restarts."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ SAMPLINGS = ("markov", "iid")
 
 
 class ActorCritic(NamedTuple):
-    """The parameter, or how it moves."""
+    """The parameter, or its update."""
 
     policy: Any
     r"""$\theta$, `(S, A)`: the policy is the softmax of each row."""
@@ -39,8 +39,8 @@ class ActorCriticAgent(AbstractControlledAgent):
     r"""$G_i((\theta, \omega), (s, a, s')) = (\delta\, \nabla_\theta \log \pi_\theta(a \mid s),\; \delta\, \phi(s))$.
 
     $\delta = R + \gamma \phi(s')^T \omega - \phi(s)^T \omega$ and $a \sim \pi_\theta(\cdot \mid s)$. The chain restarts
-    with probability $1 - \gamma$ after each step, and where an episode ends, so that its stationary law is that of the
-    discounted visits.
+    with probability $1 - \gamma$ after each step, and where an episode ends, so that its stationary distribution is the
+    discounted visitation distribution.
     """
 
     source: AbstractSource
@@ -72,7 +72,7 @@ class ActorCriticAgent(AbstractControlledAgent):
         return onward, Decision(state, action, following if self.target == "next" else onward)
 
     def log_ratio(self, old, new, o, /):
-        """Of the action, given the state."""
+        """The log ratio of the probabilities of the action, given the state."""
         before, now = (jax.nn.log_softmax(at.policy[o.state])[o.action] for at in (old, new))
         return before - now
 
@@ -84,7 +84,7 @@ class ActorCriticAgent(AbstractControlledAgent):
         return ActorCritic(jnp.zeros_like(theta.policy).at[o.state].set(error * score), error * phi)
 
     def mean_operator(self, theta, /):
-        """The operator's mean in the long run of this policy, with restarts."""
+        """The operator's mean under the stationary distribution of this policy, with restarts."""
         policy, values = softmax(theta.policy), self.features @ theta.critic
         restarting = self.restarting()
         visits = stationary(jnp.einsum("sa,sat->st", policy, restarting))[:, None] * policy
@@ -95,7 +95,7 @@ class ActorCriticAgent(AbstractControlledAgent):
         return ActorCritic(visits * surplus, jnp.einsum("sa,sd->d", visits * errors, self.features))
 
     def restarting(self):
-        r"""The kernel of the chain, `(S, A, S)`: $\gamma P(s' \mid s, a) + (1 - \gamma) \rho_0(s')$ but for ends."""
+        r"""The kernel of the chain, `(S, A, S)`: $\gamma P(s' \mid s, a) + (1 - \gamma) \rho_0(s')$ except at ends."""
         going_on = self.transitions * self.discount[None, None, :]
         return going_on + (1 - jnp.sum(going_on, axis=-1, keepdims=True)) * self.start[None, None, :]
 
@@ -112,16 +112,16 @@ class ActorCriticAgent(AbstractControlledAgent):
         }
 
     def _act(self, policy, state, point, bits):
-        """The action that a uniform number chooses, and where it leads."""
+        """The action that a uniform number selects, and the next state."""
         assert isinstance(self.source, Restarts)
         action = jnp.sum(jnp.cumsum(softmax(policy[state]))[:-1] <= point).astype(jnp.int32)
         return action, self.source.follow(bits, state, action)
 
     def _visited(self, policy, key):
-        r"""A state from the law of the discounted visits.
+        r"""A state from the discounted visitation distribution.
 
-        That is where an episode is when it is stopped with probability $1 - \gamma$ before each step; one that ends
-        before it is stopped does not count.
+        It is the state at which an episode is stopped, with probability $1 - \gamma$ before each step; an episode that
+        ends before is discarded.
         """
         assert isinstance(self.source, Restarts)
         begin, discount = self.source.begin, jnp.max(self.discount)
@@ -161,7 +161,7 @@ class _Returns(eqx.Module):
 
 
 class _GradientNorm(eqx.Module):
-    r"""$|\nabla_\theta J|$, of the return averaged over the agents."""
+    r"""$|\nabla_\theta J|$ for the return $J$ averaged over the agents."""
 
     returns: _Returns
 
@@ -170,7 +170,7 @@ class _GradientNorm(eqx.Module):
 
 
 def _critic_gap(snapshot: Any) -> Any:
-    r"""$|\omega - \omega^\star_\theta|$: how far the critic is from the root of its mean operator at this policy."""
+    r"""$|\omega - \omega^\star_\theta|$: the critic's distance from the root of its mean operator at this policy."""
     policy, critic = snapshot.theta
 
     def operator(critic):
@@ -182,28 +182,30 @@ def _critic_gap(snapshot: Any) -> Any:
 
 
 def from_model(model: Model, features: Any = None, *, target: str = "next", sampling: str = "markov") -> Problem:
-    r"""Actor-critic in the agents' models: a table of logits and a linear critic, moved by the same TD error.
+    r"""Make the problem of actor-critic in the agents' models: a table of logits and a linear critic.
 
-    There is no root; a run can record `returns`, of the policy in each agent's environment, `mean_return`,
-    `gradient_norm`, of the average return, and `critic_gap`, the distance of the critic from the one that belongs to
-    the policy, all exact. The parameter is an `ActorCritic`, whose two parts may have step sizes of their own:
-    `PerBlock((slow, fast), sizes=(S * A, d))`. A3C is
+    The same TD error updates both. There is no root. A run can record `returns` (of the policy in each agent's
+    environment), `mean_return`, `gradient_norm` (of the average return) and `critic_gap` (the distance of the critic
+    from the right critic of the policy), all exact. The parameter is an `ActorCritic`, whose two parts may have
+    separate step sizes: `PerBlock((slow, fast), sizes=(S * A, d))`. A3C is
 
         Delayed(Projected(SynchronisedSA(PerBlock(...)), radius=R, part=(S * A, S * A + d)), max_delay)
 
-    with the difference that the server adds the mean of the replies of a round, not one worker's after the other's;
-    `Partial(..., UniformSampling(1))` is one at a time.
+    with the difference that the server adds the mean of the replies of a round instead of one reply after the other;
+    `Partial(..., UniformSampling(1))` adds one reply at a time.
 
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `features`: of states, `(S, d)` or `(M, S, d)`. Default: a table, with a coordinate for each state.
-    - `target`: whose value is ahead in the TD error. `next`: the environment's next state; with a table as critic the
-      mean direction of the policy is then $(1 - \gamma) \nabla J$ once the critic is right. `restart`: the state with
-      which the chain goes on, after a restart too, as the paper prints it; that direction is biased, less so the closer
-      $\gamma$ is to 1.
-    - `sampling`: `markov`, one long chain with restarts, or `iid`, independent states from its stationary law at the
-      parameter of the moment.
+    - `features`: features of the states, `(S, d)` or `(M, S, d)`. Default: a table, with a coordinate for each state.
+    - `target`: the state whose value enters the TD error. `next` is the environment's next state; with a table as
+      critic, the mean direction of the policy is $(1 - \gamma) \nabla J$ once the critic is right. `restart` is the
+      state with which the chain continues, possibly after a restart, as printed in the paper; that direction is biased,
+      less so the closer $\gamma$ is to 1.
+    - `sampling`: `markov` for one long chain with restarts, or `iid` for independent states from its stationary
+      distribution at the current parameter.
+
+    Raises `ValueError` if the features do not have full rank, or for `iid` with a discount of 1.
 
     !!! example
         >>> rng = np.random.default_rng(0)
@@ -242,12 +244,12 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""Actor-critic in the agents' versions of an environment.
+    r"""Make the problem of actor-critic in the agents' versions of an environment.
 
     **Arguments:**
 
     - `dim`: the number of random features of the critic. Default: a table.
-    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `environment`: a name from `fedhsa list environments`; further arguments are passed to the environment.
     - `target`, `sampling`: as for `from_model`.
 
     !!! example

@@ -1,4 +1,4 @@
-"""What a problem is: heterogeneous agents, and the root of the average of their mean operators."""
+"""Problems: heterogeneous agents, and the root of the average of their mean operators."""
 
 import abc
 import warnings
@@ -21,17 +21,17 @@ from . import _agents, _regions, _roots
 from ._live import Live, observing
 
 SOLVE = "solve"
-"""What `theta_star` is by default: the root is searched for."""
+"""The default of `theta_star`: the root is computed."""
 DEVICE_BYTES = 2**26
-"""How much of the agents is moved to the device at once to evaluate their mean operators."""
+"""The most bytes of agents that are moved to the device together to evaluate their mean operators."""
 PARTS_BYTES = 2**27
-"""How large the matrices of all agents may be to be kept with their problem."""
+"""The largest size of the matrices of all agents that is cached with their problem."""
 _PARTS: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-"""Matrices and vectors of problems that have been asked for them, by the identity of the problem, while it lives."""
+"""Cached matrices and vectors, by the `id` of the problem; an entry is removed with its problem."""
 
 
 def identity(value: Any) -> Any:
-    """The value itself.
+    """Return the value unchanged.
 
     !!! example
         >>> identity(3.0)
@@ -43,10 +43,11 @@ def identity(value: Any) -> Any:
 class AbstractAgent(eqx.Module):
     r"""One agent: a source of observations and a noisy operator $G_i(\theta, o)$.
 
-    Write it for one agent, one parameter and one observation; problems stack agents and the engine batches them.
+    Write the methods for one agent, one parameter and one observation: problems stack agents, and the engine batches
+    them.
 
     !!! example
-        >>> class Mean(AbstractAgent):                 # finds the mean of a chain's values
+        >>> class Mean(AbstractAgent):                 # estimates the mean of a chain's values
         ...     source: AbstractSource
         ...     values: np.ndarray
         ...     def operator(self, theta, o):
@@ -60,20 +61,20 @@ class AbstractAgent(eqx.Module):
     source: AbstractSource
 
     affine: ClassVar[bool] = False
-    """Whether $G_i(\\theta, o) = A_i(o) \\theta - b_i(o)$; exact laws need to know."""
+    """Whether $G_i(\\theta, o) = A_i(o) \\theta - b_i(o)$. Exact laws require it."""
 
     should_be_monotone: ClassVar[bool] = True
-    """Whether a problem warns if the average operator is not monotone in the Euclidean norm, as Assumption 2 asks.
-    False for methods that are stable in another norm, like Q-learning in the maximum norm."""
+    """Whether a problem warns if the average operator is not monotone in the Euclidean norm, as Assumption 2
+    requires. False for methods that are stable in another norm, like Q-learning in the maximum norm."""
 
     @property
     def judged_by(self) -> str | None:
-        """Which of its recorders runs are judged by where there is no root; None for the norm of the operator."""
+        """The recorder by which runs are judged if there is no root; None means the norm of the operator."""
         return None
 
     @property
     def learns_policy(self) -> bool:
-        """Whether the parameter is that of a policy, so that the agent is or wraps an `AbstractPolicyAgent`."""
+        """Whether the parameter is a policy's, so that the agent is or wraps an `AbstractPolicyAgent`."""
         return False
 
     @abc.abstractmethod
@@ -81,59 +82,63 @@ class AbstractAgent(eqx.Module):
         r"""The noisy operator $G_i(\theta, o)$, shaped like `theta`."""
 
     def mean_operator(self, theta: Any, /) -> Any:
-        r"""The mean operator $\bar G_i(\theta)$. By default the source's exact expectation of the noisy one."""
+        r"""The mean operator $\bar G_i(\theta)$; by default the source's exact expectation of `operator`.
+
+        Raises `UnknownLawError` if the source cannot compute expectations.
+        """
         return self.source.expect(lambda o: self.operator(theta, o))
 
     def observe(self, theta: Any, o: Any, /) -> Observation:
-        """What the agent sees under this parameter, for one entry `o` of its block; algorithms ask before `operator`.
+        """The observation under this parameter, given one entry `o` of the block; called before `operator`.
 
-        That entry itself, unless the chain depends on the parameter: then the chain takes its next step here.
+        It is the entry itself, unless the chain depends on the parameter: then the chain takes its next step here.
         """
         return o
 
     def log_ratio(self, old: Any, new: Any, o: Observation, /) -> Any:
-        r"""$\log p(o \mid \text{old}) - \log p(o \mid \text{new})$, of what was seen.
+        r"""$\log p(o \mid \text{old}) - \log p(o \mid \text{new})$ for an observation `o`.
 
-        Zero where the observations do not depend on the parameter. One number, or one for each part of an observation
-        that counts by itself, like the episodes of a batch.
+        Zero if the observations do not depend on the parameter. It is one number, or one for each part of an
+        observation that has its own weight, like the episodes of a batch.
         """
         return jnp.zeros(())
 
     def weighted_operator(self, theta: Any, o: Observation, weights: Any, /) -> Any:
-        """The operator with each part of the observation weighted; `weights` are shaped like `log_ratio`."""
+        """The operator with a weight for each part of the observation; `weights` has the shape of `log_ratio`."""
         return jax.tree.map(lambda g: weights.astype(g.dtype) * g, self.operator(theta, o))
 
     def project(self, theta: Any, /) -> Any:
-        """The nearest parameter that the agent may stand at; algorithms ask after each local step. By default all."""
+        """The nearest parameter in the agent's region; called after each local step. By default `theta` itself."""
         return theta
 
     def form(self, block: Block, /) -> kernels.RankOne | kernels.Affine | None:
-        """What the operators of a block of observations are, where they have a form that has kernels; None elsewhere.
+        """The operators of a block of observations in a form that has fused kernels; None if there is no such form.
 
-        Only for agents with the default `observe` and `project`. Local steps are then taken by one fused kernel on
+        Only for agents with the default `observe` and `project`. One fused kernel then takes the local steps on
         devices that have it, with the same numbers up to rounding.
         """
         return None
 
     def lipschitz(self, o: Observation, /) -> Any:
-        r"""The least $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None where it is unknown.
+        r"""The least $L$ with $|G_i(\theta, o) - G_i(\theta', o)| \le L |\theta - \theta'|$; None if it is unknown.
 
-        `theory.constants` asks for it. Override it where there is a formula: what is affine is then computed faster (a
-        matrix of rank one needs no singular values), and what is not affine exactly instead of from samples.
+        `theory.constants` uses it. Override it if there is a formula: constants of affine operators are then computed
+        faster (a matrix of rank one needs no singular values), and those of other operators exactly instead of from
+        samples.
         """
         return None
 
     def transition_operators(self, theta: Any, state: Any, next_states: Any, /) -> tuple[Any, Any]:
         r"""$G_i(\theta, (s, s'))$ for one $s$ and many $s'$, as coefficients `(S, k)` times directions `(k, d)`.
 
-        Theory uses it for agents that observe transitions. Override it where these operators share few directions:
-        TD's are all multiples of the features of $s$, which makes predictions cheaper by a factor of $d$.
+        The theory uses it for agents that observe transitions. Override it if these operators share few directions:
+        those of TD are all multiples of the features of $s$, which makes predictions cheaper by a factor of $d$.
         """
         values = jax.vmap(lambda next_state: self.operator(theta, Transition(state, next_state)))(next_states)
         return values, jnp.eye(values.shape[-1], dtype=values.dtype)
 
     def recorders(self) -> dict[str, Callable[[], Callable]]:
-        """What `simulate(record=...)` can keep of these agents, stacked, besides what it can of all: by name, a maker.
+        """Further recorders for `simulate(record=...)`, as functions that make them, by name; `self` is stacked.
 
         A recorder is a function of a `Snapshot`; one that needs arrays is an `equinox.Module`.
         """
@@ -143,16 +148,16 @@ class AbstractAgent(eqx.Module):
 class AbstractControlledAgent(AbstractAgent):
     """An agent whose chain depends on the parameter: its source is an `AbstractControlled`.
 
-    Algorithms treat it as any other agent: what they get from `observe` is what `react` saw.
+    Algorithms treat it like any other agent: `observe` returns the observation made in `react`.
     """
 
     @abc.abstractmethod
     def react(self, theta: Any, state: State, bits: Any, /) -> tuple[State, Observation]:
-        """The chain's next state and the observation made on the way, under this parameter; `bits` are random."""
+        """The chain's next state and the observation of this step, under this parameter; `bits` are random."""
 
 
 class AbstractPolicyAgent(AbstractControlledAgent):
-    """An agent whose parameter is that of a policy; methods made for policies ask for more than its operator."""
+    """An agent whose parameter is a policy's, with the further functions that policy optimisation requires."""
 
     @property
     def learns_policy(self):
@@ -164,23 +169,23 @@ class AbstractPolicyAgent(AbstractControlledAgent):
 
     @abc.abstractmethod
     def kl(self, old: Any, new: Any, o: Observation, /, of: Callable = identity) -> Any:
-        r"""The mean of $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ over the states that were visited.
+        r"""The mean of $KL(\pi_\text{old} \,\|\, \pi_\text{new})$ over the visited states.
 
-        Or that of a function `of` it, such as its root.
+        With `of`, the mean of a function of the divergence, such as its square root.
         """
 
     @abc.abstractmethod
     def surrogate(self, theta: Any, old: Any, o: Observation, /, of: Callable = identity) -> Any:
         r"""The mean of $\pi_\theta / \pi_\text{old}$ times the advantage over the actions taken under `old`.
 
-        Or with a function `of` that ratio, such as one that bounds it.
+        With `of`, a function of the ratio, such as clipping, replaces the ratio.
         """
 
 
 class AbstractAgentWrapper(AbstractPolicyAgent):
-    """An agent that is another one but for what it overrides: whatever it is asked, it asks the other.
+    """An agent that passes every call to another agent, except those that a subclass overrides.
 
-    What only some agents can be asked raises as the other would.
+    A call that the other agent does not support raises its error.
     """
 
     agent: eqx.AbstractVar[Any]
@@ -224,7 +229,7 @@ class AbstractAgentWrapper(AbstractPolicyAgent):
         return self.agent.surrogate(theta, old, o, of)
 
     def visited(self, o, /):
-        """Which coordinates an observation is about, of agents that tell."""
+        """The coordinates that an observation updates, for agents that have this method."""
         return self.agent.visited(o)
 
     def lipschitz(self, o, /):
@@ -241,7 +246,7 @@ class AffineAgent(AbstractAgent):
     A: np.ndarray
     b: np.ndarray
     agent: AbstractAgent | None = None
-    """The agent whose mean operator this is, for what can be recorded of it."""
+    """The agent with this mean operator, whose recorders are used."""
 
     affine: ClassVar[bool] = True
 
@@ -279,7 +284,7 @@ class MeanAgent(AbstractAgent):
 
 
 class FlatAgent(AbstractAgentWrapper):
-    """An agent whose parameter is any pytree, seen through flat vectors."""
+    """An agent whose parameter is any pytree, with flat vectors as its interface."""
 
     source: AbstractSource
     agent: Any
@@ -319,7 +324,7 @@ class FlatAgent(AbstractAgentWrapper):
 
 
 class ConstrainedAgent(AbstractAgentWrapper):
-    """An agent that stays in a ball around 0 or in a box: it goes to the nearest point there after each local step."""
+    """An agent that stays in a ball around 0 or in a box: it is projected after each local step."""
 
     source: AbstractSource
     agent: Any
@@ -338,16 +343,16 @@ class Problem(eqx.Module):
 
     - `agents`: a list of agents of one class, or one agent whose arrays all carry a leading axis `M`. Or a list of
       `Live` agents, which observe running environments.
-    - `like`: an example of the parameter, any pytree of arrays; its values are where the search for the root starts.
-    - `theta_star`: the root, where it is known. By default it is solved for, and certified by its residual. None for a
-      problem without a root, or with many: runs then report the norm of the operator instead of the error. Of live
-      agents no root is known unless it is given: runs report returns where their streams measure them.
-    - `start`: where runs start unless they are told otherwise, shaped like the parameter. Default: zeros.
-    - `names`: what the numbers of the parameter are called, one name for each, in the order of the flat vector. Results
-      and the files of a run use them.
+    - `like`: an example of the parameter, any pytree of arrays; the search for the root starts from its values.
+    - `theta_star`: the root, if it is known. By default it is computed and certified by its residual. Pass None for a
+      problem without a root or with several: runs then report the norm of the operator instead of the error. Live
+      agents have no known root unless you pass it: their runs report returns if the streams measure them.
+    - `start`: the default starting point of runs, shaped like the parameter. Default: zeros.
+    - `names`: a name for each number of the parameter, in the order of the flat vector. Results and the files of a run
+      use them.
 
-    Raises if operators are not shaped like the parameter or if there is no unique root; warns if the average operator
-    is not monotone at the root.
+    Raises `ValueError` if operators are not shaped like the parameter or if there is no unique root. Warns if the
+    average operator is not monotone at the root.
 
     !!! example
         >>> agents = [AffineAgent(fedhsa.sources.Silent(), -np.eye(2), -b) for b in np.array([[1.0, 0.0], [3.0, 2.0]])]
@@ -362,9 +367,9 @@ class Problem(eqx.Module):
     """The root as a flat vector, or None."""
     like: PyTree
     start: np.ndarray
-    """Where runs start unless they are told otherwise, as a flat vector."""
+    """The default starting point of runs, as a flat vector."""
     names: tuple[str, ...] | None = eqx.field(static=True)
-    """What the numbers of the parameter are called, or None."""
+    """The names of the parameter's numbers, or None."""
 
     def __init__(
         self,
@@ -390,17 +395,17 @@ class Problem(eqx.Module):
 
     @property
     def root(self) -> np.ndarray:
-        """`theta_star`; raises if the problem has none."""
+        """`theta_star`; raises `ValueError` if the problem has none."""
         if self.theta_star is None and self.streams is not None:
             raise ValueError(
                 "The agents of this problem observe running environments, whose law is not known, so there is no root "
                 "and nothing to predict. `simulate`, `compare` and `sweep` judge methods by their returns; or pass "
-                "`theta_star` to `Problem` where you know it."
+                "`theta_star` to `Problem` if you know it."
             )
         if self.theta_star is None:
             raise ValueError(
-                "This problem has no root (`theta_star=None`), and what was asked for needs one. Pass `theta_star` to "
-                "`Problem`, or leave it out to solve for it."
+                "This problem has no root (`theta_star=None`), but this function requires one. Pass `theta_star` to "
+                "`Problem`, or omit it to solve for it."
             )
         return self.theta_star
 
@@ -416,18 +421,18 @@ class Problem(eqx.Module):
 
     @property
     def flat_agents(self) -> AbstractAgent:
-        """The agents with operators on flat vectors: what algorithms and engines use."""
+        """The agents with operators on flat vectors, which algorithms and engines use."""
         if jax.tree.structure(self.like) == jax.tree.structure(0) and np.ndim(self.like) == 1:
             return self.agents
         return FlatAgent(self.agents.source, self.agents, tree.unravel_like(self.like))
 
     def unravel(self, theta: np.ndarray) -> PyTree:
-        """Flat parameters `(..., d)` in the shape of `like`; axes in front, of seeds or records, stay in front.
+        """Reshape flat parameters `(..., d)` like `like`; leading axes, such as seeds or records, stay in front.
 
         !!! example
             >>> agents = AffineAgent(fedhsa.sources.Silent(), -np.eye(3)[None], np.zeros((1, 3)))
             >>> problem = Problem(agents, like={"slope": np.zeros(2), "level": 0.0})
-            >>> {name: leaf.shape for name, leaf in problem.unravel(np.zeros((8, 3))).items()}     # of 8 seeds
+            >>> {name: leaf.shape for name, leaf in problem.unravel(np.zeros((8, 3))).items()}     # 8 seeds
             {'level': (8,), 'slope': (8, 2)}
         """
         return tree.unravel_like(self.like)(theta if isinstance(theta, jax.Array) else np.asarray(theta))
@@ -455,21 +460,21 @@ class Problem(eqx.Module):
 
     @property
     def streams(self) -> list[AbstractStream] | None:
-        """The streams that live agents observe, one for each; None where agents have sources."""
+        """The streams that live agents observe, one for each agent; None if the agents have sources."""
         source = self.agents.source
         return source.chosen() if isinstance(source, LiveSource) else None
 
     @property
     def judged_by(self) -> str | None:
-        """What runs are judged by where there is no root: a recorder of the agents, the returns of live agents, or the
-        norm of the average operator; None where nothing can be measured."""
+        """The measure of runs if there is no root: a recorder of the agents, the returns of live agents, or the norm of
+        the average operator; None if nothing can be measured."""
         if self.streams is not None:
             return self.streams[0].judged_by
         return self.agents.judged_by or ("operator_norm" if self.has_mean_operator else None)
 
     @property
     def has_mean_operator(self) -> bool:
-        """Whether the mean operators are known exactly."""
+        """Whether the mean operators can be computed exactly."""
         return _agents.mean_shapes(self.agents, self.like) is not None
 
     @property
@@ -478,7 +483,10 @@ class Problem(eqx.Module):
         return type(self.agents).affine
 
     def affine_parts(self) -> tuple[np.ndarray, np.ndarray]:
-        r"""$A_i$ `(M, d, d)` and $b_i$ `(M, d)` of the mean operators $\bar G_i(\theta) = A_i \theta - b_i$."""
+        r"""$A_i$ `(M, d, d)` and $b_i$ `(M, d)` of the mean operators $\bar G_i(\theta) = A_i \theta - b_i$.
+
+        Raises `TypeError` if the operators are not affine.
+        """
         if not self.affine:
             raise TypeError(
                 f"The operators of {type(self.agents).__name__} are not affine in the parameter, so they have no "
@@ -492,54 +500,74 @@ class Problem(eqx.Module):
                 return found
             _PARTS[id(self)] = found
             weakref.finalize(self, _PARTS.pop, id(self), None)
-        return found[0].copy(), found[1].copy()  # whoever asked may change them
+        return found[0].copy(), found[1].copy()  # the caller may change them
 
     @property
     def local_roots(self) -> np.ndarray:
-        r"""The agents' own roots $\theta_i^\star$, `(M, d)`; a row of NaN where an agent alone has no unique root."""
+        r"""The agents' own roots $\theta_i^\star$, `(M, d)`; a row is NaN if that agent alone has no unique root."""
         if self.affine:
             return _roots.affine_roots(*self.affine_parts())
         return np.stack([_local_root(self, i) for i in range(self.num_agents)])
 
     def take(self, indices: Sequence[int], theta_star: Any = SOLVE) -> "Problem":
-        """The problem of some of the agents, which has a root of its own unless `theta_star` gives another.
+        """The problem of a subset of the agents. Its root is computed unless `theta_star` is given.
 
-        Without a root, the part has none either.
+        If the problem has no root, the new problem has none either.
+
+        !!! example
+            >>> fedhsa.problems.quadratic.random(num_agents=4, dim=2).take([0, 2]).num_agents
+            2
         """
         some = tree.take(self.agents, np.asarray(indices))
         root = None if self.theta_star is None and theta_star is SOLVE else theta_star
         return Problem(some, self.like, root, self.start, self.names)
 
     def with_source(self, make: Callable[[AbstractSource], AbstractSource]) -> "Problem":
-        """The same agents observing `make(source)` instead of `source`; the root stays what it was."""
+        """The same agents with the source `make(source)` instead of `source`; the root does not change."""
         agents = eqx.tree_at(lambda agents: agents.source, self.agents, make(self.agents.source))
         return Problem(agents, self.like, self.theta_star, self.start, self.names)
 
     def iid(self) -> "Problem":
-        """The same agents with independent observations from their stationary laws."""
+        """The same agents with independent observations from their stationary distributions.
+
+        Raises `ValueError` if the source cannot sample from its stationary distribution.
+
+        !!! example
+            >>> type(fedhsa.problems.quadratic.random(num_agents=2, dim=2).iid().agents.source).__name__
+            'IID'
+        """
         if type(self.agents.source).sample is AbstractSource.sample:
             raise ValueError(
-                f"`iid`: {type(self.agents.source).__name__} cannot draw from its stationary law. A source of your own "
-                "can, override `sample(key)`; what depends on the parameter or on the whole past has no such law."
+                f"`iid`: {type(self.agents.source).__name__} cannot sample from its stationary distribution. "
+                "Override `sample(key)` if this is your own source; a source that depends on the parameter or on its "
+                "whole past has no such distribution."
             )
         return self.with_source(IID)
 
     def replay(self, observations: PyTree, wrap: bool = False) -> "Problem":
-        """The same agents fed recorded observations: arrays `(M, time, ...)`.
+        """The same agents with recorded observations: arrays `(M, time, ...)`.
 
-        The root and the mean operators stay what they were, those of the law that the observations were drawn from.
+        The root and the mean operators do not change: they belong to the distribution of the observations.
+
+        **Arguments:**
+
+        - `observations`: a pytree of arrays with the leading axes agent and time.
+        - `wrap`: if True, start again at the end of the record instead of raising an error.
         """
         return self.with_source(lambda source: Replay(observations, wrap, source))
 
     def within(self, *, radius: float | None = None, box: Any = None) -> "Problem":
-        r"""The same agents, staying in a ball around 0 or in a box: each goes to its nearest point after a local step.
+        r"""The same agents, projected onto a ball around 0 or onto a box after each local step.
 
-        `Projected` moves the server instead, after each round. The root stays what it was, inside or not.
+        `Projected` projects the server's parameter instead, after each round. The root does not change, even if it is
+        outside the region.
 
         **Arguments:**
 
-        - `radius`: that of the ball, in the Euclidean norm.
-        - `box`: instead of it, `(low, high)`, numbers or one for each coordinate.
+        - `radius`: the radius of the ball in the Euclidean norm.
+        - `box`: instead of `radius`, the bounds `(low, high)`, numbers or one number for each coordinate.
+
+        Raises `ValueError` unless exactly one of them is given.
 
         !!! example
             >>> problem = fedhsa.problems.quadratic.random(num_agents=2, dim=2).within(radius=0.1)
@@ -555,7 +583,7 @@ class Problem(eqx.Module):
         return Problem(agents, self.like, self.theta_star, self.start, self.names)
 
     def noiseless(self) -> "Problem":
-        r"""The same agents, each giving its mean operator $\bar G_i$.
+        r"""The same agents without noise: each operator is replaced by its mean $\bar G_i$.
 
         !!! example
             >>> quiet = fedhsa.problems.quadratic.random(num_agents=2, dim=2).noiseless()
@@ -583,13 +611,13 @@ def _on_device(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndar
 
 
 def _average(function: Callable, agents: AbstractAgent, theta: Any) -> np.ndarray:
-    """The average of `function(agents, theta)` over the agents, without keeping what it is for each of them."""
+    """The average of `function(agents, theta)` over the agents, without storing the value of each agent."""
     sums = [piece.sum(0) for piece in _pieces(function, agents, theta)]
     return np.sum(sums, axis=0) / tree.leading_axis(agents)
 
 
 def _pieces(function: Callable, agents: AbstractAgent, theta: Any) -> Iterator[np.ndarray]:
-    """`function(agents, theta)` of some agents after others: large problems go to the device piece by piece."""
+    """`function(agents, theta)` in pieces: large problems are moved to the device a few agents at a time."""
     M, leaves = tree.leading_axis(agents), jax.tree.leaves(agents)
     many = M
     if not all(map(is_shared, leaves)):
@@ -606,7 +634,7 @@ def _pieces(function: Callable, agents: AbstractAgent, theta: Any) -> Iterator[n
 
 def _local_root(problem: Problem, agent: int) -> np.ndarray:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an agent alone may well not be monotone; only the average must be
+        warnings.simplefilter("ignore")  # a single agent need not be monotone; only the average must be
         try:
             return Problem(tree.take(problem.agents, [agent]), problem.like).theta_star
         except ValueError:

@@ -22,13 +22,18 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""The uniform policy, evaluated in the agents' versions of an environment.
+    r"""Make the problem of evaluating the uniform policy in the agents' versions of an environment.
 
     **Arguments:**
 
+    - `num_agents`: $M$.
     - `dim`: the number of random features. Default: a coordinate for each state.
-    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `environment`: a name from `fedhsa list environments`; further arguments are passed to the environment.
     - `steps`, `trace_decay`: $n$ of n-step TD, or $\lambda$ of TD($\lambda$), not both.
+    - `heterogeneity`: from 0, equal agents, to 1.
+    - `key`: a seed.
+
+    Raises `ValueError` if both `steps` and `trace_decay` differ from their defaults.
 
     !!! example
         >>> problem = random(num_agents=3, environment="random-walk", spread=0.1, trace_decay=0.5)
@@ -39,7 +44,7 @@ def random(
     _check.number("trace_decay", trace_decay, least=0.0, most=1.0)
     if steps > 1 and trace_decay > 0:
         raise ValueError(
-            f"`steps` and `trace_decay` are two methods, got {steps} and {trace_decay}. Leave one at its default."
+            f"`steps` and `trace_decay` exclude each other, got {steps} and {trace_decay}. Leave one at its default."
         )
     model = world(environment, num_agents, heterogeneity, key, options)
     features = random_features((model.num_states,), dim, key)

@@ -1,4 +1,4 @@
-"""Problems by name, with arguments that are checked against the generator they go to."""
+"""Problems by name, with arguments that are checked against the signature of their generator."""
 
 import functools
 import inspect
@@ -53,10 +53,16 @@ COMMON = ("num_agents", "dim", "heterogeneity", "key")
 
 
 def make(name: str, arguments: Mapping[str, Any], *, noiseless: bool = False, iid: bool = False) -> Problem:
-    """The random problem of a family, with its noise, with independent observations, or without noise.
+    """Make the random problem of a family, with Markovian noise, with independent observations, or without noise.
 
-    Instead of a family it may be a function of yours that returns a problem, or a problem: `mine.py:build`,
-    `package.module:build`, or what an installed package offers as an entry point of the group `fedhsa.problems`.
+    **Arguments:**
+
+    - `name`: a family from `PROBLEMS`, or a reference to your own problem or to a function that returns one:
+      `mine.py:build`, `package.module:build`, or an entry point in the group `fedhsa.problems`.
+    - `arguments`: the arguments of the family's `random(...)`, or of your function.
+    - `noiseless`, `iid`: apply `Problem.noiseless` or `Problem.iid`.
+
+    Raises `ValueError` if the name or an argument is unknown, or if a required argument is missing.
 
     !!! example
         >>> make("td", {"num_agents": 3, "dim": 2, "num_states": 5}, iid=True).num_agents
@@ -83,7 +89,7 @@ def make(name: str, arguments: Mapping[str, Any], *, noiseless: bool = False, ii
 
 
 def makers(name: str) -> Mapping[str, Any]:
-    """The functions that make problems, by name: those of the families and, if it is none of them, what `name` says.
+    """The functions that make problems, by name: those of the families and, if needed, the one that `name` refers to.
 
     !!! example
         >>> makers("td")["td"] is td.random
@@ -99,7 +105,7 @@ def makers(name: str) -> Mapping[str, Any]:
 
 
 def _own_maker(made: Any, name: str) -> Callable[..., Problem]:
-    """A user's function, or problem, as a function whose mistakes are told in a sentence."""
+    """A user's function or problem as a function whose errors become one clear message."""
     if isinstance(made, Problem):
         return lambda: made
     if isinstance(made, type) or not callable(made):

@@ -14,9 +14,9 @@ __all__ = ["from_arrays", "from_model", "random"]
 
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, steps: int = 4, start: Any = None) -> Problem:
-    r"""n-step TD in `M` Markov reward processes that share a parameter; `steps=1` is TD(0).
+    r"""Make the problem of n-step TD in `M` Markov reward processes that share a parameter; `steps=1` is TD(0).
 
-    The observation is a window of $n + 1$ states; the next one overlaps with it.
+    An observation is a window of $n + 1$ states; consecutive windows overlap.
 
     **Arguments:**
 
@@ -37,12 +37,14 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, steps: int = 4,
 def from_model(
     model: Model, policy: Any = None, features: Any = None, *, steps: int = 4, start: str = "stationary"
 ) -> Problem:
-    """n-step TD of a policy in the agents' models; arguments as for `td.from_model`.
+    """Make the problem of evaluating a policy by n-step TD in the agents' models.
+
+    The arguments are those of `td.from_model`, and `steps`: $n$.
 
     !!! example
         >>> model = fedhsa.environments.make("garnet", {"num_agents": 2, "num_states": 4, "num_actions": 2})
         >>> one, two = (from_model(model.take([0]), steps=n).theta_star for n in (1, 2))
-        >>> bool(np.allclose(one, two))  # a table of one agent's own values, whatever the number of steps
+        >>> bool(np.allclose(one, two))  # with a table, one agent's root does not depend on n
         True
     """
     process = _processes.from_model(model, policy, features, start=start)
@@ -59,7 +61,9 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    """The processes of `td.random`, evaluated by n-step TD.
+    """Make the problem of n-step TD in the processes of `td.random`.
+
+    The arguments are those of `td.random`, and `steps`: $n$.
 
     !!! example
         >>> problem = random(num_agents=2, num_states=4, dim=2, steps=3)

@@ -43,7 +43,7 @@ class Spectrum(NamedTuple):
 
 
 def from_arrays(A: Any, b: Any, Q: Any = None, noise_std: Any = 0.0, *, start: str = "zero") -> Problem:
-    r"""The problem of minimising $\frac1M \sum_i \frac12 \theta^T A_i \theta - b_i^T \theta$.
+    r"""Make the problem of minimising $\frac1M \sum_i \frac12 \theta^T A_i \theta - b_i^T \theta$.
 
     Individual agents may be indefinite; only the average must be positive definite.
 
@@ -87,7 +87,7 @@ def random(
     start: str = "zero",
     key: SeedLike = 0,
 ) -> Problem:
-    r"""The paper's random quadratic problem.
+    r"""Make the paper's random quadratic problem.
 
     $A_i = R^T R / d$ shifted to the smallest eigenvalue `min_eigenvalue`, $b_i \sim N(0, I)$, $Q_i$ Gaussian and scaled
     to spectral radius `noise_radius`.

@@ -1,4 +1,4 @@
-"""Streams of real data: the groups of a table become agents that learn to predict the next value from the last ones."""
+"""Streams of real data: the groups of a table become agents that learn to predict the next value from past values."""
 
 import dataclasses
 import math
@@ -53,49 +53,51 @@ class LogisticAgent(AbstractAgent):
         return inputs.T @ pull / len(target) - self.regularisation * theta
 
     def lipschitz(self, o, /):
-        return _square_norm(o[0]) / 4 + self.regularisation  # the sigmoid is steepest at 0, where all theta^T x are 0
+        return _square_norm(o[0]) / 4 + self.regularisation  # the sigmoid is steepest at theta = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Streams:
-    """The agents of a table, and the later part of their records, which they have not seen.
+    """The agents of a table, and the later part of their records, which is held out for testing.
 
-    `problem` is what algorithms run on. Its root is the fit to all training pairs in one place: as many of each agent.
+    Algorithms run on `problem`. Its root is the centralised fit to all training pairs, equally many from each agent.
     """
 
     problem: Problem
     names: tuple[str, ...]
     """The agents, in the order in which the table first names them."""
     columns: tuple[str, ...]
-    """What each coefficient multiplies."""
+    """The input that each coefficient multiplies."""
     kind: str
     target: str
     scales: dict[str, tuple[float, float]]
-    """Centre and scale of each column: what `standardise` takes, to scale other tables in the same way."""
+    """Centre and scale of each column; pass them as `standardise` to scale other tables in the same way."""
     train: Pairs
     """`(M, T, d)`, `(M, T)` and `(M, T)`, scaled, in the order in which they are replayed."""
     test: tuple[Pairs, ...]
-    """One for each agent, `(N_i, d)`, `(N_i,)` and `(N_i,)`: what came after its training pairs, in the same scale."""
+    """One for each agent, `(N_i, d)`, `(N_i,)` and `(N_i,)`: the pairs after its training pairs, in the same scale."""
 
     @property
     def alone(self) -> np.ndarray:
-        """What each agent would fit to its own training pairs, `(M, d)`; NaN where these do not suffice."""
+        """Each agent's fit to its own training pairs, `(M, d)`; NaN if they do not determine a unique fit."""
         return self.problem.local_roots
 
     def agent(self, number: int = 0) -> AbstractAgent:
-        """One of the agents by itself: what a node of a federation builds from a table of its own."""
+        """A single agent, as a node of a federation builds it from its own table."""
         return tree.take(self.problem.agents, number)
 
     def held_out(self, number: int = 0) -> "HeldOut":
-        """How one of the agents measures coefficients on its test pairs: what a site of a federation reports."""
+        """The function that evaluates coefficients on the test pairs of one agent, for the report of a site."""
         return HeldOut(self, number)
 
     def predict(self, theta: Any) -> tuple[np.ndarray, ...]:
-        """Each agent's predictions for its test pairs, in the unit of the table: values, or chances of a 1.
+        """Each agent's predictions for its test pairs: values in the unit of the table, or probabilities of a 1.
 
         **Arguments:**
 
-        - `theta`: the coefficients of all, `(d,)`, or each agent's own, `(M, d)`.
+        - `theta`: common coefficients, `(d,)`, or each agent's own, `(M, d)`.
+
+        Raises `ValueError` if there are no test pairs or `theta` has another shape.
         """
         each = self._coefficients(theta)
         values = (pairs.inputs @ own for pairs, own in zip(self.test, each, strict=True))
@@ -105,9 +107,10 @@ class Streams:
         return tuple(centre + scale * value for value in values)
 
     def losses(self, theta: Any) -> tuple[np.ndarray, ...]:
-        """The loss of each test pair, for each agent: squared errors in the unit of the table, or logarithmic ones.
+        """The loss of each test pair for each agent, in the order of time: squared errors in the unit of the table, or
+        logarithmic losses.
 
-        In the order of time. Errors of neighbouring pairs are correlated: make intervals from blocks of them.
+        Losses of neighbouring pairs are correlated, so confidence intervals should use blocks of them.
         """
         if self.kind == "logistic":
             margins = (p.target * (p.inputs @ t) for p, t in zip(self.test, self._coefficients(theta), strict=True))
@@ -117,7 +120,7 @@ class Streams:
         return tuple((y - p) ** 2 for y, p in zip(targets, self.predict(theta), strict=True))
 
     def test_error(self, theta: Any) -> np.ndarray:
-        """Each agent's error on its test pairs, `(M,)`: the root of the mean squared error, or the mean log loss."""
+        """Each agent's error on its test pairs, `(M,)`: the root-mean-square error, or the mean log loss."""
         means = np.array([loss.mean() for loss in self.losses(theta)])
         return np.sqrt(means) if self.kind == "linear" else means
 
@@ -127,21 +130,21 @@ class Streams:
         shape = (len(self.names), len(self.columns))
         theta = np.asarray(theta, dtype=np.float64)
         if theta.shape not in (shape, shape[1:]):
-            raise ValueError(f"`theta` must have shape {shape[1:]}, or {shape} for each its own, got {theta.shape}.")
+            raise ValueError(f"`theta` must have shape {shape[1:]}, or {shape} for separate ones, got {theta.shape}.")
         return np.broadcast_to(theta, shape)
 
 
 class HeldOut:
-    """An agent's error on its test pairs, and what to compare it with.
+    """An agent's error on its test pairs, with two errors for comparison.
 
-    Called with coefficients it gives `rmse`, in the unit of the table, or `log_loss`. Beside it, `..._naive` is that
-    of the best simple forecast: repeating the value of one of the lags, or the mean, whichever fits the training pairs
-    best (for two classes: how often each occurs). And `..._alone` is that of the agent's own fit to its training pairs.
+    A call with coefficients returns `rmse`, in the unit of the table, or `log_loss`. `..._naive` is the error of the
+    best simple forecast: the value of one of the lags or the mean, whichever fits the training pairs best (for two
+    classes: their frequencies). `..._alone` is the error of the agent's own fit to its training pairs.
 
     **Arguments:**
 
-    - `streams`: what `from_dataframe` made.
-    - `number`: which of its agents.
+    - `streams`: the result of `from_dataframe`.
+    - `number`: the index of the agent.
 
     !!! example
         >>> import pandas as pd
@@ -158,7 +161,7 @@ class HeldOut:
         )
         self.name = "rmse" if streams.kind == "linear" else "log_loss"
         self.weight = float(len(self._streams.test[0].target))
-        """How many test pairs there are."""
+        """The number of test pairs."""
         self._train = Pairs(*(part[number] for part in streams.train))
         alone = self._error(streams.alone[number])
         self._references = {f"{self.name}_naive": self._naive(), f"{self.name}_alone": alone}
@@ -174,7 +177,7 @@ class HeldOut:
         if self._streams.kind == "logistic":
             chance = (1 + (train.target > 0).sum()) / (2 + len(train.target))  # never quite 0 or 1
             return float(-np.where(test.target > 0, np.log(chance), np.log1p(-chance)).mean())
-        # A lag of the target has the target's scale, so that its value is a forecast as it is.
+        # A lag of the target has the target's scale, so its value needs no conversion.
         ways = [
             (train.target - train.inputs[:, j], test.target - test.inputs[:, j])
             for j, column in enumerate(self._streams.columns)
@@ -201,34 +204,36 @@ def from_dataframe(
     regularisation: float = 0.0,
     batch: int = 1,
 ) -> Streams:
-    r"""Makes agents of the groups of a table, which predict a column from its past, replayed in order.
+    r"""Makes an agent of each group of a table; agents predict a column from its past, replayed in order.
 
     The groups' records may differ in length. Training records are cut at their beginning to the length of the
-    shortest: then all agents pass over their records equally often, each counts as much as the others, and the root is
-    the fit to all these pairs in one place. A run that is longer than the record begins again at its start.
+    shortest: all agents then pass over their records equally often and have equal weight, and the root is the
+    centralised fit to all these pairs. A run that is longer than the record starts over.
 
     **Arguments:**
 
     - `df`: a table of pandas or polars.
-    - `agent`: the column that says whose a row is. None: the whole table is one agent's.
-    - `target`: the column to predict; for `kind="logistic"` it holds two values: 0 and 1, -1 and 1, or truth values.
-    - `lags`: which values of the past to predict it from: 3 stands for the last three, `(1, 24)` for those one and 24
-      steps before; 0 for none. `{"column": lags}` takes those of other columns. A constant is always among the inputs.
-    - `time`: the column to sort by: numbers, dates, or text like 2015-01-01T13:00. None: rows are in order as they are.
+    - `agent`: the column with the name of each row's agent. None: the whole table belongs to one agent.
+    - `target`: the column to predict; for `kind="logistic"` it has two values: 0 and 1, -1 and 1, or booleans.
+    - `lags`: the past values used for the prediction: 3 means the last three, `(1, 24)` the values one and 24 steps
+      before, and 0 none. `{"column": lags}` uses past values of other columns. A constant is always among the inputs.
+    - `time`: the column to sort by: numbers, dates, or text like 2015-01-01T13:00. None: the rows are already sorted.
     - `inputs`: further columns whose value at the time of the target is known beforehand, such as the hour.
-    - `kind`: `"linear"` for least squares, `"logistic"` for the chance of a 1.
-    - `test_share`: which part of each agent's pairs, the latest, is held out.
+    - `kind`: `"linear"` for least squares, `"logistic"` for the probability of a 1.
+    - `test_share`: the share of each agent's pairs, the latest ones, that is held out.
 
     **About the data:**
 
     - `standardise`: True subtracts the mean of all agents' training values from a column, and divides by their spread.
-      A mapping `{"column": (centre, scale)}` takes numbers agreed on beforehand, as those must who cannot see each
-      other's data. Nothing is scaled by each agent's own mean and spread: the constant and the coefficients of other
-      columns would then mean something else for every agent, and what they agree on nothing.
-    - `missing`: `"raise"` stops at missing values and at gaps in `time`; `"skip"` leaves out the pairs that need what
-      is missing, and no others.
-    - `regularisation`: $\lambda$; it acts on the scaled coefficients, also on the constant.
-    - `batch`: how many pairs, one after the other, make one observation. 24 makes days of hours.
+      A mapping `{"column": (centre, scale)}` uses numbers agreed on beforehand, which sites need if they cannot see
+      each other's data. Columns are never scaled by each agent's own mean and spread: the coefficients would then have
+      a different meaning for every agent.
+    - `missing`: `"raise"` raises an error for missing values and for gaps in `time`; `"skip"` omits only the pairs that
+      need a missing value.
+    - `regularisation`: $\lambda$; it acts on the scaled coefficients, including the constant.
+    - `batch`: the number of consecutive pairs in one observation; 24 turns hours into days.
+
+    Raises `ValueError` if a column is missing or has invalid values, or if an agent has too few rows.
 
     !!! example
         >>> import pandas as pd
@@ -245,7 +250,7 @@ def from_dataframe(
     _check.number("test_share", test_share, least=0.0)
     _check.number("regularisation", regularisation, least=0.0)
     if test_share >= 1:
-        raise ValueError(f"`test_share` must be below 1, got {test_share}: something must be left to learn from.")
+        raise ValueError(f"`test_share` must be below 1, got {test_share}: some pairs must remain for training.")
     B = _check.count("batch", batch)
     lagged = _lags_by_column(lags, target)
     table = Table(df)
@@ -266,8 +271,8 @@ def from_dataframe(
             deepest = max((k for _, k in design), default=0)
             raise ValueError(
                 f"Agent {name!r} has {len(rows)} rows, which with `lags` up to {deepest} give {count} pairs, "
-                f"{held_out} of them for the test: too few for one observation, `batch` is {B}. Leave it out, or take "
-                "fewer lags."
+                f"{held_out} of them for the test: too few for one observation, `batch` is {B}. Drop this agent, or "
+                "use fewer lags."
             )
         names.append(name)
         trains.append(Pairs(*(part[: count - held_out] for part in pairs)))
@@ -293,7 +298,7 @@ def _known(inputs: Any, target: str) -> list[str]:
     if isinstance(inputs, str):
         raise ValueError(f"`inputs` must be a list of columns, got {inputs!r}: write [{inputs!r}].")
     if target in inputs:
-        raise ValueError(f"`inputs` must not name the target, got {target!r}: it is not known before. Use `lags`.")
+        raise ValueError(f"`inputs` must not name the target, got {target!r}: it is not known beforehand. Use `lags`.")
     return list(inputs)
 
 
@@ -315,7 +320,7 @@ def _signs(name: str, values: np.ndarray) -> np.ndarray:
     known = np.unique(values[~np.isnan(values)])
     if not (np.isin(known, (0, 1)).all() or np.isin(known, (-1, 1)).all()):
         raise ValueError(
-            f"`target`: for `kind='logistic'` column {name!r} must hold 0 and 1, -1 and 1, or truth values, got "
+            f"`target`: for `kind='logistic'` column {name!r} must contain 0 and 1, -1 and 1, or booleans, got "
             f"{', '.join(f'{v:g}' for v in known[:4])}{' and others' if len(known) > 4 else ''}."
         )
     return np.where(np.isnan(values), np.nan, np.where(values > 0, 1.0, -1.0))
@@ -324,7 +329,7 @@ def _signs(name: str, values: np.ndarray) -> np.ndarray:
 def _scales(
     standardise: Any, train: Pairs, target: str, design: list[tuple[str, int]], fixed: set[str]
 ) -> dict[str, tuple[float, float]]:
-    """Centre and scale of every column, by its training values next to the target; classes stay as they are."""
+    """Centre and scale of every column, from its training values; classes are not scaled."""
     found: dict[str, tuple[float, float]] = {}
     for name, values in [(target, train.target), *zip([name for name, _ in design], _inputs(train), strict=True)]:
         if name in found:
@@ -340,7 +345,7 @@ def _scales(
         if not found[name][1] > 1e-12 * abs(found[name][0]):
             raise ValueError(
                 f"Column {name!r} is constant, {found[name][0]:g}, over all training rows, and cannot be scaled. "
-                "Leave it out, since there is a constant among the inputs."
+                "Omit it, since a constant is always among the inputs."
             )
     return found
 
@@ -375,11 +380,11 @@ def _problem(kind: str, train: Pairs, regularisation: float, batch: int, columns
         return Problem(agents, like=np.zeros(d), names=columns)
     except ValueError as error:
         raise ValueError(
-            f"The training pairs have no unique fit: {error} With a `regularisation` above 0 they have one."
+            f"The training pairs have no unique fit: {error} A positive `regularisation` makes it unique."
         ) from error
 
 
 def _square_norm(inputs: Any) -> Any:
-    """The largest eigenvalue of the mean of $x x^T$; one pair needs no singular values."""
+    """The largest eigenvalue of the mean of $x x^T$; a single pair needs no singular values."""
     one = inputs.shape[0] == 1
     return jnp.sum(inputs**2) if one else jnp.linalg.norm(inputs, ord=2) ** 2 / inputs.shape[0]

@@ -42,18 +42,20 @@ class TDAgent(AbstractEvaluator):
 
 
 def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = None) -> Problem:
-    r"""TD(0) in `M` Markov reward processes that share a parameter.
+    r"""Make the problem of TD(0) in `M` Markov reward processes that share a parameter.
 
     **Arguments:**
 
     - `P`: transition kernels, `(M, S, S)`.
     - `R`: rewards, `(M, S)` on leaving a state, or `(M, S, S)` on a transition.
-    - `features`: $\Phi_i$, `(M, S, d)`; of full column rank on the states that the agents together visit.
+    - `features`: $\Phi_i$, `(M, S, d)`, with full column rank on the states that some agent visits.
     - `discount`: $\gamma_i$ in [0, 1), `(M,)` or one number; or `(M, S)`, by the state entered: 0 ends an episode.
-    - `start`: the law of the first state, `(S,)` or `(M, S)`, or a state. Default: stationary.
+    - `start`: the distribution of the first state, `(S,)` or `(M, S)`, or a state. Default: stationary.
 
-    Besides the error, a run can record `value_error` and `mean_value_error`: the weighted root mean square distance to
-    each agent's own values, and to their average.
+    In addition to the error, a run can record `value_error` and `mean_value_error`: the weighted root-mean-square
+    distance from each agent's own values, and from their average.
+
+    Raises `ValueError` if shapes, kernels or discounts are invalid, or if the features do not have full rank.
 
     !!! example
         >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
@@ -64,14 +66,14 @@ def from_arrays(P: Any, R: Any, features: Any, discount: Any, *, start: Any = No
 
 
 def from_model(model: Model, policy: Any = None, features: Any = None, *, start: str = "stationary") -> Problem:
-    r"""TD(0) of a policy in the agents' models; an episode that has ended is followed by another.
+    r"""Make the problem of evaluating a policy by TD(0) in the agents' models; episodes follow each other.
 
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `policy`: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state. Default: uniform.
-    - `features`: of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state in which one can act.
-    - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
+    - `policy`: probabilities of actions, `(S, A)` or `(M, S, A)`, or an action for each state. Default: uniform.
+    - `features`: features of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state with actions.
+    - `start`: the distribution of the first state, `"stationary"` or that of an `"episode"`.
 
     !!! example
         >>> model = fedhsa.environments.Model([[[0, 1]], [[0, 0]]], [[1.0], [0.0]], 0.9, start=0, ends=[False, True])
@@ -82,7 +84,7 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, start:
 
 
 def _problem(process: Process) -> Problem:
-    r"""$A_i = \Phi_i^T D_i (P_i \Gamma_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$, $D_i$ the stationary law."""
+    r"""$A_i = \Phi_i^T D_i (P_i \Gamma_i - I) \Phi_i$ and $b_i = -\Phi_i^T D_i R_i$ with the stationary $D_i$."""
     A, b = process.by_parts(lambda part: projected(part, *part.errors()))
     return evaluation_problem(TDAgent, Transitions(process.chain), process, A, b)
 
@@ -96,7 +98,7 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""The paper's random TD problem.
+    r"""Make the paper's random TD problem.
 
     Rows of $P_i$ are normalised uniform numbers, $R_i \sim U[0, 2]$, $\Phi_i \sim U[0, 1]$ and
     $\gamma_i \sim U[0.5, 0.99]$.
@@ -105,7 +107,8 @@ def random(
 
     - `num_agents`, `num_states`, `dim`: $M$, $S$ and $d$. More agents with the same key extend the problem.
     - `heterogeneity`: 0 makes all agents equal (kernel, rewards, features, discount), 1 makes them independent draws.
-    - `laziness`: the chance to stay in place. The paper's kernels mix almost at once; 0.9 makes correlation visible.
+    - `laziness`: the probability of staying in place. The paper's kernels mix almost immediately; 0.9 makes the
+      correlation visible.
 
     !!! example
         >>> random(num_agents=3, num_states=8, dim=4).theta_star.shape

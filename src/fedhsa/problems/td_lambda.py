@@ -26,9 +26,9 @@ class TDLambdaAgent(AbstractEvaluator):
 def from_arrays(
     P: Any, R: Any, features: Any, discount: Any, *, trace_decay: float = 0.5, start: Any = None
 ) -> Problem:
-    r"""TD($\lambda$) in `M` Markov reward processes that share a parameter.
+    r"""Make the problem of TD($\lambda$) in `M` Markov reward processes that share a parameter.
 
-    0 is TD(0); 1 has the root of Monte Carlo evaluation, the values nearest to the true ones.
+    $\lambda = 0$ is TD(0); $\lambda = 1$ has the root of Monte Carlo evaluation, the values nearest to the true ones.
 
     **Arguments:**
 
@@ -48,7 +48,9 @@ def from_arrays(
 def from_model(
     model: Model, policy: Any = None, features: Any = None, *, trace_decay: float = 0.5, start: str = "stationary"
 ) -> Problem:
-    r"""TD($\lambda$) of a policy in the agents' models; arguments as for `td.from_model`.
+    r"""Make the problem of evaluating a policy by TD($\lambda$) in the agents' models.
+
+    The arguments are those of `td.from_model`, and `trace_decay`: $\lambda$ in [0, 1].
 
     !!! example
         >>> model = fedhsa.environments.make("garnet", {"num_agents": 1, "num_states": 4, "num_actions": 2})
@@ -68,7 +70,9 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""The processes of `td.random`, evaluated by TD($\lambda$).
+    r"""Make the problem of TD($\lambda$) in the processes of `td.random`.
+
+    The arguments are those of `td.random`, and `trace_decay`: $\lambda$ in [0, 1].
 
     !!! example
         >>> problem = random(num_agents=2, num_states=4, dim=2, trace_decay=0.9)

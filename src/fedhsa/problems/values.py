@@ -11,7 +11,7 @@ from ._processes import Process
 
 
 class ValueDistance(eqx.Module):
-    r"""The distance of $\phi_i(s)^T \theta$ from given values: the root of its mean square over agents and states."""
+    r"""The root-mean-square distance of $\phi_i(s)^T \theta$ from given values, over agents and states."""
 
     features: np.ndarray
     weights: np.ndarray
@@ -24,11 +24,11 @@ class ValueDistance(eqx.Module):
 
 
 def value_recorders(make: Callable[[], Process]) -> dict[str, Callable[[], Callable]]:
-    r"""What `simulate` can record of agents that evaluate: how to make each recorder, by name.
+    r"""The recorders of policy evaluation, as functions that make them, by name.
 
-    - `value_error`: against each agent's own values $V_i$, weighted by how often it visits a state;
-    - `mean_value_error`: against the average $\frac1M \sum_i V_i$, which no agent has but all look for; where an
-      agent's episode ends, its value is 0.
+    - `value_error`: relative to each agent's own values $V_i$, weighted by its stationary distribution;
+    - `mean_value_error`: relative to the average $\frac1M \sum_i V_i$, which is the common goal; an agent's value is 0
+      where its episode ends.
     """
 
     def distance(average: bool) -> ValueDistance:
