@@ -12,8 +12,8 @@ from playwright.sync_api import ViewportSize, sync_playwright
 from fedhsa.lab.serving import bound
 
 SIZE: ViewportSize = {"width": 1180, "height": 760}
-MOVES = ((2, "ArrowLeft", 7), (1, "ArrowRight", 3), (3, "ArrowLeft", 4), (2, "ArrowRight", 6))
-"""Which sliders move in the animation: their numbers on the page, the key, and how often it is pressed."""
+MOVES = ((3, "ArrowLeft", 4), (2, "ArrowRight", 4), (4, "ArrowLeft", 4), (3, "ArrowRight", 3))
+"""The sliders that move in the animation, step size, local steps, spread and step size: index, key, repetitions."""
 
 
 def frame(page) -> Image.Image:
@@ -57,7 +57,7 @@ def main() -> None:
     finally:
         server.terminate()
         server.communicate()
-    palette = frames[0].quantize(96, dither=Image.Dither.NONE)
+    palette = frames[0].quantize(255, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     small = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
     lengths = [1500, *[350] * (len(small) - 2), 1500]
     small[0].save("lab.gif", save_all=True, append_images=small[1:], duration=lengths, loop=0, optimize=True)

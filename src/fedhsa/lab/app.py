@@ -163,7 +163,9 @@ def _(figures, lab, mo, setting):
     largest = {_name: lab.max_step_size(setting, _name) for _name in setting.methods}
     mo.Html(f"""
     <section class="fh-card" id="steps">
-      <h2>The largest stable step size <span class="fh-badge">exact</span></h2>
+      <h2>The largest stable step size</h2>
+      <p>For FedHSA, LocalSA and SynchronisedSA the limit is exact. For methods with memory it is found by a scan with
+      twelve step sizes per decade, which could miss a narrow unstable range below it.</p>
       {figures.step_sizes(setting, largest)}
     </section>
     """)
@@ -184,8 +186,8 @@ def _(budget, figures, lab, mo, setting, unit):
     <section class="fh-card" id="winners">
       <h2>Which method wins <span class="fh-badge">exact</span></h2>
       <p>The method with the smallest mean-square error after the budget. FedHSA needs two exchanges in a round and the
-      others one. Pale cells are ties within one per cent; in hatched cells no method ends below the starting error. The
-      ring is this setting.</p>
+      others one. Pale cells are ties within one per cent. In hatched cells, every method is unstable or ends above the
+      starting error. The ring is this setting.</p>
       <div class="fh-tools">{budget}{unit}</div>
       {figures.winner_map(won, setting, int(budget.value), unit.value)}
     </section>

@@ -187,10 +187,10 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
             winner, x = wins[j, k], left + wide * k
             setting_here = f"H = {found.local_steps[j]}, η = {number(float(found.step_sizes[k]))}"
             if winner < 0:
-                title, look = f"{setting_here}: no method gains", {"fill": "url(#fh-hatch)"}
+                title, look = f"{setting_here}: every method is unstable or ends above the starting error", {"fill": "url(#fh-hatch)"}
             else:
                 lines = [
-                    f"{name}: {number(float(value)) if np.isfinite(value) else 'diverges'}"
+                    f"{name}: {number(float(value)) if np.isfinite(value) else 'unstable, or above the starting error'}"
                     for name, value in zip(found.names, found.errors[:, j, k], strict=True)
                 ]
                 title = f"{setting_here}\n" + "\n".join(lines)
@@ -221,7 +221,7 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
     )
     entries = [(name, COLOURS[name], "box") for name in found.names if counts[name]]
     if (wins < 0).any():
-        entries.append(("no method gains", "url(#fh-hatch)", "box"))
+        entries.append(("no stable method gains", "url(#fh-hatch)", "box"))
     drawn = picture(parts, WIDE, top + cell * rows + bottom, label=label, cls="fh-map")
     return legend(entries) + drawn
 

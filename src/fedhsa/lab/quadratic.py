@@ -542,11 +542,12 @@ class WinnerMap(NamedTuple):
     step_sizes: np.ndarray
     names: tuple[str, ...]
     errors: np.ndarray
-    """`(methods, local steps, step sizes)`: the error after the budget, infinite if it exceeds the starting error."""
+    """`(methods, local steps, step sizes)`: the error after the budget. It is infinite for unstable methods, which may
+    be ahead for a while, and for methods that end above the starting error."""
 
     @property
     def winners(self) -> np.ndarray:
-        """The index of the best method in each cell, -1 where none gains, `(local steps, step sizes)`.
+        """The index of the best method in each cell, -1 if there is none, `(local steps, step sizes)`.
 
         Of methods that are equal up to one per cent, the first in `names` wins.
         """
@@ -592,7 +593,7 @@ def _winners(setting: Setting, budget: int, unit: str) -> WinnerMap:
                 errors[i, j] = errors[i, 0]
                 continue
             law = Law(arrays, dataclasses.replace(setting, local_steps=H), name, MAP_SIZES)
-            errors[i, j] = law.errors(rounds)[:, -1]
+            errors[i, j] = np.where(law.growth() < 1, law.errors(rounds)[:, -1], np.inf)
     start = float(arrays.root @ arrays.root)
     return WinnerMap(np.array(MAP_STEPS), np.array(MAP_SIZES), names, np.where(errors < start, errors, np.inf))
 
