@@ -24,7 +24,7 @@ def noise_of(setting, found):
     model = setting.model()
     chain = model.chain(setting.chances(model))
     independent = setting.sampling == "independent"
-    return worlds.ChainNoise(chain, stationary_law(chain.transition), found.bellman, independent=independent)
+    return worlds.WorldNoise(chain, stationary_law(chain.transition), found.bellman, independent=independent)
 
 
 @pytest.mark.parametrize("setting", [SMALL, CLIFF, pytest.param(CONTROL, marks=pytest.mark.slow)])

@@ -36,7 +36,7 @@ class Setting:
     """All that the page's sliders decide.
 
     >>> Setting(num_agents=5).algorithm("LocalSA")
-    LocalSA(step_size=0.05, local_steps=10)
+    LocalSA(step_size=0.05, local_steps=10, server_step=1.0)
     """
 
     num_agents: int = 10

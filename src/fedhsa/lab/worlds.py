@@ -402,7 +402,7 @@ def solve(setting: Setting) -> Solution:
     found = Solution(setting, model, bellman, own, bellman.root(), {})
     noise = None
     if setting.task == "evaluation" and setting.sampling != "none":
-        noise = ChainNoise(chain, stationary, bellman, independent=setting.sampling == "independent")
+        noise = WorldNoise(chain, stationary, bellman, independent=setting.sampling == "independent")
     for name in METHODS:
         found.curves[name] = _curve(found, name, noise)
     return found
@@ -431,7 +431,7 @@ def _rule(setting: Setting, name: str) -> LocalRule:
     return LocalRule(setting.step_size, setting.local_steps, 1.0, 1.0 if name == "FedHSA" else 0.0)
 
 
-def _curve(found: Solution, name: str, noise: "ChainNoise | None") -> Curve:
+def _curve(found: Solution, name: str, noise: "WorldNoise | None") -> Curve:
     setting, bellman, root = found.setting, found.bellman, found.root
     rule = _rule(setting, name)
     numbers = rule.step_size, rule.local_steps, rule.correction
@@ -485,7 +485,7 @@ def _affine_path(transition: np.ndarray, offset: np.ndarray, error: np.ndarray, 
     return np.array(errors)
 
 
-class ChainNoise:
+class WorldNoise:
     r"""The noise of TD(0) on the agents' chains, around the rounds without noise.
 
     A transition from $s$ to $t$ moves coordinate $s$ alone, so that the noise of a step is $K_{i,\ell}$ times a vector
