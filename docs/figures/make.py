@@ -222,7 +222,7 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     Page(
         "docs/how-to/compare.md",
-        {"compare.png": "runs/td/compare.png"},
+        {"compare.png": "runs/td/compare/compare.png"},
         ("fedhsa compare td --num-agents 20 --algorithm",),
     ),
     Page("docs/how-to/own-algorithm.md", {"own-algorithm.png": "runs/field/compare.png"}, ("fedhsa compare examples",)),

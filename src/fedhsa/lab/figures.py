@@ -187,7 +187,10 @@ def winner_map(found: WinnerMap, setting: Setting, budget: int, unit: str) -> st
             winner, x = wins[j, k], left + wide * k
             setting_here = f"H = {found.local_steps[j]}, η = {number(float(found.step_sizes[k]))}"
             if winner < 0:
-                title, look = f"{setting_here}: every method is unstable or ends above the starting error", {"fill": "url(#fh-hatch)"}
+                title, look = (
+                    f"{setting_here}: every method is unstable or ends above the starting error",
+                    {"fill": "url(#fh-hatch)"},
+                )
             else:
                 lines = [
                     f"{name}: {number(float(value)) if np.isfinite(value) else 'unstable, or above the starting error'}"
