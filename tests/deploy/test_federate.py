@@ -114,7 +114,7 @@ def test_a_run_is_kept_and_continued_in_its_folder(tmp_path):
     check(found, fh.simulate(problem, algorithm, rounds=4))
     assert found.rounds.tolist() == [0, 1, 2, 3, 4]
     assert found.complete
-    with pytest.raises(ValueError, match="needs `folder`"):
+    with pytest.raises(ValueError, match="requires `folder`"):
         federate(problem, algorithm, rounds=4, resume=True)
 
 

@@ -155,4 +155,4 @@ def test_status_tells_on_a_nodes_machine_what_has_left_it(tmp_path, capsys):
     with open(tmp_path / AUDIT, "a") as file:
         file.write('{"event": "sent"}\n')
     assert main(["deploy", "status", str(tmp_path)]) == 1
-    assert "is damaged: an entry lacks what every node writes" in capsys.readouterr().err
+    assert "is damaged: an entry lacks a field that every node writes" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_replies_with_a_part_that_could_have_no_noise_are_rejected():
 @pytest.mark.parametrize("algorithm", ["SCAFFOLD", "SCAFFLSA", "Scaffnew", "Partial(FedHSA, Bernoulli(0.5))"])
 def test_methods_that_need_their_replies_as_they_are_do_not_go_with_noise(algorithm, tmp_path):
     plan = Plan(num_agents=2, dim=2, local_steps=3, algorithm=algorithm)
-    with pytest.raises(ValueError, match="`noise` does not go with"):
+    with pytest.raises(ValueError, match="`noise` is not supported with"):
         plan.site([0], Store(tmp_path / "run" / "0.state"), "run1", {"clip": 1.0, "noise": 1.0})
 
 

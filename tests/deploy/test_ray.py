@@ -182,8 +182,8 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
         ({"actors": 6}, "`actors` must be at most 5"),
         ({"actors": 0}, "`actors`"),
         ({"rounds": 0}, "`rounds`"),
-        ({"resume": True}, "`resume=True` needs `folder`"),
-        ({"address": "auto"}, "`address='auto'` needs `folder`"),
+        ({"resume": True}, "`resume=True` requires `folder`"),
+        ({"address": "auto"}, "`address='auto'` requires `folder`"),
     ],
 )
 def test_impossible_settings_are_rejected_before_ray_starts(options, match, monkeypatch):

@@ -670,12 +670,12 @@ def test_a_server_that_was_killed_continues_bit_for_bit(place, keys, tmp_path):
     [
         (fh.Robust(METHODS["FedHSA"], fh.rules.CoordinateMedian()), "needs the agents' individual replies"),
         (fh.Partial(METHODS["FedHSA"], fh.sampling.Bernoulli(0.5)), "needs the agents' individual replies"),
-        (fh.Lossy(METHODS["FedHSA"], 0.1), "does not go with Lossy"),
-        (fh.Delayed(fh.LocalSA(0.1, 2), 2), "does not go with Delayed"),
+        (fh.Lossy(METHODS["FedHSA"], 0.1), "is not supported with Lossy"),
+        (fh.Delayed(fh.LocalSA(0.1, 2), 2), "is not supported with Delayed"),
         (fh.Byzantine(METHODS["FedHSA"], (1, 2), fh.attacks.Zero()), "those of Byzantine, FedHSA do different things"),
         (fh.FedLin(0.1, (3, 1, 1)), "those of FedLin do different things by their numbers"),
         (fh.Weighted(METHODS["FedHSA"], np.array([1.0, 1e-9, 1e-9])), "by a factor of 10 with secure aggregation"),
-        (fh.Compressed(METHODS["FedHSA"], fh.codecs.TopK(0.5)), "does not go with coded replies"),
+        (fh.Compressed(METHODS["FedHSA"], fh.codecs.TopK(0.5)), "is not supported with coded replies"),
     ],
 )
 def test_methods_that_need_more_than_sums_or_hide_too_little_are_refused_with_the_reason(method, words):
@@ -692,7 +692,7 @@ def test_settings_under_which_a_sum_would_not_hide_an_agent_are_refused(keys, tm
         federate(problem, METHODS["SCAFFOLD"], rounds=1, missing=skip, secure_aggregation=True)
     with pytest.raises(ValueError, match="`at_least` must be at least 2"):
         federate(problem, method, rounds=1, missing=Missing("skip"), secure_aggregation=True)
-    with pytest.raises(ValueError, match="`reply_bound` does not go with secure aggregation"):
+    with pytest.raises(ValueError, match="`reply_bound` is not supported with secure aggregation"):
         federate(problem, method, rounds=1, reply_bound=1.0, secure_aggregation=True)
     with pytest.raises(ValueError, match="`dtype` must be 'float64'"):
         federate(problem, method, rounds=1, dtype="float32", secure_aggregation=True)

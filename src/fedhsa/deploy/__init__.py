@@ -1,8 +1,7 @@
-"""Runs by messages, with the agents where their data are: in one process, on a cluster, between sites.
+"""Runs by messages between a server and agents that keep their data: in one process, on a cluster or between sites.
 
-Server, sites and messages know nothing of how messages travel: `grpc`, `flower` and `ray` do, and only they import
-those packages. `Node` is what a site runs, over gRPC or on Flower. `ray_executor` is for other work: sweeps,
-comparisons and studies as tasks.
+Server, sites and messages do not depend on the transport: only the modules `grpc`, `flower` and `ray` import those
+packages. A site runs a `Node`, over gRPC or on Flower. `ray_executor` runs sweeps, comparisons and studies as tasks.
 """
 
 from ..environments.gym import GymEpisodes as GymEpisodes

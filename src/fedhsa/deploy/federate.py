@@ -1,4 +1,4 @@
-"""`federate`: the run that `simulate` makes with one seed, by messages between a server and sites."""
+"""`federate`: the run of `simulate` with one seed, by messages between a server and sites."""
 
 import contextlib
 import dataclasses
@@ -37,9 +37,15 @@ def in_memory(
     config: Mapping[str, Any] | None = None,
     reply_bound: float | None = None,
 ) -> Server:
-    """A server whose sites are in this process, one for each agent of the plan; states are kept in `folder`.
+    """Returns a `Server` whose sites are in this process, one for each agent of the plan.
 
-    `config` is what sites get besides the plan, like the settings of a node; the rest is as for `Server`.
+    **Arguments:**
+
+    - `plan`: the plan of the run.
+    - `folder`: the folder for the states of the server and the sites.
+    - `config`: settings that sites receive in addition to the plan, like those of a node. Default: none.
+    - `faults`: the faults of messages and sites. Default: none.
+    - `missing`, `watch`, `reply_bound`: as for `Server`.
 
     !!! example
         >>> import tempfile
@@ -69,7 +75,7 @@ def _server(
     sync: bool,
     **more: Any,
 ) -> Server:
-    """A server with its sites in this process, which are made when first asked and keep their states in `home`."""
+    """Returns a server whose sites are in this process, are built at their first message and save to `home`."""
 
     def begin(site: int) -> Site:
         store = Store(home / "sites" / server.run_id / f"{site}.state", sync)
@@ -104,24 +110,29 @@ def federate(
 ) -> Result:
     """Runs `algorithm` on `problem` by messages, as over a network, with all sites in this process.
 
-    The numbers are those of `simulate` with one seed, also of live agents, whose sites step the environments. It shows
-    what a federation does, and what happens when a process dies; for speed use `simulate`.
+    The result is that of `simulate` with one seed, also for live agents, whose sites step the environments. The
+    function shows what a federation does, and what happens when a process dies; for speed use `simulate`.
 
     **Arguments:**
 
-    - `rounds`, `key`, `theta`, `dtype`: as for `simulate`.
+    - `problem`, `algorithm`, `rounds`, `key`, `theta`, `dtype`: as for `simulate`.
     - `sites`: the numbers of each site's agents. Default: one site for each agent.
-    - `missing`: what to do about agents that do not answer.
-    - `folder`: where server and sites keep their states and the server its log. Default: a temporary one.
-    - `resume`: continue the run in `folder`; it may ask for more rounds.
-    - `faults`: what goes wrong with messages and sites. Default: nothing.
-    - `watch`: called with every event.
-    - `measures`: for each agent how its site measures a parameter on data of its own, as in `MeasuredAgent`; the
-      averages are in the result's records by their names, and each agent's own numbers under `..._by_agent`.
-    - `reply_bound`: the largest norm that an agent's reply may have; beyond it the agent counts as one that cannot
-      answer. Default: any.
-    - `secure_aggregation`: whether replies travel under masks, so that the server learns their sums alone. It runs
-      `FixedPoint(algorithm)`, and keeps to itself what sites measure.
+    - `missing`: the policy for agents that do not answer. Default: `Missing()`.
+    - `folder`: the folder for the states of server and sites and for the server's log. Default: a temporary folder.
+    - `resume`: whether to continue the run in `folder`; `rounds` may be larger than before.
+    - `faults`: the faults of messages and sites. Default: none.
+    - `watch`: a function that is called with every event.
+    - `measures`: for each agent, the function with which its site measures a parameter on its own data, as in
+      `MeasuredAgent`. The records of the result contain the averages by name, and each agent's numbers under
+      `..._by_agent`.
+    - `reply_bound`: the largest norm that an agent's reply may have; an agent that exceeds it counts as unable to
+      answer. Default: no bound.
+    - `secure_aggregation`: whether replies are masked, so that the server learns only their sums. This runs
+      `FixedPoint(algorithm)`, and the sites do not send their measurements.
+
+    **Returns:** a `Result` with one seed.
+
+    Raises `ValueError` if an argument does not fit the problem, and `FederationError` if the run cannot continue.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=3, dim=2)
@@ -132,7 +143,7 @@ def federate(
     """
     _check.count("rounds", rounds)
     if resume and folder is None:
-        raise ValueError("`resume=True` needs `folder`, where the run was kept.")
+        raise ValueError("`resume=True` requires `folder`, the folder of the run to continue.")
     algorithm = whole(algorithm) if secure_aggregation else algorithm
     adapted = adapt(algorithm, problem)
     check_length(problem, rounds * algorithm.block_length)

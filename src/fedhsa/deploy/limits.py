@@ -1,4 +1,4 @@
-"""What a node agrees to, whatever a server asks for; and its own log of what has left it."""
+"""The limits of a node, which no server can change, and its audit log of everything that it sends."""
 
 import contextlib
 import dataclasses
@@ -15,24 +15,26 @@ from .wire import RejectedError, unpack
 AUDIT = "audit.jsonl"
 SETTINGS = ("max_rounds", "max_restarts", "exchanges")
 MEASURING = "measure"
-"""Stands among `exchanges` for what a site measures."""
+"""The name among `exchanges` that stands for a site's measurements."""
 REFUSALS = 10_000
-"""How many refusals a process writes down: strangers must not fill the disk."""
+"""The largest number of refusals that a process records, so that strangers cannot fill the disk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The most that a node gives, by its own settings: a server that asks for more is refused, in one sentence.
+    """The limits that a node sets itself: it refuses a server that requests more, and gives the reason.
 
-    How much privacy may be spent is a limit too; it belongs to the noise, `Privacy`.
+    The limit on the privacy budget is a part of `Privacy`.
 
     **Arguments:**
 
-    - `rounds`: how many rounds the node takes part in, in all runs together. Default: any number.
-    - `restarts`: how often a round may be begun again, each time with the same observations. A server restarts a round
-      after a crash; a dishonest one could ask for the same observations at ever new parameters.
-    - `exchanges`: the names of the exchanges that are answered, like `operator` and `delta`, and `measure` for what the
-      site measures on its own data. Default: all that the algorithm has.
+    - `rounds`: the largest number of rounds in which the node takes part, over all runs. Default: no limit.
+    - `restarts`: the largest number of times that a round may be restarted, each time with the same observations. A
+      server restarts a round after a crash; a dishonest server could request the same observations at many parameters.
+    - `exchanges`: the names of the exchanges that are answered, like `operator` and `delta`, and `measure` for the
+      site's measurements on its own data. Default: all exchanges of the algorithm.
+
+    Raises `ValueError` if a limit is not a whole number or too small.
 
     !!! example
         >>> Limits.from_config({"max_rounds": "50", "exchanges": "delta"})
@@ -50,7 +52,7 @@ class Limits:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Limits":
-        """What a node's settings `max_rounds`, `max_restarts` and `exchanges` (names, with commas) ask for."""
+        """Reads a node's settings `max_rounds`, `max_restarts` and `exchanges` (names, separated by commas)."""
         given = {name: config[name] for name in SETTINGS if config.get(name) not in (None, "", ())}
         limits: dict[str, Any] = {}
         for name in ("max_rounds", "max_restarts"):
@@ -64,18 +66,18 @@ class Limits:
 
     @property
     def measures(self) -> bool:
-        """Whether the site may send what it measures."""
+        """Whether the site may send its measurements."""
         return self.exchanges is None or MEASURING in self.exchanges
 
     def check_exchange(self, name: str) -> None:
-        """Raises if the node does not answer this exchange."""
+        """Raises `RejectedError` if the node does not answer this exchange."""
         if self.exchanges is not None and name not in self.exchanges:
             raise RejectedError(
                 "limit", f"this site answers {', '.join(self.exchanges)} (`exchanges`), and was asked for {name}"
             )
 
     def check_restarts(self, restarts: int, t: int) -> None:
-        """Raises if round `t` would be begun again too often."""
+        """Raises `RejectedError` if round `t` would be restarted too often."""
         if restarts > self.restarts:
             raise RejectedError(
                 "limit",
@@ -84,7 +86,7 @@ class Limits:
             )
 
     def check_rounds(self, before: int) -> None:
-        """Raises if one more round would be too many."""
+        """Raises `RejectedError` if one more round would exceed the limit."""
         if self.rounds is not None and before >= self.rounds:
             raise RejectedError(
                 "limit", f"this site has taken part in all rounds that it agreed to, {self.rounds} (`max_rounds`)"
@@ -92,15 +94,15 @@ class Limits:
 
 
 class Audit:
-    """A node's own log, `audit.jsonl`: a line for everything that left it, and for everything it refused.
+    """A node's own log, `audit.jsonl`, with a line for every message that it sent and for every refusal.
 
-    A line is written before the answer leaves; if it cannot be written, nothing leaves. It has the time, the run, the
-    round, the exchange, the kind of the answer, its bytes, and the privacy spent so far where replies have noise.
+    A line is written before the answer is sent; if it cannot be written, nothing is sent. It contains the time, the
+    run, the round, the exchange, the kind of the answer, its size in bytes, and, with noise, the privacy spent so far.
 
     **Arguments:**
 
     - `folder`: the node's folder.
-    - `watch`: called with every entry.
+    - `watch`: a function that is called with every entry.
     """
 
     def __init__(self, folder: str | os.PathLike, watch: Callable[[dict[str, Any]], None] | None = None):
@@ -109,21 +111,21 @@ class Audit:
         self._read, self._blocks, self._refusals = 0, dict[tuple[str, int], int](), 0
 
     def sent(self, **facts: Any) -> None:
-        """Writes down what leaves now."""
+        """Records a message that is about to be sent."""
         if not self.path.parent.is_dir():
             _files.make_private(self.path.parent)
         self._journal("sent", **facts)
 
     def refused(self, **facts: Any) -> None:
-        """Writes down what was refused; a refusal leaves also where it cannot be written down."""
+        """Records a refusal. A refusal is sent even if it cannot be recorded."""
         self._refusals += 1
-        if self._refusals <= REFUSALS and self.path.parent.is_dir():  # no folder is made for what is refused
+        if self._refusals <= REFUSALS and self.path.parent.is_dir():  # a refused run gets no folder
             last = {"more": "further refusals are not written down"} if self._refusals == REFUSALS else {}
             with contextlib.suppress(OSError):
                 self._journal("refused", **facts, **last)
 
     def rounds(self, agent: int, other_than: str | None = None) -> int:
-        """How many rounds this agent has taken part in, in all runs; without those of one run, if it is named."""
+        """Returns the number of rounds in which this agent took part, over all runs except `other_than`."""
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             file.seek(self._read)
             for line in file:
@@ -142,7 +144,7 @@ class Audit:
 
 
 def refusal(answer: bytes) -> dict[str, Any]:
-    """What the audit log says of a refusal that no site has made, but what stands before it."""
+    """Returns the audit entry of a refusal that was not made by a site but before the message reached one."""
     header = unpack(answer).header
     return {"run": header.get("run"), "code": header["code"], "why": header["reason"]}
 

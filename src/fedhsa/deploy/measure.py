@@ -1,4 +1,4 @@
-"""What sites measure on data of their own: how a site says what to measure, and what the server keeps of it."""
+"""Measurements of sites on their own data: their definition at a site, and their storage at the server."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,31 +14,31 @@ from .outcome import Record
 from .wire import RejectedError
 
 Measure: TypeAlias = Callable[[np.ndarray], Mapping[str, float]]
-"""From a parameter to numbers by name."""
+"""A function that maps a parameter to named numbers."""
 
 MOST = 16
-"""How many numbers an agent may report."""
+"""The largest number of measurements that an agent may report."""
 ALL = 4 * MOST
-"""How many different names the server keeps: a site that invents new ones in every round does not fill its memory."""
+"""The largest number of different names that the server stores, so that a site cannot fill its memory."""
 THETA, VALUES = "measure/theta", "measure/values"
 """The arrays of a request and of a reply: the parameter to measure at; per agent its numbers, and last its weight."""
 _TAKEN = {*Record._fields, "round", "seed", "theta", "agent", "weight"}
 
 
 class MeasuredAgent(NamedTuple):
-    """An agent, and how its site measures what a parameter is worth on data of its own, best on data held out.
+    """An agent with a function that evaluates parameters on the site's own data, preferably held-out data.
 
-    Sites measure the server's parameter at the beginning of every round, and the last one at the end. Only the numbers
-    leave a site; the server averages them with the weights. A site that adds noise to its replies does not send them,
-    unless it is told to (`release_metrics`).
+    Sites measure the server's parameter at the beginning of every round, and the last parameter at the end. Only the
+    numbers leave a site; the server averages them with the weights. A site that adds noise to its replies does not
+    send them unless `release_metrics` is set.
 
     **Arguments:**
 
-    - `agent`: an agent, or a `Live` one.
-    - `measure`: takes a parameter, a vector, and gives numbers by name. The first is what the run is judged by. A name
-      that begins with that of another, as `rmse_naive` does with `rmse`, is drawn as its reference.
-    - `weight`: how much the agent counts in averages, such as the number of its observations. Default: `measure.weight`
-      where it has one, else 1.
+    - `agent`: an agent, or a `Live` agent.
+    - `measure`: a function that takes a parameter, a vector, and returns numbers by name. The first is the main metric
+      of the run. A name that extends another, as `rmse_naive` extends `rmse`, is drawn as its reference.
+    - `weight`: the agent's weight in averages, such as its number of observations. Default: `measure.weight` if it
+      exists, and 1 otherwise.
 
     !!! example
         >>> agent = fedhsa.tree.take(fedhsa.problems.quadratic.random(num_agents=2, dim=2).agents, 0)

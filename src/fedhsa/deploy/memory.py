@@ -1,4 +1,4 @@
-"""Sites in the same process, and faults of messages and sites to test with."""
+"""A transport to sites in the same process, with faults of messages and sites for tests."""
 
 import dataclasses
 import random
@@ -21,27 +21,35 @@ FAULTS = (
     "kill computed",
     "kill saved",
 )
-"""What can happen to one message: it is lost, repeated, late or changed, or its site is killed while it answers.
+"""The kinds of faults: a message is lost, repeated, late or changed, or its site is killed while it answers.
 
 A late request or repeat arrives with the messages of a later exchange, before or after them.
 """
 
 
 class Killed(BaseException):
-    """Stands for the sudden end of the process of a site or a server."""
+    """Simulates the sudden end of the process of a site or a server."""
 
 
 @dataclasses.dataclass
 class Faults:
-    """What goes wrong, message by message.
+    """Faults that `MemoryTransport` injects, message by message.
 
     **Arguments:**
 
-    - `probability`: the probability that something happens to a message.
-    - `kinds`: what can happen, each with the same probability.
+    - `probability`: the probability of a fault for each message.
+    - `kinds`: the possible faults, from `FAULTS`, each with the same probability.
     - `seed`: the seed of the random faults.
-    - `schedule`: instead of chance, a list of faults or None, one for each message in turn; afterwards nothing fails.
+    - `schedule`: instead of random faults, a sequence with a fault or None for each message in turn. Messages after
+      its end have no faults.
     - `reorder`: whether replies arrive in random order.
+
+    Raises `ValueError` if a fault is not in `FAULTS`.
+
+    !!! example
+        >>> faults = Faults(schedule=[None, "lose reply"])
+        >>> faults.next(), faults.next(), faults.next(), faults.happened
+        (None, 'lose reply', None, ['lose reply'])
     """
 
     probability: float = 0.2
@@ -60,7 +68,7 @@ class Faults:
         """The faults so far."""
 
     def next(self) -> str | None:
-        """What happens to the next message."""
+        """Returns the fault of the next message, or None."""
         if self._left is not None:
             kind = self._left.pop(0) if self._left else None
         else:
@@ -75,11 +83,11 @@ class Faults:
             self._random.shuffle(replies)
 
     def cut(self, count: int) -> int:
-        """How many of so many late messages come before the others."""
+        """Returns the number of late messages, of `count`, that arrive before the others."""
         return self._random.randrange(count + 1) if count else 0
 
     def garble(self, data: bytes) -> bytes:
-        """The message with one byte changed, or cut off."""
+        """Returns the message with one byte changed, or truncated."""
         position = self._random.randrange(len(data))
         if self._random.random() < 0.5:
             return data[:position]
@@ -87,13 +95,13 @@ class Faults:
 
 
 class MemoryTransport(AbstractTransport):
-    """Hands messages to sites in this process.
+    """Passes messages to sites in this process. `in_memory` and `federate` make one.
 
     **Arguments:**
 
-    - `start`: makes a site, which continues from what it has saved.
-    - `num_sites`: how many there are.
-    - `faults`: what goes wrong. Default: nothing.
+    - `start`: a function that takes a site's number and builds the site, which continues from its saved state.
+    - `num_sites`: the number of sites.
+    - `faults`: the faults of messages and sites. Default: none.
     """
 
     name = "memory"

@@ -1,4 +1,4 @@
-"""What to do about agents that do not answer."""
+"""The policy for agents that do not answer."""
 
 import dataclasses
 
@@ -13,19 +13,21 @@ PATIENCE = {"wait": 600.0, "skip": 60.0, "fail": 60.0}
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """What the server does when an agent does not answer.
+    """The server's policy for agents that do not answer.
 
-    - `wait`: asks again, for up to `patience` seconds, then stops; the run can be resumed. The result is that of a run
-      in which every agent answered at once.
-    - `skip`: after `patience` seconds restarts the round without the agent, which takes part again in the first
-      round after it is back. The averages are over those present, as in `Partial`.
-    - `fail`: stops after `patience` seconds, or at once when an agent says that it cannot answer.
+    - `wait`: repeats the request for up to `patience` seconds, then stops; the run can be resumed. The result is that
+      of a run in which every agent answered immediately.
+    - `skip`: restarts the round without the agent after `patience` seconds. The agent takes part again in the first
+      round after its return. Averages are over the participating agents, as in `Partial`.
+    - `fail`: stops after `patience` seconds, or immediately if an agent reports that it cannot answer.
 
     **Arguments:**
 
-    - `action`: one of these.
-    - `patience`: seconds per exchange. Default: 600 to wait, 60 otherwise.
-    - `at_least`: with `skip`, how many agents a round needs.
+    - `action`: `"wait"`, `"skip"` or `"fail"`.
+    - `patience`: seconds per exchange. Default: 600 for `wait`, 60 otherwise.
+    - `at_least`: with `skip`, the number of agents that a round needs.
+
+    Raises `ValueError` if `action` is unknown or a number is not positive.
 
     !!! example
         >>> Missing("skip", patience=30, at_least=2)
@@ -49,7 +51,7 @@ class Missing:
         return float(self.patience or 0.0)
 
     def check(self, algorithm: AbstractAlgorithm, num_agents: int | None = None) -> None:
-        """Raises if agents would be skipped that the method needs, or if a round needs more agents than there are."""
+        """Raises `ValueError` if the method needs agents that may be skipped, or if `at_least` exceeds `num_agents`."""
         if self.action != "skip":
             return
         if num_agents is not None and self.at_least > num_agents:

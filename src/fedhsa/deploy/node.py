@@ -1,4 +1,4 @@
-"""What a node of ours runs, whatever carries its messages: one agent, of which code and data are this machine's own."""
+"""A node, independent of its transport: one agent, whose code and data belong to this machine."""
 
 import contextlib
 import json
@@ -21,40 +21,40 @@ from .store import BusyError, Store, check_run_name
 from .wire import RejectedError, peek, unpack, words
 
 IN_MEMORY, ON_DISK = 4, 1000
-"""How many runs a node has at hand at a time, and of how many it keeps the state."""
+"""The largest numbers of runs that a node keeps in memory, and whose state it keeps on disk."""
 MOST_AGENTS, MOST_PARAMETERS = 2**20, 2**23
-"""The largest federation, and the longest parameter, that a plan may ask for: more does not fit into a message."""
+"""The largest federation, and the longest parameter, that a plan may request: more does not fit into a message."""
 MOST_OBSERVATIONS = 2**20
-"""The most observations of a round, which a node has in memory at once."""
+"""The largest number of observations of a round, all of which a node has in memory."""
 LONGEST, LONGEST_TEXT = 2**14, 500
-"""How long a plan may be as text, and each of the texts in it: reading takes ever longer."""
+"""The largest lengths of a plan as text, and of each text in it, which bound the time for parsing."""
 
 TROUBLES = ("diverged", "exhausted", "failed", "limit", "lost", "unavailable")
 """Codes of refusals whose cause is on this machine."""
 
 
 class Node:
-    """One agent of whatever runs the server starts, built here: `answer` takes a message and returns one.
+    """One agent of the server's runs, built on this machine: `answer` takes a message and returns a message.
 
-    The server's greeting brings the plan of a run: which algorithm, with which settings, for how many agents. It brings
-    no code. A plan that needs code of the user's is taken part in only if this node was given that code by its own
-    owner, with `agent` or `allow`; files and functions are matched by their names, and those of this machine are used.
+    The server's greeting contains the plan of a run: the algorithm, its settings and the number of agents. It contains
+    no code. A node takes part in a plan that needs user-supplied code only if its owner has provided that code, with
+    `agent` or `allow`. Files and functions are matched by their names, and those of this machine are used.
 
     **Arguments:**
 
-    - `folder`: where the node keeps its runs, its log and what it compiled; one process at a time may use it, inside
-      of `with node:`.
-    - `number`: which agent it is, from 0.
-    - `agent`: the function that builds it, `"file.py:function"` or `"module:function"`. Default: agents of the
-      problems that the library has.
-    - `config`: what this function gets, such as `data`, and the settings of `Privacy`; nothing of it leaves the node.
+    - `folder`: the folder for the node's runs, its log and its compiled programs. Only one process at a time may use
+      it, inside `with node:`.
+    - `number`: the agent's number, from 0.
+    - `agent`: the function that builds the agent, `"file.py:function"` or `"module:function"`. Default: agents of the
+      library's problems.
+    - `config`: the settings for this function, such as `data`, and those of `Privacy`. They never leave the node.
     - `allow`: further code that a plan may name, such as `"mine.py:HalfHSA"` in its algorithm.
-    - `plan`: the only plan to take part in. Default: any that needs no more than the above.
-    - `sync`: whether its state must also survive a loss of power, and not only the end of its process: then every
-      answer waits for the disk, which takes milliseconds.
-    - `say`: called with a sentence for whoever watches the node.
-    - `watch`: called with every entry of the node's audit log, and with `answered` after every message: the bytes both
-      ways, the seconds, and what the node has sent of what it measures.
+    - `plan`: the only plan in which the node takes part. Default: any plan for which the code is available.
+    - `sync`: whether the state must survive a loss of power, and not only the end of the process. Then every answer
+      waits for the disk, which takes milliseconds.
+    - `say`: a function that is called with sentences for the node's owner.
+    - `watch`: a function that is called with every entry of the audit log, and with `answered` after every message: the
+      bytes in both directions, the seconds, and the measurements that were sent.
 
     !!! example
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""A federation's run as plain values: what a command line, a file or a network can carry to every site."""
+"""The plan of a federation's run, as plain values that a command line, a file or a message can contain."""
 
 import dataclasses
 import functools
@@ -29,17 +29,17 @@ from .task import Task
 
 
 class AgentContext(NamedTuple):
-    """What a user's function gets to build its agent from."""
+    """The argument of a user's function that builds an agent."""
 
     number: int
-    """Which agent it is, from 0."""
+    """The agent's number, from 0."""
     num_agents: int
     config: Mapping[str, Any]
-    """Settings of this node, for instance a file with data. Nothing of it leaves the node."""
+    """The settings of this node, such as a file with data. They never leave the node."""
 
 
 class _UnknownAgent(AbstractAgent):
-    """A stand-in for agents that only their sites know."""
+    """A placeholder for agents that exist only at their sites."""
 
     source: Any
     nothing: np.ndarray
@@ -53,22 +53,24 @@ class _UnknownAgent(AbstractAgent):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A problem or a way to build agents, an algorithm, and a key.
+    """The plan of a run: a problem or a function that builds agents, an algorithm, and a key.
 
-    Every site gets the same plan and makes its own agents from it: of a problem of the library, or by a function of the
-    user's, which reads data that only this site has.
+    Every site receives the same plan and builds its own agents from it: agents of a problem of the library, or agents
+    that a user's function builds from data that only this site has.
 
     **Arguments:**
 
-    - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem, or
-      one of your own, like `"mine.py:build"`.
-    - `agent`: instead, `"module:function"` or `"file.py:function"`; the function takes an `AgentContext` and returns an
-      agent (or a `Live` or `MeasuredAgent` one). Then `num_agents` and `dim` are needed.
-    - `algorithm`: as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
-    - `step_size`, `local_steps`, `server_step`: used where the text does not give them.
+    - `problem`, `num_agents`, `dim`, `heterogeneity`, `problem_key`, `option`, `noiseless`, `iid`: a random problem of
+      the library, or your own problem, like `"mine.py:build"`.
+    - `agent`: instead of a problem, `"module:function"` or `"file.py:function"`. The function takes an `AgentContext`
+      and returns an agent, a `Live` or a `MeasuredAgent`. Then `num_agents` and `dim` are required.
+    - `algorithm`: the algorithm as text, like `"FedHSA"` or `"Averaged(FedHSA(local_steps=5))"`.
+    - `step_size`, `local_steps`, `server_step`: the values of settings that the text does not give.
     - `key`, `dtype`: as for `simulate`.
-    - `secure_aggregation`: whether replies travel under masks, so that the server learns their sums alone. The
-      algorithm is then `FixedPoint(..., fixed_point_bits)` around the one given.
+    - `secure_aggregation`: whether replies are masked, so that the server learns only their sums. The algorithm is then
+      wrapped in `FixedPoint(..., fixed_point_bits)`.
+
+    Raises `ValueError` if `agent` does not name a function, or is given without `dim`.
 
     !!! example
         >>> plan = Plan(problem="td", num_agents=3, dim=2, option={"num_states": 5}, algorithm="LocalSA", step_size=0.1)
@@ -103,7 +105,7 @@ class Plan:
                 )
             if self.dim is None:
                 raise ValueError(
-                    "`agent` needs `dim`, the number of parameters: the server knows nothing else of the agents."
+                    "`agent` requires `dim`, the number of parameters, which the server cannot find out by itself."
                 )
 
     def to_json(self) -> str:
@@ -120,7 +122,7 @@ class Plan:
         return dataclasses.replace(self, **changes)
 
     def with_files(self, new: Callable[[_own.Reference], str]) -> "Plan":
-        """The plan with `new(reference)` in the place of every `FILE.py:NAME`."""
+        """The plan with every `FILE.py:NAME` replaced by `new(reference)`."""
 
         def moved(text: str) -> str:
             return _own.replace(text, lambda found: new(found) if found.is_file else str(found))
@@ -129,16 +131,16 @@ class Plan:
         return self.replace(problem=moved(self.problem), algorithm=moved(self.algorithm), agent=agent)
 
     def with_whole_paths(self) -> "Plan":
-        """The plan for processes of this machine, or of a shared file system, that work in another folder."""
+        """The plan with absolute paths, for processes that work in another folder of the same file system."""
         return self.with_files(lambda found: f"{found.path}:{found.name}")
 
     def told(self) -> "Plan":
-        """The plan as it is told to nodes: of files the names alone, since paths are nobody else's business."""
+        """The plan as it is sent to nodes, with the names of files instead of their paths, which are private."""
         return self.with_files(lambda found: f"{found.path.name}:{found.name}")
 
     @functools.cached_property
     def built_problem(self) -> Problem:
-        """The problem. Of a user's agents, which only their sites know, it has the sizes alone."""
+        """The problem. For a user's agents, which exist only at their sites, it has only the sizes."""
         if self.agent is not None:
             zeros = np.zeros(self.dim or 0)
             return Problem(_UnknownAgent(Silent(), np.zeros(self.num_agents)), like=zeros, theta_star=None)
@@ -146,7 +148,7 @@ class Plan:
         given |= {"key": self.problem_key or None}
         given = {name: value for name, value in given.items() if value is not None}
         if "num_agents" not in inspect.signature(makers(self.problem)[self.problem]).parameters:
-            del given["num_agents"]  # a function of the user's may know how many there are
+            del given["num_agents"]  # a user's function may fix the number of agents
         problem = make(self.problem, given | self.option, noiseless=self.noiseless, iid=self.iid)
         if problem.num_agents != self.num_agents:
             raise ValueError(
@@ -177,12 +179,12 @@ class Plan:
 
     @functools.cached_property
     def cost(self) -> Cost:
-        """What a round costs an agent."""
+        """The cost of a round for an agent."""
         return cost(self.built_problem, self.method)
 
     @functools.cached_property
     def task(self) -> Task:
-        """What server and sites must agree on."""
+        """The task on which server and sites must agree."""
         example = None if self.agent is not None else tree.take(self.built_problem.flat_agents, 0)
         adapted, theta = adapt(self.method, self.built_problem), self.built_problem.start
         return Task(
@@ -198,7 +200,7 @@ class Plan:
         )
 
     def _agents_as_text(self) -> str:
-        """Which agents these are, as text. A user's function goes by its name, since its path differs between nodes."""
+        """Identifies the agents as text. Of a user's function it has only the name: paths differ between nodes."""
         if self.agent is not None:
             return self.agent.rpartition(":")[2]
         names = ("heterogeneity", "problem_key", "option", "noiseless", "iid")
@@ -213,7 +215,7 @@ class Plan:
         config: Mapping[str, Any] | None = None,
         audit: Audit | None = None,
     ) -> Site:
-        """The site of these agents, with its own settings, among them its limits, and its log of what leaves it."""
+        """Returns the site of these agents, with its own settings and limits, and its audit log."""
         agents, streams, measured = self._agents(numbers, config or {})
         privacy = Privacy.from_config(config or {})
         # Next to the folders of the runs: one account for all of them.
@@ -235,7 +237,7 @@ class Plan:
         return None
 
     def rehearse(self, config: Mapping[str, Any]) -> None:
-        """Builds the first agent, where its data are on this machine, so that what is wrong shows before the start."""
+        """Builds the first agent, if its data are on this machine, so that errors appear before the start."""
         if self.agent is not None:
             self._agents([0], config)
 
@@ -267,7 +269,7 @@ class Plan:
 
 
 def with_keys(plan: Plan, config: Mapping[str, Any] | None, home: str | os.PathLike) -> dict[str, Any]:
-    """The settings of sites that one person starts, with keys made in `home` where the plan needs some."""
+    """Returns the settings of sites that one person starts, with keys made in `home` if the plan requires keys."""
     config = dict(config or {})
     if plan.secure_aggregation and not config.get("keys"):
         config["keys"] = rehearse(pathlib.Path(home) / "keys", plan.num_agents)

@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise on what leaves a node, and the account of the privacy that is spent."""
+"""Clipping of and Gaussian noise on a node's replies, and the account of the privacy spent."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ LEAST_NOISE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-    r"""A node's own protection: every reply is shortened to norm $C$, and Gaussian noise is added to it.
+    r"""A node's local differential privacy: every reply is clipped to norm $C$, and Gaussian noise is added to it.
 
     Of each reply of an agent, all numbers together as one vector $x$, the node sends
 
@@ -36,21 +36,23 @@ class Privacy:
 
     Whatever the agent's data, two such replies without noise differ by at most $2 C$, so each is a Gaussian mechanism
     with noise multiplier $z$, for *all* data of the agent: the node need not trust the server (local differential
-    privacy). Replies of all exchanges compose. The node counts what it has sent, in all runs, including what was sent
-    twice because a round was restarted; it stops answering before `epsilon` is exceeded.
+    privacy). Replies of all exchanges compose. The node counts its replies over all runs, including those that were
+    sent twice because a round was restarted; it stops answering before `epsilon` is exceeded.
 
-    The noise does not come from the run's key, which everyone knows, so that runs with it are not repeatable. It is
-    made in floating point: in theory its lowest bits say more than real numbers would.
+    The noise does not come from the run's key, which is public, so runs with noise are not repeatable. It is generated
+    in floating point, whose lowest bits could in theory reveal more than the theory of real numbers allows.
 
     **Arguments:**
 
-    - `clip`: $C$.
-    - `noise`: $z$, the standard deviation in units of $2 C$.
-    - `epsilon`: how much privacy may be spent in total. Default: any amount; it is counted all the same.
+    - `clip`: the norm $C$.
+    - `noise`: the noise multiplier $z$, the standard deviation in units of $2 C$.
+    - `epsilon`: the total privacy budget. Default: no limit, but the spending is counted.
     - `delta`: the probability with which `epsilon` may not hold.
-    - `shared_by`: $k$, with secure aggregation alone: each agent adds a $k$-th of the variance, so that the sum over
-      $k$ agents who do so has all of it. That protects against whoever sees sums only; see
-      docs/deploy/secure-aggregation.md.
+    - `shared_by`: the number $k$ of agents that share the noise, only with secure aggregation: each adds $1/k$ of the
+      variance, so that the sum over $k$ such agents has all of it. This protects only against parties that see sums;
+      see docs/deploy/secure-aggregation.md.
+
+    Raises `ValueError` if a number is out of range.
 
     !!! example
         >>> privacy = Privacy(clip=1.0, noise=20.0)
@@ -74,29 +76,29 @@ class Privacy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Privacy | None":
-        """What a node's settings `clip`, `noise`, `epsilon` and `delta` ask for; None where none is given."""
+        """Reads a node's settings `clip`, `noise`, `epsilon` and `delta`; None if none of them is given."""
         found = {name: config.get(name) for name in SETTINGS}
         given = {name: float(value) for name, value in found.items() if value not in (None, "")}
         if not given:
             return None
         if "noise" not in given and "epsilon" in given:
             raise ValueError(
-                "`epsilon` needs `noise` on a node, which does not know how many replies it will send. `fedhsa deploy "
-                "--epsilon` works the noise out."
+                "`epsilon` requires `noise` on a node, which does not know how many replies it will send. `fedhsa "
+                "deploy --epsilon` computes the noise."
             )
         if not {"clip", "noise"} <= given.keys():
-            raise ValueError(f"`clip` and `noise` go together, got {', '.join(given)} alone.")
+            raise ValueError(f"`clip` and `noise` must be given together, got only {', '.join(given)}.")
         shared = config.get("noise_shared_by")
         return cls(**given, shared_by=int(shared) if shared not in (None, "") else 1)
 
     @classmethod
     def calibrated(cls, epsilon: float, releases: int, *, clip: float = 1.0, delta: float = 1e-5) -> "Privacy":
-        r"""The least noise with which so many replies of an agent cost no more than $\varepsilon$.
+        r"""Returns the smallest noise with which a number of replies of an agent cost at most $\varepsilon$.
 
         **Arguments:**
 
         - `epsilon`, `clip`, `delta`: as above.
-        - `releases`: how many replies, in all rounds and exchanges.
+        - `releases`: the number of replies, over all rounds and exchanges.
 
         !!! example
             >>> privacy = Privacy.calibrated(epsilon=2.0, releases=40)
@@ -107,39 +109,39 @@ class Privacy:
         _check.number("delta", delta, above=0.0, most=0.1)
         _check.count("releases", releases)
         if _epsilon(releases / LEAST_NOISE**2, delta) <= epsilon:
-            raise ValueError(f"`epsilon` is {epsilon:g}, for which so little noise would do that it protects nothing.")
+            raise ValueError(f"`epsilon` is too large, got {epsilon:g}: the noise that it requires protects nothing.")
         sigma = _accounting().get_sigma_gaussian(epsilon, delta)
         noise = float(sigma) * math.sqrt(releases) * (1 + 1e-9)  # rounding must not cost the last reply
         return cls(clip, noise, epsilon, delta)
 
     def check(self, algorithm: AbstractAlgorithm, replies: Schema) -> None:
-        """Raises if the method needs its replies as they are, or if column of a reply would have no noise."""
+        """Raises `ValueError` if the method needs exact replies, or if a part of a reply would have no noise."""
         inside = before_rounding(algorithm)
         # Noise changes replies as much as a loss does.
         for _, layer, reason in objections(inside, Effect.LOSES_REPLIES, Stream.LOSS, "noise"):
-            raise ValueError(f"`noise` does not go with {layer}: {reason}")
+            raise ValueError(f"`noise` is not supported with {layer}: {reason}")
         for leaf in replies.leaves:
             if inside is algorithm and not leaf.dtype.startswith("float"):
                 raise ValueError(
-                    f"`noise` is for replies of real numbers alone; this algorithm also sends {leaf.name!r}, which is "
-                    f"{leaf.dtype}. Use one that does not."
+                    f"`noise` requires replies of real numbers; this algorithm also sends {leaf.name!r}, which is "
+                    f"{leaf.dtype}. Use another algorithm."
                 )
 
     def check_shared(self, num_agents: int | None) -> None:
-        """Raises if agents would add a part of the noise, and not as many of them would add up to all of it."""
+        """Raises `ValueError` if agents share the noise, but the sums are over too few agents to contain all of it."""
         if self.shared_by > 1 and (num_agents is None or self.shared_by > num_agents):
             among = "is not on" if num_agents is None else f"is among {num_agents} agents"
             raise ValueError(
-                f"`noise_shared_by` must be 1 unless that many agents' replies are seen in sums alone, got "
+                f"`noise_shared_by` must be 1 unless the server sees only sums over that many agents, got "
                 f"{self.shared_by}, and secure aggregation {among}."
             )
 
     def apply(
         self, arrays: dict[str, np.ndarray], bits: int | None = None, num_agents: int = 1
     ) -> dict[str, np.ndarray]:
-        """The replies of a site, arrays with a leading axis for its agents, shortened and with noise.
+        """Returns the clipped and noisy replies of a site, arrays with a leading axis for its agents.
 
-        With `bits` they are whole numbers, in units of 2 to the minus `bits`, of which `num_agents` are to add up.
+        With `bits` they are whole numbers in units of 2 to the minus `bits`, and `num_agents` of them are added.
         """
         if bits is not None:
             real = {name: np.where(a == TOO_LARGE, np.nan, a * 2.0**-bits) for name, a in arrays.items()}

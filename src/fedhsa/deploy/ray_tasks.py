@@ -39,21 +39,24 @@ PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 class RemoteError(RuntimeError):
-    """A task failed with an error that this process cannot raise itself, or its process was lost again and again."""
+    """Raised if a task failed with an error of a type that this process does not have, or its process was lost."""
 
 
 class RayExecutor(concurrent.futures.Executor):
-    """Computes functions in processes of the Ray that this process is connected to; `ray_executor` makes one.
+    """An executor that runs functions in processes of the Ray to which this process is connected.
 
-    A task whose process is killed or whose machine is lost is done again elsewhere. An error that a task raises is
-    raised by its future, with the traceback of the other process as a note.
+    `ray_executor` makes one. A task whose process is killed or whose machine is lost is repeated elsewhere. If a task
+    raises an error, its future raises it, with the traceback of the other process as a note.
 
     **Arguments:**
 
-    - `cores`: how many tasks run at once.
-    - `where`: words for where they are.
-    - `as_on`: tasks divide seeds as a machine with so many cores does, which shows in last digits. Default: this one's.
-    - `environment`: variables for the processes of the tasks, besides those that numbers depend on.
+    - `cores`: the number of tasks that run simultaneously.
+    - `where`: a description of the place where they run.
+    - `as_on`: tasks divide their seeds as on a machine with this number of cores, which affects the last digits.
+      Default: the number of cores of this machine.
+    - `environment`: environment variables for the processes of the tasks, in addition to those that affect results.
+
+    Raises `ValueError` if this process computes on a device other than a CPU.
     """
 
     def __init__(
@@ -61,8 +64,8 @@ class RayExecutor(concurrent.futures.Executor):
     ):
         if jax.default_backend() != "cpu":
             raise ValueError(
-                "`ray`: tasks compute on cores of processors, and this process on another device, whose last digits "
-                "are different. Set JAX_PLATFORMS=cpu to use Ray."
+                "`ray`: tasks compute on CPU cores, but this process computes on another device, whose last digits "
+                "differ. Set JAX_PLATFORMS=cpu to use Ray."
             )
         self.cores, self.where = max(1, int(cores)), where
         self._ray = import_ray()
@@ -80,7 +83,7 @@ class RayExecutor(concurrent.futures.Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
-        """Has a function that can be imported computed by another process; its arguments must be what `pack` takes."""
+        """Runs a function that can be imported in another process; `pack` must support its arguments."""
         parcel = pack(functools.partial(fn, *args, **kwargs), getattr(fn, "__name__", "function"))
         with self._lock:
             if self._closed:
@@ -161,14 +164,16 @@ def _fail(future: concurrent.futures.Future, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def ray_executor(address: str | None = None, as_on: int | None = None) -> Iterator[RayExecutor]:
-    """An executor on a Ray; what is not finished when the block ends is given up.
+    """Yields an executor on Ray; tasks that are not finished when the block ends are cancelled.
 
     **Arguments:**
 
-    - `address`: of a cluster (`"host:port"`, `"auto"`), which is left running; or `"local"` for a Ray of this process
-      alone, which is started on this machine and stopped. Default: the cluster that `RAY_ADDRESS` names or `ray start`
-      has started on this machine, or else a Ray of its own.
+    - `address`: the address of a cluster (`"host:port"` or `"auto"`), which is left running; or `"local"` for a private
+      Ray, which is started on this machine and stopped at the end. Default: the cluster that `RAY_ADDRESS` names or
+      that `ray start` has started on this machine, and otherwise a private Ray.
     - `as_on`: as for `RayExecutor`.
+
+    **Returns:** a context manager that yields a `RayExecutor`.
 
     !!! example
         >>> def best_step(problem, method):  # starting a Ray takes a few seconds

@@ -1,4 +1,4 @@
-"""What a message may look like: the names, shapes and types of its arrays, derived from the algorithm."""
+"""The schema of messages: the names, shapes and types of their arrays, derived from the algorithm."""
 
 import math
 from typing import Any, NamedTuple
@@ -21,7 +21,13 @@ class Leaf(NamedTuple):
 
 
 class Schema:
-    """A pytree of arrays as named arrays and back; raises if arrays are not exactly those.
+    """Converts a pytree of arrays to named arrays and back.
+
+    **Arguments:**
+
+    - `shapes`: a pytree of arrays, or of their shapes and types.
+
+    `join` raises `RejectedError` if the names, shapes or types of the arrays differ.
 
     !!! example
         >>> schema = Schema({"theta": np.zeros(3), "age": np.zeros((), int)})
@@ -55,7 +61,7 @@ class Schema:
         return {leaf.name: np.asarray(array) for leaf, array in zip(self.leaves, arrays, strict=True)}
 
     def join(self, arrays: dict[str, np.ndarray], finite: bool = True) -> PyTree:
-        """The pytree of these arrays; raises if they are not those of the schema, or not finite where they must be."""
+        """Returns the pytree of these arrays; raises `RejectedError` if they do not match or are not finite."""
         if arrays.keys() != self._names:
             raise RejectedError("malformed", f"the arrays are {sorted(arrays)}, expected {sorted(self._names)}")
         found = []
@@ -73,13 +79,13 @@ class Schema:
 
 
 def is_common(message: PyTree) -> bool:
-    """Whether all agents get the same."""
+    """Whether all agents receive the same message."""
     leaves = jax.tree.leaves(message, is_leaf=lambda x: isinstance(x, PerAgent))
     return not any(isinstance(leaf, PerAgent) for leaf in leaves)
 
 
 def for_agents(message: PyTree, rows: Any) -> PyTree:
-    """The message to some of the agents: of what differs between agents, only their entries."""
+    """Returns the message to some of the agents, with only their entries of per-agent values."""
 
     def cut(leaf: Any) -> Any:
         return PerAgent(tree.take(leaf.values, rows)) if isinstance(leaf, PerAgent) else leaf

@@ -69,7 +69,7 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
         kinds = jax.tree.leaves((message, reply), is_leaf=lambda x: isinstance(x, PerAgent | Coded))
         if any(isinstance(kind, PerAgent) for kind in kinds):
             raise ValueError(
-                "`secure_aggregation` does not go with messages that differ between agents: a server could ask one of "
+                "`secure_aggregation` is not supported with messages that differ between agents: a server could ask one of "
                 f"them something else than the others, and see its answer in the sum. Exchange {exchange.name!r} has "
                 "such messages; use FedHSA, LocalSA or SCAFFOLD."
             )
@@ -141,7 +141,7 @@ def _check_alike(task: Task) -> None:
 
 def _on_the_way(what: str) -> str:
     return (
-        f"`secure_aggregation` does not go with {what}: what happens to replies on the way there comes from the run's "
+        f"`secure_aggregation` is not supported with {what}: what happens to replies on the way there comes from the run's "
         "key, which everybody knows, so that a sum may be that of fewer agents, or of one. Leave it out."
     )
 
@@ -155,15 +155,15 @@ def remembers(task: Task) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Secure:
-    """What a site brings along for secure aggregation: who it is, whom it believes, and among how many it hides.
+    """A site's settings for secure aggregation: its identity, the authority it trusts and its minimum cohort.
 
     **Arguments:**
 
     - `identity`: the site's certificate and key, with which it signs the key of a run.
-    - `trust`: the authority by whose certificates it knows the other sites.
-    - `minimum`: the least number of sites with which it takes part in a round. Default: all agents of the run must be
-      there. With fewer, which `missing='skip'` needs, a server can compare sums with and without a site; see
-      docs/deploy/secure-aggregation.md for what it learns from that.
+    - `trust`: the authority whose certificates identify the other sites.
+    - `minimum`: the smallest number of sites in a round in which the site takes part. Default: all agents of the run.
+      With fewer, which `missing='skip'` requires, a server can compare sums with and without a site;
+      docs/deploy/secure-aggregation.md describes what it learns from this.
 
     !!! example
         >>> import tempfile
@@ -183,10 +183,10 @@ class Secure:
 
     @classmethod
     def load(cls, folder: str | os.PathLike, minimum: int | None = None) -> "Secure":
-        """What is in a node's folder of keys.
+        """Reads the settings from a node's folder of keys.
 
-        If it has a folder `peers` with certificates `node-0.crt`, `node-1.crt`, ..., only those keys are believed, so
-        that whoever keeps the authority's key cannot make up sites.
+        If it has a folder `peers` with certificates `node-0.crt`, `node-1.crt`, ..., only those keys are trusted, so
+        that the holder of the authority's key cannot invent sites.
         """
         from .signing import Identity, Trust, read_certificate  # not before they are needed
 
@@ -196,7 +196,7 @@ class Secure:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], number: int) -> "Secure":
-        """What a node's settings `keys`, a folder, and `minimum_cohort` ask for; `{number}` stands for the agent's."""
+        """Reads a node's settings `keys` (a folder; `{number}` stands for the agent's number) and `minimum_cohort`."""
         folder, minimum = config.get("keys"), config.get("minimum_cohort")
         if folder in (None, ""):
             raise MismatchError(

@@ -94,20 +94,20 @@ _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
 
 
 class Server:
-    """Runs an algorithm with sites that a transport reaches.
+    """Runs an algorithm with sites that a transport reaches. `in_memory` makes one.
 
     **Arguments:**
 
-    - `task`: what server and sites have agreed on.
-    - `transport`: how to reach the sites.
-    - `sites`: the numbers of each site's agents; together all agents, in order.
-    - `missing`: what to do about agents that do not answer.
-    - `folder`: for the checkpoint and the log, or None to keep neither.
-    - `theta_star`: the root, where it is known, to record the error.
-    - `watch`: called with every event of the log.
-    - `run`: the name of the run. Default: a random one.
-    - `reply_bound`: the largest norm that an agent's reply may have; one beyond it is that agent's failure. Default:
-      whatever is not a sign of divergence.
+    - `task`: the task on which server and sites have agreed.
+    - `transport`: the transport to the sites.
+    - `sites`: the numbers of each site's agents; together they are all agents, in order.
+    - `missing`: the policy for agents that do not answer. Default: `Missing()`.
+    - `folder`: the folder for the checkpoint and the log. Default: neither is written.
+    - `theta_star`: the root, if it is known, from which the error is computed.
+    - `watch`: a function that is called with every event of the log.
+    - `run`: the name of the run. Default: a random name.
+    - `reply_bound`: the largest norm that an agent's reply may have; an agent that exceeds it counts as unable to
+      answer. Default: the bound at which a run counts as diverged.
     """
 
     def __init__(
@@ -126,7 +126,9 @@ class Server:
         if reply_bound is not None:
             _check.number("reply_bound", reply_bound, above=0.0)
             if task.secure:
-                raise ValueError("`reply_bound` does not go with secure aggregation: the server sees no single reply.")
+                raise ValueError(
+                    "`reply_bound` is not supported with secure aggregation: the server sees no single reply."
+                )
         self.reply_bound = reply_bound
         self.task, self.transport, self.theta_star = task, transport, theta_star
         self.missing = Missing() if missing is None else missing

@@ -104,22 +104,22 @@ class Asked(NamedTuple):
 
 
 class Site:
-    """Agents of one site, as the server sees them: `answer` takes a message and returns one.
+    """The agents of one site in one run: `answer` takes a message and returns a message. `Plan.site` makes one.
 
     **Arguments:**
 
-    - `task`: what server and sites have agreed on.
-    - `agents`: the agents, arrays with a leading axis.
-    - `numbers`: which of the federation's agents they are.
-    - `store`: where their state is kept.
-    - `run`: which run this is; messages of others are rejected.
-    - `streams`: one for each agent, where observations do not come from the agents' sources.
-    - `account`: adds noise to replies, and counts them. Default: none.
-    - `measured`: what each agent measures on data of its own, None for those that do not. Default: nothing.
-    - `withhold`: whether to keep that here.
-    - `limits`: the most that the server may ask for.
-    - `audit`: where to write down what leaves. Default: nowhere.
-    - `secure`: lets replies leave only under masks, which the server cannot take off. Default: they leave as they are.
+    - `task`: the task on which server and sites have agreed.
+    - `agents`: the agents, as arrays with a leading axis.
+    - `numbers`: the numbers of these agents in the federation.
+    - `store`: the store of their state.
+    - `run`: the name of the run; messages of other runs are rejected.
+    - `streams`: one stream for each agent, if observations do not come from the agents' sources.
+    - `account`: adds noise to replies, and counts them. Default: no noise.
+    - `measured`: each agent's measurements on its own data, or None for agents without. Default: no measurements.
+    - `withhold`: whether the measurements stay at the site.
+    - `limits`: the limits on the server's requests. Default: `Limits()`.
+    - `audit`: the log of everything that is sent. Default: no log.
+    - `secure`: masks the replies, so that the server learns only sums. Default: replies are not masked.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where a site or a server keeps its state between processes: one file, complete or absent, and a lock."""
+"""The saved state of a site or a server: one file, which is either complete or absent, and a lock."""
 
 import contextlib
 import os
@@ -16,12 +16,19 @@ from .wire import Packet, RejectedError, pack, unpack
 
 
 class Store:
-    """One saved state.
+    """The saved state of one site or server: a file that is replaced atomically.
 
     **Arguments:**
 
     - `path`: the file.
-    - `sync`: whether a state must also survive a loss of power, not only the end of a process; slower.
+    - `sync`: whether a state must survive a loss of power, and not only the end of a process. This is slower.
+
+    !!! example
+        >>> import tempfile
+        >>> store = Store(tempfile.mkdtemp() + "/site.state")
+        >>> store.save({"round": 3}, {"theta": np.zeros(2)})
+        >>> store.load().header
+        {'round': 3}
     """
 
     def __init__(self, path: str | os.PathLike, sync: bool = True):
@@ -43,7 +50,7 @@ class Store:
             self._seen = written.st_ino, written.st_mtime_ns, data[:16]
 
     def load(self) -> Packet | None:
-        """The state saved last, or None."""
+        """Returns the state that was saved last, or None. Raises `ValueError` if the file is damaged."""
         self._seen = self._now()
         try:
             with open(_files.open_quickly(self.path), "rb") as file:

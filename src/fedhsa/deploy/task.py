@@ -1,4 +1,4 @@
-"""What server and agents of a federation must agree on before the first message."""
+"""The task of a federation, on which server and agents must agree before the first message."""
 
 import dataclasses
 import functools
@@ -26,19 +26,19 @@ from .schema import Schema
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """An algorithm, where it starts, and for how many agents: all that determines a run but the agents' data.
+    """An algorithm, its initial parameter and the number of agents: everything that determines a run except the data.
 
     **Arguments:**
 
     - `algorithm`: the algorithm.
-    - `num_agents`: $M$.
-    - `theta`: where to start, a flat vector.
-    - `key`: the same key gives the same run as `simulate` with one seed.
+    - `num_agents`: the number $M$ of agents.
+    - `theta`: the initial parameter, a flat vector.
+    - `key`: the random key; `simulate` with the same key and one seed makes the same run.
     - `dtype`: `"float64"` or `"float32"`.
     - `example`: any of the agents, for methods that use more of an agent than its operators.
-    - `problem`: a text that names the problem; sites and checkpoints with another are rejected.
-    - `names`: what the numbers of the parameter are called, where they have names.
-    - `secure`: whether replies travel under masks, of which the server learns the sums alone.
+    - `problem`: a text that identifies the problem; sites and checkpoints with a different text are rejected.
+    - `names`: the names of the parameter's entries, if they have names.
+    - `secure`: whether replies are masked, so that the server learns only their sums.
 
     !!! example
         >>> task = Task(fedhsa.FedHSA(0.1, local_steps=5), num_agents=3, theta=np.zeros(2))

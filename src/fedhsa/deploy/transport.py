@@ -1,4 +1,4 @@
-"""What a transport is: it carries bytes between the server and numbered sites, without any guarantee."""
+"""The interface of transports, which carry bytes between the server and numbered sites without any guarantee."""
 
 import abc
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ class AbstractTransport(abc.ABC):
     """
 
     pause: float = 0.0
-    """Seconds to wait before asking again when nothing came back."""
+    """Seconds to wait before repeating a request that was not answered."""
 
     name: ClassVar[str]
-    """What the transport is called in results."""
+    """The name of the transport in results."""
 
     @abc.abstractmethod
     def present(self) -> set[int]:
@@ -24,16 +24,16 @@ class AbstractTransport(abc.ABC):
 
     @abc.abstractmethod
     def exchange(self, messages: Mapping[int, bytes], seconds: float) -> Iterator[bytes]:
-        """Sends each site its message and yields what comes back, in any order, until nothing more will come.
+        """Sends each site its message and yields the answers, in any order.
 
-        Ends when every site has answered, at the latest after `seconds`. What it gives may stem from an earlier
-        exchange.
+        Ends when every site has answered, and at the latest after `seconds`. Answers to an earlier exchange may be
+        among those yielded.
         """
 
     def trouble(self, site: int) -> str | None:
-        """Why the site did not answer, where that is known."""
+        """Returns the reason why the site did not answer, if it is known."""
         return None
 
     def hopeless(self, site: int) -> str | None:
-        """Why asking the site again would not help, where that is known."""
+        """Returns the reason why repeating the request would not help, if there is one."""
         return None

@@ -36,7 +36,7 @@ def words(value: Any, default: str = "no reason given") -> str:
 
 
 class RejectedError(Exception):
-    """A message was rejected; `code` is a word for programs, `reason` a sentence for people, `facts` go with it."""
+    """Raised for a message that is rejected, with a `code` for programs, a `reason` for people and further `facts`."""
 
     def __init__(self, code: str, reason: str, **facts: Any):
         super().__init__(reason[:REASON])
@@ -44,7 +44,7 @@ class RejectedError(Exception):
 
 
 class Packet(NamedTuple):
-    """What one message says: who, when and what for, and named arrays."""
+    """The contents of one message: a header and named arrays."""
 
     header: dict[str, Any]
     arrays: dict[str, np.ndarray]
