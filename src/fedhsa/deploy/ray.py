@@ -253,7 +253,7 @@ def federate_on_ray(
     _check.count("rounds", rounds)
     if folder is None and (resume or address != "local"):
         what = "`resume=True`" if resume else f"`address={address!r}`"
-        raise ValueError(f"{what} needs `folder`" + (", where the run was kept." if resume else " on a shared disk."))
+        raise ValueError(f"{what} requires `folder`" + (", that of the run." if resume else " on a shared disk."))
     actors = _check_actors(plan, actors)
     import_ray()
     kept = None if folder is None else pathlib.Path(folder).resolve()

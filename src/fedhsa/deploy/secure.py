@@ -69,9 +69,9 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
         kinds = jax.tree.leaves((message, reply), is_leaf=lambda x: isinstance(x, PerAgent | Coded))
         if any(isinstance(kind, PerAgent) for kind in kinds):
             raise ValueError(
-                "`secure_aggregation` is not supported with messages that differ between agents: a server could ask one of "
-                f"them something else than the others, and see its answer in the sum. Exchange {exchange.name!r} has "
-                "such messages; use FedHSA, LocalSA or SCAFFOLD."
+                "`secure_aggregation` is not supported with messages that differ between agents: a server could send "
+                "one agent a different request, and recognise its answer in the sum. Exchange "
+                f"{exchange.name!r} has such messages; use FedHSA, LocalSA or SCAFFOLD."
             )
         if any(isinstance(kind, Coded) for kind in kinds):
             raise ValueError(_on_the_way("coded replies"))
@@ -141,8 +141,8 @@ def _check_alike(task: Task) -> None:
 
 def _on_the_way(what: str) -> str:
     return (
-        f"`secure_aggregation` is not supported with {what}: what happens to replies on the way there comes from the run's "
-        "key, which everybody knows, so that a sum may be that of fewer agents, or of one. Leave it out."
+        f"`secure_aggregation` is not supported with {what}: its random choices follow from the run's key, which is "
+        "public, so that a sum may contain the replies of few agents, or of one. Leave it out."
     )
 
 
