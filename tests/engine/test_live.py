@@ -287,10 +287,10 @@ def test_a_policy_that_fits_the_environment_is_found_or_asked_for():
     swing_up = from_gymnasium(["Pendulum-v1"], **small)
     assert type(swing_up.agents.policy).__name__ == "Gaussian"
     for arguments, says in (
-        (("CartPole-v1",), "`environments` must list that of each agent"),
-        (([],), "`environments` must list that of each agent"),
-        (([Board],), "`policy` must be given where what is seen is no vector"),
-        (([Wheel],), "`policy` must be given where a number is seen"),
+        (("CartPole-v1",), "`environments` must be a list with a name or a function"),
+        (([],), "`environments` must be a list with a name or a function"),
+        (([Board],), "`policy` is required if observations are not vectors"),
+        (([Wheel],), "`policy` is required if observations are numbers"),
         (([Door], np.zeros(2)), "`policy` must be one of"),
     ):
         with pytest.raises((TypeError, ValueError), match=says):

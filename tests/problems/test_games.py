@@ -205,7 +205,7 @@ ONE = np.ones((1, 1, 1))
         ),
         (
             lambda: games.from_arrays([[np.diag([1.0, -2.0])]], [[[0, 0]]], ONE),
-            r"average curvature of player 1 .* must be positive definite, its smallest eigenvalue is -2",
+            r"average curvature of player 1 .* must be positive definite, but its smallest eigenvalue is -2",
         ),
         (
             lambda: games.saddle_from_arrays([[[[1.0]]]], [[[[1.0]]]], [[[[-1.0]]]], [[[0.0]]], [[[0.0]]], ONE),

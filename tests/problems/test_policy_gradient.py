@@ -303,7 +303,7 @@ def test_what_cannot_be_is_refused_with_a_reason():
         pg.from_model(MODEL, batch=1, baseline="mean")
     with pytest.raises(TypeError, match="`policy` must be one of"):
         pg.from_model(MODEL, Gaussian(mlp(1, 1), 1))
-    with pytest.raises(ValueError, match="is for a `SoftmaxTable`"):
+    with pytest.raises(ValueError, match="requires a `SoftmaxTable`"):
         pg.from_model(MODEL, DirectTable(S, A), estimator="natural")
     assert SoftmaxTable(S, A).start.shape == (S, A)
 

@@ -189,7 +189,7 @@ def test_a_user_problem_takes_ten_lines():
         ),
         (
             lambda: finite_sum.from_arrays(np.ones((1, 2, 1, 1)), np.ones((1, 2, 1)), [[[0.9, 0.1], [0.5, 0.5]]]),
-            r"`P` must have a uniform stationary law, but agent 0 visits.*from 0.167 to 0.833",
+            r"`P` must have a uniform stationary distribution, but agent 0 visits.*from 0.167 to 0.833",
         ),
         (
             lambda: finite_sum.random(2, 2, 3, eigenvalues=(2.0, 1.0)),

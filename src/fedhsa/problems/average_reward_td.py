@@ -1,4 +1,4 @@
-"""Policy evaluation without a discount: the average reward, and how much better than it each state is."""
+"""Policy evaluation without a discount: the average reward, and the relative value of each state."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ __all__ = ["AverageRewardTDAgent", "from_arrays", "from_model", "random"]
 
 
 class AverageRewardTDAgent(AbstractEvaluator):
-    r"""The average reward $\bar r$ and $\theta$ side by side, whose steps differ by the factor $\kappa$:
+    r"""The average reward $\bar r$ and $\theta$ in one vector, with step sizes that differ by the factor $\kappa$:
 
     $$\bar r: \kappa\,(R(s, s') - \bar r), \qquad
       \theta: (R(s, s') - \bar r + \phi(s')^T \theta - \phi(s)^T \theta)\, \phi(s)$$
@@ -26,7 +26,7 @@ class AverageRewardTDAgent(AbstractEvaluator):
 
     step_ratio: np.ndarray
 
-    should_be_monotone: ClassVar[bool] = False  # the rate does not look at theta: one after the other, both are stable
+    should_be_monotone: ClassVar[bool] = False  # the rate does not depend on theta, so the two are stable in turn
 
     def operator(self, theta, o, /):
         rate, theta, phi = theta[0], theta[1:], self.features[o.state]
@@ -35,21 +35,23 @@ class AverageRewardTDAgent(AbstractEvaluator):
         return jnp.append(self.step_ratio * excess, error * phi)
 
     def recorders(self):
-        return {}  # there are no values, only differences
+        return {}  # values are defined only up to a constant
 
 
 def from_arrays(P: Any, R: Any, features: Any, *, step_ratio: float = 1.0, start: Any = None) -> Problem:
-    r"""Average-reward TD in `M` Markov reward processes that share a parameter $(\bar r, \theta)$, `(1 + d,)`.
+    r"""Make the problem of average-reward TD in `M` Markov reward processes that share $(\bar r, \theta)$, `(1 + d,)`.
 
     **Arguments:**
 
-    - `P`, `R`, `features`, `start`: as for `td.from_arrays`. No combination of the features may be the same for all
-      states: values are known up to a constant only.
-    - `step_ratio`: $\kappa$, the step of $\bar r$ relative to that of $\theta$.
+    - `P`, `R`, `features`, `start`: as for `td.from_arrays`. No combination of the features may be constant over all
+      states, because values are defined only up to a constant.
+    - `step_ratio`: $\kappa$, the step size of $\bar r$ relative to that of $\theta$.
+
+    Raises `ValueError` if an array is invalid or the root is not unique.
 
     !!! example
         >>> P = [[[0.5, 0.5], [0.5, 0.5]]]
-        >>> from_arrays(P, R=[[0.0, 1.0]], features=[[[0.0], [1.0]]]).theta_star    # half a reward a step
+        >>> from_arrays(P, R=[[0.0, 1.0]], features=[[[0.0], [1.0]]]).theta_star    # half a reward per step
         array([0.5, 1. ])
 
     !!! cite "Tsitsiklis and Van Roy (1999), average cost temporal-difference learning"
@@ -58,9 +60,11 @@ def from_arrays(P: Any, R: Any, features: Any, *, step_ratio: float = 1.0, start
 
 
 def from_model(model: Model, policy: Any = None, features: Any = None, *, step_ratio: float = 1.0) -> Problem:
-    """Average-reward TD of a policy in the agents' models; arguments as for `td.from_model`.
+    """Make the problem of evaluating a policy by average-reward TD in the agents' models.
 
-    Without features there is a coordinate for each state but the first, whose value counts as 0.
+    The arguments are those of `td.from_model`, and `step_ratio` as for `from_arrays`. By default there is a coordinate
+    for each state except the first, whose value is 0. Raises `ValueError` if episodes end and can start in several
+    states.
 
     !!! example
         >>> model = fedhsa.environments.make("garnet", {"num_agents": 2, "num_states": 4, "num_actions": 2})
@@ -69,8 +73,8 @@ def from_model(model: Model, policy: Any = None, features: Any = None, *, step_r
     """
     if (model.continuing().states < 0).any():
         raise ValueError(
-            "`start` of the model must be one state where episodes end: otherwise there is an idle step between two of "
-            "them, which would count in the average reward."
+            "`start` of the model must be a single state if episodes end: otherwise there is an idle step between two "
+            "episodes, which would count in the average reward."
         )
     features = np.eye(model.num_states)[:, model.decision_states[1:]] if features is None else features
     return _problem(_processes.from_model(model, policy, features), step_ratio)
@@ -86,7 +90,9 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    """The processes of `td.random`, evaluated without a discount.
+    """Make the problem of average-reward TD in the processes of `td.random`.
+
+    The arguments are those of `td.random`, and `step_ratio` as for `from_arrays`.
 
     !!! example
         >>> random(num_agents=2, num_states=4, dim=2).dim  # the average reward, and two more

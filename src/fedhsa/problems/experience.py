@@ -1,4 +1,4 @@
-"""Agents that learn from what an environment gives: TD evaluation, Q-learning and SARSA with linear features."""
+"""Agents that learn from the experience of an environment: TD evaluation, Q-learning and SARSA with linear features."""
 
 import abc
 import warnings
@@ -26,12 +26,12 @@ class TDAgent(AbstractAgent):
 
     $$G(\theta, o) = \text{mean}\,(r + \gamma \phi(s')^T\theta - \phi(s)^T\theta)\,\phi(s) - \lambda\theta$$
 
-    The mean is over the copies of the environment that step together; $\gamma = 0$ where an episode has ended.
+    The mean is over the copies of the environment that step together; $\gamma = 0$ if an episode has ended.
 
     **Arguments:**
 
-    - `source`: where the `Experience` comes from. Default: none, for agents that are `Live`.
-    - `regularisation`: $\lambda$; needed for a unique root where features are linearly dependent, as those of tiles.
+    - `source`: the source of `Experience`. Default: none, for agents that are `Live`.
+    - `regularisation`: $\lambda$; needed for a unique root if features are linearly dependent, as with tile coding.
 
     !!! example
         >>> o = Experience(np.array([[1.0, 0.0]]), np.array([0]), np.array([3.0]), np.array([0.5]),
@@ -67,7 +67,7 @@ class AbstractActionAgent(AbstractAgent):
 
     @abc.abstractmethod
     def next_value(self, values: Any, o: Experience, /) -> Any:
-        """What the next states are worth, `(copies,)`, given the values of their actions, `(copies, actions)`."""
+        """The values of the next states, `(copies,)`, given the values of their actions, `(copies, actions)`."""
 
     def operator(self, theta, o, /):
         blocks = theta.reshape(self.num_actions, -1)
@@ -79,15 +79,15 @@ class AbstractActionAgent(AbstractAgent):
 
 
 class SARSAAgent(AbstractActionAgent):
-    r"""SARSA: as `TDAgent`, of action values $q(s, a) = \phi(s)^T \theta_a$.
+    r"""SARSA: like `TDAgent`, for action values $q(s, a) = \phi(s)^T \theta_a$.
 
-    The error $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$ along $\phi(s)$. The parameter is one vector, the blocks
-    $\theta_a$ one after another. Affine for the observations it is given; if behaviour depends on the parameter, their
-    law does, too.
+    The error $r + \gamma q(s', a') - q(s, a)$ moves $\theta_a$ along $\phi(s)$. The parameter is one vector, with the
+    blocks $\theta_a$ one after another. The operator is affine for given observations; if the behaviour depends on the
+    parameter, so does their distribution.
 
     **Arguments:**
 
-    - `num_actions`: how many actions there are.
+    - `num_actions`: the number of actions.
     - `source`, `regularisation`: as for `TDAgent`.
     """
 
@@ -98,11 +98,11 @@ class SARSAAgent(AbstractActionAgent):
 
 
 class QAgent(AbstractActionAgent):
-    r"""Q-learning: as `SARSAAgent`, towards $r + \gamma \max_{a'} q(s', a')$, whatever the policy does. Not affine.
+    r"""Q-learning: like `SARSAAgent`, with the target $r + \gamma \max_{a'} q(s', a')$. Not affine.
 
     **Arguments:**
 
-    - `num_actions`: how many actions there are.
+    - `num_actions`: the number of actions.
     - `source`, `regularisation`: as for `TDAgent`.
     """
 
@@ -116,7 +116,7 @@ def _strength(regularisation):
 
 
 class Reference(NamedTuple):
-    """A root that was found from a record, and how well it does on another."""
+    """A root that was computed from one record, and its residual on another."""
 
     theta: np.ndarray
     residual: float
@@ -136,19 +136,21 @@ def from_environment(
     reference_steps: int = 50_000,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Evaluation of one policy in environments written in JAX whose physical constants differ.
+    r"""Make the problem of evaluating one policy in JAX environments whose physical constants differ.
 
-    The root is that of least-squares TD on a record of every agent, and certified on a second one: what is left of the
-    operator there must be below 5 % of what it is at zero. It is as exact as the records are long: errors below
-    the squared residual mean nothing.
+    The root is computed by least-squares TD on a record of every agent and certified on a second record: there, the
+    norm of the operator must be below 5 % of its norm at zero. Its accuracy depends on the length of the records:
+    errors below the squared residual are not meaningful.
 
     **Arguments:**
 
     - `environment`, `features`, `policy`, `discount`, `num_envs`, `actions`: as for `JaxEnvironment`.
     - `params`: the constants of each agent's environment, in a list; see `perturbed`.
     - `regularisation`: as for `TDAgent`.
-    - `reference_steps`: how many steps of each environment the records have.
-    - `key`: that of the records.
+    - `reference_steps`: the number of steps of each environment in a record.
+    - `key`: the seed of the records.
+
+    Raises `ValueError` if `params` is empty or the residual is too large.
 
     !!! example
         >>> import gymnax
@@ -167,13 +169,13 @@ def from_environment(
     if not len(params):
         raise ValueError("`params` must list the constants of at least one agent's environment.")
     like = np.zeros(_feature_size(agents(1)))
-    # The stationary law does not depend on how many step together, and many are faster; but each must forget its start.
+    # The stationary distribution does not depend on the number of copies; each copy must forget its start.
     copies = min(64, max(1, _check.count("reference_steps", reference_steps) // 500))
     reference = least_squares(agents(copies), reference_steps // copies, key)
     if not reference.residual <= 0.05:
         raise ValueError(
-            f"`reference_steps`: on a second record {reference.residual:.1%} of the operator are left at the root that "
-            f"was found with {reference_steps} steps. Ask for more of them, or for fewer features."
+            f"`reference_steps`: on a second record, {reference.residual:.1%} of the operator remains at the root that "
+            f"was computed from {reference_steps} steps. Use more steps, or fewer features."
         )
     return Problem(agents(num_envs), like=like, theta_star=reference.theta)
 
@@ -181,15 +183,15 @@ def from_environment(
 def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Reference:
     """The root of the average operator on a record of `steps` observations of each agent, checked on a second record.
 
-    For TD this is least-squares TD (LSTD). Chains forget their start in the first tenth of the first record, which is
-    left out; of the second, the first half is, so that it shows if a tenth was too short.
+    For TD this is least-squares TD (LSTD). The first tenth of the first record is omitted, so that chains forget their
+    start. The first half of the second record is omitted, so that it shows whether a tenth was too short.
     """
     _check.count("steps", steps)
     records = (record(agents, steps, fold_in(as_key(key), i)) for i in range(2))
     first, second = (_replayed(agents, r, skip) for r, skip in zip(records, (steps // 10, steps // 2), strict=True))
     dim = _feature_size(agents) * getattr(agents, "num_actions", 1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a record that is too short; the second one will tell
+        warnings.simplefilter("ignore")  # the residual on the second record shows if the first is too short
         theta = Problem(first, like=np.zeros(dim)).theta_star
     tried = Problem(second, like=np.zeros(dim), theta_star=theta)
     left, whole = (np.linalg.norm(tried.mean_operator(at)) for at in (theta, np.zeros(dim)))
@@ -197,7 +199,7 @@ def least_squares(agents: AbstractAgent, steps: int, key: SeedLike = 0) -> Refer
 
 
 def record(agents: AbstractAgent, steps: int, key: SeedLike) -> Experience:
-    """The first `steps` observations of each agent, arrays `(agents, steps, copies, ...)`.
+    """Record the first `steps` observations of each agent, as arrays `(agents, steps, copies, ...)`.
 
     !!! example
         >>> import gymnax
@@ -222,7 +224,7 @@ def _record(agents, keys, steps):
 
 
 def _replayed(agents: AbstractAgent, recorded: Experience, skip: int) -> AbstractAgent:
-    """The agents with their records as sources: all steps and copies as one observation, for the operators average."""
+    """The agents with their records as sources: all steps and copies are one observation."""
 
     def merge(x: np.ndarray) -> np.ndarray:
         kept = x[:, skip:]

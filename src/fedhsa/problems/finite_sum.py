@@ -1,4 +1,4 @@
-"""Finite sums of quadratics whose components are picked by a Markov chain (section 6.3 of the paper)."""
+"""Finite sums of quadratics whose components are selected by a Markov chain (section 6.3 of the paper)."""
 
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ __all__ = ["FiniteSumAgent", "from_arrays", "random"]
 
 
 class FiniteSumAgent(AbstractAgent):
-    r"""$G_i(\theta, j) = -(A_{ij} \theta - b_{ij})$ for the component $j$ the chain is at."""
+    r"""$G_i(\theta, j) = -(A_{ij} \theta - b_{ij})$ for the component $j$ at which the chain is."""
 
     source: AbstractSource
     A: np.ndarray
@@ -36,13 +36,15 @@ class FiniteSumAgent(AbstractAgent):
 
 
 def from_arrays(A: Any, b: Any, P: Any, *, start: Any = None) -> Problem:
-    r"""The problem of minimising $\frac1M \sum_i \frac1N \sum_j \frac12 \theta^T A_{ij} \theta - b_{ij}^T \theta$.
+    r"""Make the problem of minimising $\frac1M \sum_i \frac1N \sum_j \frac12 \theta^T A_{ij} \theta - b_{ij}^T \theta$.
 
     **Arguments:**
 
     - `A`, `b`: $A_{ij}$ `(M, N, d, d)` and $b_{ij}$ `(M, N, d)`.
-    - `P`: kernels over the components, `(M, N, N)`, doubly stochastic so that all components count equally.
-    - `start`: the law of the first component, or its number. Default: uniform.
+    - `P`: kernels over the components, `(M, N, N)`, doubly stochastic so that all components have equal weight.
+    - `start`: the distribution of the first component, or its index. Default: uniform.
+
+    Raises `ValueError` if an array is invalid or a stationary distribution is not uniform.
 
     !!! example
         >>> from_arrays(A=[[[[1.0]], [[3.0]]]], b=[[[1.0], [1.0]]], P=[[[0.9, 0.1], [0.1, 0.9]]]).theta_star
@@ -57,8 +59,9 @@ def from_arrays(A: Any, b: Any, P: Any, *, start: Any = None) -> Problem:
     if off.max() > 1e-8:
         agent = int(np.argmax(off))
         raise ValueError(
-            f"`P` must have a uniform stationary law, but agent {agent} visits its components with frequencies from "
-            f"{chain.stationary[agent].min():.3g} to {chain.stationary[agent].max():.3g}. Make its columns sum to 1."
+            f"`P` must have a uniform stationary distribution, but agent {agent} visits its components with "
+            f"frequencies from {chain.stationary[agent].min():.3g} to {chain.stationary[agent].max():.3g}. "
+            "Make its columns sum to 1."
         )
     return Problem(FiniteSumAgent(chain, A, b), like=np.zeros(sizes["d"]))
 
@@ -74,7 +77,7 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""The paper's random finite sum.
+    r"""Make the paper's random finite-sum problem.
 
     $A_{ij}$ is a symmetric Gaussian matrix whose eigenvalues are moved linearly onto the interval `eigenvalues`,
     $b_{ij} \sim N(0, I)$, and $P_i$ a symmetric positive matrix balanced until it is doubly stochastic.
@@ -83,10 +86,10 @@ def random(
 
     - `num_agents`, `num_components`, `dim`: $M$, $N$ and $d$. More agents with the same key extend the problem.
     - `heterogeneity`: 0 makes all agents equal (components and kernel), 1 makes them independent draws.
-    - `eigenvalues`: the smallest and the largest of every component.
+    - `eigenvalues`: the smallest and the largest eigenvalue of every component.
     - `min_eigenvalue`: instead of moving eigenvalues onto an interval, shifts the Gaussian matrices to this smallest
-      one and multiplies all of an agent's by one Exp(1) number, as the authors' public scripts do.
-    - `laziness`: the chance to stay at the same component.
+      eigenvalue and multiplies the matrices of each agent by one Exp(1) number, as the authors' public scripts do.
+    - `laziness`: the probability of staying at the same component.
 
     !!! example
         >>> random(num_agents=3, num_components=4, dim=5).theta_star.shape

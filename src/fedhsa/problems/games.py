@@ -1,4 +1,4 @@
-"""Quadratic games whose data are moved by a Markov chain: Nash equilibria and saddle points as federated roots."""
+"""Quadratic games whose data follow a Markov chain: Nash equilibria and saddle points as federated roots."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -18,10 +18,11 @@ SYMMETRY_TOLERANCE = 1e-9
 
 
 class GameAgent(AbstractAgent):
-    r"""$G_i(\theta, s) = -(J_{is} \theta + z_{is})$: every player goes down the slope of its own cost.
+    r"""$G_i(\theta, s) = -(J_{is} \theta + z_{is})$: every player descends the gradient of its own cost.
 
-    $\theta$ holds the actions of all players, and $s$ is where the chain is. Row block $k$ of $J_{is} \theta + z_{is}$
-    is the derivative of player $k$'s cost in its own action; together they are the pseudo-gradient of the game.
+    $\theta$ contains the actions of all players, and $s$ is the state of the chain. Row block $k$ of
+    $J_{is} \theta + z_{is}$ is the derivative of player $k$'s cost in its own action; together they are the
+    pseudo-gradient of the game.
     """
 
     source: AbstractSource
@@ -35,23 +36,25 @@ class GameAgent(AbstractAgent):
 
 
 def from_arrays(J: Any, z: Any, P: Any, players: Sequence[int] | None = None, *, start: Any = None) -> Problem:
-    r"""The Nash equilibrium of the average of `M` games, each seen by one agent while its chain changes the data.
+    r"""Make the problem of the Nash equilibrium of the average of `M` games, each observed by one agent.
 
-    In state $s$ at agent $i$, player $k$ pays
+    Agent $i$ has a Markov chain; in its state $s$, player $k$ pays
 
     $$\frac12 \theta_k^T J_{is}^{kk} \theta_k + \theta_k^T \Bigl(\sum_{j \ne k} J_{is}^{kj} \theta_j + z_{is}^k\Bigr).$$
 
-    At the root no player lowers its cost, averaged over agents and over their chains, by changing its own action.
+    At the root, no player can lower its cost, averaged over agents and their chains, by changing only its own action.
 
     **Arguments:**
 
-    - `J`: curvatures of the players' own costs on the diagonal blocks, couplings off them, `(M, S, d, d)`.
-    - `z`: $z$, `(M, S, d)`.
+    - `J`: curvatures of the players' own costs in the diagonal blocks, couplings in the others, `(M, S, d, d)`.
+    - `z`: the linear terms, `(M, S, d)`.
     - `P`: kernels over the states, `(M, S, S)`.
-    - `players`: how many entries of the parameter each player has. Default: every entry is a player.
-    - `start`: the law of the first state, or its number. Default: stationary.
+    - `players`: the number of entries of the parameter that each player has. Default: every entry is a player.
+    - `start`: the distribution of the first state, or its index. Default: stationary.
 
-    !!! example "Two firms sell at the price 12 - (u_1 + u_2), at cost 3 and 0 apiece"
+    Raises `ValueError` if an array is invalid or a player's average cost has no minimum.
+
+    !!! example "Two firms sell at the price 12 - (u_1 + u_2), with unit costs 3 and 0"
         >>> from_arrays(J=[[[[2.0, 1.0], [1.0, 2.0]]]], z=[[[3.0 - 12.0, -12.0]]], P=[[[1.0]]]).theta_star
         array([2., 5.])
     """
@@ -72,21 +75,21 @@ def from_arrays(J: Any, z: Any, P: Any, players: Sequence[int] | None = None, *,
 
 
 def saddle_from_arrays(A: Any, B: Any, C: Any, p: Any, q: Any, P: Any, *, start: Any = None) -> Problem:
-    r"""The saddle point $\min_x \max_y$ of the average of `M` functions, each seen by one agent.
+    r"""Make the problem of the saddle point $\min_x \max_y$ of the average of `M` functions, one for each agent.
 
     In state $s$ of its chain, agent $i$ has
 
     $$f_{is}(x, y) = \frac12 x^T A_{is} x + x^T B_{is} y - \frac12 y^T C_{is} y + p_{is}^T x + q_{is}^T y,$$
 
     the parameter is $\theta = (x, y)$, and $G_{is} = (-\nabla_x f_{is}, \nabla_y f_{is})$. It is strongly monotone
-    where $A$ and $C$ are positive definite on average, whatever $B$ is.
+    if $A$ and $C$ are positive definite on average, for any $B$.
 
     **Arguments:**
 
     - `A`, `B`, `C`: `(M, S, n, n)`, `(M, S, n, m)` and `(M, S, m, m)`, the first and the last symmetric.
     - `p`, `q`: `(M, S, n)` and `(M, S, m)`.
     - `P`: kernels over the states, `(M, S, S)`.
-    - `start`: the law of the first state, or its number. Default: stationary.
+    - `start`: the distribution of the first state, or its index. Default: stationary.
 
     !!! example "x^2/2 + x y - y^2/2 - 2 x"
         >>> saddle_from_arrays([[[[1.0]]]], [[[[1.0]]]], [[[[1.0]]]], [[[-2.0]]], [[[0.0]]], [[[1.0]]]).theta_star
@@ -98,7 +101,7 @@ def saddle_from_arrays(A: Any, B: Any, C: Any, p: Any, q: Any, P: Any, *, start:
     C = _check.array("C", C, ("M", "S", "m", "m"), sizes)
     p = _check.array("p", p, ("M", "S", "n"), sizes)
     q = _check.array("q", q, ("M", "S", "m"), sizes)
-    # The second player pays -f, so this is a game like any other.
+    # The second player pays -f, so this is an ordinary game.
     rows = np.concatenate([A, B], axis=-1), np.concatenate([-np.swapaxes(B, -1, -2), C], axis=-1)
     z = np.concatenate([p, -q], axis=-1)
     return from_arrays(np.concatenate(rows, axis=-2), z, P, (sizes["n"], sizes["m"]), start=start)
@@ -117,7 +120,7 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Strongly monotone games of several players.
+    r"""Make random strongly monotone games of several players.
 
     Curvatures are $R^T R / n_k$, couplings and linear terms Gaussian; the diagonal of $J_{is}$ is then shifted until
     the smallest eigenvalue of its symmetric part is `min_eigenvalue`. Kernels are rows of normalised uniform numbers.
@@ -125,12 +128,12 @@ def random(
     **Arguments:**
 
     - `num_agents`, `dim`: $M$ and $d$, the actions of all players. More agents with the same key extend the problem.
-    - `num_players`: the players, who share the `dim` entries as equally as can be.
+    - `num_players`: the number of players, who share the `dim` entries as equally as possible.
     - `num_states`: $S$, the states of each agent's chain.
-    - `variation`: how much the data change with the state: 0 not at all, 1 makes them independent draws.
+    - `variation`: how much the data change with the state, from 0 (not at all) to 1 (independent draws).
     - `coupling`: the standard deviation of the couplings is this over $\sqrt d$.
     - `heterogeneity`: 0 makes all agents equal (costs and kernel), 1 makes them independent draws.
-    - `laziness`: the chance to stay in the same state.
+    - `laziness`: the probability of staying in the same state.
 
     !!! example
         >>> random(num_agents=3, dim=4, num_players=2).theta_star.shape
@@ -167,12 +170,13 @@ def random_saddle(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Strongly monotone saddle-point problems; of the `dim` entries, $x$ has one more than $y$ where they are odd.
+    r"""Make random strongly monotone saddle-point problems; if `dim` is odd, $x$ has one entry more than $y$.
 
     $A_{is}$ and $C_{is}$ are $R^T R / n$ shifted to the smallest eigenvalue `min_eigenvalue`, $B_{is}$ is Gaussian
     with standard deviation `coupling` $/ \sqrt n$, linear terms and kernels as in `random`.
 
-    **Arguments:** as in `random`, less the players. A large `coupling` makes the operator turn rather than contract.
+    The arguments are those of `random` without `num_players`. A large `coupling` makes the operator rotate rather than
+    contract.
 
     !!! example
         >>> random_saddle(num_agents=3, dim=5).theta_star.shape
@@ -200,9 +204,9 @@ def random_saddle(
 
 
 def _varied(make: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], variation: float) -> Draw:
-    """What `make` makes of Gaussian numbers of this shape, `(S, ...)`, one for each state.
+    """A draw of `make(normal)` for Gaussian numbers of this shape, `(S, ...)`, with one entry for each state.
 
-    One more is made for the agent, and `variation` mixes it into those of its states: what `blend` does for agents.
+    The draw of a state is mixed with a common draw of the agent by `variation`, as `blend` mixes agents.
     """
     _check.number("variation", variation, least=0.0, most=1.0)
     states, *rest = shape
@@ -236,6 +240,7 @@ def _check_player(k: int, own: np.ndarray, average: np.ndarray) -> None:
     smallest = np.linalg.eigvalsh(average)[0]
     if smallest <= 0:
         raise ValueError(
-            f"The average curvature of player {k} (counted from 0) must be positive definite, its smallest eigenvalue "
-            f"is {smallest:.3g}: its average cost has no minimum. Add a multiple of the identity, or drop agents."
+            f"The average curvature of player {k} (counted from 0) must be positive definite, but its smallest "
+            f"eigenvalue is {smallest:.3g}: its average cost has no minimum. Add a multiple of the identity, or drop "
+            "agents."
         )

@@ -25,22 +25,22 @@ def random(
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Agents in the same few Garnet environments, each slightly perturbed.
+    r"""Make the problem of TD(0) by agents in a few common Garnet environments, each slightly perturbed.
 
     In a Garnet environment every action leads from every state to `branching` states, drawn at random and about
-    equally likely; the policy takes all actions but one, drawn for each state, with equal chances. All agents share
-    it and the features, rows of uniform numbers that add up to 1, and the rewards $R \sim U[0, 1]$ of the states.
-    Agent $i$ lives in environment $i$ modulo `kernels`; where that number is odd, the rewards change sign.
+    equally likely; the policy takes all actions except one, drawn for each state, with equal probabilities. All agents
+    share the policy, the features (rows of uniform numbers that sum to 1) and the rewards $R \sim U[0, 1]$ of the
+    states. Agent $i$ is in environment $i$ modulo `kernels`; if that number is odd, the rewards change sign.
 
     `kernels=2` is the heterogeneous setting of the SCAFFLSA paper, `kernels=1` its homogeneous one. Its public code
-    draws transitions independently: `garnet.random().iid()`. It takes its environments as they come; here one is drawn
-    again where its chain under the policy does not mix, or visits fewer than `dim` states in the long run (other
-    states are transient and weigh nothing).
+    draws transitions independently: `garnet.random().iid()`. It does not check its environments; here, an environment
+    is drawn again if its chain under the policy does not mix or has fewer than `dim` recurrent states (transient
+    states have no weight).
 
     **Arguments:**
 
     - `num_agents`, `num_states`, `dim`: $M$, $S$ and $d$. More agents with the same key extend the problem.
-    - `num_actions`, `branching`: the actions, and the states that each leads to.
+    - `num_actions`, `branching`: the number of actions, and of states that each action leads to.
     - `discount`: $\gamma$.
     - `kernels`: the number of environments.
     - `perturbation`: $\epsilon$. Each agent adds $U[0, \epsilon]$ to the equal weights of its transitions and, if
@@ -70,7 +70,7 @@ def random(
 
 
 def draw_policy(rng: np.random.Generator, num_states: int, num_actions: int) -> np.ndarray:
-    """All actions but one, drawn for each state, with equal chances: `(S, A)`."""
+    """A policy with equal probabilities for all actions except one, which is drawn for each state: `(S, A)`."""
     policy = np.ones((num_states, num_actions))
     if num_actions > 1:
         policy[np.arange(num_states), rng.integers(num_actions, size=num_states)] = 0

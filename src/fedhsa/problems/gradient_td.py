@@ -21,7 +21,7 @@ METHODS = ("TDC", "GTD2")
 
 
 class GradientTDAgent(AbstractEvaluator):
-    r"""Two parameters side by side, $\theta$ and $w$, whose steps differ by the factor $\kappa$:
+    r"""Two parameters in one vector, $\theta$ and $w$, with step sizes that differ by the factor $\kappa$:
 
     $$w: \kappa\,(\rho\,\delta - \phi^T w)\,\phi, \qquad
       \theta: \rho\,(\delta\,\phi - \gamma\,\phi'\,\phi^T w) \ \text{(TDC)}, \quad
@@ -32,7 +32,7 @@ class GradientTDAgent(AbstractEvaluator):
     step_ratio: np.ndarray
     method: str = eqx.field(static=True)
 
-    should_be_monotone: ClassVar[bool] = False  # both are gradient methods in disguise
+    should_be_monotone: ClassVar[bool] = False  # stable, but not monotone in the Euclidean norm
 
     def operator(self, theta, o, /):
         theta, w = jnp.split(theta, 2)
@@ -53,18 +53,20 @@ def from_model(
     step_ratio: float = 1.0,
     start: str = "stationary",
 ) -> Problem:
-    r"""The values of `policy` from other behaviours: by GTD2, always stable, or TDC, stable for a large `step_ratio`.
+    r"""Make the problem of off-policy evaluation by GTD2 (always stable) or TDC (stable for a large `step_ratio`).
 
     The parameter is $(\theta, w)$, `(2 d,)`; at the root $w$ solves $\mathbb E[\phi \phi^T] w = \mathbb E[\rho \delta
-    \phi]$ on average over the agents, which makes it zero, and $\theta$ is the root of off-policy TD. Value errors look
-    at $\theta$ alone.
+    \phi]$ on average over the agents, so that it is zero, and $\theta$ is the root of off-policy TD. Value errors use
+    only $\theta$.
 
     **Arguments:**
 
     - `model`, `policy`, `behaviour`, `features`, `start`: as for `off_policy_td.from_model`.
     - `method`: `"TDC"` or `"GTD2"`.
-    - `step_ratio`: $\kappa$, the step of $w$ relative to that of $\theta$. Raise it if the problem warns that TDC
-      is unstable.
+    - `step_ratio`: $\kappa$, the step size of $w$ relative to that of $\theta$. Increase it if the problem warns that
+      TDC is unstable.
+
+    Raises `ValueError` if the behaviour never takes an action of the policy.
 
     !!! example
         >>> model = fedhsa.environments.Model([[[0, 1], [0, 1]], [[0, 0], [0, 0]]], [[1.0, 3.0], [0.0, 0.0]], 0.9,
@@ -103,12 +105,12 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""A random policy evaluated by agents with other random behaviours, in their versions of an environment.
+    r"""Make the problem of evaluating a random policy from other random behaviours, in the agents' environments.
 
     **Arguments:**
 
     - `dim`: the number of random features. Default: a coordinate for each state.
-    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `environment`: a name from `fedhsa list environments`; further arguments are passed to the environment.
     - `method`, `step_ratio`: as for `from_model`.
 
     !!! example

@@ -15,7 +15,7 @@ __all__ = ["LogisticAgent", "from_arrays", "random"]
 
 
 class LogisticAgent(AbstractAgent):
-    r"""$G_i(\theta, n) = \sigma(-y_n x_n^T \theta)\, y_n x_n - \lambda \theta$ for the example $n$ the chain is at."""
+    r"""$G_i(\theta, n) = \sigma(-y_n x_n^T \theta)\, y_n x_n - \lambda \theta$ for the chain's example $n$."""
 
     source: AbstractSource
     inputs: np.ndarray
@@ -28,16 +28,17 @@ class LogisticAgent(AbstractAgent):
 
 
 def from_arrays(inputs: Any, labels: Any, P: Any, regularisation: float = 0.1, *, start: Any = None) -> Problem:
-    r"""Logistic regression shared by `M` agents, each seeing its own examples in the order of a Markov chain.
+    r"""Make the problem of logistic regression by `M` agents, whose examples follow Markov chains.
 
     **Arguments:**
 
     - `inputs`, `labels`: $x$ `(M, N, d)` and $y \in \{-1, 1\}$ `(M, N)`.
     - `P`: kernels over the examples, `(M, N, N)`.
     - `regularisation`: $\lambda > 0$.
-    - `start`: the law of the first example, or its number. Default: stationary.
+    - `start`: the distribution of the first example, or its index. Default: stationary.
 
-    The root has no closed form: it is found by Newton's method and certified by its residual.
+    The root has no closed form: it is computed by Newton's method and certified by its residual. Raises `ValueError` if
+    an array is invalid.
 
     !!! example
         >>> inputs, labels = np.array([[[1.0], [2.0]]]), np.array([[1.0, -1.0]])
@@ -66,14 +67,16 @@ def random(
     laziness: float = 0.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Gaussian inputs, labels from a random direction of each agent, kernels of normalised uniform rows.
+    r"""Make a random logistic regression problem.
+
+    Inputs are Gaussian, each agent's labels come from a random direction, and kernels have normalised uniform rows.
 
     **Arguments:**
 
     - `num_agents`, `num_examples`, `dim`: $M$, $N$ and $d$. More agents with the same key extend the problem.
     - `heterogeneity`: 0 makes all agents equal (examples, labels and kernel), 1 makes them independent draws.
     - `regularisation`: $\lambda$.
-    - `laziness`: the chance to see the same example again.
+    - `laziness`: the probability of staying at the same example.
 
     !!! example
         >>> problem = random(num_agents=3, num_examples=5, dim=2)

@@ -29,7 +29,7 @@ class LQRAgent(AbstractAgent):
     discount: np.ndarray
     A: np.ndarray
     b: np.ndarray
-    """The mean operator is $A_i \\theta - b_i$, whatever the observations are drawn from."""
+    """The mean operator is $A_i \\theta - b_i$, for any source."""
 
     affine: ClassVar[bool] = True
 
@@ -54,14 +54,14 @@ class Value(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """What is left of a plant under feedback: $s' = F s + w$, and the cost $s^T C s$ of a step."""
+    """A plant under feedback: the transition $s' = F s + w$, and the cost $s^T C s$ of a step."""
 
     transition: np.ndarray
     cost: np.ndarray
 
 
 def features(state: Any) -> Any:
-    """The products $s_j s_k$, $j \\le k$, row by row, and a 1.
+    """Return the features of a state: the products $s_j s_k$, $j \\le k$, row by row, and a 1.
 
     !!! example
         >>> features(np.array([2.0, 3.0])).tolist()
@@ -72,7 +72,7 @@ def features(state: Any) -> Any:
 
 
 def value(theta: Any) -> Value:
-    r"""$X$ and $c$ of the value function that a parameter stands for.
+    r"""Return $X$ and $c$ of the value function with a given parameter. Raises `ValueError` if its size is wrong.
 
     !!! example
         >>> value([1.0, 4.0, 3.0, 0.5])   # s_1^2 + 4 s_1 s_2 + 3 s_2^2 + 0.5
@@ -82,14 +82,14 @@ def value(theta: Any) -> Value:
     theta = np.asarray(theta, dtype=np.float64)
     n = round((np.sqrt(8 * theta.size - 7) - 1) / 2)
     if theta.ndim != 1 or n * (n + 1) // 2 + 1 != theta.size:
-        raise ValueError(f"`theta` must have n (n + 1) / 2 + 1 entries for a state of n, got shape {theta.shape}.")
+        raise ValueError(f"`theta` must have n (n + 1) / 2 + 1 entries for a state of size n, got shape {theta.shape}.")
     X = np.zeros((n, n))
     X[np.triu_indices(n)] = theta[:-1]
     return Value((X + X.T) / 2, float(theta[-1]))
 
 
 def regulate(F: Any, B: Any, state_cost: Any, input_cost: Any, gain: Any = None) -> Loop:
-    r"""The closed loop of the plant $s' = F s + B u + w$ with the cost $s^T Q s + u^T R u$ under $u = -K s$.
+    r"""Compute the closed loop of the plant $s' = F s + B u + w$ with the cost $s^T Q s + u^T R u$ under $u = -K s$.
 
     **Arguments:**
 
@@ -114,19 +114,22 @@ def regulate(F: Any, B: Any, state_cost: Any, input_cost: Any, gain: Any = None)
 
 
 def from_arrays(transition: Any, noise: Any, cost: Any, discount: Any, *, start: str = "stationary") -> Problem:
-    r"""The values of `M` linear systems under feedback, learnt with one quadratic function for all of them.
+    r"""Make the problem of evaluating `M` linear systems under feedback with one quadratic value function.
 
-    Agent $i$ sees $s' = F_i s + w$, $w \sim N(0, W_i)$, and pays $s^T C_i s$ a step. Alone it would find the value of
-    its system, $s^T X s + c$ with $X = C_i + \gamma F_i^T X F_i$ and $c = \gamma \, \mathrm{tr}(X W_i) / (1 - \gamma)$.
-    The means over the stationary law, fourth moments of a Gaussian, are exact.
+    Agent $i$ observes $s' = F_i s + w$, $w \sim N(0, W_i)$, and pays $s^T C_i s$ per step. Alone it would find the
+    value of its system, $s^T X s + c$ with $X = C_i + \gamma F_i^T X F_i$ and
+    $c = \gamma \, \mathrm{tr}(X W_i) / (1 - \gamma)$.
+    The means over the stationary distribution, fourth moments of a Gaussian, are exact.
 
     **Arguments:**
 
-    - `transition`: $F_i$, the closed loop `(M, n, n)`, spectral radius below 1. See `regulate`.
-    - `noise`: $W_i$, `(M, n, n)`. It may be singular, the stationary covariance may not.
+    - `transition`: $F_i$, the closed loop, `(M, n, n)`, with spectral radius below 1. See `regulate`.
+    - `noise`: $W_i$, `(M, n, n)`. It may be singular, but the stationary covariance must not be.
     - `cost`: $C_i$, `(M, n, n)`, symmetric.
     - `discount`: $\gamma_i$ in [0, 1), `(M,)` or one number.
-    - `start`: where the state starts, `"stationary"` or `"zero"`.
+    - `start`: the initial state, `"stationary"` or `"zero"`.
+
+    Raises `ValueError` if an array is invalid, a loop is unstable or noise does not reach every dimension of the state.
 
     !!! example
         >>> problem = from_arrays([[[0.5]]], [[[1.0]]], [[[1.0]]], discount=0.8)
@@ -151,7 +154,7 @@ def from_arrays(transition: Any, noise: Any, cost: Any, discount: Any, *, start:
         if rank < sizes["n"]:
             raise ValueError(
                 f"The noise of agent {agent} reaches only {rank} of the {sizes['n']} dimensions of its state, so the "
-                "value elsewhere cannot be learnt. Add noise, or drop states."
+                "value in the others cannot be learned. Add noise, or drop states."
             )
     parts = [_mean_operator(*agent) for agent in zip(F, W, C, discount, source.covariance, strict=True)]
     A, b = (np.stack(part) for part in zip(*parts, strict=True))
@@ -170,7 +173,7 @@ def random(
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Random plants, each under the regulator that is best for it.
+    r"""Make a problem of random plants, each under its optimal regulator.
 
     $F_i$ is Gaussian and scaled to spectral radius `plant_radius`, $B_i$ Gaussian, the cost $|s|^2$ + `input_cost`
     $|u|^2$. The noise covariance $I + R^T R / n$ is scaled until the state under feedback has the root-mean-square

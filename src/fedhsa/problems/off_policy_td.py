@@ -1,4 +1,4 @@
-"""Policy evaluation off policy: agents follow their own behaviours and learn the values of another policy."""
+"""Off-policy evaluation: agents follow their own behaviours and learn the values of another policy."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = ["NStepTDAgent", "OffPolicyTDAgent", "from_model", "random"]
 class OffPolicyTDAgent(AbstractEvaluator):
     r"""$G_i(\theta, (x, x')) = \rho_i(x)\,(R + \gamma \phi(x')^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$.
 
-    The ratio $\rho_i = \pi(a \mid s) / b_i(a \mid s)$ weighs an action by how much likelier the target takes it.
+    The ratio $\rho_i = \pi(a \mid s) / b_i(a \mid s)$ weights actions by importance.
     """
 
     ratios: np.ndarray
@@ -60,7 +60,7 @@ class NStepTDAgent(AbstractEvaluator):
     def form(self, block, /):
         states, next_states = block[:, :-1], block[:, 1:]
         ratios = self.ratios[states]
-        reach = jnp.cumprod(ratios * self.discounts(next_states), axis=1)  # what weighs the value of each next state
+        reach = jnp.cumprod(ratios * self.discounts(next_states), axis=1)  # the weight of the value of each next state
         before = jnp.concatenate([jnp.ones_like(reach[:, :1]), reach[:, :-1]], axis=1)
         weights = jnp.concatenate([-ratios[:, :1], (before * (1 - ratios))[:, 1:], reach[:, -1:]], axis=1)
         constant = jnp.sum(before * ratios * self.reward(states, next_states), axis=1)
@@ -76,24 +76,26 @@ def from_model(
     steps: int = 1,
     start: str = "stationary",
 ) -> Problem:
-    r"""TD with importance ratios: the values of `policy` from what agents observe under their behaviours.
+    r"""Make the problem of off-policy TD with importance ratios.
 
-    With function approximation the average operator need not be stable; the problem warns where it is not, and
-    `gradient_td` is for that.
+    With function approximation the average operator need not be stable. The problem warns if it is not; then use
+    `gradient_td`.
 
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `policy`: the target: chances of actions, `(S, A)` or `(M, S, A)`, or an action for each state.
-    - `behaviour`: what the agents do, likewise; positive where the target is. Default: uniform.
-    - `features`: of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state in which one can act.
-    - `steps`: $n$, how many rewards are looked at before the present values stand for the rest.
-    - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
+    - `policy`: the target: probabilities of actions, `(S, A)` or `(M, S, A)`, or an action for each state.
+    - `behaviour`: the policies of the agents, in the same form; positive where the target is. Default: uniform.
+    - `features`: features of the states, `(S, d)` or `(M, S, d)`. Default: a coordinate for each state with actions.
+    - `steps`: $n$ of n-step TD, the number of rewards before bootstrapping.
+    - `start`: the distribution of the first state, `"stationary"` or that of an `"episode"`.
+
+    Raises `ValueError` if the behaviour never takes an action of the policy.
 
     !!! example
         >>> model = fedhsa.environments.Model([[[0, 1], [0, 1]], [[0, 0], [0, 0]]], [[1.0, 3.0], [0.0, 0.0]], 0.9,
         ...                                   start=0, ends=[False, True])
-        >>> from_model(model, policy=[1, 0]).theta_star       # the second action, though both are taken
+        >>> from_model(model, policy=[1, 0]).theta_star       # the value of the second action; agents take both
         array([3.])
 
     !!! cite "Precup, Sutton, Singh (2000); Khodadadian et al. (2022), arXiv:2206.10185, for the federated form"
@@ -108,7 +110,7 @@ def from_model(
 
 
 def n_step(process: Process, ratios: np.ndarray, steps: int) -> Problem:
-    r"""The problem of windows: the mean in each state is $\sum_{l<n} (\rho P \Gamma)^l \rho\,(E \theta + e)$."""
+    r"""The problem of windows, with the mean in each state $\sum_{l<n} (\rho P \Gamma)^l \rho\,(E \theta + e)$."""
     _check.count("steps", steps)
     E, e = process.errors()
     E, e, L = ratios[..., None] * E, ratios * e, ratios[..., None] * process.discounted_transitions
@@ -149,12 +151,12 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""A random policy evaluated by agents with other random behaviours, in their versions of an environment.
+    r"""Make the problem of evaluating a random policy from other random behaviours, in the agents' environments.
 
     **Arguments:**
 
     - `dim`: the number of random features. Default: a coordinate for each state.
-    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `environment`: a name from `fedhsa list environments`; further arguments are passed to the environment.
     - `steps`: $n$ of n-step TD.
 
     !!! example

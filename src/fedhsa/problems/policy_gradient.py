@@ -1,4 +1,4 @@
-"""Policy gradients: agents in heterogeneous environments that improve one policy by ascent on their returns."""
+"""Policy gradients: agents in heterogeneous environments improve one policy by gradient ascent on their returns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -51,14 +51,14 @@ BASELINES = ("none", "mean", "whiten")
 
 
 class _FreshEpisodes(AbstractControlled):
-    """The source of agents that observe whole episodes: each starts from the beginning, so there is no state."""
+    """The source of agents that observe whole episodes: each episode starts afresh, so there is no state."""
 
     def init(self, key, /):
         return jnp.zeros(())
 
 
 class ExactPolicyAgent(AbstractAgent):
-    r"""An agent that knows its model: its operator is the gradient of its return, or the natural gradient.
+    r"""An agent with a known model: its operator is the exact gradient of its return, or the natural gradient.
 
     The natural gradient of a softmax table is $A^\pi(s, a) / (1 - \gamma)$.
     """
@@ -84,7 +84,7 @@ class ExactPolicyAgent(AbstractAgent):
         return jax.grad(lambda theta: self.objective(theta))(theta)
 
     def objective(self, theta):
-        r"""$J_i(\theta)$, what the operator is the gradient of."""
+        r"""$J_i(\theta)$, whose gradient is the operator."""
         return self.exact.returns(self.policy, theta, self.entropy)
 
     def project(self, theta, /):
@@ -103,19 +103,19 @@ class PolicyGradientAgent(AbstractPolicyAgent):
     $$\sum_t \psi_t \sum_{h \ge t} \gamma^h r_h \quad \text{(GPOMDP)}, \qquad
       \sum_t \psi_t \sum_h \gamma^h r_h \quad \text{(REINFORCE)}$$
 
-    less a baseline.
+    minus a baseline.
     """
 
     source: AbstractSource
     policy: Any
     world: AbstractWorld | None
-    """None where episodes come from outside."""
+    """None if episodes come from a stream."""
     exact: ExactReturns | None
-    """Where a model gives it."""
+    """Exact returns, if there is a model."""
     discount: np.ndarray
     entropy: np.ndarray
     number: np.ndarray
-    """Of the agent."""
+    """The index of the agent."""
     horizon: int = eqx.field(static=True)
     batch: int = eqx.field(static=True)
     estimator: str = eqx.field(static=True)
@@ -145,13 +145,13 @@ class PolicyGradientAgent(AbstractPolicyAgent):
         return jax.grad(score)(theta)
 
     def mean_operator(self, theta, /):
-        if self.exact is None or self.baseline == "whiten":  # which divides by what it has seen
+        if self.exact is None or self.baseline == "whiten":  # it divides by a random spread
             return self.source.expect(lambda o: self.operator(theta, o))
         returns = self.exact.returns
         return jax.grad(lambda theta: returns(self.policy, theta, self.entropy, self.horizon))(theta)
 
     def log_ratio(self, old, new, o, /):
-        """Of each episode, `(batch,)`."""
+        """The log ratio of each episode, `(batch,)`."""
         return jnp.sum(self.log_probs(old, o) - self.log_probs(new, o), axis=1)
 
     def fisher_product(self, theta, o, vector, /):
@@ -176,14 +176,14 @@ class PolicyGradientAgent(AbstractPolicyAgent):
         return jnp.where(o.alive > 0, each, 0.0)
 
     def advantages(self, theta, o: Episodes):
-        """What each action counts, `(batch, horizon)`: what was earned from there on, less the baseline."""
+        """The weight of each action, `(batch, horizon)`: the return from there on, minus the baseline."""
         discounts = self.discount ** jnp.arange(self.horizon, dtype=o.reward.dtype)
         earned = discounts[None, :] * (o.reward - self.entropy * self.log_probs(theta, o)) * o.alive
         ahead = jnp.cumsum(earned[:, ::-1], axis=1)[:, ::-1]
         if self.estimator == "reinforce":
             ahead = jnp.broadcast_to(ahead[:, :1], ahead.shape)
         if self.baseline == "mean":
-            # Of the other episodes, which keeps the estimate unbiased.
+            # The mean of the other episodes keeps the estimate unbiased.
             others = (jnp.sum(ahead, axis=0, keepdims=True) - ahead) / (self.batch - 1)
             ahead = ahead - others
         elif self.baseline == "whiten":
@@ -202,10 +202,10 @@ class PolicyGradientAgent(AbstractPolicyAgent):
 
 
 class LivePolicyAgent(PolicyGradientAgent):
-    r"""A `PolicyGradientAgent` whose episodes come from outside, played under the parameter with which a round begins.
+    r"""A `PolicyGradientAgent` with episodes from a stream, played under the parameter at the start of the round.
 
-    Later local steps stand elsewhere; importance weights $\pi_\theta / \pi_\text{then}$ of each episode make up for it,
-    at most `max_weight`. They are 1 where the round begins.
+    Later local steps have other parameters; importance weights $\pi_\theta / \pi_\text{then}$ of each episode correct
+    for this, clipped at `max_weight`. They are 1 at the start of the round.
     """
 
     max_weight: float = eqx.field(static=True, default=2.0)
@@ -226,20 +226,22 @@ def live_agent(
     entropy: float = 0.0,
     max_weight: float = 2.0,
 ) -> AbstractAgent:
-    """One agent that learns a policy from a stream of episodes, like `deploy.GymEpisodes`, on flat vectors.
+    """Make one agent that learns a policy from a stream of episodes, like `deploy.GymEpisodes`, on flat vectors.
 
     **Arguments:**
 
-    - `policy`, `horizon`, `batch`: as those of the stream.
+    - `policy`, `horizon`, `batch`: the same as for the stream.
     - `estimator`, `discount`, `baseline`, `entropy`: as for `from_environment`.
-    - `max_weight`: the largest importance weight of an episode, which was played where the round began.
+    - `max_weight`: the largest importance weight of an episode.
+
+    Raises `TypeError` if `policy` is not a policy, and `ValueError` if another argument is invalid.
 
     !!! example
         >>> import equinox as eqx
         >>> from fedhsa.environments import Categorical
         >>> linear = Categorical(eqx.nn.Linear(4, 2, key=jax.random.key(0)))
         >>> agent = live_agent(linear, horizon=100, batch=4)
-        >>> fedhsa.tree.size(linear.start)          # what `fedhsa deploy --dim` must be
+        >>> fedhsa.tree.size(linear.start)          # the value of `fedhsa deploy --dim`
         10
     """
     how: dict[str, Any] = {"estimator": estimator, "discount": discount, "baseline": baseline, "entropy": entropy}
@@ -277,25 +279,27 @@ def from_model(
     baseline: str = "none",
     entropy: float = 0.0,
 ) -> Problem:
-    r"""Policy gradients in the agents' models: ascent on $J(\theta) = \frac1M \sum_i J_i(\theta)$.
+    r"""Make the problem of policy gradients in the agents' models: ascent on $J = \frac1M \sum_i J_i(\theta)$.
 
-    There is no root: many parameters give the same policy, and good ones may be infinitely far away. Runs record
-    `returns`, the expected discounted return of each agent, `mean_return`, `gradient_norm`, $|\nabla J|$, and `gap`,
-    how far $J$ is from its largest value (where the agents differ only in their rewards). All are exact, for lives
+    There is no root: many parameters give the same policy, and optimal ones may be infinitely far away. Runs record
+    `returns` (the expected discounted return of each agent), `mean_return`, `gradient_norm` ($|\nabla J|$) and `gap`
+    (the distance of $J$ from its maximum, if the agents differ only in their rewards). All are exact, for episodes
     without a time limit.
 
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `policy`: from `fedhsa.environments`. Default: `SoftmaxTable`.
-    - `features`: what the policy sees of the states, `(S, k)`. Default: their numbers.
+    - `policy`: a policy from `fedhsa.environments`. Default: `SoftmaxTable`.
+    - `features`: the policy's inputs for the states, `(S, k)`. Default: their indices.
     - `estimator`: `"gpomdp"` or `"reinforce"`, from episodes; `"exact"`, the gradient itself; `"natural"`, the exact
       natural gradient of a softmax table, $A^\pi / (1 - \gamma)$.
-    - `horizon`: the most steps of an episode that is played; what comes later is left out of the estimate.
-    - `batch`: how many episodes make one observation.
-    - `baseline`: `"none"`; `"mean"`, of the other episodes of the batch, which leaves the estimate unbiased; or
+    - `horizon`: the largest number of steps of an episode; the estimate omits later rewards.
+    - `batch`: the number of episodes in one observation.
+    - `baseline`: `"none"`; `"mean"`, the mean of the other episodes of the batch, which keeps the estimate unbiased; or
       `"whiten"`, which also divides by the spread.
-    - `entropy`: $\tau$, what the entropy of the policy counts besides the rewards.
+    - `entropy`: $\tau$, the weight of the policy's entropy in the objective.
+
+    Raises `TypeError` if `policy` is not a policy, and `ValueError` if another argument is invalid.
 
     !!! example
         >>> rng = np.random.default_rng(0)
@@ -312,7 +316,7 @@ def from_model(
     _check_policy(policy, AbstractCategorical)
     _check.choice("estimator", estimator, ESTIMATORS)
     if estimator == "natural" and not isinstance(policy, SoftmaxTable):
-        raise ValueError(f"`estimator='natural'` is for a `SoftmaxTable`, got {type(policy).__name__}.")
+        raise ValueError(f"`estimator='natural'` requires a `SoftmaxTable`, got {type(policy).__name__}.")
     if estimator == "natural" and (model.discount >= 1).any():
         raise ValueError("`estimator='natural'` divides by 1 - discount: use a discount below 1.")
     M, S = model.num_agents, model.num_states
@@ -349,21 +353,23 @@ def from_environment(
     shifts: Any = None,
     evaluation_episodes: int = 16,
 ) -> Problem:
-    r"""Policy gradients in environments written in JAX (gymnax) whose physical constants differ.
+    r"""Make the problem of policy gradients in JAX environments (gymnax) whose physical constants differ.
 
-    Gradients are estimated from episodes. Runs can record `returns`, of each agent, and `mean_return`: undiscounted,
-    by episodes that are played for that alone.
+    Gradients are estimated from episodes. Runs can record the undiscounted `returns` of each agent and `mean_return`,
+    which are estimated from separate episodes.
 
     **Arguments:**
 
-    - `environment`: with gymnax's interface, as for `JaxEnvironment`.
+    - `environment`: an environment with gymnax's interface, as for `JaxEnvironment`.
     - `params`: the constants of each agent's environment, in a list; see `perturbed`.
     - `policy`: `Categorical` or `Gaussian`, from `fedhsa.environments`.
     - `estimator`: `"gpomdp"` or `"reinforce"`.
     - `horizon`, `batch`, `baseline`, `entropy`: as for `from_model`.
     - `discount`: $\gamma$.
-    - `shifts`: what is added to the actions of each agent, `(M, size)`, for actions that are vectors. Default: nothing.
-    - `evaluation_episodes`: how many episodes of each agent a record of `returns` averages over.
+    - `shifts`: vectors that are added to the actions of each agent, `(M, size)`. Default: none.
+    - `evaluation_episodes`: the number of episodes of each agent for a record of `returns`.
+
+    Raises `TypeError` if `policy` is not a policy, and `ValueError` if another argument is invalid.
 
     !!! example
         >>> import gymnax
@@ -407,22 +413,24 @@ def from_gymnasium(
     width: int = 16,
     key: SeedLike = 0,
 ) -> Problem:
-    r"""Policy gradients in environments of Gymnasium, registered ones or your own, which are stepped as a run goes on.
+    r"""Make the problem of policy gradients in Gymnasium environments, registered or your own, stepped during the run.
 
-    Every seed of a run has copies of its own of each agent's environment. All episodes of a round are played under the
-    parameter with which it begins; importance weights make up for where later local steps stand. Runs record
-    `mean_return` and, if asked to, `returns`, of each agent: undiscounted, by episodes that are played for that alone.
+    Every seed of a run has separate copies of each agent's environment. All episodes of a round are played under the
+    parameter at its start; importance weights correct for the parameters of later local steps. Runs record
+    `mean_return` and, on request, the `returns` of each agent: undiscounted, from separate episodes.
 
     **Arguments:**
 
-    - `environments`: of each agent the name of a registered environment, or a function that makes one. Actions are
+    - `environments`: for each agent, the name of a registered environment or a function that makes one. Actions are
       numbers or vectors.
-    - `policy`: `Categorical`, `Gaussian`, or a table where what is seen is a number. Default: a softmax table there,
-      elsewhere a network with two hidden layers of `width` units, drawn with `key`.
-    - `physics`: of each agent constants of its environment by name, as for `GymStream`. Default: as they are.
+    - `policy`: `Categorical`, `Gaussian`, or a table if observations are numbers. Default: a softmax table if
+      observations are numbers, otherwise a network with two hidden layers of `width` units, drawn with `key`.
+    - `physics`: for each agent, constants of its environment by name, as for `GymStream`. Default: unchanged.
     - `estimator`, `horizon`, `batch`, `discount`, `baseline`, `entropy`: as for `from_environment`.
     - `max_weight`: the largest importance weight of an episode.
-    - `evaluation_episodes`: how many episodes of each agent a record of returns averages over.
+    - `evaluation_episodes`: the number of episodes of each agent for a record of returns.
+
+    Raises `ValueError` if `environments` is empty or `physics` has another length.
 
     !!! example
         >>> planets = [{"gravity": 5.0}, {"gravity": 15.0}]
@@ -433,7 +441,7 @@ def from_gymnasium(
     """
     if isinstance(environments, str) or not isinstance(environments, Sequence) or not environments:
         raise ValueError(
-            f"`environments` must list that of each agent, by a name or a function that makes it, got {environments!r}."
+            f"`environments` must be a list with a name or a function for each agent, got {environments!r}."
         )
     own = [{}] * len(environments) if physics is None else list(physics)
     if len(own) != len(environments):
@@ -450,15 +458,15 @@ def from_gymnasium(
 
 
 def _fitting_policy(seen: Any, actions: Any, width: int, key: SeedLike) -> AbstractParametricPolicy:
-    """A policy for what is seen and can be done in an environment."""
+    """A policy for the observations and actions of an environment."""
     if hasattr(seen, "n"):
         if not hasattr(actions, "n"):
             raise ValueError(
-                f"`policy` must be given where a number is seen and actions are not numbers, but {actions}."
+                f"`policy` is required if observations are numbers and actions are not, got the actions {actions}."
             )
         return SoftmaxTable(int(seen.n), int(actions.n))
     if len(seen.shape or ()) != 1:
-        raise ValueError(f"`policy` must be given where what is seen is no vector, but {seen}.")
+        raise ValueError(f"`policy` is required if observations are not vectors, got {seen}.")
     if hasattr(actions, "n"):
         return Categorical(mlp(seen.shape[0], int(actions.n), width=width, key=key))
     size = int(np.prod(actions.shape))
@@ -471,10 +479,10 @@ PHYSICS: dict[str, tuple[str, Mapping[str, float]]] = {
     "pendulum": ("Pendulum-v1", {"g": 0.3, "l": 0.3}),
     "mountain-car": ("MountainCarContinuous-v0", {"gravity": 0.2, "power": 0.2}),
 }
-"""Environments of gymnax by our names, and by what part of its value a constant differs between agents."""
+"""Environments of gymnax by name, and the largest relative difference of each constant between agents."""
 
 TABLES = {"softmax": SoftmaxTable, "direct": DirectTable}
-"""The policies of finite worlds, by name."""
+"""The policies of finite environments, by name."""
 
 
 def random(
@@ -492,19 +500,20 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""Policy gradients in the agents' versions of an environment.
+    r"""Make the problem of policy gradients in the agents' versions of an environment.
 
     **Arguments:**
 
-    - `dim`: in a finite world, the number of random features of the states, in which the logits are linear; default: a
-      table. Elsewhere the width of the network's two hidden layers; default: 16.
-    - `environment`: a finite world, one of `fedhsa list environments`, with a softmax table as policy; or "cart-pole",
-      "acrobot", "pendulum" or "mountain-car", played in JAX by a network. Further arguments are the environment's.
-    - `table`: what the table of a finite world has: `"softmax"`, logits, or `"direct"`, the probabilities themselves,
-      to which agents go back after each local step.
+    - `dim`: in a finite environment, the number of random features of the states, in which the logits are linear;
+      default: a table. Otherwise the width of the network's two hidden layers; default: 16.
+    - `environment`: a finite environment from `fedhsa list environments`, with a table as policy; or "cart-pole",
+      "acrobot", "pendulum" or "mountain-car" in JAX, with a network as policy. Further arguments are passed to the
+      environment.
+    - `table`: the entries of a table: `"softmax"` for logits, or `"direct"` for the probabilities themselves, to which
+      agents are projected after each local step.
     - `estimator`, `batch`, `baseline`, `entropy`: as for `from_model`.
-    - `horizon`: the most steps of an episode. Default: 100 in finite worlds, 200 elsewhere.
-    - `heterogeneity`: 0 for equal agents; 1 for constants of nature that differ by up to a half.
+    - `horizon`: the largest number of steps of an episode. Default: 100 in finite environments, otherwise 200.
+    - `heterogeneity`: 0 for equal agents; 1 for physical constants that differ by up to a half.
 
     !!! example
         >>> random(num_agents=2, environment="random", num_states=4, num_actions=2).dim
@@ -519,7 +528,7 @@ def random(
             return from_model(model, TABLES[table](model.num_states, model.num_actions), **settings)
         _check.count("dim", dim)
         linear = eqx.nn.Linear(dim, model.num_actions, use_bias=False, key=as_key(key))
-        linear = eqx.tree_at(lambda part: part.weight, linear, np.zeros((model.num_actions, dim)))  # all actions alike
+        linear = eqx.tree_at(lambda part: part.weight, linear, np.zeros((model.num_actions, dim)))  # the uniform policy
         return from_model(
             model, Categorical(linear), features=random_features((model.num_states,), dim, key), **settings
         )
@@ -543,7 +552,7 @@ def random(
 
 
 def default_policy(environment: Any, constants: Any, width: int = 16, key: SeedLike = 0) -> AbstractParametricPolicy:
-    """A network with two hidden layers for the observations and actions of an environment with gymnax's interface.
+    """Make a network with two hidden layers as the policy for an environment with gymnax's interface.
 
     !!! example
         >>> import gymnax
@@ -564,7 +573,7 @@ def _settings(horizon: int, batch: int, estimator: str, baseline: str, episodes:
     for name, size in sizes.items():
         _check.count(name, size)
     if baseline == "mean" and batch == 1:
-        raise ValueError("`baseline='mean'` is that of the other episodes: use a `batch` of at least 2, got 1.")
+        raise ValueError("`baseline='mean'` averages over the other episodes: `batch` must be at least 2, got 1.")
     return {**sizes, "estimator": estimator, "baseline": baseline}
 
 
@@ -575,4 +584,4 @@ def _entropy(entropy: float, num_agents: int) -> np.ndarray:
 
 def _check_policy(policy: Any, kind: type) -> None:
     if not isinstance(policy, kind):
-        raise TypeError(f"`policy` must be one of `fedhsa.environments`, an `{kind.__name__}`, got {policy!r}.")
+        raise TypeError(f"`policy` must be an `{kind.__name__}` from `fedhsa.environments`, got {policy!r}.")

@@ -17,14 +17,14 @@ from .base import AbstractAgent, Problem
 __all__ = ["Conditions", "QLearningAgent", "SynchronousQAgent", "conditions", "from_model", "random"]
 
 NEVER = 1e-14
-"""Visits below it are rounding errors of zero."""
+"""Stationary probabilities below this are rounding errors."""
 
 
 class QLearningAgent(AbstractPairAgent):
     r"""$G_i(\theta, (x, x')) = (R + \gamma \max_b \phi(s', b)^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$."""
 
     visits: np.ndarray
-    """`(S, A)`, how often each pair comes up in the long run."""
+    """`(S, A)`, the stationary probability of each pair."""
 
     should_be_monotone: ClassVar[bool] = False  # the Bellman operator contracts in the maximum norm
 
@@ -40,13 +40,13 @@ class QLearningAgent(AbstractPairAgent):
         return self.times_features(theta, self.visits * self.mean_errors(values, jnp.max(values, axis=-1)))
 
     def visited(self, o, /):
-        """Which coordinates an observation is about; of a table, the one of its pair."""
+        """The coordinates that an observation updates; for a table, the coordinate of its pair."""
         state, action = jnp.divmod(o.state, self.features.shape[-2])
         return self.features[state, action]
 
 
 class SynchronousQAgent(AbstractPairAgent):
-    r"""All pairs in every step: $G_i(\theta, (s'_x)_x) = \sum_x (R + \gamma \max_{a'} \phi(s'_x, a')^T \theta -
+    r"""Every step updates all pairs: $G_i(\theta, (s'_x)_x) = \sum_x (R + \gamma \max_{a'} \phi(s'_x, a')^T \theta -
     \phi(x)^T \theta)\,\phi(x)$.
     """
 
@@ -73,23 +73,25 @@ def from_model(
     synchronous: bool = False,
     start: str = "stationary",
 ) -> Problem:
-    r"""Q-learning in the agents' models, from what they see under behaviours that do not change.
+    r"""Make the problem of Q-learning in the agents' models under fixed behaviours.
 
-    The operator is not affine; its root is found by Newton's method. With a table, one coordinate moves per step, and
-    the root is the fixed point of the Bellman operators averaged with the agents' visits of each pair: for one agent
-    its optimal action values. With other features there may be no root, or one that is unstable; `conditions` looks.
+    The operator is not affine; its root is computed by Newton's method. With a table, one coordinate changes per step,
+    and the root is the fixed point of the Bellman operators, averaged with the agents' visits of each pair; for one
+    agent it is the table of optimal action values. With other features there may be no root or an unstable one;
+    `conditions` checks this.
 
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `behaviour`: chances of actions, `(S, A)` or `(M, S, A)`. Together the agents take all actions in all states.
-      Default: uniform.
-    - `features`: of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
-    - `synchronous`: whether an agent sees a transition of every pair in every step, from a simulator, instead of its
-      own trajectory. Then all pairs count equally, and there is no behaviour. Without noise this is QAvg.
-    - `start`: where trajectories begin, `"stationary"` or as an `"episode"` does.
+    - `behaviour`: probabilities of actions, `(S, A)` or `(M, S, A)`. Some agent must take each action in
+      each state. Default: uniform.
+    - `features`: features of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
+    - `synchronous`: whether an agent observes a transition of every pair in every step, from a simulator, instead of a
+      trajectory. All pairs then have equal weight, and there is no behaviour. Without noise this is QAvg.
+    - `start`: the distribution of the first state, `"stationary"` or that of an `"episode"`.
 
-    A run can record `returns`, of the greedy policy in each agent's environment, and `mean_return`.
+    A run can record the `returns` of the greedy policy in each agent's environment, and `mean_return`. Raises
+    `ValueError` if no agent visits some pair or no root is found.
 
     !!! example
         >>> stay, move = np.eye(2), np.eye(2)[::-1]
@@ -105,7 +107,7 @@ def from_model(
     M, S, A = phi.shape[:3]
     arrays, coordinates = (P, R, phi, discount, model.start), one_hot_coordinates(phi)
     if synchronous:
-        # Every pair counts once: an end, which stands for the next start on a trajectory, stands for nothing here.
+        # Every pair has equal weight. An end, which represents the next start on a trajectory, has no weight here.
         phi = np.where(model.ends[..., None, None], 0.0, phi)
         source, arrays = Generative(P.reshape(M, S * A, S)), (P, R, phi, discount, model.start)
         agents: AbstractAgent = SynchronousQAgent(source, *arrays, coordinates=one_hot_coordinates(phi))
@@ -119,7 +121,7 @@ def from_model(
         return Problem(agents, like=_nearest_table(model, phi))
     except ValueError as error:
         raise ValueError(
-            f"Q-learning has no root that could be found with these features ({error}) Use others, or a table."
+            f"No root of Q-learning was found with these features ({error}) Use other features, or a table."
         ) from error
 
 
@@ -133,7 +135,7 @@ class Conditions(NamedTuple):
     with $\Sigma$ the covariance of the features under the behaviours and $\Sigma^\star(\theta)$ that of the best
     actions' features. If it is above 0 for all parameters, Q-learning converges (Melo, Meyn and Ribeiro, 2008)."""
     tried: int
-    """How many parameters."""
+    """The number of parameters tried."""
 
     @property
     def holds(self) -> bool:
@@ -144,7 +146,13 @@ class Conditions(NamedTuple):
 def conditions(problem: Problem, tries: int = 200, key: int = 0) -> Conditions:
     """Checks whether Q-learning is stable at the root, and whether a sufficient condition for convergence holds.
 
-    The condition is about all parameters; it is checked at the root and in random directions from zero.
+    The condition concerns all parameters; it is checked at the root and in random directions from zero.
+
+    **Arguments:**
+
+    - `problem`: a problem of `from_model` with `synchronous=False`; otherwise raises `TypeError`.
+    - `tries`: the number of random directions.
+    - `key`: their seed.
 
     !!! example
         >>> stay, move = np.eye(2), np.eye(2)[::-1]
@@ -183,13 +191,13 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    """Q-learning in the agents' versions of an environment, in which they follow the uniform policy.
+    """Make the problem of Q-learning in the agents' versions of an environment, under the uniform policy.
 
     **Arguments:**
 
     - `dim`: the number of random features. Default: a table.
-    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
-    - `synchronous`: whether every step is about all pairs of state and action.
+    - `environment`: a name from `fedhsa list environments`; further arguments are passed to the environment.
+    - `synchronous`: whether every step updates all pairs of state and action.
 
     !!! example
         >>> random(num_agents=3, environment="windy-cliff").dim
@@ -201,7 +209,7 @@ def random(
 
 
 def _check_visits(visits: np.ndarray, features: np.ndarray) -> None:
-    """Raises if no agent's trajectory ever comes to some coordinate."""
+    """Raises if no agent's trajectory ever updates some coordinate."""
     seen = np.einsum("msa,msad->d", visits, features**2) > NEVER
     if not seen.all():
         _, state, action, _ = np.argwhere(features[..., [int(np.argmin(seen))]] != 0)[0]
@@ -212,6 +220,6 @@ def _check_visits(visits: np.ndarray, features: np.ndarray) -> None:
 
 
 def _nearest_table(model: Model, features: np.ndarray) -> np.ndarray:
-    """Where the search for the root begins: the features' nearest to the average of the optimal values."""
+    """The start of the search for the root: the parameter nearest to the average of the optimal values."""
     values = model.optimal().mean(0).reshape(-1)
     return np.linalg.lstsq(features.mean(0).reshape(len(values), -1), values)[0]

@@ -1,4 +1,4 @@
-"""Control by SARSA with linear features and softmax policies: where the chain goes depends on the parameter."""
+"""Control by SARSA with linear features and softmax policies: the chain depends on the parameter."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ from .base import AbstractControlledAgent, Problem
 __all__ = ["SARSAAgent", "from_model", "random"]
 
 TURNS = 100
-"""How often the policy is improved before the search for the root begins."""
+"""The number of policy improvements before the search for the root."""
 
 
 class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
     r"""$G_i(\theta, (x, x')) = (R + \gamma \phi(x')^T \theta - \phi(x)^T \theta)\,\phi(x)$, $x = (s, a)$.
 
-    The next action is drawn under the parameter of the moment: $a' \sim \pi_\theta(\cdot \mid s') \propto
+    The next action is drawn under the current parameter: $a' \sim \pi_\theta(\cdot \mid s') \propto
     e^{\beta \phi(s', \cdot)^T \theta}$.
     """
 
@@ -35,7 +35,7 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
         state, action = state
         following = self.source.follow(bits, state, action)
         chances = softmax(self.values(theta, following), self.inverse_temperature)
-        # The bits have been used for the state; folded once more they are fresh.
+        # The bits have been used for the state; folding makes fresh ones.
         key = fold_in(jax.random.wrap_key_data(bits, impl="threefry2x32"), 1)
         point = jax.random.uniform(key, dtype=chances.dtype)
         next_action = jnp.sum(jnp.cumsum(chances)[:-1] <= point).astype(jnp.int32)
@@ -43,7 +43,7 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
         return (following, next_action), Transition(state * A + action, following * A + next_action)
 
     def log_ratio(self, old, new, o, /):
-        """Of the next action; the state it is taken in is as likely under both, given where the step began."""
+        """The log ratio of the next action; its state has the same probability under both, given the previous one."""
         state, action = jnp.divmod(o.next_state, self.features.shape[-2])
         chances = (jax.nn.log_softmax(self.inverse_temperature * self.values(at, state)) for at in (old, new))
         before, now = (chance[action] for chance in chances)
@@ -58,7 +58,7 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
         return self.times_features(theta, error, state, action)
 
     def mean_operator(self, theta, /):
-        """The operator's mean in the long run of the policy that belongs to this parameter."""
+        """The operator's mean under the stationary distribution of the policy of this parameter."""
         values = self.values(theta)
         policy = softmax(values, self.inverse_temperature)
         visits = stationary(jnp.einsum("sa,sat->st", policy, self.transitions))
@@ -67,19 +67,20 @@ class SARSAAgent(AbstractPairAgent, AbstractControlledAgent):
 
 
 def from_model(model: Model, features: Any = None, *, inverse_temperature: float = 1.0) -> Problem:
-    r"""SARSA in the agents' models: each follows the softmax policy of its own local parameter and improves it.
+    r"""Make the problem of SARSA in the agents' models: each follows and improves the softmax policy of its parameter.
 
-    The root is where, on average over the agents, the values are those of the policy they give rise to; it is found by
-    Newton's method on the exact stationary laws.
+    At the root, on average over the agents, the values are those of their own softmax policy. It is computed by
+    Newton's method with the exact stationary distributions.
 
     **Arguments:**
 
     - `model`: the agents' decision processes.
-    - `features`: of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
+    - `features`: features of pairs, `(S, A, d)` or `(M, S, A, d)`. Default: a table, with a coordinate for each pair.
     - `inverse_temperature`: $\beta$ of the softmax policies. 0 is the uniform policy; large values nearly always take
-      the best action, and where the policy changes faster than values can be learned there is no convergence.
+      the best action. There is no convergence if the policy changes faster than values can be learned.
 
-    A run can record `returns`, of the softmax policy in each agent's environment, and `mean_return`.
+    A run can record the `returns` of the softmax policy in each agent's environment, and `mean_return`. Raises
+    `ValueError` if no root is found.
 
     !!! example
         >>> rng = np.random.default_rng(0)
@@ -102,7 +103,7 @@ def from_model(model: Model, features: Any = None, *, inverse_temperature: float
     except ValueError as error:
         raise ValueError(
             f"No values were found that are those of their own policies ({error}) Lower `inverse_temperature`, got "
-            f"{inverse_temperature}: policies that change abruptly with the values have no fixed point within reach."
+            f"{inverse_temperature}: if policies change abruptly with the values, no fixed point can be found."
         ) from error
 
 
@@ -116,12 +117,12 @@ def random(
     key: SeedLike = 0,
     **options: Any,
 ) -> Problem:
-    r"""SARSA in the agents' versions of an environment.
+    r"""Make the problem of SARSA in the agents' versions of an environment.
 
     **Arguments:**
 
     - `dim`: the number of random features. Default: a table.
-    - `environment`: one of `fedhsa list environments`; further arguments are the environment's.
+    - `environment`: a name from `fedhsa list environments`; further arguments are passed to the environment.
     - `inverse_temperature`: $\beta$ of the softmax policies.
 
     !!! example
@@ -135,9 +136,9 @@ def random(
 
 
 def _near_root(agents: SARSAAgent, inverse_temperature: float) -> np.ndarray:
-    """Where the search for the root begins: values of a policy that is improved and evaluated in turn.
+    """The start of the search for the root: values of a policy that is evaluated and improved in turn.
 
-    From elsewhere Newton's method may end where an action is never taken, and its value does not count.
+    From other starts Newton's method may end where an action is never taken and its value has no weight.
     """
     P, discount, features = agents.transitions, agents.discount[:, None, None, :], agents.features
     rewards, theta = (P * agents.rewards).sum(-1), np.zeros(features.shape[-1])
@@ -148,7 +149,7 @@ def _near_root(agents: SARSAAgent, inverse_temperature: float) -> np.ndarray:
         ahead = np.einsum("msat,mtb,mtbd->msad", P * discount, policy, features, optimize=True)
         A = np.einsum("msad,msae->de", weighted, ahead - features)
         found = np.linalg.lstsq(A, -np.einsum("msad,msa->d", weighted, rewards))[0]
-        theta = theta + (found - theta) / (1 if turn < TURNS // 2 else 2)  # smaller turns where it goes in circles
+        theta = theta + (found - theta) / (1 if turn < TURNS // 2 else 2)  # damped if it oscillates
         if abs(found - theta).max() < 1e-8 * (1 + abs(found).max()):
             break
     return theta
