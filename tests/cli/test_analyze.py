@@ -294,7 +294,7 @@ def test_help_teaches(capsys):
         assert word in out
     assert "fedhsa analyze quadratic --target 1e-4 --objective bytes" in out
     assert main(["--help"]) == 0
-    assert "analyze    predict stability, rate, bias and floor" in capsys.readouterr().out
+    assert "analyze    predict stability, rate, bias and noise floor" in capsys.readouterr().out
 
 
 def test_the_readme_shows_what_the_command_prints(said, monkeypatch):

@@ -235,7 +235,7 @@ def test_what_live_agents_cannot_do_is_told_in_a_sentence(tmp_path):
         (lambda: theory.predict(fog, METHOD), "observe running environments, whose law is not known"),
         (lambda: theory.constants(fog), "observe running environments, whose law is not known"),
         (lambda: fog.noiseless(), "observe running environments, whose law is not known"),
-        (lambda: problem.iid(), "`iid`: LiveSource cannot draw"),
+        (lambda: problem.iid(), "`iid`: LiveSource cannot sample"),
         (lambda: fh.init(problem, METHOD), "observe running environments, whose law is not known"),
         (
             lambda: deploy.federate([Live(agent, stream)], METHOD, rounds=1),
@@ -291,7 +291,7 @@ def test_a_policy_that_fits_the_environment_is_found_or_asked_for():
         (([],), "`environments` must be a list with a name or a function"),
         (([Board],), "`policy` is required if observations are not vectors"),
         (([Wheel],), "`policy` is required if observations are numbers"),
-        (([Door], np.zeros(2)), "`policy` must be one of"),
+        (([Door], np.zeros(2)), "`policy` must be an"),
     ):
         with pytest.raises((TypeError, ValueError), match=says):
             from_gymnasium(*arguments, **small)

@@ -257,7 +257,7 @@ def test_average_reward_td_solves_poissons_equation():
 def test_average_reward_td_refuses_idle_steps_between_episodes():
     ends = [False] * (S - 1) + [True]
     model = Model(np.full((1, S, A, S), 1 / S), np.ones((1, S, A)), 0.9, ends=ends)  # begins anywhere
-    with pytest.raises(ValueError, match="there is an idle step between two of them"):
+    with pytest.raises(ValueError, match="there is an idle step between two episodes"):
         average_reward_td.from_model(model)
 
 

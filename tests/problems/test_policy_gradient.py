@@ -299,9 +299,9 @@ def test_episodes_of_a_jax_environment_are_its_own_steps_until_its_end():
 def test_what_cannot_be_is_refused_with_a_reason():
     with pytest.raises(ValueError, match=r"`estimator` must be one of .*got 'reinforced'"):
         pg.from_model(MODEL, estimator="reinforced")
-    with pytest.raises(ValueError, match="use a `batch` of at least 2"):
+    with pytest.raises(ValueError, match="`batch` must be at least 2"):
         pg.from_model(MODEL, batch=1, baseline="mean")
-    with pytest.raises(TypeError, match="`policy` must be one of"):
+    with pytest.raises(TypeError, match="`policy` must be an"):
         pg.from_model(MODEL, Gaussian(mlp(1, 1), 1))
     with pytest.raises(ValueError, match="requires a `SoftmaxTable`"):
         pg.from_model(MODEL, DirectTable(S, A), estimator="natural")

@@ -292,7 +292,7 @@ def with_value(value, row=7):
         (None, {"standardise": {"Value": (0, 1)}}, "a centre and a scale for column 'value'. Did you mean 'Value'"),
         (None, {"standardise": {"value": (0, 0), "hour": (0, 1)}}, "must be greater than 0.0, got 0. It is the scale"),
         (table().assign(hour=1.0), {}, "Column 'hour' is constant, 1, over all training rows"),
-        (table().assign(hour=1.0), {"standardise": False}, "no unique fit: .* `regularisation` above 0"),
+        (table().assign(hour=1.0), {"standardise": False}, "no unique fit: .* A positive `regularisation`"),
     ],
 )
 def test_bad_tables_and_settings_are_refused_in_words(df, changes, says):
