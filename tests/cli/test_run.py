@@ -534,7 +534,7 @@ def test_list_explains_environments_and_itself(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "environments"]) == 0
     out = capsys.readouterr().out
-    assert "Gymnasium's FrozenLake: over slippery ice to the goal, around the holes." in out
+    assert "Gymnasium's FrozenLake: a walk over slippery ice to the goal, around the holes." in out
     assert "slipperiness=0.6667" in out
     assert "fedhsa[gym]" in out
     assert "$" not in out

@@ -1,4 +1,4 @@
-"""Environments: finite models of decision processes with exact values, and what learns from live ones."""
+"""Environments: finite models of decision processes with exact values, and adapters for live environments."""
 
 from . import gym as gym
 from . import toy_text as toy_text

@@ -10,7 +10,7 @@ from ..sources.finite import check_kernel, closed_classes
 from .model import Model
 
 ATTEMPTS = 1000
-"""How many environments are drawn before giving up."""
+"""The largest number of environments that are drawn."""
 
 
 def garnet(
@@ -26,16 +26,17 @@ def garnet(
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
 ) -> Model:
-    r"""Garnet: every action leads from every state to a few states, drawn at random and about equally likely.
+    r"""Garnet: every action leads from every state to a few random states, about equally likely.
 
-    The rewards of the states, $R \sim U[0, 1]$, are the same for all actions. Agent $i$ lives in environment $i$ modulo
-    `kernels`; where that number is odd, the rewards change sign. `kernels=2, reward_perturbation=0.0` are the
+    The rewards of the states, $R \sim U[0, 1]$, are the same for all actions. Agent $i$ is in environment $i$ modulo
+    `kernels`; if that number is odd, the rewards change sign. `kernels=2, reward_perturbation=0.0` are the
     environments of the SCAFFLSA paper's heterogeneous setting, `kernels=1` those of its homogeneous one. An environment
     is drawn again if its chain under the uniform policy does not mix, or does not visit all states.
 
     **Arguments:**
 
-    - `branching`: how many states an action leads to.
+    - `num_agents`, `num_states`, `num_actions`: $M$, $S$ and $A$.
+    - `branching`: the number of states that an action leads to.
     - `kernels`: the number of environments.
     - `perturbation`, `reward_perturbation`: each agent adds $U[0, \epsilon]$ to the equal weights of its transitions,
       and to its rewards.
@@ -86,7 +87,7 @@ def draw_agents(
 
 
 def draw_successors(rng: np.random.Generator, num_states: int, num_actions: int, branching: int) -> np.ndarray:
-    """Ones where a state and an action lead to, `branching` of them each: `(S, A, S)`."""
+    """Ones for the states that a state and an action lead to, `branching` for each pair: `(S, A, S)`."""
     order = rng.permuted(np.tile(np.arange(num_states), (num_states, num_actions, 1)), axis=-1)
     return (order < branching).astype(float)
 

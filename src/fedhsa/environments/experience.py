@@ -1,4 +1,4 @@
-"""What an environment gives to learn from."""
+"""The experience that agents learn from."""
 
 from typing import Any, NamedTuple
 
@@ -10,14 +10,14 @@ class Experience(NamedTuple):
     """
 
     features: Any
-    r"""$\phi(s)$, `(copies, k)`. Zero where the environment was only reset: nothing is learned from that."""
+    r"""$\phi(s)$, `(copies, k)`. Zero if the environment was only reset, so that nothing is learned."""
     action: Any
     """$a$, `(copies,)`."""
     reward: Any
     """$r$, `(copies,)`."""
     discount: Any
-    r"""$\gamma$, or 0 where the episode ended in a terminal state. A time limit is no terminal state."""
+    r"""$\gamma$, or 0 if the episode ended in a terminal state. A time limit is not a terminal state."""
     next_features: Any
-    r"""$\phi(s')$, also where the episode ended: never those of the state in which the next one begins."""
+    r"""$\phi(s')$, also at the end of an episode, where they are not those of the next episode's first state."""
     next_action: Any
-    """$a'$, what the policy does in $s'$."""
+    """$a'$, the policy's action in $s'$."""

@@ -1,4 +1,4 @@
-"""Feature maps: what a linear value function sees of an observation."""
+"""Feature maps: the inputs of a linear value function for an observation."""
 
 import itertools
 from typing import Any
@@ -14,14 +14,14 @@ from .. import _check
 class Fourier(eqx.Module):
     r"""The cosine basis of a box, $\phi_c(x) = \cos(\pi\, c^T \bar x)$ for all $c \in \{0, \dots, n\}^k$.
 
-    $\bar x$ is the observation scaled to $[0, 1]^k$; beyond the box it counts as being on its edge.
+    $\bar x$ is the observation scaled to $[0, 1]^k$; outside the box it is clipped to the edge.
 
     **Arguments:**
 
     - `low`, `high`: the corners of the box, $k$ numbers each.
     - `order`: $n$; there are $(n + 1)^k$ features, of which the first is constant.
 
-    NumPy arrays may have leading axes, and so do the features then.
+    NumPy arrays may have leading axes, which the features then have too.
 
     !!! example
         >>> Fourier([0.0], [2.0], order=2)(np.array([1.0])).round(3) + 0.0
@@ -42,7 +42,7 @@ class Fourier(eqx.Module):
 
     @property
     def size(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return self.frequencies.shape[-2]
 
     def __call__(self, observation: Any) -> Any:
@@ -56,16 +56,16 @@ class Tiles(eqx.Module):
     """Tile coding: several grids over a box, each shifted; a feature is 1 in its tile and 0 elsewhere.
 
     Grid $t$ of $T$ is shifted by $(t, 3t, 5t, ...) / T$ tiles, modulo one tile, which spreads the edges evenly. A
-    shifted grid needs one more tile in each direction. Beyond the box an observation counts as being on its edge.
+    shifted grid needs one more tile in each direction. Observations outside the box are clipped to its edge.
 
     **Arguments:**
 
     - `low`, `high`: the corners of the box.
-    - `tiles`: how many tiles an unshifted grid has in each direction; one number or one for each.
-    - `tilings`: $T$, how many grids. As many features are 1 at a time, so divide the step size by it.
+    - `tiles`: the number of tiles of an unshifted grid in each direction; one number or one for each.
+    - `tilings`: $T$, the number of grids. For each observation $T$ features are 1, so divide the step size by $T$.
 
-    The features of two grids are linearly dependent (those of each add up to 1), so the root of TD is not unique: give
-    its agents a `regularisation`.
+    The features of two grids are linearly dependent (each grid's features sum to 1), so the root of TD is not unique
+    unless its agents have a positive `regularisation`.
 
     !!! example
         >>> Tiles([0.0], [2.0], tiles=2, tilings=2)(np.array([0.6]))     # two grids of three tiles
@@ -91,7 +91,7 @@ class Tiles(eqx.Module):
 
     @property
     def size(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return self.tilings * int(np.prod([number + 1 for number in self.tiles]))
 
     def __call__(self, observation: Any) -> Any:
@@ -114,7 +114,7 @@ class Tiles(eqx.Module):
 
 
 class OneHot(eqx.Module):
-    """A feature for each of `size` states, numbered from 0: what makes a linear value function a table.
+    """A feature for each of `size` states, numbered from 0, which makes a linear value function a table.
 
     !!! example
         >>> OneHot(3)(np.array(1))
@@ -134,7 +134,7 @@ class OneHot(eqx.Module):
 
 
 class Function(eqx.Module):
-    """A plain function as a part of a pytree: the same for all agents, and without arrays of its own."""
+    """A plain function as a part of a pytree: the same for all agents, and without arrays."""
 
     function: Any = eqx.field(static=True)
 

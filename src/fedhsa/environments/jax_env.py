@@ -21,8 +21,8 @@ from .policies import Uniform
 class JaxEnvironment(AbstractSource):
     r"""An environment with gymnax's interface under a fixed policy, as a Markov chain of `Experience`.
 
-    The chain's state is the states, observations and chosen actions of all copies. A new episode begins where one has
-    ended; if that was by its time limit, `next_features` are those of its last state.
+    The chain's state is the states, observations and chosen actions of all copies. A new episode begins when one has
+    ended; if it ended by its time limit, `next_features` are those of its last state.
 
     **Arguments:**
 
@@ -30,10 +30,10 @@ class JaxEnvironment(AbstractSource):
       where a time limit is not a terminal state).
     - `params`: its constants.
     - `features`: a function of the observation.
-    - `policy`: a function of the observation, which gives the probabilities of the actions. Default: uniform.
+    - `policy`: a function of the observation that returns the probabilities of the actions. Default: uniform.
     - `discount`: $\gamma$.
-    - `num_envs`: how many copies step together.
-    - `actions`: what is passed to the environment for each action, `(num_actions, ...)`. Default: the action's number.
+    - `num_envs`: the number of copies that step together.
+    - `actions`: the environment's input for each action, `(num_actions, ...)`. Default: the action's index.
 
     Computations are in the precision of the run.
 
@@ -138,7 +138,7 @@ class JaxEnvironment(AbstractSource):
 
 
 def perturbed(params: Any, **physics: Any) -> Any:
-    """gymnax's constants with some of them changed, and those that follow from them.
+    """Change some of gymnax's constants, and those derived from them. Raises `ValueError` if a name is unknown.
 
     !!! example
         >>> import gymnax
@@ -156,6 +156,6 @@ def _uniform(keys: Any) -> Any:
 
 @contextlib.contextmanager
 def lenient() -> Iterator[None]:
-    """Environments are other people's code: they mix whole numbers with real ones, also where the user forbids it."""
+    """Allows type and rank promotion, which third-party environments need even if the user forbids it."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield

@@ -1,4 +1,4 @@
-"""Environments by name, with arguments that are checked against the function they go to."""
+"""Environments by name, with arguments that are checked against the signature of their function."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +24,14 @@ COMMON = ("num_agents", "discount", "heterogeneity", "key")
 
 
 def make(name: str, arguments: Mapping[str, Any] | None = None) -> Model:
-    """The model of an environment.
+    """Make the model of an environment.
+
+    **Arguments:**
+
+    - `name`: a name from `ENVIRONMENTS`.
+    - `arguments`: the arguments of its function.
+
+    Raises `ValueError` if the name or an argument is unknown.
 
     !!! example
         >>> make("windy-cliff", {"num_agents": 3}).num_states

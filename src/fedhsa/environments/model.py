@@ -1,4 +1,4 @@
-"""Finite models of decision processes, one for each agent: what follows from a policy, exactly."""
+"""Finite models of decision processes, one for each agent, with exact values of policies."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ CELLS = {"S": "start", "G": "goal", "H": "hole", "C": "cliff", "E": "end", ".": 
 
 
 class Chain(NamedTuple):
-    """A model under a policy, as a chain in which a new episode begins where one has ended."""
+    """A model under a policy, as a chain in which a new episode begins when one has ended."""
 
     transition: np.ndarray
     """`(M, N, N)`, over states or over pairs of state and action, the action running faster."""
@@ -27,13 +27,13 @@ class Chain(NamedTuple):
     discount: np.ndarray
     """`(M, N)`, on entering: 0 where an episode ends."""
     start: np.ndarray
-    """`(M, N)`, the law of the first."""
+    """`(M, N)`, the distribution of the first entry."""
     states: np.ndarray
     """`(M, N)`, the state whose value and actions count there; -1 where there are none, between two episodes."""
 
 
 class ContinuingModel(NamedTuple):
-    """A model as a continuing task, in which no episode is the last."""
+    """A model as a continuing task, in which episodes follow each other."""
 
     transitions: np.ndarray
     """`(M, S, A, S)`."""
@@ -53,14 +53,17 @@ class Model(eqx.Module):
     - `transitions`: $P(s' \mid s, a)$, `(M, S, A, S)`, or `(S, A, S)` for one agent. Rows of states that end an
       episode are not used.
     - `rewards`: on an action, `(M, S, A)`, or on a transition, `(M, S, A, S)`.
-    - `discount`: $\gamma$ in [0, 1], one number or `(M,)`; 1 only where every episode ends.
-    - `start`: where episodes begin: a state, or a law `(S,)` or `(M, S)`. Default: uniform over the states that end
-      no episode.
+    - `discount`: $\gamma$ in [0, 1], one number or `(M,)`; 1 only if every episode ends.
+    - `start`: the first state of an episode, or its distribution `(S,)` or `(M, S)`. Default: uniform over the states
+      that do not end an episode.
     - `ends`: states that end an episode, `(S,)` or `(M, S)`, true or false. Default: none.
-    - `grid`: rows and columns, where the states are the cells of a grid, for pictures.
+    - `grid`: rows and columns for pictures, if the states are the cells of a grid.
     - `actions`: names of the actions. Those in `ARROWS` are moves on the grid.
     - `cells`: what the states of an agent are, one letter of `CELLS` each, for pictures: one string, or one per agent.
-      Default: `E` where an episode ends, `S` where all begin, nothing elsewhere.
+      Default: `E` where an episode ends, `S` where all episodes begin, and nothing elsewhere.
+
+    Raises `ValueError` if an array has a wrong shape, a row of `transitions` does not sum to 1, or a discount is 1 for
+    an agent whose episodes may not end.
 
     !!! example
         >>> stay, move = np.eye(2), np.eye(2)[::-1]
@@ -133,7 +136,7 @@ class Model(eqx.Module):
         return np.flatnonzero((reached & ~self.ends).any(0))
 
     def take(self, agents: Any) -> "Model":
-        """The models of some of the agents."""
+        """The model of a subset of the agents."""
         agents = np.arange(self.num_agents)[np.atleast_1d(agents)]
         P, R, discount, start, ends = (
             array[agents] for array in (self.transitions, self.rewards, self.discount, self.start, self.ends)
@@ -143,7 +146,7 @@ class Model(eqx.Module):
     def average(self) -> "Model":
         r"""One model: the averaged transitions, and rewards whose mean on every action is the average.
 
-        All agents must have the same discount, start and ends.
+        Raises `ValueError` unless all agents have the same discount, start and ends.
         """
         for name in ("discount", "start", "ends"):
             if (getattr(self, name) != getattr(self, name)[:1]).any():
@@ -196,21 +199,21 @@ class Model(eqx.Module):
             policy = np.where(better[..., None], np.eye(self.num_actions)[Q.argmax(-1)], policy)
 
     def greedy(self, Q: Any) -> np.ndarray:
-        """The policy `(M, S, A)` that takes the best actions of a table `(S, A)` or `(M, S, A)`; ties share evenly."""
+        """The policy `(M, S, A)` that takes the best actions of a table `(S, A)` or `(M, S, A)`; ties share equally."""
         Q = _per_agent("Q", np.asarray(Q, dtype=np.float64), self.transitions.shape[:3])
         slack = GREEDY_TOLERANCE * (1 + abs(Q).max())
         best = Q + slack >= Q.max(-1, keepdims=True)
         return best / best.sum(-1, keepdims=True)
 
     def returns(self, policy: Any = None) -> np.ndarray:
-        """The expected discounted return of an episode (or of a life, where none ends) in each model, `(M,)`."""
+        """The expected discounted return of an episode, or of an endless run, in each model, `(M,)`."""
         return (self.start * self.values(policy)).sum(-1)
 
     def continuing(self) -> ContinuingModel:
-        """The model as a continuing task: a new episode begins where one has ended.
+        """The model as a continuing task: a new episode begins when one has ended.
 
-        If all episodes begin in the same state, the state that ends one stands for the first of the next, so that no
-        step is lost; otherwise one step, whatever the action, leads from it to the start of the next.
+        If all episodes begin in the same state, the state that ends an episode is the first of the next, so that no
+        step is lost; otherwise one step, with any action, leads from it to the start of the next episode.
         """
         rows, certain = np.arange(self.num_agents)[:, None], (self.start == 1).any(-1, keepdims=True)
         first = np.where(certain, self.start.argmax(-1)[:, None], -1)

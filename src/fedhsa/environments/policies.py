@@ -25,7 +25,7 @@ def softmax(values: Any, inverse_temperature: Any = 1.0) -> Any:
 
 
 class Uniform(eqx.Module):
-    """The same probability for all actions, whatever is observed.
+    """The same probability for all actions and observations.
 
     !!! example
         >>> Uniform(2)(np.zeros(4))
@@ -72,7 +72,7 @@ class Softmax(AbstractImprovement):
     **Arguments:**
 
     - `features`: $\phi$.
-    - `num_actions`: how many actions there are.
+    - `num_actions`: the number of actions.
     - `inverse_temperature`: $\beta$; 0 is the uniform policy.
 
     !!! example
@@ -89,12 +89,12 @@ class Softmax(AbstractImprovement):
 
 
 class EpsilonGreedy(AbstractImprovement):
-    r"""The best action with probability $1 - \varepsilon$, any action otherwise; of equally good ones the first.
+    r"""The best action with probability $1 - \varepsilon$, otherwise a uniformly random action; ties go to the first.
 
     **Arguments:**
 
     - `features`: $\phi$.
-    - `num_actions`: how many actions there are.
+    - `num_actions`: the number of actions.
     - `epsilon`: $\varepsilon$.
 
     !!! example

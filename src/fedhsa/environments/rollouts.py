@@ -17,7 +17,7 @@ from .parametric import AbstractParametricPolicy
 
 
 class Episodes(NamedTuple):
-    """What was seen, done and earned: arrays `(episodes, steps, ...)`."""
+    """Observations, actions and rewards: arrays `(episodes, steps, ...)`."""
 
     seen: Any
     action: Any
@@ -27,7 +27,7 @@ class Episodes(NamedTuple):
 
 
 class LiveEpisodes(NamedTuple):
-    """`Episodes` that were played outside, with how likely their actions were."""
+    """`Episodes` from a stream, with the log probabilities of their actions."""
 
     seen: Any
     action: Any
@@ -38,19 +38,19 @@ class LiveEpisodes(NamedTuple):
 
 
 class AbstractWorld(eqx.Module):
-    """Where episodes are played."""
+    """An environment in which episodes are played."""
 
     @abc.abstractmethod
     def reset(self, key: Key, /) -> tuple[Any, Any]:
-        """The state in which an episode begins, and what is seen of it."""
+        """The first state of an episode, and its observation."""
 
     @abc.abstractmethod
     def step(self, key: Key, state: Any, action: Any, /) -> tuple[Any, Any, Any, Any]:
-        """The next state, what is seen of it, the reward, and whether the episode is over."""
+        """The next state, its observation, the reward, and whether the episode is over."""
 
 
 class ModelWorld(AbstractWorld):
-    """One agent's finite model; what is seen is the state's number, or its features.
+    """One agent's finite model; the observation is the state's index or its features.
 
     All arrays may carry a leading axis, one entry per agent.
     """
@@ -65,14 +65,14 @@ class ModelWorld(AbstractWorld):
     _start_table: np.ndarray
 
     def __init__(self, model: Model, features: np.ndarray | None = None):
-        # Rows of states that end an episode are not used, and need not be laws.
+        # Rows of states that end an episode are not used, and need not be distributions.
         P = np.where(model.ends[:, :, None, None], 1 / model.num_states, model.transitions)
         rewards = model.rewards if model.rewards.ndim == 4 else model.rewards[..., None]
         self.rewards, self.ends, self.features = np.broadcast_to(rewards, P.shape), model.ends, features
         self._step_table, self._start_table = alias_table(P), alias_table(model.start)
 
     def see(self, state: Any) -> Any:
-        """What is seen of a state."""
+        """The observation of a state."""
         return state if self.features is None else self.features[state]
 
     def reset(self, key, /):
@@ -91,7 +91,7 @@ class JaxWorld(AbstractWorld):
 
     - `environment`: the environment, with gymnax's `reset_env`, `step_env` and `is_truncated`.
     - `params`: its constants.
-    - `shift`: what is added to every action, for environments whose actions are vectors. Default: nothing.
+    - `shift`: a vector that is added to every action. Default: none.
     """
 
     environment: Any = eqx.field(static=True)
@@ -116,7 +116,7 @@ class JaxWorld(AbstractWorld):
 def play(
     world: AbstractWorld, policy: AbstractParametricPolicy, theta: Any, key: Key, episodes: int, horizon: int
 ) -> Episodes:
-    """So many episodes of at most `horizon` steps, under one parameter."""
+    """Plays a number of episodes of at most `horizon` steps under one parameter."""
 
     def of_one(key):
         # All keys at once: hashes take long to compile, and inside the loop they would take long to run.
@@ -136,6 +136,6 @@ def play(
 
 
 def _strong(value: Any) -> Any:
-    """An array whose precision is its own, which loops insist on."""
+    """An array without a weak type, as loops require."""
     value = jnp.asarray(value)
     return jax.lax.convert_element_type(value, value.dtype)

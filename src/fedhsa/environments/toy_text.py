@@ -1,4 +1,4 @@
-"""Gymnasium's toy-text environments as exact models, read from the transition tables that the games themselves use."""
+"""Gymnasium's toy-text environments as exact models, read from the transition tables of the games."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ def frozen_lake(
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
 ) -> Model:
-    r"""Gymnasium's FrozenLake: over slippery ice to the goal, around the holes.
+    r"""Gymnasium's FrozenLake: a walk over slippery ice to the goal, around the holes.
 
     **Arguments:**
 
@@ -50,7 +50,7 @@ def frozen_lake(
         >>> model = frozen_lake(num_agents=2, heterogeneity=0.0)
         >>> model.grid, model.cells[0]
         ((4, 4), 'S....H.H...HH..G')
-        >>> model.optimal()[0, 0].max().round(3)         # the chance, discounted, to reach the goal
+        >>> model.optimal()[0, 0].max().round(3)         # the discounted probability of reaching the goal
         np.float64(0.18)
     """
     toy = _toy_text()
@@ -79,7 +79,7 @@ def cliff_walking(
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
 ) -> Model:
-    r"""Gymnasium's CliffWalking, with a wind: along a cliff to the goal, back to the start for those who fall.
+    r"""Gymnasium's CliffWalking with wind: a walk along a cliff to the goal; a fall leads back to the start.
 
     The cells of the cliff are states that are never entered. Where a move and a fall both lead to the start, the reward
     of that transition is their mean.
@@ -119,10 +119,10 @@ def taxi(
     heterogeneity: float = 1.0,
     key: SeedLike = 0,
 ) -> Model:
-    r"""Gymnasium's Taxi: fetch a passenger and bring them where they want to go.
+    r"""Gymnasium's Taxi: fetch passengers and drive them to their destinations.
 
-    Of its 500 states episodes visit 404: in the others the passenger is where they want to go before the ride, and only
-    there does the model end where the game would not. It takes 12 MB for each agent.
+    Episodes visit 404 of its 500 states. In the others the passenger is at the destination before the ride; only there
+    does the model end when the game would not. Each agent takes 12 MB.
 
     **Arguments:**
 
