@@ -263,13 +263,13 @@ def command_line() -> str:
 
 def _helps() -> Iterator[tuple[list[str], str]]:
     from fedhsa import cli
-    from fedhsa.cli import deploy_commands
+    from fedhsa.cli import deploy_commands, deploy_settings
 
     yield [], _help([])
     for command in cli.COMMANDS:
         yield [command], _help([command])
         if command == "deploy":
-            for name in (*deploy_commands.COMMANDS, *deploy_commands.MODULES):
+            for name in (*deploy_settings.COMMANDS, *deploy_commands.MODULES):
                 yield [command, name], _help([command, name])
 
 

@@ -42,7 +42,7 @@ def main() -> None:
         ax = figure.add_axes((0, 0, 1, 1), xlim=(0, 7.2), ylim=(-0.05, total + 0.05))
         ax.set_axis_off()
         inputs = {
-            "a problem": ("agents with operators", "and Markov chains of their own"),
+            "a problem": ("agents with operators", "and their own Markov chains"),
             "an algorithm": ("the exchanges of one round:", "send, local steps, aggregate"),
         }
         for row, (name, lines) in enumerate(inputs.items()):

@@ -152,7 +152,8 @@ class KLPenalties(AbstractStudy):
                 curves = outcome.arrays[f"{name}, {step:g}"]
                 ax.plot(curves.T, color=colour, linewidth=0.4, alpha=0.4)
                 ax.plot(np.median(curves, axis=0), color=colour, linewidth=1.8, label=name)
-            ax.set(yscale="log", xlabel="round", xticks=range(curves.shape[1]), title=rf"$\eta = {step:g}$")
+            ax.set(yscale="log", xlabel="round", title=rf"$\eta = {step:g}$")
+            ax.xaxis.get_major_locator().set_params(integer=True)
         axes[0].set_ylabel("cost of an episode")
         figures.grid(*axes)
         title = (
