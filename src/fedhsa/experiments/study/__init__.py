@@ -1,1 +1,1 @@
-"""What a study is: settings, an outcome, checks of claims, and what all studies share."""
+"""The interface of a study, with its outcome and its checks of claims, and the helpers that all studies share."""

@@ -1,4 +1,4 @@
-"""What a study is: settings that run once, and an outcome that is drawn, summarised and checked at leisure."""
+"""The interface of a study: settings that run once, and an outcome that can be drawn, summarised and checked later."""
 
 import abc
 import dataclasses
@@ -21,12 +21,12 @@ Table: TypeAlias = Mapping[str, Sequence[Any] | np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a study found: all that its figure, its sentences and its checks need."""
+    """The result of a study: everything that its figure, its summary and its checks need."""
 
     arrays: dict[str, np.ndarray]
     """Curves and samples, by name."""
     facts: dict[str, Any]
-    """Numbers and words, as JSON has them."""
+    """Numbers and strings that can be stored as JSON."""
 
 
 class StoppedError(Exception):
@@ -34,13 +34,13 @@ class StoppedError(Exception):
 
 
 class Runner:
-    """Through which a study simulates: whoever runs it can stop it, continue it and say where it computes.
+    """Runs the simulations of a study, which can thus be stopped, resumed, and placed on given devices.
 
     **Arguments:**
 
-    - `stopped`: asked again and again while a simulation runs; True ends it with `StoppedError`.
-    - `devices`: where to run. Default: all of JAX's.
-    - `folder`: where to keep finished simulations until the study is finished; the same study continues with them.
+    - `stopped`: called repeatedly while a simulation runs; if it returns True, `StoppedError` is raised.
+    - `devices`: the devices to run on. Defaults to all of JAX's devices.
+    - `folder`: the folder that stores finished simulations until the study is finished, so that it can be resumed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Runner:
 
     @phase("simulate")
     def simulate(self, problem: Problem, algorithm: AbstractAlgorithm, **settings: Any) -> Result:
-        """`fedhsa.simulate`, interruptible and kept."""
+        """Runs `fedhsa.simulate` such that it can be interrupted, and stores its result if there is a folder."""
         self.stop_if_asked()
         settings |= {"devices": self._devices, "progress": lambda _: self.stop_if_asked()}
         if self._folder is not None:
@@ -70,74 +70,74 @@ class Runner:
             except ValueError:
                 if not path.exists():
                     raise
-                path.unlink()  # it was cut short, or belongs to another simulation
+                path.unlink()  # the file is incomplete, or belongs to another simulation
         return simulate(problem, algorithm, **settings)
 
 
 @dataclasses.dataclass(frozen=True)
 class AbstractStudy(abc.ABC):
-    """One figure or one question, as settings; equal settings give equal numbers.
+    """The settings of one figure or one question; equal settings give equal numbers.
 
-    Subclasses add their settings as fields with defaults. `run` is slow and its outcome is kept on disk; everything
-    else is a quick function of the outcome.
+    Subclasses add their settings as fields with defaults. `run` is slow and its outcome is stored on disk; all
+    other methods are fast functions of the outcome.
     """
 
     name: str
-    """What the command line calls it, such as `quadratic/markov`."""
+    """The name on the command line, such as `quadratic/markov`."""
     title: str
-    """A heading for its figure."""
+    """The heading of the figure."""
     source: str
-    """What it reproduces, such as `Figure 2b`, or what it is about."""
+    """The figure that it reproduces, such as `Figure 2b`, or its subject."""
     seeds: int = 32
-    """Independent runs."""
+    """The number of independent runs."""
     key: int = 0
-    """Which random observations."""
+    """The key of the random observations."""
 
     claim: ClassVar[int]
-    """The number of the claim that its checks are about."""
+    """The number of the claim that its checks belong to."""
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)
-    """Inches of the figure."""
+    """The size of the figure in inches."""
     quick_settings: ClassVar[dict[str, Any]] = {"seeds": 8}
-    """What `quick` replaces."""
+    """The settings that `quick` replaces."""
 
     def quick(self) -> "AbstractStudy":
-        """The same study in a few seconds: fewer seeds, rounds or agents."""
+        """Returns a version of the study that takes a few seconds, with fewer seeds, rounds or agents."""
         return dataclasses.replace(self, **self.quick_settings)
 
     @abc.abstractmethod
     def seconds(self) -> float:
-        """How long it takes on two cores, roughly, with compilation."""
+        """Estimates the run time on two cores in seconds, including compilation."""
 
     @property
     def random(self) -> bool:
-        """Whether seeds make a difference; without noise they do not."""
+        """Whether the results depend on the seed; without noise they do not."""
         return not getattr(self, "noiseless", False)
 
     def programs(self) -> Hashable:
-        """Equal for studies that share programs or problems: whoever runs one of them had best run the others too."""
+        """Returns a value that is equal for studies that share programs or problems and should run in one process."""
         return self.name
 
     @abc.abstractmethod
     def run(self, runner: Runner) -> Outcome:
-        """Does the work."""
+        """Runs the study and returns its outcome."""
 
     def draw(self, outcome: Outcome) -> Figure:
-        """The figure, in the style of the house."""
+        """Returns the figure, in the package's style."""
         with house_style(self.figure_size) as figure:
             self.plot(figure, outcome)
             tidy(figure)
         return figure
 
     def plot(self, figure: Figure, outcome: Outcome) -> None:
-        """Fills the figure; a study whose figure is made elsewhere replaces `draw` instead."""
+        """Draws on the figure; a study that creates its figure elsewhere overrides `draw` instead."""
         raise TypeError(f"{type(self).__name__} must have `plot`, or `draw` of its own.")
 
     @abc.abstractmethod
     def summary(self, outcome: Outcome) -> list[str]:
-        """Two or three sentences that say what to see, with the numbers."""
+        """Returns two or three sentences that describe the results, with numbers."""
 
     def checks(self, outcome: Outcome) -> list[Check]:
-        """What the outcome says about the claims, in a table's rows."""
+        """Returns the checks of the outcome, the rows of the table of claims."""
         checks = Checks(self.claim, self.name)
         self.check(outcome, checks)
         return checks.found
@@ -147,22 +147,22 @@ class AbstractStudy(abc.ABC):
         """Adds every check of the outcome."""
 
     def table(self, outcome: Outcome) -> Table:
-        """The numbers behind the figure, for a spreadsheet: those of the outcome's `rows`, unless it is replaced."""
+        """Returns the numbers of the figure as a table; by default, the `rows` of the outcome."""
         rows = outcome.facts["rows"]
         return columns(list(rows[0]), [list(row.values()) for row in rows])
 
     def notes(self) -> list[str]:
-        """Choices of ours where the paper is silent, each a sentence."""
+        """Returns our choices where the paper gives no details, one sentence for each."""
         return []
 
 
 def columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table from its rows."""
+    """Returns the table with these column names and rows."""
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
 def rows_of(outcome: Outcome, table: str = "rows", **values: Any) -> list[dict[str, Any]]:
-    """The rows of one of the outcome's tables that have these values.
+    """Returns the rows of one of the outcome's tables that have these values.
 
     !!! example
         >>> outcome = Outcome({}, {"rows": [{"H": 1, "error": 0.5}, {"H": 2, "error": 0.7}]})
@@ -173,5 +173,5 @@ def rows_of(outcome: Outcome, table: str = "rows", **values: Any) -> list[dict[s
 
 
 def second_half(curves: np.ndarray) -> np.ndarray:
-    """Each seed's mean over the second half of its curve, `(seeds,)`; `curves` are `(seeds, records)`."""
+    """Returns the mean of each seed over the second half of its curve, `(seeds,)`; `curves` are `(seeds, records)`."""
     return curves[:, curves.shape[1] // 2 :].mean(1)

@@ -1,4 +1,4 @@
-"""A claim's verdict as a value: what was measured, what was expected, the interval, and the rule that decides."""
+"""Checks of claims: the measured and the expected number, the interval, the rule that decides, and the verdict."""
 
 import math
 from typing import Any, NamedTuple
@@ -6,37 +6,37 @@ from typing import Any, NamedTuple
 from ...statistics import Estimate
 
 PASS, FAIL, UNDECIDED = "pass", "fail", "not decided"
-"""The verdicts. A run that was only too short, or had too few seeds, refutes nothing: it does not decide."""
+"""The verdicts. A run that is too short or has too few seeds does not refute a claim: the check is not decided."""
 
 
 class Check(NamedTuple):
     """One row of the table of claims."""
 
     claim: int
-    """Which of the claims it belongs to."""
+    """The number of the claim that the check belongs to."""
     name: str
     statement: str
     measured: float
     expected: float | str
     """A number, or a condition such as `> 1`."""
     interval: tuple[float, float] | None
-    """Of the measured number, where it is random."""
+    """The confidence interval of the measured number, if it is random."""
     rule: str
-    """How the verdict follows from the numbers."""
+    """The rule by which the verdict follows from the numbers."""
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; formulas without their marks."""
+        """Returns the fields as plain values, with the `$` marks of formulas removed."""
         return self._asdict() | {"statement": self.statement.replace("$", ""), "rule": self.rule.replace("$", "")}
 
 
 class Checks:
-    """The checks of one study, in the order in which they are made.
+    """The checks of one study, in the order in which they are added.
 
     **Arguments:**
 
-    - `claim`: the number of the claim they belong to, where a check does not name another.
-    - `study`: a name that precedes theirs.
+    - `claim`: the number of the claim that the checks belong to.
+    - `study`: the name of the study, which precedes the names of the checks.
 
     !!! example
         >>> checks = Checks(1, "limits")
@@ -60,16 +60,16 @@ class Checks:
         relative: bool = True,
         short: str | None = None,
     ) -> None:
-        """A number without noise is what it should be, up to `tolerance`.
+        """Checks that a number without noise agrees with the expected one up to `tolerance`.
 
-        Where it is not, `short` says why the run was too short to tell.
+        If `short` is given, it is the reason why the run was too short, and a check that does not pass is not decided.
         """
         off = abs(measured - expected) / (abs(expected) if relative else 1)
         rule = f"{'relative ' if relative else ''}difference at most {tolerance:g}"
         self._add_exact(name, statement, measured, expected, rule, off <= tolerance, short)
 
     def at_most(self, name: str, statement: str, measured: float, limit: float, *, short: str | None = None) -> None:
-        """A number without noise stays below a limit; where it does not, `short` says why the run was too short."""
+        """Checks that a number without noise is at most a limit; `short` is the same as in `near`."""
         self._add_exact(name, statement, measured, f"<= {limit:g}", "at most the limit", measured <= limit, short)
 
     def equals(
@@ -83,15 +83,15 @@ class Checks:
         precision: float = 0.25,
         relative: bool = True,
     ) -> None:
-        """The interval contains the expected number and is short enough to mean something.
+        """Checks that the interval contains the expected number and is short enough to be informative.
 
-        It is not decided where the interval contains the number and is too long.
+        The check is not decided if the interval contains the number but is too long.
 
         **Arguments:**
 
-        - `slack`: how far the expected number may itself be off, where it is no exact law.
-        - `precision`: the largest half-width of the interval that still counts.
-        - `relative`: whether both are parts of the expected number.
+        - `slack`: the possible error of the expected number, if it is not exact.
+        - `precision`: the largest half-width of the interval for a decision.
+        - `relative`: whether both are relative to the expected number.
 
         !!! example
             >>> checks = Checks(3, "floors")
@@ -113,7 +113,7 @@ class Checks:
         self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
 
     def inside(self, name: str, statement: str, measured: Estimate, low: float, high: float) -> None:
-        """The whole interval lies in a range; it is not decided where only a part of it does.
+        """Checks that the whole interval is in a range; the check is not decided if only a part of the interval is.
 
         !!! example
             >>> checks = Checks(3, "floors")
@@ -134,7 +134,7 @@ class Checks:
         self._add(name, statement, measured.value, expected, measured.interval, rule, verdict)
 
     def above(self, name: str, statement: str, measured: Estimate, low: float = 1.0) -> None:
-        """The whole interval lies above a number."""
+        """Checks that the whole interval is above a number."""
         self.inside(name, statement, measured, low, math.inf)
 
     def _add_exact(

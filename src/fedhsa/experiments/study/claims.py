@@ -1,4 +1,4 @@
-"""The claims that are checked by number, the paper's and those of the field, and the verdict on each."""
+"""The claims that are checked numerically, those of the paper and those of related work, and their verdicts."""
 
 import fnmatch
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +8,7 @@ from .checks import FAIL, PASS, UNDECIDED, Check
 
 
 class Claim(NamedTuple):
-    """A claim with everything that was checked for it."""
+    """A claim with all of its checks."""
 
     number: int
     title: str
@@ -17,7 +17,7 @@ class Claim(NamedTuple):
 
     @property
     def verdict(self) -> str | None:
-        """`pass` when every check passes, `fail` when one fails, else `not decided`; None when nothing was checked."""
+        """`pass` if every check passes, `fail` if one fails, else `not decided`; None if there are no checks."""
         found = {check.verdict for check in self.checks}
         return next((verdict for verdict in (FAIL, UNDECIDED, PASS) if verdict in found), None)
 
@@ -70,7 +70,7 @@ CLAIMS: dict[int, tuple[str, str]] = {
         "FedHSA pays two exchanges per round, and reaches errors that Local SA does not reach at any price.",
     ),
 }
-"""Those of the paper."""
+"""The title and statement of each claim of the paper."""
 
 FIELD_CLAIMS: dict[int, tuple[str, str]] = {
     11: (
@@ -206,18 +206,18 @@ FIELD_CLAIMS: dict[int, tuple[str, str]] = {
         "it leaves the drift of heterogeneous agents as it is, which small local steps remove.",
     ),
 }
-"""Those of other papers, and questions that the paper leaves open."""
+"""The claims of other papers, and those about open questions of the paper."""
 
 
 class Finding(NamedTuple):
-    """What a claim comes to, in one number: which of its checks says it, and how."""
+    """The result of a claim as one number: the check that it comes from, and its wording."""
 
     check: str
-    """The end of the names of the checks, as `fnmatch` has it."""
+    """A pattern, as in `fnmatch`, for the end of the names of the checks."""
     words: str
-    """With `{}` for the number that was measured."""
+    """The wording, with `{}` for the measured number."""
     pick: Callable[[Sequence[Check]], Check] = lambda found: max(found, key=lambda check: abs(check.measured))
-    """Which of several checks: by default the one with the largest number, where that is the worst."""
+    """Selects one of several checks. Defaults to the check with the largest measured number."""
 
 
 FINDINGS: dict[int, Finding] = {
@@ -232,11 +232,11 @@ FINDINGS: dict[int, Finding] = {
     9: Finding(": assumptions", "{} of their parts differ from what is expected"),
     10: Finding("price at *", "at most {} times the bytes, for errors that both reach"),
 }
-"""Those of the paper's claims; of another it is the first check."""
+"""The findings of the paper's claims; that of any other claim is its first check."""
 
 
 def finding(claim: Claim, say: Callable[[float], str]) -> str:
-    """What a claim comes to, in one number, which `say` puts into words; nothing where nothing was checked.
+    """Returns the result of a claim as one number, which `say` formats; an empty string if there are no checks.
 
     !!! example
         >>> ratio = Check(3, "quadratic/markov: order", "Above 1.", 1340.2, "> 1", (1300.0, 1400.0), "above", "pass")
@@ -253,13 +253,13 @@ def finding(claim: Claim, say: Callable[[float], str]) -> str:
         return f"{say(first.measured)}, expected {expected} ({first.name.partition(':')[0]})"
     chosen = how.pick(found)
     measured, words = chosen.measured, how.words
-    if claim.number == 3 and 0 < measured < 1:  # where theory says so, the floor is the higher one
+    if claim.number == 3 and 0 < measured < 1:  # FedHSA's floor is the higher one, as predicted
         measured, words = 1 / measured, "{} times higher floor"
     return f"{words.format(say(measured))} ({chosen.name.partition(':')[0]})"
 
 
 def judge(checks: Iterable[Check]) -> list[Claim]:
-    """The paper's claims, and those of the field that were examined, with the checks that belong to each.
+    """Returns the paper's claims and the other claims that were checked, each with its checks.
 
     !!! example
         >>> [claim.verdict for claim in judge([])][:2]

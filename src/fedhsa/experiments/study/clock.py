@@ -1,4 +1,4 @@
-"""What the time of a study goes to: CPU seconds by phase, and how much was compiled."""
+"""The time that a study takes: CPU seconds by phase, and the number of compiled programs."""
 
 import contextlib
 import contextvars
@@ -10,36 +10,36 @@ from typing import Any
 import jax
 
 REST = "other"
-"""The phase of whatever no phase is named for."""
+"""The phase for time that belongs to no named phase."""
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 _running: contextvars.ContextVar["Clock | None"] = contextvars.ContextVar("clock", default=None)
 
 
 class Clock:
-    """CPU seconds of this process by phase. Phases lie within one another, and each second counts for the innermost."""
+    """CPU seconds of this process by phase. Phases can be nested, and each second counts for the innermost."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.programs = 0
-        """How many programs were compiled, or found in a cache on disk."""
+        """The number of programs that were compiled or found in a cache on disk."""
         self.compiling = 0.0
-        """What that took, in seconds on the wall's clock, within any of the phases."""
+        """The wall-clock seconds that compilation took, in all phases."""
         self._open, self._since = [REST], time.process_time()
 
     def timings(self) -> dict[str, Any]:
-        """All of it, as a manifest has it."""
+        """Returns all numbers in the form in which a manifest stores them."""
         self._count()
         seconds = {name: round(spent, 3) for name, spent in self.seconds.items()}
         return {"cpu": seconds, "programs": self.programs, "compiling": round(self.compiling, 3)}
 
     def enter(self, name: str) -> None:
-        """From here on time counts for this phase."""
+        """Starts a phase."""
         self._count()
         self._open.append(name)
 
     def leave(self) -> None:
-        """From here on it counts for the phase before."""
+        """Ends the innermost phase and returns to the previous one."""
         self._count()
         self._open.pop()
 
@@ -51,7 +51,7 @@ class Clock:
 
 @contextlib.contextmanager
 def clock() -> Iterator[Clock]:
-    """Counts within the block, in this thread.
+    """Measures the time within the block, in this thread.
 
     !!! example
         >>> with clock() as spent:
@@ -70,7 +70,7 @@ def clock() -> Iterator[Clock]:
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Within the block, or the function that this decorates, time counts for this phase; without a clock for none."""
+    """Counts the time of a block, or of a decorated function, for this phase; has no effect without a clock."""
     running = _running.get()
     if running is None:
         yield

@@ -1,4 +1,4 @@
-"""What the figures of studies share: the house style, points with intervals, bands, theory, ticks, legends."""
+"""Helpers for the figures of studies: style, points with intervals, bands, predictions, ticks and legends."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,22 +15,22 @@ from ...plots._style import colours as colours
 from ...plots._style import drawable as drawable
 from ...statistics import Estimate
 
-if TYPE_CHECKING:  # matplotlib takes most of a second to import: only those who draw should wait for it
+if TYPE_CHECKING:  # importing matplotlib takes most of a second, so only drawing imports it
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 else:
     Axes = Figure = Any
 
 DOTS = (0, (1, 1.5))
-"""The line style of a first order, a slope or a bound; dashes are for predictions."""
+"""The line style of a first-order approximation, a slope or a bound; dashes are for predictions."""
 REFERENCE: dict[str, Any] = {"color": "0.45", "linestyle": DOTS, "linewidth": 1.0}
 """The look of a slope or a bound."""
 LEVEL = 0.95
-"""Of the intervals that figures and tables show."""
+"""The confidence level of the intervals in figures and tables."""
 
 
 class Look(NamedTuple):
-    """A name for readers, a colour and a marker."""
+    """A label, a colour and a marker."""
 
     name: str
     colour: str
@@ -38,7 +38,7 @@ class Look(NamedTuple):
 
     @property
     def style(self) -> dict[str, Any]:
-        """What `Axes.plot` needs to draw markers alone."""
+        """The arguments with which `Axes.plot` draws markers only."""
         return dots(self.colour, self.marker, size=4.5)
 
 
@@ -48,12 +48,12 @@ LOOKS = {
     "td": Look("TD", "#7B5FC4", "^"),
     "finite-sum": Look("finite sum", "#000000", "D"),
 }
-"""The families of problems, in colours that FedHSA and Local SA do not have and the colour-blind can tell apart."""
+"""The looks of the problem families. Their colours differ from those of the methods and suit colour-blind readers."""
 
 
 @contextlib.contextmanager
 def house_style(size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure of this size in inches; what is drawn within the block has the style of the house."""
+    """Yields a figure of this size in inches; everything drawn within the block has the package's style."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -62,60 +62,60 @@ def house_style(size: tuple[float, float]) -> Iterator[Figure]:
 
 
 def shades(values: Sequence[Any]) -> dict[Any, Any]:
-    """Colours for the values of one setting, in their order: the first is the lightest."""
+    """Returns colours for the values of one setting, in order, from the lightest to the darkest."""
     from matplotlib import colormaps
 
     return dict(zip(values, colormaps["viridis"](np.linspace(0.7, 0.0, len(values))), strict=True))
 
 
 def means(samples: Iterable[Any]) -> list[Estimate]:
-    """The mean of each row of seeds, with the interval that figures show."""
+    """Returns the mean of each row of seeds, with the interval that figures show."""
     return [statistics.mean(row, LEVEL) for row in samples]
 
 
 def points(ax: Axes, x: Any, found: Sequence[Estimate], *, unit: Any = 1.0, **style: Any) -> None:
-    """Estimates with their intervals, in parts of `unit`; `style` is what `Axes.errorbar` takes."""
+    """Draws estimates with their intervals, relative to `unit`; `style` has arguments of `Axes.errorbar`."""
     value, low, high = np.array(found).T / unit
     ax.errorbar(x, value, [value - low, high - value], **{"linestyle": "none", "markersize": 4, "capsize": 2} | style)
 
 
 def band(ax: Axes, x: Any, samples: np.ndarray, colour: str, **style: Any) -> None:
-    """The mean over seeds of curves `(seeds, records)` in its interval."""
+    """Draws the mean over seeds of curves `(seeds, records)`, with its interval."""
     mean, low, high = statistics.interval(samples)
     ax.plot(x, mean, color=colour, **style)
     ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
 
 
 def theory(ax: Axes, x: Any, y: Any, colour: str, **style: Any) -> None:
-    """A predicted curve: dashed, darker than what it predicts, and in front of it."""
+    """Draws a predicted curve: dashed, darker than the measured curve, and in front of it."""
     ax.plot(x, y, **dashed(colour, **{"zorder": 3} | style))
 
 
 def dashed(colour: str | None = None, **style: Any) -> dict[str, Any]:
-    """The style of predictions; of all colours together in a legend, where none is given."""
+    """Returns the style of predictions; without a colour, the one for a legend entry of all predictions."""
     return {"color": "0.2" if colour is None else darker(colour), "linestyle": DASHES, "linewidth": 1.0} | style
 
 
 def dots(colour: str, marker: str = "o", size: float = 4.0, *, face: str | None = None) -> dict[str, Any]:
-    """The style of markers without a line, of another colour inside where `face` is given."""
+    """Returns the style of markers without a line, filled with the colour `face` if it is given."""
     inside = {} if face is None else {"markerfacecolor": face}
     return {"color": colour, "marker": marker, "linestyle": "none", "markersize": size} | inside
 
 
 def ticks(ax: Axes, values: Any) -> None:
-    """Ticks at the values that were run, and no others."""
+    """Places ticks only at the values that were run."""
     ax.set_xticks(values, [f"{value:g}" for value in values])
     ax.xaxis.minorticks_off()
 
 
 def grid(*axes: Axes) -> None:
-    """Pale lines that lead from the values to the points."""
+    """Draws a light grid."""
     for ax in axes:
         ax.grid(axis="y", color="0.9", linewidth=0.5)
 
 
 def legend(figure: Figure, entries: Mapping[str, Mapping[str, Any]], columns: int, title: str | None = None) -> None:
-    """One legend above all panels: the style of a line or marker by its label."""
+    """Adds one legend above all panels; `entries` maps each label to the style of its line or marker."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=label, **style) for label, style in entries.items()]
@@ -123,18 +123,18 @@ def legend(figure: Figure, entries: Mapping[str, Mapping[str, Any]], columns: in
 
 
 def heading(figure: Figure, text: str) -> None:
-    """The settings that all panels share, above them."""
+    """Writes the settings that all panels share above the panels."""
     figure.suptitle(text, fontsize=STYLE["axes.titlesize"])
 
 
 def panel_legend(ax: Axes, **settings: Any) -> None:
-    """The legend of one panel, inside it."""
+    """Adds a legend inside one panel."""
     small: dict[str, Any] = {"fontsize": 7, "title_fontsize": 7, "handlelength": 1.6, "labelspacing": 0.3}
     ax.legend(**{"frameon": False, **small} | settings)
 
 
 def legend_above(ax: Axes, **settings: Any) -> None:
-    """The legend of one panel, above it."""
+    """Adds a legend above one panel."""
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), **{"frameon": False, "columnspacing": 1.2} | settings)
 
 
@@ -143,7 +143,7 @@ NARROW = 100.0
 
 
 def tidy(figure: Figure) -> None:
-    """Gives every tick of a logarithmic axis a number, and every axis at least two of them."""
+    """Labels every tick of a logarithmic axis, and gives every such axis at least two ticks."""
     for ax in figure.axes:
         for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
             if axis.get_scale() == "log":

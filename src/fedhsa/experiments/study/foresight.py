@@ -1,4 +1,4 @@
-"""Predictions of a study, and how far off they may be by their own account."""
+"""Predictions of a study, with their own estimates of their errors."""
 
 import math
 import warnings
@@ -13,9 +13,9 @@ from ...theory import Prediction, PredictionWarning, predict
 from .clock import phase
 
 WIDEST = 0.05
-"""A predicted floor that may be further off, as a part, or does not know how far, is compared as if it were so much."""
+"""The largest relative error that is allowed for a predicted floor, also used if its error is unknown."""
 WIDEST_SLOPE = 0.02
-"""The same for slopes on logarithmic axes."""
+"""The largest error that is allowed for a predicted slope on logarithmic axes."""
 LAWS = {
     "exact": "exact law",
     "pairs": "law of pairs of agents",
@@ -25,7 +25,7 @@ LAWS = {
 
 
 def law(basis: str) -> str:
-    """What a prediction rests on, in words.
+    """Returns the name of the basis of a prediction.
 
     !!! example
         >>> law("exact")
@@ -36,14 +36,14 @@ def law(basis: str) -> str:
 
 @phase("predict")
 def foresee(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction:
-    """`theory.predict` without its warnings: checks allow for what a prediction leaves out, and say so."""
+    """Runs `theory.predict` without its warnings, because checks allow for the omitted terms and report them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PredictionWarning)
         return predict(problem, algorithm)
 
 
 def doubt(prediction: Prediction) -> float:
-    """How far a predicted floor may be off, as a part, by its own account: nothing where the law is exact.
+    """Returns the relative error of a predicted floor, as estimated by the prediction; 0 if it is exact.
 
     !!! example
         >>> problem = fedhsa.problems.quadratic.random(num_agents=4, dim=3)
@@ -54,7 +54,7 @@ def doubt(prediction: Prediction) -> float:
 
 
 def slope_doubt(x: Any, doubts: Any) -> float:
-    """How far the slope through numbers at `x` may be off, on logarithmic axes, if each may be off by such a part.
+    """Returns the error of a slope through numbers at `x` on logarithmic axes, given the numbers' relative errors.
 
     !!! example
         >>> round(slope_doubt([1, np.e], [0.002, 0.003]), 6)
@@ -66,5 +66,5 @@ def slope_doubt(x: Any, doubts: Any) -> float:
 
 
 def settling(prediction: Prediction, part: float) -> int:
-    """The rounds until a deviation has sunk to this part of itself without noise."""
+    """Returns the number of rounds after which a deviation has fallen to this fraction of itself without noise."""
     return math.ceil(math.log(part) / math.log(spectral_radius(prediction.transition)))

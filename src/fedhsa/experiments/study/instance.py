@@ -1,4 +1,4 @@
-"""The random problem of an experiment, as settings."""
+"""The settings of the random problem of an experiment."""
 
 import dataclasses
 import functools
@@ -13,16 +13,16 @@ from ...theory.maps.rounds import require_rule
 from .clock import phase
 
 TRIES = 20
-"""How many random problems are looked at for one on which every method is stable."""
+"""The number of random problems that are tried to find one on which every method is stable."""
 
 
 class Seconds(NamedTuple):
-    """Seconds on two cores, roughly."""
+    """Estimated seconds on two cores."""
 
     build: float
     prediction: float
     step: float
-    """Of all agents, one local step each."""
+    """The time of one local step of every agent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,47 +35,47 @@ class Instance:
     """
 
     family: str
-    """Which generator."""
+    """The name of the generator."""
     num_agents: int
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Those of the generator that are not at their defaults."""
+    """The arguments of the generator that differ from their defaults."""
     key: int = 0
-    """Which random problem."""
+    """The key of the random problem."""
 
     @classmethod
     def of_family(cls, family: str, num_agents: int, arguments: Mapping[str, Any], key: int) -> "Instance":
-        """The problem of a family, among which `nonconvex` is the quadratic one with indefinite agents."""
+        """Returns the settings for a family; `nonconvex` is the quadratic family with indefinite agents."""
         if family == "nonconvex":
             return cls("quadratic", num_agents, {**arguments, "convex": False}, key)
         return cls(family, num_agents, arguments, key)
 
     @phase("build")
     def build(self) -> Problem:
-        """Draws the problem; experiments on the same one share it."""
+        """Draws the problem; experiments with equal settings share it."""
         return _build(self.family, self.num_agents, self.key, tuple(sorted(self.arguments.items())))
 
     def settings(self) -> dict[str, Any]:
-        """Every argument of the generator, defaults included."""
+        """Returns every argument of the generator, including defaults."""
         parameters = inspect.signature(PROBLEMS[self.family]).parameters
         values = {name: p.default for name, p in parameters.items()} | dict(self.arguments)
         return {"family": self.family} | values | {"num_agents": self.num_agents, "key": self.key}
 
     def shape(self) -> tuple[Any, ...]:
-        """What the shapes of its arrays follow from: the family and every whole number, but for the key.
+        """Returns the settings that determine the shapes of the arrays: the family and every integer except the key.
 
-        Studies of one shape share most of their programs, and often the problem itself.
+        Studies with equal shapes share most of their programs, and often the problem itself.
         """
         values = self.change("key", 0).settings()
         return self.family, *((name, value) for name, value in values.items() if type(value) is int)
 
     def change(self, name: str, value: Any) -> "Instance":
-        """The same with one argument replaced."""
+        """Returns the same settings with one argument replaced."""
         if name in ("num_agents", "key"):
             return dataclasses.replace(self, **{name: value})
         return dataclasses.replace(self, arguments={**self.arguments, name: value})
 
     def cost(self) -> Seconds:
-        """How long building, predicting and stepping it takes."""
+        """Estimates how long building the problem, predicting and stepping take."""
         M, settings = self.num_agents, self.settings()
         d = settings["dim"]
         if self.family == "finite-sum":
@@ -92,7 +92,7 @@ def _build(family: str, num_agents: int, key: int, arguments: tuple[tuple[str, A
 
 
 def repeated(cohort: Problem, copies: int) -> Problem:
-    """The cohort so many times over: the average operator stays as it is, every copy has noise of its own.
+    """Returns `copies` copies of the cohort: the mean operator is unchanged, and the copies have independent noise.
 
     !!! example
         >>> repeated(Instance("quadratic", 4, {"dim": 3}).build(), 3).num_agents
@@ -103,7 +103,7 @@ def repeated(cohort: Problem, copies: int) -> Problem:
 
 @phase("build")
 def draw_stable(instance: Instance, algorithms: Sequence[AbstractAlgorithm]) -> tuple[Problem, int]:
-    """The first random problem, counting its key upwards, on which every method is stable; and that key.
+    """Returns the first random problem on which every method is stable, with keys counted upwards, and its key.
 
     !!! example
         >>> problem, key = draw_stable(Instance("quadratic", 4, {"dim": 3}), [fedhsa.FedHSA(0.01, local_steps=5)])

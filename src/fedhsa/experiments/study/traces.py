@@ -1,4 +1,4 @@
-"""Simulated error curves with their predictions and their floors: what the figures of the paper are made of."""
+"""Simulated error curves with their predictions and their floors, for the figures of the paper."""
 
 from typing import Any, NamedTuple
 
@@ -18,18 +18,18 @@ from .clock import phase
 from .foresight import doubt, foresee
 
 SETTLED = 1.02
-"""A predicted error within so much of its floor counts as settled."""
+"""A predicted error below this multiple of its floor counts as settled."""
 
 
 class Followed(NamedTuple):
-    """One curve."""
+    """One simulated curve with its prediction."""
 
     error: np.ndarray
     """Squared errors, `(seeds, rounds + 1)`."""
     predicted: np.ndarray
     """Their predicted mean, `(rounds + 1,)`."""
     theta: np.ndarray
-    """Where each seed ended, `(seeds, d)`."""
+    """The final parameter of each seed, `(seeds, d)`."""
     facts: dict[str, Any]
 
 
@@ -65,14 +65,14 @@ def follow(
 
 
 def _settled(prediction: Prediction, predicted: np.ndarray, theta: Any) -> float:
-    """The first round with an error that counts as settled: one of those predicted, unless that is later."""
+    """Returns the first round whose predicted error counts as settled, which may be after the end of the run."""
     target = SETTLED * prediction.floor
     near = predicted <= target
     return int(np.argmax(near)) if near.any() else prediction.rounds_to(target, theta)
 
 
 def gather(traces: dict[str, Followed], facts: dict[str, Any]) -> Outcome:
-    """Curves by label, and other facts, as an outcome."""
+    """Returns the outcome that holds these curves, by label, and other facts."""
     arrays = {}
     for label, trace in traces.items():
         arrays |= {f"{label}/error": trace.error, f"{label}/predicted": trace.predicted, f"{label}/theta": trace.theta}
@@ -80,7 +80,7 @@ def gather(traces: dict[str, Followed], facts: dict[str, Any]) -> Outcome:
 
 
 def curves(outcome: Outcome) -> dict[str, Curve]:
-    """What to draw, by label."""
+    """Returns the curves to draw, by label."""
     found = {}
     for label in outcome.facts["curves"]:
         error = outcome.arrays[f"{label}/error"]
@@ -89,48 +89,48 @@ def curves(outcome: Outcome) -> dict[str, Curve]:
 
 
 def predicted(outcome: Outcome) -> dict[str, np.ndarray]:
-    """The predicted errors, by label."""
+    """Returns the predicted errors, by label."""
     return {label: outcome.arrays[f"{label}/predicted"] for label in outcome.facts["curves"]}
 
 
 def flat_part(outcome: Outcome, label: str) -> np.ndarray:
-    """The errors of the second half of the rounds, `(seeds, rounds)`."""
+    """Returns the errors of the second half of the rounds, `(seeds, rounds)`."""
     error = outcome.arrays[f"{label}/error"]
     return error[:, error.shape[1] // 2 :]
 
 
 def is_flat(outcome: Outcome, label: str) -> bool:
-    """Whether the prediction had settled by then."""
+    """Returns whether the prediction has settled before the second half of the rounds."""
     settled = outcome.facts["curves"][label]["settled"]
     return settled is not None and settled <= outcome.arrays[f"{label}/error"].shape[1] // 2
 
 
 def floors(outcome: Outcome, label: str) -> np.ndarray:
-    """Each seed's mean over the flat part, `(seeds,)`: these are independent, whatever happens within a run."""
+    """Returns the mean of each seed over the flat part, `(seeds,)`; the means are independent between seeds."""
     return flat_part(outcome, label).mean(1)
 
 
 def floor(outcome: Outcome, label: str, level: float = statistics.LEVEL) -> Estimate:
-    """The floor with its interval."""
+    """Returns the floor with its confidence interval."""
     return statistics.mean(floors(outcome, label), level)
 
 
 def flatness(outcome: Outcome, label: str) -> Estimate:
-    """The mean over the last quarter of the rounds relative to that over the third; 1 where the floor is flat."""
+    """Returns the mean over the last quarter of the rounds relative to that over the third; 1 if the floor is flat."""
     flat = flat_part(outcome, label)
     middle = flat.shape[1] // 2
     return statistics.ratio(flat[:, middle:].mean(1), flat[:, :middle].mean(1))
 
 
 def doubt_unsettled(outcome: Outcome, checks: Checks) -> None:
-    """Leaves the checks of floors undecided where a run is too short to have one."""
+    """Marks the checks of floors as not decided if a run is too short to reach its floor."""
     if not all(is_flat(outcome, label) for label in outcome.facts["curves"]):
         short = "; the run is too short to have a floor"
         checks.found = [check._replace(verdict=UNDECIDED, rule=check.rule + short) for check in checks.found]
 
 
 def table(outcome: Outcome) -> Table:
-    """Mean, 95 % interval and prediction of every curve, by round."""
+    """Returns the mean, the 95 % interval and the prediction of every curve, by round."""
     found: dict[str, Any] = {}
     for label, curve in curves(outcome).items():
         found.setdefault("round", curve.rounds)
@@ -141,7 +141,7 @@ def table(outcome: Outcome) -> Table:
 
 
 def starting_point(start: str, dim: int, key: int) -> np.ndarray:
-    """Where to start: `zeros`, or `normal` for a standard normal draw."""
+    """Returns the starting point: `zeros`, or `normal` for a standard normal draw."""
     if start not in ("zeros", "normal"):
         raise ValueError(f"`start` must be zeros or normal, got {start!r}.")
     return np.zeros(dim) if start == "zeros" else host_generator(key, "start").normal(size=dim)
