@@ -24,8 +24,8 @@ class ReproduceSettings(RayFlags):
 
     command = "reproduce"
     description = """\
-Reproduces the paper's experiments with many seeds and intervals, checks its
-claims by number, and writes one page.
+Reproduces the paper's experiments with many seeds and confidence intervals,
+checks each of its claims, and writes one page.
 
 Examples:
   fedhsa reproduce                          everything, about six minutes
@@ -34,28 +34,28 @@ Examples:
   fedhsa reproduce 'td/*' --seeds 64        all of TD learning, more seeds
   fedhsa reproduce td/markov --option step_size=0.05 num_agents=50
   fedhsa reproduce --preset scripts         the authors' public scripts' numbers
-  fedhsa reproduce field                    beyond the paper: what the field claims
-  fedhsa reproduce rl                       the same for reinforcement learning
+  fedhsa reproduce field                    claims of related papers
+  fedhsa reproduce rl                       claims on reinforcement learning
   fedhsa reproduce rl --quick               most of it, smaller, in two minutes
   fedhsa reproduce --ray                    on a Ray cluster, an experiment per core
   fedhsa reproduce --list                   the experiments and their settings
 
-The output folder gets report.html (open it in a browser; it needs no network),
+The command writes report.html (open it in a browser; it needs no network),
 claims.json, and a folder for each experiment with the figure (SVG, PNG, PDF),
-its data (CSV, NPZ) and a manifest. What is finished is not run again unless its
-settings or the code have changed: after Ctrl-C, or a kill, the same command
-continues. The exit code is 1 when a claim fails; one that a run was too short to
-decide, or had too few seeds for, is called not decided.
+its data (CSV, NPZ) and a manifest. Finished experiments are not run again unless
+their settings or the code have changed, so the same command continues after an
+interruption. The exit code is 1 if a claim fails. A claim is reported as not
+decided if the run was too short or had too few seeds.
 """
 
     names: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")
     ] = ()
-    """Which experiments, as `--list` shows them; `td`, or 'td/*', takes several. Default: all but `field` and `rl`."""
+    """The experiments (see `--list`); `td` or 'td/*' selects several. Default: all except `field` and `rl`."""
     only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = ()
-    """The same as a flag."""
+    """The experiments, as a flag."""
     preset: Annotated[str, tyro.conf.arg(metavar="|".join(PRESETS))] = "paper"
-    """Whose numbers: those of the paper's text, or of its authors' public scripts."""
+    """The source of the settings: the paper's text, or its authors' public scripts."""
     quick: bool = False
     """Fewer seeds, rounds, agents and figures; still all ten claims."""
     seeds: Annotated[int | None, tyro.conf.arg(metavar="S", help_behavior_hint="(default: each experiment's own)")] = (
@@ -75,9 +75,9 @@ decide, or had too few seeds for, is called not decided.
     device: Annotated[str | None, tyro.conf.arg(metavar="|".join(DEVICES), help_behavior_hint="(default: JAX's)")] = (
         None
     )
-    """Where to simulate."""
+    """The device for simulations."""
     workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
-    """How many experiments run at once, each in a process with its share of the cores; 1 runs them in this process."""
+    """Number of experiments that run in parallel, each in a process with its share of the cores; 1 uses this process."""
     again: bool = False
     """Run also what is finished."""
     list_: Annotated[bool, tyro.conf.arg(name="list")] = False

@@ -28,8 +28,8 @@ def random(
     r"""Dense random decision processes: an action can lead anywhere.
 
     Rows of transitions are uniform numbers divided by their sum, and rewards of actions are $U[0, 1]$. Such processes
-    mix almost at once; `laziness` is the chance that an action leaves the state as it is, which slows them down by
-    `1 / (1 - laziness)`.
+    mix almost immediately; `laziness` is the probability that an action does not change the state, which slows them
+    down by `1 / (1 - laziness)`.
 
     **Arguments:**
 
@@ -65,8 +65,8 @@ def random_walk(
 
     **Arguments:**
 
-    - `spread`: agent $i$ goes right with a chance of $1/2 + \delta_i$, where $\delta_i$ is uniform between
-      `-heterogeneity * spread` and `heterogeneity * spread`. The book's walk has none.
+    - `spread`: agent $i$ goes right with probability $1/2 + \delta_i$, where $\delta_i$ is uniform between
+      `-heterogeneity * spread` and `heterogeneity * spread`. The book's walk has no spread.
 
     !!! example
         >>> (6 * random_walk(num_agents=1).values()[0]).round(9)
@@ -96,10 +96,10 @@ def windy_cliff(
 ) -> Model:
     r"""A path along a cliff, in a wind that pushes down, with another strength for each agent.
 
-    The way leads from the lower left corner to the goal in the lower right one, and the cells between them are the
-    cliff. With a chance of $w_i / 3$ the wind turns an action of agent $i$ into a move down. An action earns what the
-    cell is worth in which it is taken: 100 at the goal, -100 on the cliff, -1 elsewhere; from the goal and from the
-    cliff every action leads back to the start, and life goes on. This is the reading of the paper's public code, which
+    The path leads from the lower left corner to the goal in the lower right corner; the cells between them are the
+    cliff. With probability $w_i / 3$ the wind turns an action of agent $i$ into a move down. The reward depends on the
+    cell in which an action is taken: 100 at the goal, -100 on the cliff, -1 elsewhere. From the goal and from the
+    cliff every action leads back to the start, without ending an episode. This follows the paper's public code, which
     also gives agent 0 the common wind.
 
     **Arguments:**
@@ -142,12 +142,12 @@ def two_state(
 ) -> Model:
     r"""Two states and many actions that differ in how likely they stay; being in the second is worth 1 a step.
 
-    The process is the same for all agents, as in the paper, unless `heterogeneity` says otherwise: there they differ
-    in what they try, each one action only (see `one_action_each`).
+    By default the process is the same for all agents, as in the paper. There, agents differ in their behaviour: each
+    takes only one action (see `one_action_each`).
 
     **Arguments:**
 
-    - `stay`: the chances to stay, of either state under every action, are uniform between these two.
+    - `stay`: the probabilities of staying in a state under an action are uniform between these two numbers.
 
     !!! example
         >>> model = two_state(num_agents=20)
