@@ -77,9 +77,9 @@ decided if the run was too short or had too few seeds.
     )
     """The device for simulations."""
     workers: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: one per core)")] = None
-    """Number of experiments that run in parallel, each in a process with its share of the cores; 1 uses this process."""
+    """Number of experiments in parallel, each in a process with its share of the cores; 1 uses this process."""
     again: bool = False
-    """Run also what is finished."""
+    """Rerun finished experiments too."""
     list_: Annotated[bool, tyro.conf.arg(name="list")] = False
     """Show the experiments with all their settings, and stop."""
     progress: bool = True
