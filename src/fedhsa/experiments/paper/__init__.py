@@ -1,1 +1,1 @@
-"""The paper's figures and studies of its claims."""
+"""The studies of the paper's figures and claims."""

@@ -1,4 +1,4 @@
-"""The assumptions of the theory, examined on a problem as it is run (claim 9)."""
+"""Checks of the theory's assumptions on the problems that are run (claim 9)."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ STATEMENTS = {
     "monotone": "The average operator pulls to the root at least as mu asks: mu by the least pull sampled.",
 }
 POINTS, OBSERVATIONS = 4, 16
-"""At how many pairs of parameters, and with how many observations of every agent, constants are put to the test."""
+"""The number of pairs of parameters, and of observations of every agent, with which the constants are tested."""
 
 
 def examine(problem: Problem, algorithm: FedHSA, rounds: int, key: int = 0) -> dict[str, Any]:
-    """Constants, assumptions and conditions, and the largest use that sampled operators make of the constants.
+    """Returns constants, assumptions, conditions, and the largest sampled values relative to the constants.
 
     !!! example
         >>> problem = fedhsa.problems.td.random(num_agents=3, num_states=6, dim=2)
@@ -56,7 +56,7 @@ def examine(problem: Problem, algorithm: FedHSA, rounds: int, key: int = 0) -> d
 
 
 def check_assumptions(checks: Checks, facts: dict[str, Any]) -> None:
-    """What `examine` found, as checks of claim 9."""
+    """Adds the results of `examine` as checks of claim 9."""
     checks.claim = 9
     excused = {"Assumption 1: growth", "Assumption 3"} if facts["gaussian"] else set()
     rows = [row for row in facts["assumptions"] if row[0].startswith("Assumption")]
@@ -70,7 +70,7 @@ def check_assumptions(checks: Checks, facts: dict[str, Any]) -> None:
 
 
 def condition_sentence(facts: dict[str, Any]) -> str:
-    """Whether the step meets the condition of the paper's main theorem."""
+    """Returns a sentence on whether the step size meets the condition of the paper's main theorem."""
     _, verdict, reason = {row[0]: row for row in facts["assumptions"]}["Theorem 2: step"]
     if facts["gaussian"]:
         return (
@@ -82,7 +82,7 @@ def condition_sentence(facts: dict[str, Any]) -> str:
 
 
 def _sampled(problem: Problem, pairs: np.ndarray, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """The largest slope between each pair, and the largest operator at its first point, per agent."""
+    """Returns the largest slope between each pair, and the largest operator at its first point, for each agent."""
     with precision():
         agents, points = tree.to_device((problem.flat_agents, pairs), "float64")
         keys = jax.random.split(jax.random.key(key), problem.num_agents)

@@ -1,4 +1,4 @@
-"""Linear speed-up on its own: one cohort of heterogeneous agents, repeated with independent noise."""
+"""The linear speed-up in isolation: copies of one cohort of heterogeneous agents, with independent noise."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -15,40 +15,40 @@ from ..study.foresight import doubt, foresee, law, settling, slope_doubt
 from ..study.instance import Instance, repeated
 
 SETTLED = 0.01
-"""What the mean may keep of its start before variances are measured; the variance itself then lacks the square."""
+"""The remaining fraction of a deviation when measuring starts; variances are then too small by its square."""
 FAMILIES = ("quadratic", "nonconvex", "td", "finite-sum")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cohort(AbstractStudy):
-    """FedHSA's variance when a cohort of agents is joined by copies of itself: nothing but the noise averages out."""
+    """FedHSA's variance with several copies of one cohort of agents, so that only the noise averages out."""
 
     name: str = "speedup/cohort"
     title: str = "One cohort, repeated"
     source: str = "Linear speed-up (Theorem 2)"
     families: tuple[str, ...] = FAMILIES
     num_agents: int = 5
-    """Of the cohort."""
+    """The number of agents of the cohort."""
     dim: int = 5
     num_states: int = 10
-    """Of TD."""
+    """The number of states of the TD problem."""
     num_components: int = 4
-    """Of the finite sum."""
+    """The number of components of the finite sum."""
     eigenvalues: tuple[float, float] = (1.0, 4.0)
-    """Of the finite sum's components."""
+    """The range of the eigenvalues of the finite sum's components."""
     laziness: float = 0.5
-    """The chance of the chains of TD and of the finite sum to stay in place."""
+    """The probability with which the chains of TD and of the finite sum stay in place."""
     problem_key: int = 0
-    """Which random problems."""
+    """The key of the random problems."""
     quadratic_step: float = 0.02
     nonconvex_step: float = 0.02
     td_step: float = 0.1
     finite_sum_step: float = 0.01
     local_steps: int = 5
     copies: tuple[int, ...] = (1, 4, 20)
-    """How often the cohort is there."""
+    """The numbers of copies of the cohort."""
     rounds: int = 450
-    """Over how many rounds the variance is taken, after those in which the method settles."""
+    """The number of rounds over which the variance is measured, after the method has settled."""
 
     claim: ClassVar[int] = 4
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -68,7 +68,7 @@ class Cohort(AbstractStudy):
         return 1.0 + len(self.families) * (1.0 + 1.5 * len(self.copies)) + 2e-6 * work
 
     def cohort(self, family: str) -> Instance:
-        """The cohort of one family."""
+        """Returns the cohort of one family."""
         own: dict[str, dict[str, Any]] = {
             "quadratic": {"start": "stationary"},
             "nonconvex": {"start": "stationary"},
@@ -82,7 +82,7 @@ class Cohort(AbstractStudy):
         return Instance.of_family(family, self.num_agents, {"dim": self.dim, **own[family]}, self.problem_key)
 
     def step_size(self, family: str) -> float:
-        """Of one family."""
+        """Returns the step size for one family."""
         return getattr(self, f"{family.replace('-', '_')}_step")
 
     def run(self, runner: Runner) -> Outcome:
@@ -190,12 +190,12 @@ class Cohort(AbstractStudy):
 
 
 def variances(theta: np.ndarray) -> np.ndarray:
-    r"""Each seed's part in the variance of the parameter around its long-run mean, `(seeds,)`; `theta` is
-    `(seeds, rounds, d)`.
+    r"""Returns each seed's contribution to the variance of the parameter around its long-run mean, `(seeds,)`;
+    `theta` is `(seeds, rounds, d)`.
 
     Around the mean of all $K$ seeds, $\frac1T \sum_t |\theta_{s,t} - m|^2$ is too small by the variance of $m$. That is
-    $1/K$ of the variance of a seed's own mean $m_s$, which the spread of these over seeds gives whatever the
-    correlation within a run: $\frac{1}{K-1} |m_s - m|^2$ is added, and the average over seeds has no bias.
+    $1/K$ of the variance of a seed's own mean $m_s$, which is estimated from their spread over seeds,
+    whatever the correlation within a run. Adding $\frac{1}{K-1} |m_s - m|^2$ makes the mean over seeds unbiased.
 
     !!! example
         >>> rng = np.random.default_rng(0)

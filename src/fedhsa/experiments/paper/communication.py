@@ -1,4 +1,4 @@
-"""What an error costs: rounds, samples and bytes that FedHSA and Local SA spend on their way down (claim 10)."""
+"""The rounds, samples and bytes that FedHSA and `LocalSA` need to reach a given error (claim 10)."""
 
 import dataclasses
 import math
@@ -18,13 +18,13 @@ from ..study.instance import Instance
 
 NAMES = {"quadratic": "quadratic", "td": "TD"}
 ABOVE = (2, 5, 20)
-"""Times Local SA's floor: errors that both methods reach."""
+"""Multiples of `LocalSA`'s floor: errors that both methods reach."""
 UNITS = ("rounds", "samples", "bytes")
 
 
 @dataclasses.dataclass(frozen=True)
 class Communication(AbstractStudy):
-    """Both methods on two problems, their errors against everything that a deployment would pay for."""
+    """The errors of both methods on two problems, as functions of every cost of a deployment."""
 
     name: str = "communication"
     title: str = "The price of an error"
@@ -139,14 +139,14 @@ class Communication(AbstractStudy):
 
 
 def _per_round(outcome: Outcome, label: str) -> dict[str, float]:
-    """What a round costs all agents together."""
+    """Returns the costs of one round, summed over all agents."""
     cost, M = outcome.facts["curves"][label]["cost"], outcome.facts["agents"][label.split()[0]]
     sent = FLOAT_BYTES * (cost["floats_up"] + cost["floats_down"])
     return {"rounds": 1, "samples": M * cost["samples"], "bytes": M * sent}
 
 
 def _price(outcome: Outcome, family: str, above: float) -> Estimate:
-    """FedHSA's bytes relative to Local SA's, until the mean error is so many times Local SA's floor."""
+    """Returns FedHSA's bytes relative to `LocalSA`'s, until the mean error is `above` times `LocalSA`'s floor."""
     labels = [f"{family} {method}" for method in ("FedHSA", "LocalSA")]
     errors = [outcome.arrays[f"{label}/error"] for label in labels]
     target = above * outcome.facts["curves"][labels[1]]["predicted_floor"]

@@ -1,4 +1,4 @@
-"""FedHSA against Local SA on one problem, with or without noise: figures 2, 4, 6 and 8 of the paper."""
+"""FedHSA and `LocalSA` on one problem, with or without noise: figures 2, 4, 6 and 8 of the paper."""
 
 import dataclasses
 import math
@@ -16,30 +16,30 @@ from ..study.instance import Instance, draw_stable
 from .assumptions import check_assumptions, condition_sentence, examine
 
 DEEP = 1e-20
-"""The squared error that counts as none."""
+"""The squared error that counts as zero."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(AbstractStudy):
-    """Both methods on the same problem, from the same start, with the same noise."""
+    """Both methods on the same problem, with the same starting point and the same noise."""
 
     instance: Instance = dataclasses.field(default_factory=lambda: Instance("quadratic", 20))
     noiseless: bool = False
-    """Give every agent its mean operator."""
+    """Whether every agent uses its mean operator."""
     step_size: float = 0.001
     local_steps: int = 10
     rounds: int = 1500
     start: str = "zeros"
-    """Where both start: `zeros`, or `normal` for a standard normal draw."""
+    """The starting point of both methods: `zeros`, or `normal` for a standard normal draw."""
     ordered: bool = True
-    """Whether the paper claims that FedHSA's floor is the lower one here."""
+    """Whether the paper claims that FedHSA has the lower floor here."""
     choices: tuple[str, ...] = ()
-    """What the paper leaves open here, and what we took."""
+    """Our choices where the paper leaves settings open."""
 
     claim: ClassVar[int] = 3
 
     def algorithms(self) -> dict[str, AbstractAlgorithm]:
-        """The two methods."""
+        """Returns the two methods."""
         return {a.__name__: a(self.step_size, local_steps=self.local_steps) for a in (FedHSA, LocalSA)}
 
     def seconds(self) -> float:
@@ -73,7 +73,7 @@ class Comparison(AbstractStudy):
         return figure
 
     def settings(self) -> str:
-        """The settings that the figure names."""
+        """Returns the settings in the heading of the figure."""
         M = self.instance.settings()["num_agents"]
         return rf"$M = {M}$, $H = {self.local_steps}$, $\eta = {self.step_size:g}$"
 
@@ -166,7 +166,7 @@ class Comparison(AbstractStudy):
         )
 
     def _moved(self, outcome: Outcome) -> list[str]:
-        """Which random problem it is, where the first one was unstable."""
+        """Returns a note on the random problem, if the first one was unstable."""
         key = outcome.facts["problem_key"]
         said = f"On the problem with key {self.instance.key} a method diverges; this is the one with key {key}."
         return [] if key == self.instance.key else [said]
@@ -176,11 +176,11 @@ class Comparison(AbstractStudy):
 
 
 def _reached(error: np.ndarray) -> int:
-    """The first round at which the error counts as none, or the last round."""
+    """Returns the first round at which the error counts as zero, or the last round."""
     return int(np.argmax(error <= DEEP)) if error.min() <= DEEP else len(error) - 1
 
 
 def _decay(error: np.ndarray, until: int) -> float:
-    """The mean factor per round over the second half of the way to round `until`."""
+    """Returns the mean factor per round over the second half of the rounds up to `until`."""
     middle = until // 2
     return float((error[until] / error[middle]) ** (1 / (until - middle)))

@@ -1,4 +1,4 @@
-"""The step of Corollary 1: error times samples, over their logarithm, as rounds, local steps and agents grow."""
+"""The step size of Corollary 1: the scaled error as the numbers of rounds, local steps and agents grow."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ from ..study.foresight import doubt, foresee, slope_doubt
 from ..study.instance import Instance, repeated
 
 FLAT = 0.1
-"""The largest slope that counts as none."""
+"""The largest slope that counts as zero."""
 AXES = ("T", "H", "M")
 LOOKS = {
     "T": figures.Look("rounds", "#B87F00", "o"),
@@ -29,7 +29,7 @@ LOOKS = {
 
 
 class Point(NamedTuple):
-    """One run: agents, local steps, rounds."""
+    """The numbers of agents, local steps and rounds of one run."""
 
     M: int
     H: int
@@ -37,12 +37,12 @@ class Point(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """All observations of all agents."""
+        """The number of observations of all agents together."""
         return self.M * self.H * self.T
 
     @property
     def scale(self) -> float:
-        """What Corollary 1 says the error falls with."""
+        """The scale to which, by Corollary 1, the error is inversely proportional."""
         return self.samples / math.log(self.samples)
 
 
@@ -50,8 +50,8 @@ class Point(NamedTuple):
 class Corollary(AbstractStudy):
     r"""FedHSA with $\eta = 4 \log(MHT) / (\mu H T)$ on a well-conditioned finite sum, inside and outside its condition.
 
-    Three sweeps start from one point, the middle of each setting: rounds, local steps, and copies of one cohort of
-    agents, which leave the average operator and the average noise as they are.
+    Three sweeps have one point in common, the middle of each: over rounds, local steps, and copies of one cohort of
+    agents, which do not change the mean operator and the average noise.
     """
 
     name: str = "corollary"
@@ -63,20 +63,20 @@ class Corollary(AbstractStudy):
             "finite-sum", 4, {"num_components": 2, "dim": 3, "eigenvalues": (0.5, 1.0), "laziness": 0.3}, key=4
         )
     )
-    """The cohort."""
+    """The problem of one cohort."""
     round_sweep: tuple[int, ...] = (1000, 3000, 9000)
     local_step_sweep: tuple[int, ...] = (2, 6, 18)
     copy_sweep: tuple[int, ...] = (1, 3, 9)
     settled: float = 0.5
-    """The part of the rounds after which errors are averaged: by then the start counts for (MHT)^(-8 settled)."""
+    """The fraction of the rounds after which errors are averaged; the start then has weight (MHT)^(-8 settled)."""
     outside_rounds: int = 32
-    """Too few for the condition."""
+    """A number of rounds that is too small for the condition."""
     outside_copies: tuple[int, ...] = (3, 96, 768)
-    """In the end too many for the condition, however many rounds there are."""
+    """Numbers of copies; the last are too large for the condition, whatever the number of rounds."""
     outside_seeds: int = 32
-    """At most so many there."""
+    """The largest number of seeds outside the condition."""
     curve_points: int = 24
-    """How many points the predicted curve outside the condition has."""
+    """The number of points of the predicted curve outside the condition."""
 
     claim: ClassVar[int] = 6
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
@@ -234,7 +234,7 @@ class Corollary(AbstractStudy):
         }
 
     def _outside(self) -> list[Point]:
-        """Few rounds and many agents, at the largest number of local steps, where the lasting bias is largest."""
+        """Returns runs with few rounds or many agents, at the most local steps, where the remaining bias is largest."""
         agents, H = self.instance.num_agents, self.local_step_sweep[-1]
         return [Point(agents * copies, H, self.outside_rounds) for copies in self.outside_copies]
 
@@ -246,13 +246,13 @@ class Corollary(AbstractStudy):
     def _measure(
         self, runner: Runner, cohort: Problem, known: Constants, points: list[Point], seeds: int, part: str, runs: int
     ) -> dict[str, np.ndarray]:
-        """Each point's step, rounds asked for, predicted error, and the error of every seed, after so many runs."""
+        """Returns each point's step size, required rounds, predicted error, and the error of every seed."""
         rows = []
         for k, point in enumerate(points):
             step, asked = _step(known, point)
             problem = repeated(cohort, point.M // cohort.num_agents)
             prediction = foresee(problem, FedHSA(step, local_steps=point.H))
-            key = 1000 * self.key + runs + k  # every point has noise of its own
+            key = 1000 * self.key + runs + k  # independent noise for every point
             settings: dict[str, Any] = {"rounds": point.T, "seeds": seeds, "key": key}
             result = runner.simulate(problem, prediction.algorithm, **settings)
             error = result.error[:, 1 + int(self.settled * point.T) :].mean(1)
@@ -263,7 +263,7 @@ class Corollary(AbstractStudy):
 
 
 def _step(known: Constants, point: Point) -> tuple[float, float]:
-    """The corollary's step, and the rounds that its condition asks for."""
+    """Returns the corollary's step size, and the number of rounds that its condition requires."""
     step = corollary_step(known.mu, *point)
     tau_bar = max(1.0, known.tau((point.H * step) ** 2))
     symbols = {"L": known.L, "mu": known.mu, "rho": known.rho, "tau_bar": tau_bar}
@@ -271,7 +271,7 @@ def _step(known: Constants, point: Point) -> tuple[float, float]:
 
 
 def _floor(cohort: Problem, known: Constants, point: Point) -> float:
-    """The predicted error with any number of agents like those of the cohort."""
+    """Returns the predicted error with any number of copies of the cohort's agents."""
     return foresee(cohort, FedHSA(_step(known, point)[0], local_steps=point.H)).floor_at(point.M)
 
 
@@ -280,18 +280,18 @@ def _plot_series(ax: figures.Axes, series: str, at: Any, samples: np.ndarray, la
 
 
 def points(outcome: Outcome, part: str) -> list[Point]:
-    """The runs `inside` or `outside` the condition."""
+    """Returns the runs `inside` or `outside` the condition."""
     return [Point(*point) for point in outcome.facts[part]]
 
 
 def swept(outcome: Outcome, axis: str) -> list[Point]:
-    """Those of one sweep."""
+    """Returns the runs of one sweep."""
     every = points(outcome, "inside")
     return [every[k] for k in outcome.facts["sweeps"][axis]]
 
 
 def scaled(outcome: Outcome, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one sweep: where, the scaled error of every seed, and what is predicted."""
+    """Returns the swept values, the scaled error of every seed, and the scaled prediction of one sweep."""
     rows = outcome.facts["sweeps"][axis]
     at, scale = np.array([[getattr(p, axis), p.scale] for p in swept(outcome, axis)]).T
     error, predicted = outcome.arrays["inside/error"][rows], outcome.arrays["inside/predicted"][rows]
@@ -299,26 +299,26 @@ def scaled(outcome: Outcome, axis: str) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def slope(outcome: Outcome, axis: str) -> statistics.Estimate:
-    """Of the scaled error in one sweep, on logarithmic axes."""
+    """Returns the slope of the scaled error in one sweep, on logarithmic axes."""
     at, samples, _ = scaled(outcome, axis)
     return statistics.slope(at, samples)
 
 
 def predicted_slope(outcome: Outcome, axis: str) -> float:
-    """Of the scaled prediction."""
+    """Returns the slope of the scaled prediction in one sweep, on logarithmic axes."""
     at, _, predicted = scaled(outcome, axis)
     return statistics.power(at, predicted)
 
 
 def asked(outcome: Outcome) -> float:
-    """The rounds that the condition asks for over those run, at the worst point of the sweeps."""
+    """Returns the rounds that the condition requires relative to those run, at the worst point of the sweeps."""
     return float(max(outcome.arrays["inside/asked"] / [point.T for point in points(outcome, "inside")]))
 
 
 def outside_parts(outcome: Outcome) -> np.ndarray:
-    """The rounds that either part of the condition asks for outside it, the larger first.
+    """Returns the rounds that each part of the condition requires for the runs outside it, the larger first.
 
-    Only the larger was kept, but their product does not depend on the mixing time.
+    Only the larger is stored; the product of the two does not depend on the mixing time.
     """
     facts, asked = outcome.facts, outcome.arrays["outside/asked"]
     square = (facts["L"] / paper_mu(facts["mu"])) ** 2
@@ -327,7 +327,7 @@ def outside_parts(outcome: Outcome) -> np.ndarray:
 
 
 def over_plateau(outcome: Outcome, which: int) -> statistics.Estimate:
-    """The scaled error of a point outside over that of the sweeps' middle: two runs without common noise."""
+    """Returns the scaled error of a run outside relative to that of the sweeps' middle, which has independent noise."""
     (middle,) = set.intersection(*(set(rows) for rows in outcome.facts["sweeps"].values()))
     above, below = (
         statistics.mean(outcome.arrays[f"{part}/error"][k] * points(outcome, part)[k].scale)

@@ -1,4 +1,4 @@
-"""How far agents drift within a round: slopes in the step and in the local steps, and the bound of Lemma 1."""
+"""The drift of agents within a round: its slopes in the step size and in the local steps, and the bound of Lemma 1."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -22,9 +22,9 @@ from ..study.checks import Checks
 from ..study.instance import Instance
 
 SLOPES = (1.9, 2.1)
-"""What counts as slope 2."""
+"""The range of slopes that counts as 2."""
 SMALL = 0.1
-r"""Up to which $\eta L H$ slopes in the step are taken."""
+r"""The largest $\eta L H$ at which slopes in the step size are measured."""
 AXES = {"step": "step size", "local_steps": "local steps"}
 
 
@@ -32,32 +32,32 @@ AXES = {"step": "step size", "local_steps": "local steps"}
 class Drift(AbstractStudy):
     r"""The largest $|\theta_{i,\ell} - \bar\theta|^2$ over agents and local steps of one round of FedHSA.
 
-    A round's path does not depend on where it will end: one round of the most local steps has all shorter ones in it.
+    The path of a round does not depend on its length, so one round with the most local steps contains all shorter ones.
     """
 
     name: str = "drift"
     title: str = "Drift within a round"
     source: str = "Lemma 1"
     seeds: int = 128
-    """Independent rounds."""
+    """The number of independent rounds."""
     families: tuple[str, ...] = ("quadratic", "nonconvex", "td", "finite-sum")
     num_agents: int = 8
     dim: int = 4
     num_states: int = 8
-    """Of TD."""
+    """The number of states of the TD problem."""
     num_components: int = 4
-    """Of the finite sum."""
+    """The number of components of the finite sum."""
     laziness: float = 0.5
-    """The chance of TD's chains to stay in place."""
+    """The probability with which TD's chains stay in place."""
     problem_key: int = 0
-    """Which random problems."""
+    """The key of the random problems."""
     distances: tuple[float, ...] = (0.0, 1.0, 10.0)
-    """How far from the root rounds start."""
+    """The distances of the starting points from the root."""
     reaches: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    r"""$\eta L H$ at the most local steps; the lemma wants at most 1."""
+    r"""The values of $\eta L H$ at the most local steps; the lemma requires at most 1."""
     local_steps: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     constant: float = 4.0
-    """The C of the bound, one for all problems."""
+    """The constant C of the bound, the same for all problems."""
 
     claim: ClassVar[int] = 7
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.4)
@@ -68,7 +68,7 @@ class Drift(AbstractStudy):
         return 2.0 + len(self.families) * (1.0 + 1e-6 * work)
 
     def instance(self, family: str) -> Instance:
-        """The problem of one family; Gaussian noise starts from its stationary law, as that of the chains does."""
+        """Returns the problem of one family; all noise starts from its stationary distribution."""
         own: dict[str, dict[str, Any]] = {
             "quadratic": {"start": "stationary"},
             "nonconvex": {"start": "stationary"},
@@ -96,7 +96,7 @@ class Drift(AbstractStudy):
     def _measure(
         self, problem: Problem, steps: np.ndarray, L: float, sigma: float | None, distance: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Drifts `(steps, local steps, seeds)`, sigma of every seed, and the largest constant needed per step."""
+        """Returns drifts `(steps, local steps, seeds)`, sigma of every seed, and the constant needed per step size."""
         H = self.local_steps[-1]
         theta = problem.theta_star + distance * np.ones(problem.dim) / np.sqrt(problem.dim)
         squares, origin = local_paths(problem, theta, steps, H, seeds=self.seeds, key=self.key)
@@ -194,7 +194,7 @@ class Drift(AbstractStudy):
         ]
 
     def _slopes(self, outcome: Outcome, family: str, axis: str) -> list[statistics.Estimate]:
-        """From every start."""
+        """Returns the slopes for every starting distance."""
         drift = outcome.arrays[f"{family}/drift"]
         if axis == "local_steps":
             return [statistics.slope(self.local_steps, of_start[0]) for of_start in drift]
@@ -205,9 +205,9 @@ class Drift(AbstractStudy):
 def local_paths(
     problem: Problem, theta: np.ndarray, steps: np.ndarray, length: int, *, seeds: int, key: Any = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""The first round of FedHSA from `theta`, as `simulate` runs it, for several steps.
+    r"""Runs the first round of FedHSA from `theta`, as `simulate` does, for several step sizes.
 
-    Gives $|\theta_{i,\ell} - \bar\theta|^2$ for $\ell$ = 1 to `length`, `(steps, seeds, M, length)`, and
+    Returns $|\theta_{i,\ell} - \bar\theta|^2$ for $\ell$ = 1 to `length`, `(steps, seeds, M, length)`, and
     $|G_i(0, o_{i,\ell})|$, `(seeds, M, length)`.
 
     !!! example
@@ -227,7 +227,7 @@ def local_paths(
 def _paths(
     agents: AbstractAgent, keys: Key, theta: Theta, steps: Float[Array, " steps"], length: int
 ) -> tuple[Array, Array]:
-    """`keys` are `(agents, seeds)`."""
+    """Runs the rounds of all seeds; `keys` are `(agents, seeds)`."""
 
     def draw(agent, key):
         state = agent.source.init(fold_in(key, 0))

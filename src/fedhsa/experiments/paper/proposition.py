@@ -1,4 +1,4 @@
-"""Where Local SA stops without noise: simulated to the end, against Proposition 1 and its extension to any `H`."""
+"""`LocalSA`'s limit without noise: simulated, and compared with Proposition 1 and its extension to any `H`."""
 
 import dataclasses
 import math
@@ -16,37 +16,37 @@ from ..study.checks import Checks
 from ..study.instance import Instance
 
 TOLERANCE = 1e-8
-"""How close the limit must come to the closed form, as a part of it."""
+"""The largest relative difference between the limit and the closed form."""
 CONVERGED = 1e-11
-"""How far the simulations are taken: what is left of the way, as a part of the bias."""
+"""The distance from the limit, relative to the bias, at which simulations end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Proposition(AbstractStudy):
-    """Local SA's limit without noise, for several numbers of local steps and step sizes."""
+    """`LocalSA`'s limit without noise, for several numbers of local steps and step sizes."""
 
     name: str = "proposition"
     title: str = "Where Local SA stops"
     source: str = "Proposition 1"
     seeds: int = 1
-    """Nothing is random but the problems."""
+    """One seed is enough because only the problems are random."""
     num_agents: int = 20
     dim: int = 10
-    """One size for all families: without noise they are all matrices and vectors, and share compiled programs."""
+    """The dimension of all families: without noise they are matrices and vectors, and share compiled programs."""
     num_states: int = 20
-    """Of TD."""
+    """The number of states of the TD problem."""
     num_components: int = 2
-    """Of the finite sum."""
+    """The number of components of the finite sum."""
     problem_key: int = 0
-    """Which random problems."""
+    """The key of the random problems."""
     quadratic_step: float = 0.02
     nonconvex_step: float = 0.02
     td_step: float = 0.1
     finite_sum_step: float = 0.01
     local_steps: tuple[int, ...] = (2, 5, 10, 20, 100, 300)
-    """Each takes a compilation; 2, the paper's, is always among them."""
+    """Each needs one compilation; 2, the paper's number, is always included."""
     indefinite_steps: int = 10
-    """Up to how many local steps agents with negative curvature are followed: alone they diverge."""
+    """The most local steps for agents with negative curvature, which diverge alone."""
     sweep: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
     """Step sizes for the quadratic problem at two local steps."""
 
@@ -63,7 +63,7 @@ class Proposition(AbstractStudy):
         return 2.0 + 1.2 * len(self.local_steps) + 0.1 * len(self.sweep)
 
     def instances(self) -> dict[str, Instance]:
-        """The problem of each family."""
+        """Returns the problem of each family."""
         arguments: dict[str, dict[str, Any]] = {
             "quadratic": {},
             "nonconvex": {},
@@ -77,7 +77,7 @@ class Proposition(AbstractStudy):
         }
 
     def step_size(self, family: str) -> float:
-        """Of one family."""
+        """Returns the step size for one family."""
         return getattr(self, f"{family.replace('-', '_')}_step")
 
     def run(self, runner: Runner) -> Outcome:
@@ -163,7 +163,7 @@ class Proposition(AbstractStudy):
 
 
 def _limit(runner: Runner, problem: Problem, H: int, eta: float) -> tuple[np.ndarray, dict[str, Any]]:
-    """The limit of Local SA minus the root, simulated, and how it was reached."""
+    """Returns the simulated limit of `LocalSA` minus the root, and facts about the simulation."""
     A, b = problem.affine_parts()
     expected, root = local_sa_bias(A, b, eta, H), np.linalg.solve(A.mean(0), b.mean(0))
     power = np.linalg.matrix_power(np.eye(len(root)) + eta * A, H).mean(0)
@@ -179,7 +179,7 @@ def _limit(runner: Runner, problem: Problem, H: int, eta: float) -> tuple[np.nda
 
 
 def _many_steps(problem: Problem) -> np.ndarray | None:
-    """The limit of ever more local steps, the average of the agents' own roots; None where an agent is unstable."""
+    """Returns the limit for many local steps, the mean of the agents' own roots; None if an agent is unstable."""
     A, b = problem.affine_parts()
     if np.linalg.eigvals(A).real.max() >= 0:
         return None

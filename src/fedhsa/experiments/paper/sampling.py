@@ -1,4 +1,4 @@
-"""Markov against independent sampling: the floor grows with the long-run variance of the noise."""
+"""Markov and independent sampling: the floor grows with the long-run variance of the noise."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -17,10 +17,10 @@ from ..study.foresight import doubt, foresee, settling
 from ..study.instance import Instance
 
 SETTLED = 0.01
-"""What a deviation may keep of itself before floors are measured; the variance then lacks the square of it."""
+"""The remaining fraction of a deviation when measuring starts; variances are then too small by its square."""
 FAMILIES = ("finite-sum", "td")
 FIRST_ORDER_WITHIN = 0.1
-"""How far first-order theory may be off at the steps used, as a part."""
+"""The largest relative error of first-order theory at the step sizes used."""
 PRECISION = 0.15
 FIRST_ORDER: dict[str, Any] = {"color": "#B87F00", "linewidth": 1.0}
 THEOREM: dict[str, Any] = {"color": "0.4", "linestyle": figures.DOTS, "linewidth": 1.0}
@@ -28,7 +28,7 @@ THEOREM: dict[str, Any] = {"color": "0.4", "linestyle": figures.DOTS, "linewidth
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(AbstractStudy):
-    """FedHSA on one problem whose observations are independent, or come from chains that mix more and more slowly."""
+    """FedHSA on problems whose observations are independent, or come from chains with increasing mixing times."""
 
     name: str = "sampling"
     title: str = "Independent and Markov sampling"
@@ -37,20 +37,20 @@ class Sampling(AbstractStudy):
     num_agents: int = 5
     dim: int = 10
     num_components: int = 5
-    """Of the finite sum."""
+    """The number of components of the finite sum."""
     eigenvalues: tuple[float, float] = (1.0, 4.0)
-    """Of the finite sum's components."""
+    """The range of the eigenvalues of the finite sum's components."""
     num_states: int = 20
-    """Of TD."""
+    """The number of states of the TD problem."""
     problem_key: int = 0
-    """Which random problems."""
+    """The key of the random problems."""
     finite_sum_step: float = 0.002
     td_step: float = 0.02
     local_steps: int = 10
     laziness: tuple[float, ...] = (0.0, 0.5, 0.8, 0.9)
-    """The chance to stay in place: chains mix 1 / (1 - laziness) times slower."""
+    """The probability of staying in place: chains mix 1 / (1 - laziness) times more slowly."""
     rounds: int = 1500
-    """Over how many rounds the floor is taken, after those in which the method settles."""
+    """The number of rounds over which the floor is measured, after the method has settled."""
 
     claim: ClassVar[int] = 5
     quick_settings: ClassVar[dict[str, Any]] = {
@@ -69,7 +69,7 @@ class Sampling(AbstractStudy):
         return 1.0 + 7.0 * len(self.families) + 2.5e-7 * runs * self.rounds * self.local_steps * self.num_agents
 
     def variant(self, family: str, laziness: float) -> Instance:
-        """One family's problem with chains of one kind."""
+        """Returns the problem of one family with this laziness of its chains."""
         own: dict[str, dict[str, Any]] = {
             "finite-sum": {"num_components": self.num_components, "eigenvalues": self.eigenvalues},
             "td": {"num_states": self.num_states},
@@ -78,7 +78,7 @@ class Sampling(AbstractStudy):
         return Instance(family, self.num_agents, arguments, self.problem_key)
 
     def step_size(self, family: str) -> float:
-        """Of one family."""
+        """Returns the step size for one family."""
         return getattr(self, f"{family.replace('-', '_')}_step")
 
     def run(self, runner: Runner) -> Outcome:
@@ -213,14 +213,14 @@ class Sampling(AbstractStudy):
 
 
 class _Followed(NamedTuple):
-    """One problem, predicted and simulated."""
+    """The prediction and the simulation of one problem."""
 
     problem: Problem
     prediction: Prediction
     first_order: float
-    """The floor to first order in the step: the trace of `first_order_covariance`."""
+    """The floor to first order in the step size: the trace of `first_order_covariance`."""
     floors: np.ndarray
-    """Of each seed."""
+    """The floor of each seed."""
 
 
 class _Pair(NamedTuple):
@@ -246,7 +246,7 @@ def _row(pair: _Pair, alpha: float) -> dict[str, Any]:
 
 
 def _theorem_factor(problem: Problem, alpha: float) -> float:
-    r"""$\bar\tau / (1 - \rho)$, by which Theorem 2's leading term exceeds Theorem 1's."""
+    r"""Returns $\bar\tau / (1 - \rho)$, the ratio of Theorem 2's leading term to Theorem 1's."""
     source = problem.agents.source
     chain = source.chain if isinstance(source, Transitions) else source
     assert isinstance(chain, FiniteChain)
@@ -256,6 +256,6 @@ def _theorem_factor(problem: Problem, alpha: float) -> float:
 
 
 def _alike(problem: Problem, other: Problem) -> bool:
-    """Whether two problems have the same mean operators."""
+    """Returns whether two problems have the same mean operators."""
     parts = zip(problem.affine_parts(), other.affine_parts(), strict=True)
     return all(np.allclose(mine, theirs, rtol=1e-9, atol=1e-12) for mine, theirs in parts)

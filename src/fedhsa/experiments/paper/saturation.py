@@ -1,4 +1,4 @@
-"""Where the speed-up ends: the bias that Markov sampling with multiplicative noise leaves at any number of agents."""
+"""The end of the speed-up: the bias of Markov sampling with multiplicative noise, which averaging does not remove."""
 
 import dataclasses
 import math
@@ -22,25 +22,25 @@ LOOKS = {
     "independent": figures.Look("TD, independent sampling", "#7B5FC4", "s"),
     "additive": figures.Look("quadratic, additive noise", "#B87F00", "^"),
 }
-"""How each kind of noise is called and drawn."""
+"""The look of each kind of noise in the figure."""
 SETTLED = 1e-3
-"""What the mean may keep of its way from the start before anything is measured."""
+"""The fraction of the initial deviation to which the mean falls before anything is measured."""
 CONTROLS = 0.25
-"""The part of the samples that the controls take: what they show is less noisy."""
+"""The fraction of the samples that the controls use, since their results are less noisy."""
 FEWER = 4
-"""How many times the samples runs with fewer agents take, which cost less."""
+"""The factor by which runs with fewer agents, which are cheaper, use more samples."""
 SMALL_STEPS = (0.01, 0.02)
-"""Parts of the step at which the slope that small steps tend to is predicted."""
+"""Fractions of the step size at which the limiting slope for small step sizes is predicted."""
 UNBIASED = 0.1
-"""How well a bias of zero must be known: the half-width of its square, as a part of the floor."""
+"""The largest half-width of the squared bias, relative to the floor, for a check that the bias is zero."""
 CURVE = 40
-"""How many points the predicted curve has."""
+"""The number of points of the predicted curve."""
 FLATTENED = 1.25
-"""The largest growth of the level per doubling of the local steps that counts as its end."""
+"""The largest growth of the level per doubling of the local steps at which the level counts as flat."""
 
 
 class Point(NamedTuple):
-    """One run: its noise, one of the figure's `LOOKS`, agents, local steps and step."""
+    """The noise (a key of `LOOKS`), the agents, the local steps and the step size of one run."""
 
     kind: str
     M: int
@@ -50,7 +50,7 @@ class Point(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Saturation(AbstractStudy):
-    """FedHSA at a fixed step with more and more agents: copies of one cohort, on slowly mixing TD and two controls."""
+    """FedHSA at a fixed step size with growing copies of one cohort, on slowly mixing TD and on two controls."""
 
     name: str = "saturation"
     title: str = "Where more agents stop helping"
@@ -59,19 +59,19 @@ class Saturation(AbstractStudy):
     instance: Instance = dataclasses.field(
         default_factory=lambda: Instance("td", 4, {"num_states": 4, "dim": 2, "laziness": 0.85}, key=33)
     )
-    """The cohort."""
+    """The problem of one cohort."""
     step_size: float = 0.1
     additive_step: float = 0.01
-    """On the quadratic problem of the same size, whose noise is additive."""
+    """The step size on the quadratic problem of the same size, whose noise is additive."""
     local_steps: int = 20
     copies: tuple[int, ...] = (1, 4, 16, 64)
-    """How often the cohort is there."""
+    """The numbers of copies of the cohort."""
     step_sweep: tuple[float, ...] = (0.05, 0.1, 0.2)
-    """At the most agents."""
+    """The step sizes of the sweep at the largest number of agents."""
     local_step_sweep: tuple[int, ...] = (10, 20, 40, 80, 160)
-    """At the most agents; each takes a compilation."""
+    """The local steps of the sweep at the largest number of agents; each needs one compilation."""
     samples: int = 12000
-    """Local steps of every agent that count, at `step_size`; smaller steps take more of them in proportion."""
+    """The measured local steps of every agent at `step_size`; smaller step sizes use proportionally more."""
 
     claim: ClassVar[int] = 8
     quick_settings: ClassVar[dict[str, Any]] = {
@@ -140,12 +140,12 @@ class Saturation(AbstractStudy):
         figures.legend(figure, entries, 4, title=f"FedHSA, 95 % intervals, {self.seeds} seeds")
 
     def _plot_floors(self, ax: figures.Axes, outcome: Outcome) -> None:
-        """Every kind over the predicted floor of one cohort of its own."""
+        """Draws the floors of every kind of noise, relative to the predicted floor of one cohort."""
         facts, agents, curve = outcome.facts, outcome.arrays["curve/agents"], outcome.arrays["curve/markov"]
         unit = {"markov": curve[0]} | {kind: facts[f"{kind}/law"][0] for kind in ("independent", "additive")}
         points = self.points()
         for point, samples in zip(points, outcome.arrays["error"], strict=True):
-            if point.kind != "markov" or point[2:] == points[0][2:]:  # the same local steps and step
+            if point.kind != "markov" or point[2:] == points[0][2:]:  # the same local steps and step size
                 apart = {"independent": 1 / 1.08, "additive": 1.08}.get(point.kind, 1.0)
                 found = figures.means([samples / unit[point.kind]])
                 figures.points(ax, [apart * point.M], found, **LOOKS[point.kind].style)
@@ -212,14 +212,14 @@ class Saturation(AbstractStudy):
         }
 
     def points(self) -> list[Point]:
-        """Every run once; the first is that of one cohort."""
+        """Returns every run once; the first has one cohort."""
         found = [point for sweep in self._sweeps().values() for point in sweep]
         controls = (("independent", self.step_size), ("additive", self.additive_step))
         found += [Point(kind, self._most(), self.local_steps, step) for kind, step in controls]
         return list(dict.fromkeys(found))
 
     def rows(self, axis: str) -> list[int]:
-        """Which of the runs belong to a sweep."""
+        """Returns the indices of the runs of a sweep."""
         return [self.points().index(point) for point in self._sweeps()[axis]]
 
     def _most(self) -> int:
@@ -232,7 +232,7 @@ class Saturation(AbstractStudy):
     def _measure(
         self, runner: Runner, root: np.ndarray, point: Point, prediction: Prediction
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The mean error of every seed, and the mean of its parameter minus the root."""
+        """Returns the mean error of every seed, and the mean of its parameter minus the root."""
         before = settling(prediction, SETTLED)
         rounds = before + math.ceil(self._samples(point) / point.H)
         settings: dict[str, Any] = {"rounds": rounds, "seeds": self.seeds, "key": self.key, "theta": root}
@@ -241,14 +241,14 @@ class Saturation(AbstractStudy):
         return result.error[:, before + 1 :].mean(1), bias
 
     def _samples(self, point: Point) -> float:
-        """Local steps of every agent that count: more where they are cheap or the bias is small."""
+        """Returns the measured local steps of every agent: more if they are cheap or the bias is small."""
         if point.kind != "markov":
             return CONTROLS * self.samples
         more = 1 if self._most() == point.M else FEWER
         return more * self.samples * self.step_size / point.step
 
     def _excess(self, outcome: Outcome) -> statistics.Estimate:
-        """The floor at the most agents over what 1/M makes of that of one cohort."""
+        """Returns the floor at the most agents relative to the floor of one cohort scaled by 1/M."""
         first, *_, last = (self.points()[k].M * outcome.arrays["error"][k] for k in self.rows("M"))
         return statistics.ratio(last, first)
 
@@ -261,12 +261,12 @@ class Saturation(AbstractStudy):
         return statistics.power(self.step_sweep, levels)
 
     def _level_doubt(self, outcome: Outcome, k: int) -> float:
-        """How far a predicted level may be off, as a part: what is left out of the floor may all be bias."""
+        """Returns the possible relative error of a predicted level: all terms omitted from the floor may be bias."""
         floor, level, part = (outcome.facts[name][k] for name in ("floors", "levels", "doubts"))
         return min(part * floor / level, WIDEST)
 
     def _growth(self, outcome: Outcome) -> statistics.Estimate:
-        """The level at the most local steps over that at the second most."""
+        """Returns the level at the most local steps relative to that at the second most."""
         *_, below, above = (statistics.squared_bias_samples(outcome.arrays["bias"][k]) for k in self.rows("H"))
         return statistics.ratio(above, below)
 

@@ -1,4 +1,4 @@
-"""FedHSA with more and more agents of one problem: figures 3, 5, 7 and 9 of the paper."""
+"""FedHSA with a growing number of agents of one problem: figures 3, 5, 7 and 9 of the paper."""
 
 import dataclasses
 import math
@@ -15,12 +15,12 @@ from ..study.foresight import slope_doubt
 from ..study.instance import Instance, draw_stable
 
 SHADES = ("#4A9AD4", "#2082C2", "#0066A0", "#003E63", "#001C2E")
-"""FedHSA's blue from light to dark, for more and more agents."""
+"""FedHSA's blue, from light for few agents to dark for many."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentSweep(AbstractStudy):
-    """One problem, of which more and more agents take part: the first agent, the first five, and so on."""
+    """One problem with a growing number of agents: the first agent, the first five, and so on."""
 
     instance: Instance = dataclasses.field(default_factory=lambda: Instance("quadratic", 100))
     agents: tuple[int, ...] = (1, 5, 20, 100)
@@ -28,9 +28,9 @@ class AgentSweep(AbstractStudy):
     local_steps: int = 10
     rounds: int = 2400
     start: str = "zeros"
-    """Where all start: `zeros`, or `normal` for a standard normal draw."""
+    """The starting point of all runs: `zeros`, or `normal` for a standard normal draw."""
     choices: tuple[str, ...] = ()
-    """What the paper leaves open here, and what we took."""
+    """Our choices where the paper leaves settings open."""
 
     claim: ClassVar[int] = 4
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -77,12 +77,12 @@ class AgentSweep(AbstractStudy):
         figures.legend_above(right, ncols=2)
 
     def slope(self, outcome: Outcome) -> statistics.Estimate:
-        """Of the logarithm of the floor against that of the number of agents."""
+        """Returns the slope of the logarithm of the floor against that of the number of agents."""
         samples = [traces.floors(outcome, label) for label in outcome.facts["curves"]]
         return statistics.slope(outcome.facts["agents"], samples)
 
     def predicted_slope(self, outcome: Outcome) -> float:
-        """The same of the predicted floors."""
+        """Returns the slope of the predicted floors."""
         floors = [curve["predicted_floor"] for curve in outcome.facts["curves"].values()]
         return statistics.power(outcome.facts["agents"], floors)
 
