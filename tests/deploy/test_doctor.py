@@ -102,7 +102,7 @@ def test_the_way_to_the_server_is_tried_step_by_step(made, federation, tmp_path)
         reserved.bind(("127.0.0.1", 0))
         deaf = f"127.0.0.1:{reserved.getsockname()[1]}"
         assert "A gRPC server listens only while a run goes on" in wrong(doctor.examine(node, server=deaf))
-        assert "may be running there already" in wrong(doctor.examine(made / "server", listen=deaf))
+        assert "may be running there" in wrong(doctor.examine(made / "server", listen=deaf))
     other = keys.make_keys(tmp_path / "other", 1)
     with listening(other / "server") as address:
         assert "not the server of this federation" in wrong(doctor.examine(node, superlink=address))

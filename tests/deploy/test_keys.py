@@ -277,7 +277,7 @@ def test_what_is_exchanged_on_the_way_is_not_signed_and_not_accepted(federation,
     with pytest.raises(ValueError, match="Do not sign it"):
         keys.sign(federation, foreign, 2, expected=told)
     answer = keys.sign(federation, asked, 2, expected=told.upper().replace("-", " "))
-    with pytest.raises(ValueError, match="this key is that of node-2 already"):
+    with pytest.raises(ValueError, match="node-2 already has this key"):
         keys.sign(federation, asked, 3)
     with pytest.raises(ValueError, match="does not belong to the key"):
         keys.accept(tmp_path / "theirs", answer)

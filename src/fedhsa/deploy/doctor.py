@@ -1,4 +1,4 @@
-"""What keeps a machine from taking part in a federation, looked for in advance: each finding says what to do."""
+"""Checks whether a machine can take part in a federation; each finding suggests a remedy."""
 
 import contextlib
 import datetime
@@ -30,21 +30,21 @@ except ImportError:  # not on Windows
     fcntl = None
 
 SOON = 30
-"""Days before the end of a certificate from which one is told to renew it."""
+"""Days before the expiry of a certificate from which on there is a warning."""
 LEAST, LITTLE = 100 * 10**6, 10**9
-"""Bytes on the disk without which nothing works, and with fewer than which it may not for long."""
+"""Free bytes on the disk below which there is a failure, and below which there is a warning."""
 SLOW = 0.2
-"""Seconds for a small file to be safe on the disk from which one is told: every answer of a node waits for it."""
+"""Seconds to save a small file from which on there is a warning: every answer of a node waits for the disk."""
 PATIENCE = 5.0
 """Seconds to wait for the server."""
 APART = 2.0
-"""Seconds between two clocks from which one is told."""
+"""Seconds between two clocks from which on there is a warning."""
 AHEAD, BEHIND = 5.0, 305.0
 """Seconds that a node's clock may be ahead of or behind a Flower server's, by Flower's own rules."""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: `state` is ok, warning or failure; `remedy` says what to do."""
+    """The outcome of one check: `state` is ok, warning or failure; `remedy` suggests what to do."""
 
     what: str
     state: str
@@ -183,17 +183,17 @@ def _disk(folder: pathlib.Path) -> Iterator[Finding]:
         return
     words += f", a small file is safe after {1000 * taken:.0f} ms"
     if free < LEAST:
-        yield Finding("disk", "failure", words, "Make room: a node that cannot save what it did does not answer.")
+        yield Finding("disk", "failure", words, "Free some space: a node that cannot save its state does not answer.")
     elif free < LITTLE:
-        yield Finding("disk", "warning", words, "Make room before a long run.")
+        yield Finding("disk", "warning", words, "Free some space before a long run.")
     elif taken > SLOW:
-        yield Finding("disk", "warning", words, "Every answer waits for that: use a local disk.")
+        yield Finding("disk", "warning", words, "Every answer waits for the disk: use a local disk.")
     else:
         yield Finding("disk", "ok", words)
 
 
 def _clock() -> Iterator[Finding]:
-    """Whether this machine's clock is set by others, as far as it says."""
+    """Checks whether NTP sets this machine's clock, if the machine reports this."""
     try:
         asked = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.strip()
@@ -217,14 +217,14 @@ def _listening(address: str) -> Iterator[Finding]:
             "port",
             "failure",
             f"{address}: {error.strerror or error}",
-            "A server of yours may be running there already; otherwise take another port or address.",
+            "Another server of yours may be running there; otherwise choose another port or address.",
         )
         return
     yield Finding("port", "ok", f"{address} is free")
 
 
 def _way(folder: pathlib.Path, address: str, is_flower: bool) -> Iterator[Finding]:
-    """The way to a server: its name, its port, who answers, whether it lets this node in, and its time."""
+    """Checks the connection to a server: its name, port and certificate, whether it admits this node, and its clock."""
     host, port = split_address("server", address)
     firewall = "Ask the operator for the address, whether the server runs, and which firewalls are between."
     try:
@@ -241,7 +241,7 @@ def _way(folder: pathlib.Path, address: str, is_flower: bool) -> Iterator[Findin
     except FileNotFoundError:
         return  # ca.crt, which was told
     except socket.gaierror:
-        yield Finding("port", "failure", f"nobody knows a machine called {host}", firewall)
+        yield Finding("port", "failure", f"there is no machine with the name {host}", firewall)
         return
     except ConnectionRefusedError:
         words = f"nothing listens at {address} now"
@@ -255,7 +255,9 @@ def _way(folder: pathlib.Path, address: str, is_flower: bool) -> Iterator[Findin
         return
     except (ssl.SSLError, OSError) as error:
         words = f"{address}: {getattr(error, 'reason', None) or error.strerror or error}"
-        yield Finding("server", "failure", words, f"Something else listens there, without encryption? {firewall}")
+        yield Finding(
+            "server", "failure", words, f"Another program may be listening there, without encryption. {firewall}"
+        )
         return
     yield from _gate(folder, host, port) if is_flower else _stream(folder, address)
 
@@ -269,7 +271,7 @@ def _renewed(error: ssl.SSLCertVerificationError, host: str) -> str:
 
 
 def _gate(folder: pathlib.Path, host: str, port: int) -> Iterator[Finding]:
-    """What a Flower server's gate says to somebody without a key: no, and what time it is."""
+    """Checks that the gate of a Flower server refuses a request without a key, and reads its clock."""
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
     try:
@@ -298,7 +300,7 @@ def _gate(folder: pathlib.Path, host: str, port: int) -> Iterator[Finding]:
 
 
 def _stream(folder: pathlib.Path, address: str) -> Iterator[Finding]:
-    """What a gRPC server says to this node."""
+    """Checks whether a gRPC server admits this node."""
     try:
         import grpc
 
@@ -329,7 +331,7 @@ def _stream(folder: pathlib.Path, address: str) -> Iterator[Finding]:
 
 
 def _compared(told: float, before: float, after: float, *, is_flower: bool) -> Finding:
-    """This machine's clock against the server's, which was read some time between `before` and `after`."""
+    """Compares this machine's clock with the server's, which was read between `before` and `after`."""
     ahead = (before + after) / 2 - told
     words = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
     remedy = "Set the clocks of both machines by NTP."

@@ -1,4 +1,4 @@
-"""Certificates and keys of a federation: one folder per machine, so that what to copy where is plain.
+"""Certificates and keys of a federation, in one folder per machine.
 
 One authority signs the certificates of the server and of the nodes. The name in a node's certificate, `node-3`, says
 which agent it is. For a trial `make_keys` makes everything at once. Between real sites each node makes its own private
@@ -43,7 +43,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _AUTHORITY = "fedhsa federation authority"
 _CURVE = ec.SECP256R1()  # Flower's nodes may have it, and it signs three times as fast as P-384
 LONGEST = 36525
-"""Days that certificates may be valid."""
+"""The allowed numbers of days for which certificates are valid."""
 AUTHORITY_DAYS = 3653
 """Days that an authority is valid at least: when it ends, every machine needs new keys."""
 
@@ -108,7 +108,7 @@ def request(folder: str | os.PathLike) -> pathlib.Path:
     asked = folder / "request.pem"
     if not ((folder / "new" / "key").exists() and asked.exists()):
         if (folder / "server.key").exists() or (folder / "authority").exists():
-            raise ValueError(f"`folder`: {str(folder)!r} is not a node's. Name a folder of this node alone.")
+            raise ValueError(f"`folder`: {str(folder)!r} is not a node's folder. Give a folder for this node only.")
         _files.check_writable("folder", folder)
         key = ec.generate_private_key(_CURVE)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhsa node")])
@@ -142,21 +142,21 @@ def sign(
     if expected is not None and _digits(expected) != _digits(fingerprint(public)):
         raise ValueError(
             f"`fingerprint`: the key in {str(request)!r} has {fingerprint(public)}, not {expected}. Do not sign it: "
-            "somebody may have exchanged the request on its way. Ask the site to send it again."
+            "the request may have been replaced on its way. Ask the site to send it again."
         )
     for member in members(folder):
         if member.certificate.public_key() == public and member.number != number:
-            raise ValueError(f"`number`: this key is that of {member.name} already: one key, one agent.")
+            raise ValueError(f"`number`: {member.name} already has this key, and every agent needs its own key.")
         if member.number == number and member.certificate.public_key() != public and not replace:
             raise ValueError(
-                f"`number`: {member.name} is in the register with another key. If this site replaces its key, say so "
-                "(`--replace`, in Python `replace=True`); a further site takes another number."
+                f"`number`: {member.name} is in the register with another key. If this site replaces its key, use "
+                "`--replace` (in Python `replace=True`); a new site needs another number."
             )
     return _issue(folder, folder / "server" / "nodes" / f"{node_name(number)}.crt", public, days)
 
 
 def accept(folder: str | os.PathLike, certificate: str | os.PathLike) -> pathlib.Path:
-    """Puts the operator's answer to a request, or a renewed certificate, to use in a node's folder; returns it.
+    """Installs the operator's answer to a request, or a renewed certificate, in a node's folder and returns it.
 
     If it is interrupted, it can be repeated.
     """
@@ -197,7 +197,7 @@ def renew(
     hosts: Sequence[str] | None = None,
     new_key: bool = False,
 ) -> pathlib.Path:
-    """Prolongs the certificate of a node in the register, or of the server, for the same key; returns it.
+    """Renews the certificate of a node in the register, or of the server, for the same key and returns it.
 
     A node's is sent to it, for `accept`; it goes on with its old one until then.
 
@@ -221,7 +221,7 @@ def renew(
 
 
 def exclude(folder: str | os.PathLike, number: int) -> "Member":
-    """Removes a node from the register and gives its entry; the server refuses its messages from the next one on."""
+    """Removes a node from the register and returns its entry; the server refuses its messages from then on."""
     member = _member(pathlib.Path(folder), _check_number(number))
     member.path.unlink()
     return member
@@ -277,7 +277,7 @@ def request_fingerprint(request: str | os.PathLike) -> str:
 
 
 def fingerprint(key: object) -> str:
-    """What two people read to each other to know that they have the same public key.
+    """Returns the fingerprint with which two people check that they have the same public key.
 
     >>> fingerprint(ec.derive_private_key(1, ec.SECP256R1()).public_key())
     '5cd2-52fb-0ce8-9324-36fa-f8cc-d104-0981'
@@ -293,7 +293,7 @@ _ASK = "Ask the site for the file that `fedhsa deploy keys request` makes."
 
 
 def _requested_key(request: str | os.PathLike) -> ec.EllipticCurvePublicKey:
-    """The public key in a request whose maker has the private one."""
+    """Returns the public key of a request, whose signature proves that its maker has the private key."""
     try:
         asked = x509.load_pem_x509_csr(pathlib.Path(request).read_bytes())
         public, valid = asked.public_key(), asked.is_signature_valid
@@ -338,7 +338,7 @@ def _issued(leaf: x509.Certificate, root: x509.Certificate) -> bool:
 def _authority(folder: pathlib.Path) -> tuple[ec.EllipticCurvePrivateKey, bytes]:
     if not (folder / "authority" / "ca.key").exists():
         raise FileNotFoundError(
-            f"{str(folder)!r} has no `authority/ca.key`, which signs certificates: bring it back from where it is kept."
+            f"{str(folder)!r} has no `authority/ca.key`, which signs certificates. Copy it back from its backup."
         )
     return read_key(folder / "authority" / "ca.key"), (folder / "authority" / "ca.crt").read_bytes()
 
