@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator
 from rich.console import Console
 from rich.progress import track
 
@@ -120,6 +121,9 @@ def plot(measured: list[dict], bases: dict[str, Size], path: Path) -> None:
             sizes = f"$M = {base.num_agents}$, $H = {base.local_steps}$, $d = {base.dim}$, {base.seeds} seeds"
             axis.set_title(f"{problem}; 1 is {sizes}")
             axis.set_xticks(factors, [f"{factor:g}" for factor in factors])
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.minorticks_off()
             axis.set_xlabel("size, relative to the one in the title")
             axis.grid(axis="y")
             axis.legend(loc="upper left")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SERVE = "import sys; from fedhsa.cli import main; sys.exit(main(['lab', '--no-browser', '--port', sys.argv[1]]))"
+SERVE = "import sys; from fedhsa.cli import main; sys.exit(main(['lab', '--no-browser']))"
 WAIT = 90_000
 """Milliseconds: a page may take this long on a busy machine."""
 
@@ -27,12 +27,7 @@ def needs_browser() -> None:
 @contextlib.contextmanager
 def lab() -> Iterator[str]:
     """The address of a lab that is served by another process, as users have it."""
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, "-c", SERVE, str(port)], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([sys.executable, "-c", SERVE], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         said = server.stdout.readline()

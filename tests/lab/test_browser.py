@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,7 +16,6 @@ import pytest
 
 from fedhsa.cli import main
 from fedhsa.lab import quadratic as lab
-from fedhsa.lab.serving import bound
 
 pytestmark = pytest.mark.slow
 
@@ -38,14 +38,12 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     pytest.importorskip("marimo")
-    with bound("127.0.0.1", None) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", GUARDED, "lab", "--no-browser", "--port", str(port)]
+    command = [sys.executable, "-c", GUARDED, "lab", "--no-browser"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert process.stdout is not None
-    said = process.stdout.readline()
-    assert said == f"The lab is at http://localhost:{port}/ (Ctrl-C ends it)\n"
-    yield f"http://localhost:{port}/"
+    said = re.fullmatch(r"The lab is at (http://localhost:\d+/) \(Ctrl-C ends it\)\n", process.stdout.readline())
+    assert said
+    yield said[1]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (out, err, process.returncode) == ("The lab has ended.\n", "", 0)  # and nothing left the machine
