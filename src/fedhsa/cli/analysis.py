@@ -1,4 +1,4 @@
-"""What `fedhsa analyze` finds out: constants, assumptions, predictions, a proposal; where theory ends, a sentence."""
+"""The results of `fedhsa analyze`: constants, assumptions, predictions, a proposal, or the reason for their absence."""
 
 import dataclasses
 import json
@@ -24,40 +24,40 @@ from .settings import AnalyzeSettings
 LONGEST_CHOICE = 90.0
 """Seconds that the search for settings may take, by estimate."""
 PER_WAY = 1
-"""How many predictions the search makes for each method and number of local steps; most are judged in outline."""
+"""The number of predictions that the search makes for each method and number of local steps; most are approximate."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """All results of an analysis. Where there is none, a text says why."""
+    """All results of an analysis. A missing result is replaced by a text that states the reason."""
 
     settings: AnalyzeSettings
     problem: Problem
     constants: Constants | str
     assumptions: tuple[Line, ...]
     conditions: Mapping[str, tuple[Line, ...]]
-    """Those of the paper's theorems, by algorithm."""
+    """The conditions of the paper's theorems, by algorithm."""
     predictions: Mapping[str, Prediction | str]
     choice: Choice | str | None
-    """The settings that reach the target, or None without one."""
+    """The settings that reach the target, or None if there is no target."""
     samples: Estimates | int | None
-    """What was estimated once and for all predictions, where the noise is known from samples alone."""
+    """The estimates that all predictions share, if the noise is known from samples only."""
 
     @property
     def available(self) -> dict[str, Prediction]:
-        """The predictions that could be made."""
+        """The available predictions."""
         return {name: p for name, p in self.predictions.items() if isinstance(p, Prediction)}
 
     @property
     def num_states(self) -> int | None:
-        """$S$, where the chains are finite."""
+        """The number of states $S$, if the chains are finite."""
         law = finite_law(self.problem.agents.source)
         return None if law is None else law.num_states
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: `"infinity"` for what is infinite, null for what is unknown."""
+        """Returns plain JSON values: `"infinity"` for infinite values, null for unknown values."""
         constants, choice = self.constants, self.choice
         if isinstance(choice, Choice):
             chosen = choice.to_dict() | {"command": run_command(self, choice)}
@@ -99,7 +99,7 @@ def analyse(
     algorithms: Mapping[str, AbstractAlgorithm],
     progress: Callable[[str], None] = lambda what: None,
 ) -> Analysis:
-    """Computes everything but the figure; `progress` is called with what is being computed."""
+    """Computes everything except the figure; `progress` is called with the name of each computation."""
     progress("constants and assumptions")
     constants = result_or_reason(lambda: theory.constants(problem, key=settings.key))
     conditions: dict[str, tuple[Line, ...]] = {}
@@ -124,21 +124,21 @@ def analyse(
 
 
 def result_or_reason(compute: Callable[[], T]) -> T | str:
-    """The result, or the sentence in which theory says why there is none."""
+    """Returns the result, or a sentence that states why there is none."""
     try:
-        with np.errstate(all="ignore"):  # far beyond the stable steps numbers overflow
+        with np.errstate(all="ignore"):  # numbers overflow far beyond the largest stable step size
             return compute()
     except (TypeError, ValueError) as error:
         return str(error)
 
 
 def arguments(algorithm: AbstractAlgorithm) -> dict[str, Any]:
-    """The settings of an algorithm by name."""
+    """Returns the settings of an algorithm by name."""
     return {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}  # pyright: ignore[reportArgumentType]
 
 
 def run_command(analysis: Analysis, choice: Choice) -> list[str]:
-    """The command that runs a proposal, word by word."""
+    """Returns the command that runs a proposal, as a list of words."""
     settings, chosen = analysis.settings, arguments(choice.algorithm)
     words = ["fedhsa", "run", "--problem", settings.problem]
     for name in ("num_agents", "dim", "heterogeneity", "problem_key"):
@@ -163,7 +163,7 @@ def run_command(analysis: Analysis, choice: Choice) -> list[str]:
 
 
 def step_in_words(step: float | AbstractSchedule) -> str:
-    """A step, or the first and the following ones."""
+    """Returns a step size, or the first and the following step sizes, as text."""
     if not isinstance(step, Stages):
         return f"{step:.3g}"
     later = zip(step.step_sizes[1:], step.begins, strict=True)
@@ -171,7 +171,7 @@ def step_in_words(step: float | AbstractSchedule) -> str:
 
 
 def rounds_per_tenth(prediction: Prediction) -> float:
-    """The rounds in which the mean-square error falls to a tenth, far above the floor; infinite where it does not."""
+    """Returns the rounds in which an error far above the floor falls to a tenth; infinite if it does not fall."""
     rate = prediction.rate
     if not rate > 0:
         return 0.0
@@ -179,7 +179,7 @@ def rounds_per_tenth(prediction: Prediction) -> float:
 
 
 def predicted(problem: Problem, algorithm: AbstractAlgorithm, samples: Estimates | int | None, key: int) -> Prediction:
-    """A prediction without a warning: the page and the figure say how far off it may be."""
+    """Predicts without a warning, because the page and the figure state the possible error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", theory.PredictionWarning)
         return theory.predict(problem, algorithm, samples=samples, key=key)

@@ -1,4 +1,4 @@
-"""`fedhsa analyze`: what algorithms will do on a problem, as a page or as JSON, and as a figure."""
+"""`fedhsa analyze`: predicts the behaviour of algorithms on a problem, as a page or as JSON, and as a figure."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ LONG = pace.LONG
 
 
 def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> int:
-    """Runs the command with these settings, which the arguments say; gives the exit code."""
+    """Runs the command with these arguments and returns the exit code."""
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
     wait = effort.total(problem, algorithms.values()) + len(algorithms) * effort.stability(problem)
@@ -55,7 +55,7 @@ def main(settings: AnalyzeSettings, args: Sequence[str], console: Console) -> in
 
 
 def _renamed(analysis: Analysis) -> Analysis:
-    """The analysis with the names that the user has for the algorithms."""
+    """Returns the analysis with the user's names of the algorithms."""
     names = analysis.settings.renamed
     predictions = {names.get(name, name): prediction for name, prediction in analysis.predictions.items()}
     conditions = {names.get(name, name): lines for name, lines in analysis.conditions.items()}
@@ -63,7 +63,7 @@ def _renamed(analysis: Analysis) -> Analysis:
 
 
 def _draw(analysis: Analysis, progress: Callable[[str], None]) -> str | None:
-    """Writes the figure; gives a sentence on the panels that were left out, or None."""
+    """Writes the figure; returns a sentence about the omitted panels, or None."""
     found = sweeps(analysis, progress)
     progress("figure")
     missing = [setting for setting in ("local_steps", "step_size") if setting not in found]

@@ -1,4 +1,4 @@
-"""From settings to a problem and algorithms: arguments are checked against the signatures they go to."""
+"""Builds a problem and algorithms from settings, and checks the arguments against their signatures."""
 
 import inspect
 from typing import Any
@@ -13,11 +13,11 @@ from .output import fits_in_memory
 from .settings import AbstractSettings
 
 FLAGS = {"num_agents": "num_agents", "dim": "dim", "heterogeneity": "heterogeneity", "key": "problem_key"}
-"""The arguments of a problem that have a flag of their own, and its name."""
+"""The arguments of a problem that have a separate flag, and the name of this flag."""
 
 
 def make_problem(settings: AbstractSettings) -> Problem:
-    """The problem that is named, with its noise, chain or neither."""
+    """Returns the named problem, with its Markov chain, with independent observations or without noise."""
     for name in settings.option:
         if name in FLAGS:
             flag = FLAGS[name].replace("_", "-")
@@ -32,12 +32,12 @@ def make_problem(settings: AbstractSettings) -> Problem:
         memory.check_problem(settings.problem, arguments)
         with fits_in_memory("The problem"):
             return make(settings.problem, arguments, noiseless=settings.noiseless, iid=settings.iid)
-    except TypeError as error:  # a user's function that returns something else, say
+    except TypeError as error:  # for example, a user's function that returns something else
         raise UsageError(str(error)) from error
 
 
 def _check_flags(problem: str, given: dict[str, Any]) -> None:
-    """Raises if the problem lacks an argument that was given by a flag, which may have another name."""
+    """Raises `UsageError` if the problem lacks an argument that a flag sets; the flag may have another name."""
     if _own.reference(problem) is None:
         return
     parameters = inspect.signature(makers(problem)[problem]).parameters
@@ -53,7 +53,7 @@ def _check_flags(problem: str, given: dict[str, Any]) -> None:
 
 
 def make_algorithms(settings: AbstractSettings, problem: Problem) -> dict[str, AbstractAlgorithm]:
-    """The algorithms by what they are called, each with those of the settings that it has."""
+    """Returns the algorithms by name, each with the settings that it takes."""
     sizes = settings.step_size * (len(settings.algorithm) if len(settings.step_size) == 1 else 1)
     return {
         label: make_algorithm(settings, problem, text, size)
@@ -62,18 +62,18 @@ def make_algorithms(settings: AbstractSettings, problem: Problem) -> dict[str, A
 
 
 def make_algorithm(settings: AbstractSettings, problem: Problem, text: str, step_size: float) -> AbstractAlgorithm:
-    """The algorithm of this text, with the step size given where the text has none."""
+    """Returns the algorithm that the text describes, with `step_size` if the text has none."""
     shared = {"local_steps": settings.local_steps, "server_step": settings.server_step}
     try:
         algorithm = parse(text, problem, step_size=step_size, **shared)
         adapt(algorithm, problem)  # raises if it does not fit
-    except (TypeError, ValueError) as error:  # a wrapper that does not fit, an argument that is missing
+    except (TypeError, ValueError) as error:  # an incompatible wrapper, or a missing argument
         raise UsageError(str(error)) from error
     return algorithm
 
 
 def title(settings: AbstractSettings, problem: Problem) -> str:
-    """The problem and its sizes, for figures."""
+    """Returns the name of the problem and its sizes, for figures."""
     sizes: dict[str, Any] = {"M": problem.num_agents, "d": problem.dim, "H": settings.local_steps}
     if settings.step_size:
         sizes[r"\eta"] = ", ".join(f"{step:g}" for step in settings.step_size)

@@ -1,4 +1,4 @@
-"""What `fedhsa run` keeps beside its results: states from which it can be continued or extended, and whose they are."""
+"""The states that `fedhsa run` keeps next to its results to continue or extend a run, and their settings."""
 
 import contextlib
 import dataclasses
@@ -19,13 +19,13 @@ from .errors import FailedRunError, UsageError
 from .settings import RunSettings
 
 SMALL = 2**24
-"""Bytes, roughly, that a run may keep at its end without being asked, so that it can be extended."""
+"""The approximate number of bytes that a run may keep at its end by default, so that it can be extended."""
 
 
 class Checkpoints:
-    """A folder inside the output folder, with a state for each algorithm.
+    """A folder inside the output folder with a state for each algorithm.
 
-    States are saved on the way where that was asked for, and else at the end, where they are small.
+    States are saved during the run if the user requested it, and otherwise at the end, if they are small.
     """
 
     def __init__(self, settings: RunSettings, problem: Problem):
@@ -39,7 +39,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def started(self, resume: bool) -> Iterator[None]:
-        """Continues from the checkpoints that are there, or starts over; leaves no empty folder."""
+        """Continues from the existing checkpoints, or starts from the beginning; removes the folder if it is empty."""
         with _files.alone(self.folder):
             yield from self._started(resume)
 
@@ -48,7 +48,7 @@ class Checkpoints:
         finished = read_manifest(self.folder.parent).get("complete") is True
         if resume and label.exists():
             self._check(label)
-        elif resume and not states:  # which know by themselves whose they are
+        elif resume and not states:  # which record the settings they belong to
             reason = "the finished run there was large and kept no state" if finished else "there is no checkpoint"
             warnings.warn(f"{str(self.folder)!r}: {reason}: starting at round 0.", stacklevel=5)
         elif not resume:
@@ -68,15 +68,15 @@ class Checkpoints:
                 self.folder.rmdir()
 
     def sign(self) -> None:
-        """Writes down whose states these are."""
+        """Writes the settings to which the states belong."""
         _files.write_text(self.folder / "settings.json", json.dumps(self.settings, indent=2) + "\n")
 
     def state(self, name: str) -> pathlib.Path | None:
-        """Where the engine saves the state of an algorithm, if it does."""
+        """Returns the file in which the engine saves the state of an algorithm, or None."""
         return self.folder / f"{self._file(name)}.npz" if self.kept else None
 
     def finished(self, name: str, price: Callable[[], Cost]) -> Result | None:
-        """The result of an algorithm that was finished before, with as many rounds."""
+        """Returns the result of an algorithm that finished earlier with the same number of rounds, or None."""
         path = self.state(name)
         try:
             found = load(path) if path is not None and path.exists() else None
@@ -87,7 +87,7 @@ class Checkpoints:
         return dataclasses.replace(found, cost=price)
 
     def remove(self) -> None:
-        """Deletes what was kept, and nothing else."""
+        """Deletes the saved states, and nothing else."""
         for path in self.folder.glob("*.npz"):
             path.unlink(missing_ok=True)
         (self.folder / "settings.json").unlink(missing_ok=True)
@@ -95,7 +95,7 @@ class Checkpoints:
             self.folder.rmdir()
 
     def _file(self, name: str) -> str:
-        """A name that any disk takes, one for each algorithm."""
+        """Returns a file name for an algorithm that is valid on every file system."""
         plain = name.isidentifier()
         return name if plain else f"{self.names.index(name)}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')[:60]}"
 

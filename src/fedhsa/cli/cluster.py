@@ -1,4 +1,4 @@
-"""Who computes what a command asks for: this process, or with `--ray` the processes of a Ray."""
+"""The executor of a command's work: this process, or the processes of a Ray cluster with `--ray`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from .settings import RayFlags
 
 @contextlib.contextmanager
 def executor(settings: RayFlags, console: Console, as_on: int | None = None) -> Iterator[Executor | None]:
-    """The executor that the flags ask for, None for this process; `as_on` is that of `ray_executor`."""
+    """Returns the executor that the flags request, None for this process; `as_on` is as for `ray_executor`."""
     if not (settings.ray or settings.ray_address):
         yield None
         return

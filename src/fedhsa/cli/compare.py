@@ -25,7 +25,7 @@ from .tracks import Tracks
 
 
 def main(settings: CompareSettings, args: Sequence[str], console: Console) -> int:
-    """Runs the command with these settings, which the arguments say; gives the exit code."""
+    """Runs the command with these arguments and returns the exit code."""
     problem = make_problem(settings)
     methods = _methods(settings, problem)
     one_each = [method if isinstance(method, AbstractAlgorithm) else method(0.1) for method in methods.values()]
@@ -74,7 +74,7 @@ def main(settings: CompareSettings, args: Sequence[str], console: Console) -> in
 
 
 def _methods(settings: CompareSettings, problem: Problem) -> dict[str, contest.Method]:
-    """By what it is called, an algorithm as it is where its step is given, else one for each step."""
+    """Returns, by name, an algorithm if its step size is given, and otherwise an algorithm for each step size."""
     if settings.step_size:
         return dict(make_algorithms(settings, problem))
     methods: dict[str, contest.Method] = {}
@@ -99,7 +99,7 @@ def _terms(settings: CompareSettings) -> contest.Terms:
 
 @contextlib.contextmanager
 def _progress(shown: bool) -> Iterator[contest.Progress]:
-    """One bar for the whole comparison on a terminal, a line now and then elsewhere."""
+    """Shows one bar for the whole comparison on a terminal, and occasional lines elsewhere."""
     if not (shown and sys.stderr.isatty()):
         yield pace.lines(shown) or (lambda what, part: None)
         return

@@ -25,7 +25,7 @@ algorithms and examples. To install it:
 It takes effect in a new shell. Run the command again after an update.
 """
 MORE = {"": ["--version"], " examples copy": ["--to", "--force"]}
-"""The flags of commands whose settings are no dataclass."""
+"""The flags of commands whose settings are not a dataclass."""
 FUNCTION = """\
 _fedhsa() {
   local current=${COMP_WORDS[COMP_CWORD]} path="" flag="" word
@@ -64,12 +64,12 @@ def main(arguments: list[str], console: Console) -> int:
 
 
 def script(shell: str) -> str:
-    """Returns the script for this shell. That of zsh is the one of bash, which zsh can read."""
+    """Returns the script for this shell. The script for zsh is the script for bash, which zsh can read."""
     tables: dict[str, dict[str, list[str]]] = {"words": {}, "flags": {}, "choices": {}}
     for path, words, flags, choices in _tables("", _commands()):
-        tables["words"][path] = words or ["."]  # so that a command without words is known, too
+        tables["words"][path] = words or ["."]  # so that a command without words is also known
         tables["flags"][path] = [*flags, *MORE.get(path, ()), "--help"]
-        for flag, names in choices.items():  # what commands share has the same choices, or some of them
+        for flag, names in choices.items():  # a flag of several commands has the same choices, or a subset of them
             tables["choices"][flag] = [*dict.fromkeys([*tables["choices"].get(flag, []), *names])]
     head = "# Completion of the command fedhsa. `fedhsa completion` made it.\n"
     head += "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
@@ -77,13 +77,13 @@ def script(shell: str) -> str:
 
 
 def _function(name: str, table: Mapping[str, list[str]]) -> str:
-    """A function of the shell that prints the words for a key."""
+    """Returns a shell function that prints the words for a key."""
     cases = "".join(f'    "{key}") echo "{" ".join(words)}" ;;\n' for key, words in table.items())
     return f'_fedhsa_{name}() {{\n  case "$1" in\n{cases}  esac\n}}\n'
 
 
 def _commands() -> dict[str, Any]:
-    """The commands: each has its settings, further commands, or a list of words."""
+    """Returns the commands: each has its settings, further commands, or a list of words."""
     from . import COMMANDS, deploy_settings, doctor, examples, init, keys, lab, listing, new, reproduce, settings
 
     forms = {form: kind for form, (kind, _) in keys.FORMS.items() if form}
@@ -102,7 +102,7 @@ def _commands() -> dict[str, Any]:
 
 
 def _tables(path: str, kind: Any) -> Iterator[tuple[str, list[str], list[str], dict[str, list[str]]]]:
-    """For each command its words, its flags, and the choices of these flags."""
+    """Returns for each command its words, its flags, and the choices of these flags."""
     if isinstance(kind, Mapping):
         yield path, [*kind], [], {}
         for name, inner in kind.items():
@@ -139,7 +139,7 @@ def _of_settings(kind: type) -> tuple[list[str], list[str], dict[str, list[str]]
 
 
 def _choices(hint: Any) -> list[str]:
-    """The words that a flag takes, where the help lists them: `float64|float32`."""
+    """Returns the words that a flag takes if the help lists them: `float64|float32`."""
     metavars = [getattr(marker, "metavar", None) for marker in get_args(hint)[1:]]
     text = next((text for text in metavars if text), "").strip("[]").removesuffix(" ...")
     words = text.split("|")

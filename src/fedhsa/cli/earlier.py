@@ -1,4 +1,4 @@
-"""What an earlier command left in the output folder: results of other settings are not replaced unasked."""
+"""Protects results in the output folder: a command does not silently replace results of other settings."""
 
 import sys
 from typing import Any
@@ -8,10 +8,10 @@ from .settings import ResultSettings
 
 
 def check(settings: ResultSettings) -> None:
-    """Raises if the results would replace those of other settings, unless the user has agreed to it or does so now."""
+    """Raises if the command would replace results of other settings, unless the user has agreed or agrees now."""
     if settings.force or not (settings.folder / "manifest.json").exists():
         return
-    from ..outputs import read_manifest  # brings JAX, for which a first run need not wait here
+    from ..outputs import read_manifest  # this imports JAX, which a first run does not need here
 
     if not (found := _difference(settings, read_manifest(settings.folder))):
         return
@@ -25,7 +25,7 @@ def check(settings: ResultSettings) -> None:
 
 
 def _difference(settings: ResultSettings, manifest: dict[str, Any]) -> str:
-    """In words, whose results the manifest describes; nothing where they are those of the same settings."""
+    """Describes the settings of the manifest that differ from these settings; empty if there is no difference."""
     command = " ".join(str(manifest.get("command", "")).split()[:2])
     if command != f"fedhsa {settings.command}":
         return f"the results of `{command}`" if command else "results that this command did not write"

@@ -1,4 +1,4 @@
-"""How long predictions take, roughly: for deciding beforehand what to leave out."""
+"""Rough estimates of the run time of predictions, which decide in advance which predictions to omit."""
 
 from collections.abc import Iterable
 
@@ -8,15 +8,15 @@ from ..theory.laws.finite import finite_law
 from ..theory.laws.independent import LARGEST
 
 START, PER_UNIT = 0.02, 3e-9
-"""Seconds, fitted to two cores: what a prediction takes at least, and per multiplication."""
+"""Seconds, fitted to two cores: the least time of a prediction, and the time per multiplication."""
 PER_TRIAL = 2e-7
-"""Seconds per agent and cubed dimension of the search for stable settings, which tries a hundred of them."""
+"""Seconds per agent and cubed dimension for the search for stable settings, which tries about a hundred settings."""
 SWEEPS = 100
-"""How often the exact law of independent sampling goes through a round until its moments no longer change."""
+"""The number of rounds after which the moments of the exact law of independent sampling no longer change."""
 
 
 def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:
-    """The time of one prediction, once its program is compiled: it grows like $M H d (S + d)^2$."""
+    """Returns the time of one prediction without compilation, which grows like $M H d (S + d)^2$."""
     law, d = finite_law(problem.agents.source), problem.dim
     each = d * (d + (0 if law is None else law.num_states)) ** 2 * algorithm.block_length
     if law is not None and law.independent and problem.affine:
@@ -27,10 +27,10 @@ def seconds(problem: Problem, algorithm: AbstractAlgorithm) -> float:
 
 
 def total(problem: Problem, algorithms: Iterable[AbstractAlgorithm]) -> float:
-    """The time of one prediction for each."""
+    """Returns the time of one prediction for each algorithm."""
     return sum(seconds(problem, algorithm) for algorithm in algorithms)
 
 
 def stability(problem: Problem) -> float:
-    """The time of the search for the largest stable step and number of local steps of one algorithm."""
+    """Returns the time of the search for the largest stable step size and number of local steps of one algorithm."""
     return PER_TRIAL * problem.num_agents * problem.dim**3

@@ -2,7 +2,7 @@
 
 
 class UsageError(Exception):
-    """What the user typed cannot be used; the message says why and what to type instead."""
+    """The user's input cannot be used; the message states the reason and the input to use instead."""
 
 
 class FailedRunError(Exception):

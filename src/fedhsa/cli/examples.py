@@ -24,7 +24,7 @@ the package. `copy` puts them into ./examples, or into another folder:
 Files that exist and differ are not overwritten without `--force`.
 """
 SKIPPED = ("__pycache__", "runs", ".*")
-"""Names that an example leaves behind when it runs."""
+"""The names of files and folders that an example writes when it runs."""
 
 
 def folder() -> pathlib.Path:
@@ -98,7 +98,7 @@ def _copy(arguments: list[str], console: Console) -> int:
 
 
 def _files_of(chosen: list[str]) -> list[pathlib.Path]:
-    """The files of these examples, or of all."""
+    """Returns the files of these examples, or of all examples."""
     known = names()
     for name in chosen:
         if pathlib.PurePath(name).stem not in known:
@@ -115,7 +115,7 @@ def _files_of(chosen: list[str]) -> list[pathlib.Path]:
 
 
 def _sentence(path: pathlib.Path) -> str:
-    """The first sentence of an example's own description."""
+    """Returns the first sentence of an example's description."""
     if path.suffix == ".py":
         text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()
     else:

@@ -1,4 +1,4 @@
-"""What theory says before and during a run: warnings, rounds to a target, and the predicted curves."""
+"""Predictions before and during a run: warnings, rounds to a target, and the predicted curves."""
 
 import concurrent.futures
 import contextlib
@@ -22,16 +22,16 @@ from . import effort
 from .settings import RunSettings
 
 PATIENCE = 2.0
-"""Seconds that predictions may take away from a run, compilation apart."""
+"""Seconds that predictions may add to a run, without compilation."""
 LATE = 10.0
-"""Seconds that a run which is done waits for predictions that take longer than was expected."""
+"""Seconds that a finished run waits for predictions that take longer than expected."""
 
 
 class Forecast:
-    """Predictions of what can be predicted without sampling, made in the background while the simulation runs.
+    """Predictions that need no sampling, computed in the background while the simulation runs.
 
-    What will diverge is said before, from the predictions that are there by then, and of the rest from the Jacobians
-    alone, which tell of the mean.
+    Methods that will diverge are announced before the run: from the predictions that are ready by then, and otherwise
+    from the Jacobians alone, which determine the mean.
     """
 
     def __init__(self, problem: Problem, algorithms: Mapping[str, AbstractAlgorithm]):
@@ -39,7 +39,7 @@ class Forecast:
         self.futures: dict[str, concurrent.futures.Future[Prediction | None]] = {}
         if noise_is_known(problem) and effort.total(problem, algorithms.values()) <= PATIENCE:
             self.futures = {name: concurrent.futures.Future() for name in algorithms}
-            # A thread of its own, which does not keep a command alive that is done.
+            # A separate thread, which does not keep a finished command alive.
             threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
@@ -51,16 +51,16 @@ class Forecast:
         for future in self.futures.values():
             with contextlib.suppress(Exception), np.errstate(all="ignore"):
                 if (prediction := future.result()) is not None:
-                    prediction.to_dict()  # the manifest asks for it, and a prediction remembers what takes long
+                    prediction.to_dict()  # the manifest needs it, and a prediction caches the slow part
 
     def predictions(self) -> dict[str, Prediction]:
-        """The predictions by name, without those that take far longer than was expected."""
+        """Returns the predictions by name, without predictions that take far longer than expected."""
         concurrent.futures.wait(self.futures.values(), timeout=LATE)
         found = {name: future.result() for name, future in self.futures.items() if future.done()}
         return {name: prediction for name, prediction in found.items() if prediction is not None}
 
     def announce(self, settings: RunSettings) -> list[str]:
-        """Warns of what will diverge or miss the target; gives sentences on how long the rest will take."""
+        """Warns about methods that will diverge or miss the target; returns sentences on the rounds of the others."""
         late = {}
         if settings.target is None:
             concurrent.futures.wait(self.futures.values(), timeout=PATIENCE)
@@ -76,17 +76,17 @@ class Forecast:
 
 def _predict(problem: Problem, algorithm: AbstractAlgorithm) -> Prediction | None:
     try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():  # far beyond the stable steps numbers overflow
-            warnings.simplefilter("ignore", PredictionWarning)  # the figure shows how far off it may be
+        with np.errstate(all="ignore"), warnings.catch_warnings():  # large step sizes make numbers overflow
+            warnings.simplefilter("ignore", PredictionWarning)  # the figure shows the possible error
             return predict(problem, algorithm)
-    except (TypeError, ValueError):  # theory has nothing to say: the run goes on without it
+    except (TypeError, ValueError):  # no prediction is available: the run continues without it
         return None
 
 
 def of_sweep(
     found: Sweep, problems: Callable[..., Problem], method: Callable[[Problem], AbstractAlgorithm]
 ) -> tuple[float, ...] | None:
-    """What theory says of the last error of each combination, not a number where it is silent; None if it always is."""
+    """Predicts the last error of each combination, NaN if there is no prediction; None if there is none at all."""
     predicted, spent = [], 0.0
     for problem, algorithm in pairs(problems, method, found.settings):
         spent += effort.seconds(problem, algorithm) if problem.theta_star is not None else 0.0
@@ -99,7 +99,7 @@ def of_sweep(
 
 
 def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[str]:
-    """Warns of what will diverge or miss the target; gives sentences on how long the rest will take."""
+    """Warns about methods that will diverge or miss the target; returns sentences on the rounds of the others."""
     sentences = []
     for name, prediction in predictions.items():
         if not prediction.stable:
@@ -126,7 +126,7 @@ def warn(predictions: Mapping[str, Prediction], settings: RunSettings) -> list[s
 
 
 def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians: np.ndarray) -> str:
-    """A sentence: that a method with this spectral radius diverges, and what to change."""
+    """Returns a sentence that a method with this spectral radius diverges, and what to change."""
     rule, H = local_rule(algorithm), algorithm.block_length
     if rule is None:
         return f"{name} will diverge with these settings: its spectral radius is {growth:.4g}. Use a smaller step."
@@ -140,7 +140,7 @@ def divergence(name: str, algorithm: AbstractAlgorithm, growth: float, jacobians
 
 
 def explain_divergence(name: str, prediction: Prediction) -> str:
-    """The same sentence for a prediction, which may know that the mean square diverges where the mean does not."""
+    """Returns this sentence for a prediction, in which the mean square may diverge although the mean does not."""
     square = prediction.mean_square_radius
     if square is None or not prediction.spectral_radius < 1:
         return divergence(name, prediction.algorithm, prediction.spectral_radius, prediction.jacobians)
@@ -155,7 +155,7 @@ def explain_divergence(name: str, prediction: Prediction) -> str:
 
 
 def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
-    """A sentence: that a method stops above the target, and what to change."""
+    """Returns a sentence that a method stops above the target, and what to change."""
     if prediction.basis == "mean":
         bias = float(prediction.heterogeneity_bias @ prediction.heterogeneity_bias)
         return f"{name} cannot reach `target` {target:g} with these settings: its mean alone stops at {bias:.3g}."
@@ -166,12 +166,12 @@ def out_of_reach(name: str, prediction: Prediction, target: float) -> str:
 
 
 def curves(predictions: Mapping[str, Prediction], results: Mapping[str, Result]) -> tuple[dict[str, np.ndarray], str]:
-    """The predicted error at the recorded rounds by name, and what to call it."""
+    """Returns the predicted error at the recorded rounds by name, and its label."""
     found, exact = {}, True
     for name, result in results.items():
         prediction = predictions.get(name)
         if prediction is None or not prediction.stable or prediction.basis == "mean":
-            continue  # the mean is not what runs show
+            continue  # runs do not show the mean
         exact = exact and prediction.basis == "exact"
         found[name] = prediction.error(int(result.rounds[-1]))[result.rounds]
     return found, "exact" if exact else "predicted"

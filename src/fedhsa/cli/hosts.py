@@ -21,22 +21,22 @@ from .errors import FailedRunError, UsageError
 from .settings import RunSettings
 
 GRACE = 20.0
-"""Seconds that the other processes have to end by themselves after one has failed."""
+"""Seconds that the other processes have to end on their own after one process has failed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Which of several processes this one is."""
+    """The place of this process among several processes."""
 
     coordinator: str | None
-    """None where the job's environment says it all."""
+    """None if the job's environment determines it."""
     count: int | None
     index: int | None
     local_device: int | None = None
 
 
 def place(settings: RunSettings) -> Place | int | None:
-    """What `--hosts` says: this process's place among others, how many to start here, or nothing."""
+    """Reads `--hosts`: returns the place of this process, the number of processes to start here, or None."""
     text = settings.hosts
     if text is None:
         if (tasks := job_size()) > 1:
@@ -68,7 +68,7 @@ def place(settings: RunSettings) -> Place | int | None:
 
 @contextlib.contextmanager
 def together(where: Place | None, settings: RunSettings, command: str) -> Iterator[Peers]:
-    """Joins the other processes; an error in one of them ends all of them, each with a sentence."""
+    """Joins the other processes; an error in one process ends all processes, each with a sentence."""
     if where is None:
         yield Peers(jax.local_devices())
         return
@@ -95,7 +95,7 @@ def together(where: Place | None, settings: RunSettings, command: str) -> Iterat
 
 
 def check_files(settings: RunSettings, peers: Peers) -> None:
-    """Raises if problems or algorithms are from files that are not the same on all machines."""
+    """Raises if problems or algorithms come from files that differ between machines."""
     if files := settings.numbers()["files"]:
         try:
             peers.same(files)
@@ -104,7 +104,7 @@ def check_files(settings: RunSettings, peers: Peers) -> None:
 
 
 def _silence_native_code() -> None:
-    """Lets only Python print on standard output, where the library that joins processes says that it has."""
+    """Lets only Python print to standard output, because the library that joins processes also prints there."""
     sys.stdout.flush()
     sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -113,7 +113,7 @@ def _silence_native_code() -> None:
 
 
 def start(count: int, arguments: Sequence[str]) -> int:
-    """Starts the processes on this machine, with cores of their own, and waits for them; gives the exit code."""
+    """Starts the processes on this machine, each with its own cores, waits for them and returns the exit code."""
     where = f"localhost:{free_port()}"
     with contextlib.ExitStack() as files:
         heard = [files.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
@@ -135,7 +135,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
         code = processes[failed].returncode
         if code < 0:
             print(f"fedhsa: process {failed} of {count} was ended by {signal.Signals(-code).name}.", file=sys.stderr)
-        elif failed > 0 and code != 130:  # what process 0 says is on the screen already
+        elif failed > 0 and code != 130:  # the output of process 0 is already on the screen
             heard[failed].seek(0)
             last = heard[failed].read().decode(errors="replace").strip().splitlines()[-1:]
             print(f"fedhsa: process {failed} of {count} failed: {''.join(last)}", file=sys.stderr)
@@ -145,23 +145,23 @@ def start(count: int, arguments: Sequence[str]) -> int:
 def _start_one(where: str, count: int, index: int, arguments: Sequence[str], heard: IO) -> subprocess.Popen:
     command = [sys.executable, "-m", "fedhsa.cli.member", where, str(count), str(index), *arguments]
     out = {} if index == 0 else {"stdout": subprocess.DEVNULL, "stderr": heard}
-    # They read their standard input to learn that this process is gone.
+    # They read their standard input to detect that this process has ended.
     return subprocess.Popen(command, stdin=subprocess.PIPE, **out)
 
 
 def _send(processes: Sequence[subprocess.Popen], number: int) -> None:
     for process in processes:
-        process.send_signal(number)  # does nothing to one that has ended
+        process.send_signal(number)  # has no effect on a process that has ended
 
 
 def _wait(processes: Sequence[subprocess.Popen]) -> int | None:
-    """Waits for all; gives the first that failed, after which the others have a while to end by themselves."""
+    """Waits for all processes; returns the first that failed, after which the others have some time to end."""
     failed, deadline = None, float("inf")
     while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.05)
         ended = [i for i, process in enumerate(processes) if process.poll()]
         if ended and failed is None:
-            # One that was killed is the reason why the others failed, though they may be noticed first.
+            # A killed process is the reason why the others failed, although their failures may be noticed first.
             failed, deadline = min(ended, key=lambda i: processes[i].returncode), time.monotonic() + GRACE
     codes = [process.poll() for process in processes]
     return failed if failed is not None else next((i for i, code in enumerate(codes) if code), None)

@@ -1,6 +1,6 @@
-"""What there is, by name: read from a file, since `fedhsa list` and `fedhsa run --help` should not wait for JAX.
+"""The available problems, algorithms, wrappers and environments, read from a file so that help need not wait for JAX.
 
-The file, `index.json`, is made from the tables of the package: `make index`, after one of them has changed.
+`make index` writes the file, `index.json`, from the tables of the package. Run it after a table has changed.
 """
 
 import functools
@@ -22,12 +22,12 @@ OFFERED = {"problems": "problem", "algorithms": "algorithm"}
 
 @functools.cache
 def read() -> Index:
-    """What the file says."""
+    """Returns the contents of the file."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def names(*kinds: str, wanted: Any) -> Iterable[str]:
-    """All names of these kinds; those of the tables themselves where `wanted` is not in the file."""
+    """Returns all names of these kinds, read from the tables themselves if `wanted` is not in the file."""
     listed = [name for kind in kinds for name in read()[kind]]
     if wanted in listed:
         return listed
@@ -36,7 +36,7 @@ def names(*kinds: str, wanted: Any) -> Iterable[str]:
 
 
 def offered(kind: str) -> dict[str, dict[str, str]]:
-    """What installed packages add to this kind; their packages are loaded to describe it."""
+    """Returns the entries that installed packages add to this kind; the packages are loaded to describe them."""
     found = {}
     for name, point in (_own.entry_points(OFFERED[kind]) if kind in OFFERED else {}).items():
         package = "another package" if point.dist is None else point.dist.name
@@ -50,7 +50,7 @@ def offered(kind: str) -> dict[str, dict[str, str]]:
 
 
 def tables() -> dict[str, dict[str, Callable[..., Any]]]:
-    """The tables of the package, which a program may have added to."""
+    """Returns the tables of the package, with the entries that a program has added."""
     from ..algorithms import ALGORITHMS, WRAPPERS
     from ..environments import ENVIRONMENTS
     from ..problems import PROBLEMS
@@ -59,7 +59,7 @@ def tables() -> dict[str, dict[str, Callable[..., Any]]]:
 
 
 def make() -> Index:
-    """The index of the tables as they are."""
+    """Returns the index of the current tables."""
     return {
         kind: {
             # A problem's generator is in the module that describes the problem.
@@ -71,19 +71,19 @@ def make() -> Index:
 
 
 def describe(entry: Callable[..., Any], described: Any) -> dict[str, str]:
-    """What it is, and its arguments."""
+    """Returns a sentence about an entry, and its arguments."""
     return {"sentence": first_sentence(described.__doc__), "arguments": arguments(entry)}
 
 
 def first_sentence(text: str | None) -> str:
-    """The first sentence of a docstring, without its formula."""
+    """Returns the first sentence of a docstring, without its formula."""
     paragraph = " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
     paragraph = re.sub(r":?\s*\$[^$]*\$", "", paragraph)
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", paragraph)[0]
 
 
 def arguments(entry: Callable[..., Any]) -> str:
-    """The arguments with their defaults, as one would type them in Python."""
+    """Returns the arguments with their defaults, as typed in Python."""
     parameters = inspect.signature(entry).parameters.values()
     words = {p: p.name if p.default is p.empty else f"{p.name}={_short(p.default)}" for p in parameters}
     return ", ".join("and the environment's" if p.kind is p.VAR_KEYWORD else word for p, word in words.items())

@@ -42,7 +42,7 @@ Examples:
 
 
 def main(args: list[str], console: Console) -> int:
-    """Runs `fedhsa lab` with these arguments; gives the exit code."""
+    """Runs `fedhsa lab` with these arguments and returns the exit code."""
     settings = parse_flags(LabSettings, args)
     from ..lab.serving import PAGES, BusyPortError, serve
 

@@ -28,11 +28,11 @@ USAGE = {
         'FrozenLake, CliffWalking and Taxi need `pip install "fedhsa[gym]"`.'
     ),
 }
-"""What can be listed, and how to use it."""
+"""The kinds that can be listed, each with a sentence on its use."""
 
 
 def main(arguments: list[str], console: Console) -> int:
-    """Runs `fedhsa list`; gives the exit code."""
+    """Runs `fedhsa list` and returns the exit code."""
     if arguments[:1] in (["-h"], ["--help"]):
         console.print(
             f"usage: fedhsa list [{'|'.join(USAGE)}]\n\nShows them with their arguments; without a word, all."
@@ -46,7 +46,7 @@ def main(arguments: list[str], console: Console) -> int:
 
 
 def show(console: Console, kinds: Sequence[str] = tuple(USAGE)) -> None:
-    """Prints the tables, each followed by how to use what it lists."""
+    """Prints the tables, each followed by a sentence on the use of its entries."""
     for number, kind in enumerate(kinds):
         if number:
             console.print()

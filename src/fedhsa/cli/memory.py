@@ -1,4 +1,4 @@
-"""Whether the work fits into this machine's memory, told before it begins."""
+"""Checks before the work begins whether it fits into this machine's memory."""
 
 import contextlib
 import inspect
@@ -19,11 +19,11 @@ from ..problems import PROBLEMS, Problem
 from .errors import UsageError
 
 PART = 0.9
-"""How much of the memory a command may plan to use."""
+"""The part of the memory that a command may plan to use."""
 LITTLE = 0.2
-"""The part of the memory below which nobody looks more closely."""
+"""The part of the memory below which no closer estimate is made."""
 PROBES = (4, 8, 16, 32)
-"""The sizes of problems whose memory is measured, to tell that of a large one."""
+"""The sizes of small problems whose memory is measured, to estimate the memory of a large problem."""
 
 
 def check_problem(name: str, arguments: Mapping[str, Any]) -> None:
@@ -40,9 +40,9 @@ def check_problem(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def check_runs(problem: Problem, algorithms: Iterable[AbstractAlgorithm], seeds: int, records: int) -> None:
-    """Raises if the states of so many seeds, and what is recorded of them, would not fit."""
+    """Raises if the states of all seeds and their records would not fit."""
     if problem.streams is not None:
-        return  # environments that run, of which nobody knows what they take
+        return  # the memory of live environments is not known
     found = max(of_runs(problem, algorithm, seeds, records) for algorithm in algorithms)
     if found > PART * total():
         raise UsageError(
@@ -52,7 +52,7 @@ def check_runs(problem: Problem, algorithms: Iterable[AbstractAlgorithm], seeds:
 
 
 def of_runs(problem: Problem, algorithm: AbstractAlgorithm, seeds: int, records: int) -> float:
-    """About how many bytes the states of all seeds take, with what is recorded of them."""
+    """Returns the approximate number of bytes of the states of all seeds and their records."""
 
     def of_one_agent(agents, theta):
         agent, key = tree.take(agents, 0), jax.random.key(0)
@@ -65,9 +65,9 @@ def of_runs(problem: Problem, algorithm: AbstractAlgorithm, seeds: int, records:
 
 
 def estimate(name: str, arguments: Mapping[str, Any]) -> float | None:
-    """About how many bytes a random problem takes; None where that is little, or nobody knows.
+    """Returns the approximate number of bytes of a random problem; None if it is small or not known.
 
-    Small ones are built, to see how the memory grows with each of the sizes.
+    Small problems are built to measure how the memory grows with each size.
     """
     sizes = _sizes(name, arguments)
     agents = sizes.pop("num_agents", 1)
@@ -86,17 +86,17 @@ def estimate(name: str, arguments: Mapping[str, Any]) -> float | None:
     terms = np.array([_monomials(point) for point in known])
     fitted = np.linalg.lstsq(terms, np.array(list(known.values())), rcond=None)[0]
     own, common = np.maximum(_monomials(wanted) @ fitted, 0.0)
-    return float(own * agents + common) + 32.0 * sizes.get("dim", 0) ** 2  # the root is that of a matrix
+    return float(own * agents + common) + 32.0 * sizes.get("dim", 0) ** 2  # the root is found with a matrix
 
 
 def _monomials(sizes: tuple[int, ...]) -> np.ndarray:
-    """Products of at most three sizes, of which the memory of an agent is a sum."""
+    """Returns products of at most three sizes; the memory of an agent is a sum of such products."""
     products = [math.prod(some) for n in range(4) for some in itertools.combinations_with_replacement(sizes, n)]
     return np.array(products, dtype=float)
 
 
 def _measure(name: str, arguments: Mapping[str, Any]) -> tuple[float, float]:
-    """Bytes per agent, and of what all agents share; -1 where there is no such problem."""
+    """Returns the bytes per agent and the bytes that all agents share; -1 if there is no problem of this size."""
     with contextlib.suppress(ValueError, TypeError):
         problem = PROBLEMS[name](**arguments)
         leaves = [leaf for leaf in jax.tree.leaves(problem.agents) if isinstance(leaf, np.ndarray)]
@@ -106,7 +106,7 @@ def _measure(name: str, arguments: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _sizes(name: str, arguments: Mapping[str, Any]) -> dict[str, int]:
-    """The arguments that are whole numbers, given or not."""
+    """Returns the integer arguments, given or default."""
     known = {n: p.default for n, p in inspect.signature(PROBLEMS[name]).parameters.items()} if name in PROBLEMS else {}
     return {
         n: value
@@ -116,15 +116,15 @@ def _sizes(name: str, arguments: Mapping[str, Any]) -> dict[str, int]:
 
 
 def total() -> int:
-    """The memory that this process may use, in bytes."""
+    """Returns the memory that this process may use, in bytes."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**63
-    with contextlib.suppress(OSError, ValueError):  # a container may have less; "max" says that it has not
+    with contextlib.suppress(OSError, ValueError):  # a container may have less; "max" means no limit
         found = min(found, int(pathlib.Path("/sys/fs/cgroup/memory.max").read_text()))
     return found
 
 
 def words(count: float) -> str:
-    """Bytes in a unit that gives a small number."""
+    """Returns a number of bytes as text, in a suitable unit."""
     power = min(max(0, int(math.log2(max(count, 1)) / 10)), 8)
     unit = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")[power]
     return f"{count / 2 ** (10 * power):.3g} {unit}"

@@ -1,4 +1,4 @@
-"""`fedhsa new`: a file to begin with, for an algorithm, a problem or a study, and its test against a naive loop."""
+"""`fedhsa new`: writes a first file for an algorithm, a problem or a study, and its test against a naive loop."""
 
 import importlib.util
 import keyword
@@ -29,7 +29,7 @@ KINDS = {
         "fedhsa compare {file}.py:build",
     ),
 }
-"""What there are skeletons of, and what to type next."""
+"""The kinds of skeletons, each with the next command to type."""
 HELP = """\
 usage: fedhsa new algorithm|problem|study NAME
 
@@ -51,7 +51,7 @@ SKELETONS = pathlib.Path(__file__).with_name("skeletons")
 
 
 def main(arguments: list[str], console: Console) -> int:
-    """Runs `fedhsa new`; gives the exit code."""
+    """Runs `fedhsa new` and returns the exit code."""
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP, end="")
         return 0
@@ -76,7 +76,7 @@ def main(arguments: list[str], console: Console) -> int:
 
 
 def names(text: str) -> tuple[str, str]:
-    """The name of the class and that of the file, without its ending; raises if they cannot be such names.
+    """Returns the names of the class and of the file without its suffix; raises if they are not valid names.
 
     !!! example
         >>> names("HalfHSA"), names("waiting_times")
@@ -92,6 +92,6 @@ def names(text: str) -> tuple[str, str]:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether Python finds a module of this name elsewhere than in the current folder."""
+    """Returns whether Python finds a module of this name outside the current folder."""
     found = importlib.util.find_spec(module)
     return found is not None and found.origin is not None and pathlib.Path(found.origin).parent != pathlib.Path.cwd()

@@ -1,4 +1,4 @@
-"""What commands that run something share: a folder to write to, memory that suffices, the table at the end."""
+"""Shared parts of the commands that run simulations: the output folder, the memory check, and the final table."""
 
 import contextlib
 import math
@@ -16,14 +16,14 @@ from ..outputs import final, quantity, status
 from .errors import FailedRunError
 
 FAILED = 1
-"""The exit code where something failed."""
+"""The exit code after a failure."""
 INTERRUPTED = 130
 """The exit code of a program stopped by Ctrl-C."""
 
 
 @contextlib.contextmanager
 def writable(folder: pathlib.Path) -> Iterator[None]:
-    """Makes the folder and proves that it can be written to; removes it if nothing was written."""
+    """Creates the folder and checks that it is writable; removes it if nothing was written."""
     made = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def writable(folder: pathlib.Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             for new in made:
-                new.rmdir()  # fails for a folder with something in it
+                new.rmdir()  # fails if the folder is not empty
 
 
 @contextlib.contextmanager
@@ -58,12 +58,12 @@ def fits_in_memory(what: str) -> Iterator[None]:
 
 
 def show(console: Console, results: Mapping[str, Result], labels: Mapping[str, str] | None = None) -> None:
-    """Prints one line per algorithm, in as many lines of the screen as it takes."""
+    """Prints one row per algorithm, wrapped to the width of the screen."""
     console.print(table(results, labels).text(console.width), soft_wrap=True)
 
 
 def table(results: Mapping[str, Result], labels: Mapping[str, str] | None = None) -> Table:
-    """What came out of each algorithm, what its rounds cost, and how it ended."""
+    """Returns a table with the result of each algorithm, the cost of its rounds, and its final status."""
     shown, labels = quantity(results), labels or {}
     rows = []
     for name, result in results.items():

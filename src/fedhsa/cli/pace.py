@@ -1,4 +1,4 @@
-"""Long work says so where nobody watches a terminal: how long it will take, then a line now and then, on stderr."""
+"""Reports the progress of long work without a terminal: the estimated time, then occasional lines, on stderr."""
 
 import contextlib
 import sys
@@ -10,13 +10,13 @@ from .screen import status_line
 PATIENCE = 5.0
 """Seconds of work from which the rest is estimated."""
 LONG = 30.0
-"""Seconds; what takes less is not spoken of, two lines are at least so far apart, and so are two writes of files."""
+"""Seconds: shorter work is not reported, and two lines or two writes of files are at least this far apart."""
 TENTH, SILENCE = 0.1, 600.0
-"""A line is due after so much of the work, or so many seconds."""
+"""The part of the work, and the number of seconds, after which a line is due."""
 
 
 class Lines:
-    """To be called with what is being done and the part of the whole that is done."""
+    """Prints lines about the progress; called with a description of the current work and the finished part."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self.clock = clock
@@ -26,7 +26,7 @@ class Lines:
     def __call__(self, what: str, part: float) -> None:
         now = self.clock()
         if self.first is None or part < self.first[1]:
-            self.first = now, part  # what was compiled before it is not a measure of the rest
+            self.first = now, part  # earlier compilation does not predict the remaining time
         began, at = self.first
         if part <= at or part >= 1 or now - began < PATIENCE:
             return
@@ -46,7 +46,7 @@ class Lines:
 
 
 class Kept:
-    """Calls a function that writes what is done so far, but not more often than is worth it."""
+    """Calls a function that writes the results so far, at a limited frequency."""
 
     def __init__(self, write: Callable[..., None], clock: Callable[[], float] = time.monotonic):
         self.write, self.clock = write, clock
@@ -59,13 +59,13 @@ class Kept:
 
 
 def lines(show: bool) -> Lines | None:
-    """Lines, where they are wanted and there is no terminal for a bar."""
+    """Returns the lines if they are enabled and there is no terminal for a bar."""
     return Lines() if show and not sys.stderr.isatty() else None
 
 
 @contextlib.contextmanager
 def steps(show: bool) -> Iterator[Callable[[str], None]]:
-    """Gives a function that is told what is being computed, and shows it: at once on a terminal, elsewhere rarely."""
+    """Yields a function that shows the current computation: immediately on a terminal, occasionally elsewhere."""
     if not show or sys.stderr.isatty():
         with status_line(show) as told:
             yield told
@@ -82,7 +82,7 @@ def steps(show: bool) -> Iterator[Callable[[str], None]]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words, to two digits."""
+    """Returns a number of seconds in words, to two digits."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:

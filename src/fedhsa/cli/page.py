@@ -24,7 +24,7 @@ BASES = {
     "additive noise": "noise as it is on the path without noise",
     "samples": "to first order in the step, from samples",
 }
-"""What predictions rest on, where the word alone does not say it."""
+"""The basis of predictions in words, if its name alone is not clear."""
 
 
 def show(console: Console, analysis: Analysis) -> None:
@@ -65,8 +65,8 @@ def _constants(console: Console, constants: Constants | str) -> None:
         console.print(constants)
         return
     table = _table("", "", "")
-    for symbol, value, meaning in constants.rows()[1:]:  # M stands in the heading
-        if value != "nan":  # the notes say why
+    for symbol, value, meaning in constants.rows()[1:]:  # M is in the heading
+        if value != "nan":  # the notes state the reason
             value = "infinite" if value == "inf" else value
             table.add_row(symbol, value, meaning.replace("inf to inf", "infinite"))
     if constants.noise is not None:
@@ -107,7 +107,7 @@ def _predictions(console: Console, analysis: Analysis) -> None:
 
 
 def _rows(analysis: Analysis) -> list[tuple[str, Callable[[Prediction], str]]]:
-    """The rows of the table; one that is empty for every algorithm is not shown."""
+    """Returns the rows of the table; a row that is empty for every algorithm is not shown."""
     rows: list[tuple[str, Callable[[Prediction], str]]] = [
         ("step size", lambda p: _given(p, "step_size")),
         ("local steps H", lambda p: _given(p, "local_steps")),
@@ -172,7 +172,7 @@ def _title(console: Console, title: str) -> None:
 
 
 def _table(*columns: str, right: bool = False) -> PlainTable:
-    """A table without lines, with numbers on the right below one another where it says so."""
+    """Returns a table without lines, in which the columns of numbers are right-aligned."""
     table = PlainTable()
     for position, column in enumerate(columns):
         table.add_column(column, right=right and position > 0)

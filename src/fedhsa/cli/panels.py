@@ -1,4 +1,4 @@
-"""Predictions at other step sizes and local steps, for the panels of the figure; fewer where they take long."""
+"""Predictions at other step sizes and local steps, for the panels of the figure; fewer if they take long."""
 
 import dataclasses
 import math
@@ -13,11 +13,11 @@ from .analysis import Analysis, predicted, result_or_reason
 MOST_STEPS, FEWEST = 12, 3
 LOCAL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 SECONDS = {"step_size": 24.0, "local_steps": 12.0}
-"""How long each sweep may take, by estimate."""
+"""Seconds that each sweep may take, by estimate."""
 
 
 def sweeps(analysis: Analysis, progress: Callable[[str], None]) -> dict[str, dict[str, list[Prediction]]]:
-    """By setting, then by algorithm. A setting that would take too long is not there."""
+    """Returns predictions by setting, then by algorithm. A setting that would take too long is omitted."""
     found = {"local_steps": _local_steps(analysis), "step_size": _step_sizes(analysis)}
     result: dict[str, dict[str, list[Prediction]]] = {}
     for setting, grid in found.items():
@@ -34,7 +34,7 @@ def _predictions(analysis: Analysis, own: Prediction, setting: str, values: list
     if not hasattr(own.algorithm, setting):
         return [own]
     others = [dataclasses.replace(own.algorithm, **{setting: value}) for value in values]  # pyright: ignore[reportArgumentType]
-    # The settings as asked are there already.
+    # The requested settings are already included.
     made = (
         own
         if a == own.algorithm
@@ -45,7 +45,7 @@ def _predictions(analysis: Analysis, own: Prediction, setting: str, values: list
 
 
 def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
-    """Steps up to the largest stable one, evenly spaced on a logarithmic axis."""
+    """Returns step sizes up to the largest stable one by algorithm, evenly spaced on a logarithmic axis."""
     one_each = effort.total(analysis.problem, (p.algorithm for p in analysis.available.values()))
     points = min(MOST_STEPS, int(SECONDS["step_size"] / max(one_each, 1e-9)))
     if points < FEWEST:
@@ -53,7 +53,7 @@ def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
     grids = {}
     for name, p in analysis.available.items():
         if p.basis == "mean" or not hasattr(p.algorithm, "step_size"):
-            continue  # no floor to draw, or no step to change
+            continue  # no floor to draw, or no step size to change
         step, largest = float(p.algorithm.step_size), p.max_step_size  # pyright: ignore[reportAttributeAccessIssue]
         if not largest > 0:
             continue
@@ -62,7 +62,7 @@ def _step_sizes(analysis: Analysis) -> dict[str, list[float]]:
 
 
 def _grid(step: float, largest: float, points: int) -> list[float]:
-    """Evenly spaced on a logarithmic axis, and closer where the floor takes off."""
+    """Returns values that are evenly spaced on a logarithmic axis, and closer where the floor rises steeply."""
     if math.isinf(largest):
         return np.geomspace(step / 3, 30 * step, points).tolist()
     edge = [0.75, 0.87, 0.97] if points == MOST_STEPS else [0.97]
@@ -71,7 +71,7 @@ def _grid(step: float, largest: float, points: int) -> list[float]:
 
 
 def _local_steps(analysis: Analysis) -> dict[str, list[float]]:
-    """Few and many local steps, as far as they are stable; the dearest are left out first."""
+    """Returns few and many stable local steps by algorithm; the most costly ones are omitted first."""
     if not any(hasattr(p.algorithm, "local_steps") for p in analysis.available.values()):
         return {}
     left, grids = SECONDS["local_steps"], {name: set[float]() for name in analysis.available}

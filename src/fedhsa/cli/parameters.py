@@ -1,4 +1,4 @@
-"""The parameter that a run has found, on the screen: its first numbers by name, and where the others are."""
+"""Shows the parameter that a run has found: its first numbers by name, and the file with the others."""
 
 import math
 import pathlib
@@ -11,13 +11,13 @@ from ..statistics import Estimate
 from .screen import plain_table
 
 SHOWN = 6
-"""How many numbers the screen gets."""
+"""The number of entries that are shown."""
 BESIDE = 2
-"""How many algorithms stand beside one another, so that a narrow terminal has room for their names."""
+"""The number of algorithms next to each other, so that their names fit a narrow terminal."""
 
 
 def show(console: Console, results: Mapping[str, Result], folder: pathlib.Path) -> None:
-    """Prints a line for each of the first numbers; nothing of algorithms that diverged."""
+    """Prints a line for each of the first numbers, without the algorithms that diverged."""
     found = {name: result.parameters() for name, result in results.items() if (result.failed_round < 0).all()}
     if not found:
         return
@@ -35,7 +35,7 @@ def show(console: Console, results: Mapping[str, Result], folder: pathlib.Path) 
 
 
 def _brief(found: Estimate) -> str:
-    """As many digits as the interval leaves certain, and one more."""
+    """Returns a number with the digits that the interval leaves certain, and one more digit."""
     half = (found.high - found.low) / 2
     if not (math.isfinite(half) and half > 0):
         return f"{found.value:.5g}"

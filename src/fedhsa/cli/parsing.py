@@ -1,4 +1,4 @@
-"""From the command line to settings: flags over the file that `--config` or `--from` names over the defaults."""
+"""Parses the command line: flags override the file that `--config` or `--from` names, which overrides the defaults."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ FILES = ("config", "from")
 
 
 def parse(kind: type[S], args: Sequence[str]) -> S:
-    """The settings of a command line: flags over the file that `--config` or `--from` names over the defaults."""
+    """Returns the settings: flags override the file of `--config` or `--from`, which overrides the defaults."""
     args = _problem_first(kind, args)
     settings = parse_flags(kind, args)
     if settings.config is not None and settings.from_ is not None:
@@ -46,7 +46,7 @@ def parse(kind: type[S], args: Sequence[str]) -> S:
 
 
 def read(kind: type[S], path: pathlib.Path) -> S:
-    """The settings of a TOML file, checked key by key. One file serves all commands: each takes what it has."""
+    """Returns the settings of a TOML file, checked key by key. All commands can share one file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -63,7 +63,7 @@ def read(kind: type[S], path: pathlib.Path) -> S:
 
 
 def read_manifest(kind: type[S], path: pathlib.Path) -> S:
-    """The settings of an earlier run, all that made its numbers; says so where its packages were other ones."""
+    """Returns all settings that determined the numbers of an earlier run; reports different versions of packages."""
     path = path / "manifest.json" if path.is_dir() else path
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def read_manifest(kind: type[S], path: pathlib.Path) -> S:
         raise UsageError(f"`from`: cannot read {str(path)!r}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"`from`: {str(path)!r} is not the manifest of a run: it has no settings.") from error
-    # What it was told for the moment, like `--resume`.
+    # Settings of that call alone, like `--resume`.
     passing = {*ResultSettings.elsewhere} - {"out", "label", "width", "format"}
     own = [field.name for field in dataclasses.fields(kind) if field.name not in passing]
     settings = _from_values(kind, path, {name: values[name] for name in own if values.get(name) is not None})
@@ -89,7 +89,7 @@ def read_manifest(kind: type[S], path: pathlib.Path) -> S:
 
 
 def _version(package: str) -> str | None:
-    """What is installed now."""
+    """Returns the installed version."""
     if package == "python":
         return platform.python_version()
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -98,7 +98,7 @@ def _version(package: str) -> str | None:
 
 
 def _from_values(kind: type[S], path: pathlib.Path, values: dict[str, Any]) -> S:
-    """The settings with these values, as TOML and JSON have them."""
+    """Returns the settings with these values of TOML or JSON."""
     for name in {"algorithm", "step_size", "format"} & values.keys():
         values[name] = tuple(values[name]) if isinstance(values[name], list) else (values[name],)
     if "out" in values:
@@ -119,7 +119,7 @@ def _names(kind: type[AbstractFlags]) -> list[str]:
 
 
 def parse_flags(kind: type[F], args: Sequence[str], default: F | None = None) -> F:
-    """One pass of tyro, whose framed messages become one sentence; without a `default`, that of each field."""
+    """Parses with tyro, whose framed messages become one sentence; without `default`, each field has its default."""
     _check_flags(kind, args)
     stderr, prog = io.StringIO(), f"fedhsa {kind.command}"
     try:
@@ -129,7 +129,7 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F | None = None) ->
                 prog=prog,
                 description=textwrap.indent(kind.description, " "),  # tyro would join lines that begin with a letter
                 args=args,
-                default=tyro.MISSING_NONPROP if default is None else default,  # help needs no checked settings
+                default=tyro.MISSING_NONPROP if default is None else default,  # help does not need checked settings
                 return_unknown_args=True,
                 registry=_registry(),
             )
@@ -143,7 +143,7 @@ def parse_flags(kind: type[F], args: Sequence[str], default: F | None = None) ->
 
 
 def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
-    """Raises if a flag is unknown, before tyro sees it: its message would be about the problem instead."""
+    """Raises if a flag is unknown, before tyro parses it and reports an error about the problem instead."""
     names = _names(kind)
     known = {"--help", *(f"--{name}" for name in names), *(f"--no_{name}" for name in names)}
     alone = [name for name, hint in get_type_hints(kind, include_extras=True).items() if _is_positional(hint)]
@@ -157,7 +157,7 @@ def _check_flags(kind: type[AbstractFlags], args: Sequence[str]) -> None:
     lists = {f"--{field.name}" for field in dataclasses.fields(kind) if isinstance(field.default, tuple)}
     given = [word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in args if word.startswith("--")]
     for flag in {"--option", "--over", "--label", *lists}:
-        if given.count(flag) > 1:  # the second would replace the first
+        if given.count(flag) > 1:  # the second flag would replace the first
             shown = flag.replace("_", "-")
             words = "FIRST=... SECOND=..." if flag in ("--option", "--over", "--label") else "FIRST SECOND"
             raise UsageError(f"`{shown}` was given twice. Put everything after one: `{shown} {words}`.")
@@ -169,7 +169,7 @@ def _is_positional(hint: Any) -> bool:
 
 
 def _problem_first(kind: type[AbstractSettings], args: Sequence[str]) -> list[str]:
-    """The arguments with what `--problem` names in front, where it may stand without the flag."""
+    """Returns the arguments with the value of `--problem` in front, where the flag is optional."""
     words, named = [], []
     rest = iter(args)
     for word in rest:
@@ -194,7 +194,7 @@ def _unknown(kind: type[AbstractFlags], word: str) -> UsageError:
 
 
 def _registry() -> ConstructorRegistry:
-    """Keeps what is not a number as text, so that settings reject it in the same words as that of a file."""
+    """Returns a registry that keeps wrong numbers as text, so that settings reject them as they do in a file."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
@@ -220,7 +220,7 @@ def _registry() -> ConstructorRegistry:
 
 
 def _unframed(box: str) -> str:
-    """The first paragraph below the title of one of tyro's framed messages."""
+    """Returns the first paragraph below the title of a framed message of tyro."""
     rows = [row.strip(" │") for row in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]]
     rows = [row if set(row) - set("─-╰╯") else "" for row in rows]
     return " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda row: not row, rows)))

@@ -1,4 +1,4 @@
-"""Compiled programs are kept on the disk, so that a command that was run before compiles nothing."""
+"""Keeps compiled programs on disk, so that a repeated command compiles nothing."""
 
 import contextlib
 import os
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 SIZE = 2**27
-"""How many bytes are kept; of a program of two algorithms it is about a hundred thousand."""
+"""The number of bytes that are kept; the programs of a command with two algorithms have about a hundred thousand."""
 PATIENCE = 10.0
 """Seconds to wait for another process that is reading or writing, as JAX does."""
 
 
 @contextlib.contextmanager
 def kept(wanted: bool = True) -> Iterator[None]:
-    """Inside the block, JAX looks for its programs in the user's cache folder, and leaves them there.
+    """Lets JAX read and write its compiled programs in the user's cache folder inside the block.
 
-    So do processes that are started there. Nothing happens where the user has told JAX what to do, by
-    `JAX_COMPILATION_CACHE_DIR` or `JAX_ENABLE_COMPILATION_CACHE`. A folder that cannot be used is worth a warning, not
+    Processes that are started in the block do the same. Nothing changes if the user has set
+    `JAX_COMPILATION_CACHE_DIR` or `JAX_ENABLE_COMPILATION_CACHE`. A folder that cannot be used causes a warning, not
     an error.
     """
     import jax
@@ -55,7 +55,7 @@ def kept(wanted: bool = True) -> Iterator[None]:
 
 
 def folder() -> pathlib.Path:
-    """Where programs are kept. JAX tells those for one kind of processor from those for another by their names."""
+    """Returns the folder of the programs. JAX distinguishes programs for different processors by their names."""
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "fedhsa", "programs")
 
 
@@ -63,7 +63,7 @@ def _usable_folder() -> pathlib.Path | None:
     try:
         path = folder()
         _prepare(path)
-    except (OSError, RuntimeError) as error:  # no right to write, a lock that is not given back; no home
+    except (OSError, RuntimeError) as error:  # no permission to write, a lock that is not released, or no home folder
         warnings.warn(
             f"Compiled programs are not kept for the next run: {error}. `XDG_CACHE_HOME` names another place for the "
             "folder; `--no-cache` does without.",
@@ -74,19 +74,19 @@ def _usable_folder() -> pathlib.Path | None:
 
 
 def _prepare(path: pathlib.Path) -> None:
-    """Makes the folder, proves that it can be written to, and removes what an interrupted write has left.
+    """Creates the folder, checks that it is writable, and removes the files of interrupted writes.
 
-    A program is complete once the file with the time of its last use is there. Over one without it JAX would stumble
-    each time it makes room for another.
+    A program is complete once the file with the time of its last use exists. JAX would fail on an incomplete program
+    each time it deletes old programs.
     """
     import filelock
 
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():  # who writes programs can have them run
+    if hasattr(os, "getuid") and path.stat().st_uid != os.getuid():  # who can write programs can run code
         raise PermissionError(f"{str(path)!r} belongs to another user")
     try:
         path.owner()
-    except KeyError:  # as in a container; JAX would stumble over it with every program
+    except KeyError:  # as in a container; JAX would fail with every program
         raise PermissionError(f"user {os.getuid()} has no name on this machine") from None
     except NotImplementedError:  # on Windows
         pass

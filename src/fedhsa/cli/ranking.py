@@ -1,4 +1,4 @@
-"""What `fedhsa compare` leaves behind: figures, curves, the manifest, and the ranking on the screen."""
+"""The output of `fedhsa compare`: figures, curves, the manifest, and the ranking on the screen."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ LATEX = "compare.tex"
 
 
 def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any], title: str) -> None:
-    """Writes all files, each whole or not at all, the manifest last: it never describes what is not there."""
+    """Writes all files atomically, and the manifest last, so that it describes only existing files."""
     folder, entries = settings.folder, found.entries
     _files.write_npz(folder / "compare.npz", _arrays(entries))
     columns = ("algorithm", "exchanges", "samples", "bytes", "mean", "low", "high")
@@ -39,7 +39,7 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
             folder / "tuning",
             settings.format,
         )
-    else:  # those of an earlier comparison would not belong to this one
+    else:  # files of an earlier comparison do not belong to this one
         for suffix in FIGURE_FORMATS:
             (folder / f"tuning.{suffix}").unlink(missing_ok=True)
     algorithms = {name: _summary(entry) for name, entry in entries.items()}
@@ -47,7 +47,7 @@ def write(settings: CompareSettings, found: Contest, manifest: Mapping[str, Any]
 
 
 def show(console: Console, settings: CompareSettings, found: Contest) -> None:
-    """Prints the ranking, what to doubt about it, and where the figures are; LaTeX stands alone on standard output."""
+    """Prints the ranking, its caveats and the files of the figures; LaTeX is printed alone on standard output."""
     ranking = of_contest(found, settings.renamed, CAPTION)
     if settings.latex:
         print(ranking.latex())
@@ -65,7 +65,7 @@ def show(console: Console, settings: CompareSettings, found: Contest) -> None:
 
 
 def _doubt(name: str, entry: Entry) -> str | None:
-    """Why a method might do better than it did here."""
+    """Returns the reason why a method might perform better than in this comparison, or None."""
     tuning = entry.tuning
     if tuning is None:
         return None

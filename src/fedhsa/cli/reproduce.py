@@ -1,4 +1,4 @@
-"""`fedhsa reproduce`: its settings; what it does is loaded only when something is to be done."""
+"""The settings of `fedhsa reproduce`; the code that runs it is loaded only when it is needed."""
 
 import dataclasses
 import pathlib
@@ -105,12 +105,12 @@ decided if the run was too short or had too few seeds.
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where experiments are kept: quick ones and other presets have their own folders."""
+        """The folder of the experiments; quick runs and other presets have their own folders."""
         folders = [self.preset] if self.preset != "paper" else []
         return self.out.joinpath(*folders, *(["quick"] if self.quick else []))
 
     def arguments(self, taken: Collection[str]) -> list[str]:
-        """The flags that determine the numbers of an experiment which takes these settings, as typed."""
+        """Returns the flags that determine the numbers of an experiment with these settings, as typed."""
         words = [] if self.preset == "paper" else ["--preset", self.preset]
         words += ["--quick"] if self.quick else []
         for name in ("seeds", "rounds", "device"):
@@ -122,15 +122,15 @@ decided if the run was too short or had too few seeds.
 
 
 def main(args: Sequence[str], console: Console) -> int:
-    """Runs the command with these arguments; gives the exit code."""
+    """Runs the command with these arguments and returns the exit code."""
     settings = parse_flags(ReproduceSettings, args, ReproduceSettings())
-    from . import reproduction  # with JAX, for which help and mistakes do not wait
+    from . import reproduction  # imports JAX, which help and wrong arguments do not need
 
     return reproduction.reproduce(settings, args, console)
 
 
 def in_toml(value: Any) -> str:
-    """A value as one would type it."""
+    """Returns a value as the user would type it."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(list(value)) if isinstance(value, tuple) else str(value)

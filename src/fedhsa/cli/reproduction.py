@@ -1,4 +1,4 @@
-"""What `fedhsa reproduce` does: every figure of the paper, every claim, one page."""
+"""Runs `fedhsa reproduce`: every figure and every claim of the paper, on one page."""
 
 import contextlib
 import fnmatch
@@ -33,7 +33,7 @@ from .screen import plain_table, status_line
 
 
 def reproduce(settings: ReproduceSettings, args: Sequence[str], console: Console) -> int:
-    """Runs the command with these settings, which the arguments say; gives the exit code."""
+    """Runs the command with these settings and returns the exit code."""
     known = presets.studies(settings.preset)
     if settings.quick:
         known = {name: presets.quick(experiment) for name, experiment in known.items()}
@@ -50,7 +50,7 @@ def reproduce(settings: ReproduceSettings, args: Sequence[str], console: Console
         chosen = {n: e for n, e in chosen.items() if n not in left_out and not n.startswith(presets.BEYOND)}
     devices, began = _devices(settings.device), time.perf_counter()
     with programs.kept(settings.cache), writable(settings.out), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is unusual about a problem is said on the page
+        warnings.simplefilter("ignore")  # the page reports unusual properties of a problem
         failures, interrupted = _run(settings, chosen, devices, console)
         with status_line(settings.progress) as progress:
             progress("drawing")
@@ -61,7 +61,7 @@ def reproduce(settings: ReproduceSettings, args: Sequence[str], console: Console
         print(f"fedhsa: {name}: {' '.join(str(error).split())}", file=sys.stderr)
     unexpected = [error for error in failures.values() if not isinstance(error, ValueError | MemoryError)]
     if unexpected:
-        raise unexpected[0]  # after the page, which has the others
+        raise unexpected[0]  # after the page with the other experiments
     if interrupted:
         console.print("Interrupted: what is finished is kept. The same command continues.", soft_wrap=True)
         return INTERRUPTED
@@ -70,7 +70,7 @@ def reproduce(settings: ReproduceSettings, args: Sequence[str], console: Console
 
 
 def _choose(known: dict[str, AbstractStudy], patterns: Sequence[str]) -> dict[str, AbstractStudy]:
-    """The experiments with these names, families or patterns."""
+    """Returns the experiments with these names, families or patterns."""
     chosen: set[str] = set()
     for name in patterns:
         found = [n for n in known if n == name or n.startswith(f"{name.rstrip('/')}/") or fnmatch.fnmatch(n, name)]
@@ -83,7 +83,7 @@ def _choose(known: dict[str, AbstractStudy], patterns: Sequence[str]) -> dict[st
 
 
 def _changed(chosen: dict[str, AbstractStudy], settings: ReproduceSettings) -> dict[str, AbstractStudy]:
-    """The experiments with the settings from the command line, each where there is such a setting."""
+    """Returns the experiments with the settings from the command line; each takes the settings that it has."""
     given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
     for name, value in (given | settings.option).items():
         takers = [n for n, experiment in chosen.items() if name in presets.names(experiment)]
@@ -99,7 +99,7 @@ def _changed(chosen: dict[str, AbstractStudy], settings: ReproduceSettings) -> d
 
 
 def _given(settings: ReproduceSettings) -> list[str]:
-    """Settings that are not the preset's."""
+    """Returns the settings that differ from the preset."""
     given = {name: getattr(settings, name) for name in ("seeds", "rounds") if getattr(settings, name) is not None}
     return [f"{name} = {in_toml(value)}" for name, value in (given | settings.option).items()]
 
@@ -107,7 +107,7 @@ def _given(settings: ReproduceSettings) -> list[str]:
 def _run(
     settings: ReproduceSettings, chosen: dict[str, AbstractStudy], devices: Any, console: Console
 ) -> tuple[dict[str, Exception], bool]:
-    """Runs what is not finished; gives what failed and why, and whether it was interrupted."""
+    """Runs the unfinished experiments; returns the failures with their reasons, and whether it was interrupted."""
     failures: dict[str, Exception] = {}
     number, total = 0, len(chosen)
 
@@ -124,7 +124,7 @@ def _run(
                 [*chosen.values()],
                 settings.folder,
                 manifest=manifest,
-                again=settings.again or settings.device is not None,  # another device gives other last digits
+                again=settings.again or settings.device is not None,  # another device gives different last digits
                 lanes=lambda count: _lanes(settings, count, stack.enter_context(executor(settings, console, as_on=1))),
                 devices=devices,
                 show=show,
@@ -139,7 +139,7 @@ def _run(
 
 
 def _lanes(settings: ReproduceSettings, experiments: int, pool: Executor | None) -> list[lanes.Lane]:
-    """Where so many experiments run."""
+    """Returns the places in which this number of experiments runs."""
     if pool is not None:
         return lanes.places(pool, min(settings.workers or workers(pool), experiments))
     if settings.device is not None or jax.default_backend() != "cpu":
@@ -155,7 +155,7 @@ def _line(number: int, total: int, finished: Finished) -> str:
 
 @contextlib.contextmanager
 def _bar(show: bool) -> Iterator[Callable[[Status], None]]:
-    """Gives a function that shows where the whole job stands; silent where nobody watches."""
+    """Yields a function that shows the progress of the whole job on a terminal, and nothing elsewhere."""
     if not (show and sys.stderr.isatty()):
         yield lambda status: None
         return
@@ -180,7 +180,7 @@ def _report(
     command: str,
     began: float,
 ) -> Report:
-    """The page's content: what was asked for, and whatever else is finished in the folder."""
+    """Returns the content of the page: the requested experiments, and all other finished ones in the folder."""
     found = {name: entry(experiment, settings.folder) for name, experiment in experiments.items()}
     return Report(
         entries=[e for e in found.values() if e is not None],

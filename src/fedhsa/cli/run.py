@@ -1,4 +1,4 @@
-"""`fedhsa run`: one problem, several algorithms, and the files and table that come out."""
+"""`fedhsa run`: runs several algorithms on one problem, and writes files and a table."""
 
 import datetime
 import functools
@@ -28,9 +28,9 @@ from .tracks import Tracks
 def main(
     settings: RunSettings, args: Sequence[str], console: Console, member: tuple[str, int, int] | None = None
 ) -> int:
-    """Runs the command with these settings, which the arguments say; gives the exit code.
+    """Runs the command with these arguments and returns the exit code.
 
-    A process that `--hosts N` has started is told which `member` it is.
+    A process that `--hosts N` has started receives its place as `member`.
     """
     command = shlex.join(["fedhsa", "run", *args])
     where = hosts.Place(*member, local_device=member[2]) if member else hosts.place(settings)
@@ -45,7 +45,7 @@ def main(
 
 
 def _run(settings: RunSettings, command: str, console: Console, peers: Peers) -> int:
-    """The whole command, for the one process that writes and shows what comes out."""
+    """Runs the whole command in the process that writes and shows the results."""
     if settings.resume and _already_done(settings):
         peers.from_first(lambda: ([], []))
         console.print(f"This run is complete already: {settings.folder / settings.figures('curves')[0]}")
@@ -61,7 +61,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
     tracks = Tracks(settings, settings.folder)
     with writable(settings.folder), checkpoints.started(settings.resume), tracks.open():
         rehearsal = threading.Thread(target=plots.rehearse, daemon=True)
-        rehearsal.start()  # compiling leaves Python the time for it
+        rehearsal.start()  # Python has time for this while XLA compiles
         results = _simulate(problem, algorithms, settings, checkpoints, peers, tracks)
         complete = len(results) == len(algorithms) and all(result.complete for result in results.values())
         if results:
@@ -94,7 +94,7 @@ def _run(settings: RunSettings, command: str, console: Console, peers: Peers) ->
 
 
 def _help(settings: RunSettings, peers: Peers) -> None:
-    """What the other processes do: simulate with the first, which says what is left to do."""
+    """Runs the other processes, which simulate together with the first process; it sends them the remaining work."""
     problem = make_problem(settings)
     algorithms = make_algorithms(settings, problem)
     checkpoints, tracks = Checkpoints(settings, problem), Tracks(settings, settings.folder)
@@ -112,7 +112,7 @@ def _simulate(
     peers: Peers,
     tracks: Tracks,
 ) -> dict[str, Result]:
-    """Runs one algorithm after the other; Ctrl-C ends the list early."""
+    """Runs the algorithms one after the other; Ctrl-C ends the list early."""
     results: dict[str, Result] = {}
     told = pace.lines(settings.progress)
     prices = {name: functools.partial(cost, problem, algorithm) for name, algorithm in algorithms.items()}
@@ -161,18 +161,18 @@ def _simulate_one(
         progress=progress,
         tracker=tracks.of(name),
     )
-    # Unless it was asked for, a state is saved at the end only. Where there is none to resume from, it begins.
+    # By default, a state is saved only at the end. Without a state to resume from, the run starts.
     often = None if checkpoints.asked else settings.rounds
     try:
         with fits_in_memory(name):
             return run(checkpoint=state, checkpoint_every=often, resume=state is not None)
-    except IndescribableError:  # then nobody could say whose state it is
+    except IndescribableError:  # the settings of the state cannot be described
         if checkpoints.asked:
             raise
         with fits_in_memory(name):
             return run()
     except ValueError as error:
-        if resuming:  # everything else was checked before
+        if resuming:  # all other arguments were checked before
             raise FailedRunError(str(error)) from error
         raise
 

@@ -1,4 +1,4 @@
-"""What commands show on a terminal: tables, a curve, and what is being computed."""
+"""The terminal output of commands: tables, a curve, and the current computation."""
 
 import contextlib
 import sys
@@ -14,7 +14,7 @@ WIDTH, ROWS = 48, 12
 
 
 def chart(values: np.ndarray, label: str) -> str:
-    """Bars for at most a dozen rounds spread over the run: from zero, or logarithmic for values far apart."""
+    """Returns bars for at most a dozen rounds of the run: from zero, or logarithmic for values far apart."""
     from ..plots._sites import spans
 
     rounds = np.unique(np.linspace(0, len(values) - 1, min(len(values), ROWS)).round().astype(int))
@@ -33,7 +33,7 @@ def chart(values: np.ndarray, label: str) -> str:
 
 
 class PlainTable:
-    """A table without lines that fits the console it is printed on and leaves nothing out (see `Table.text`)."""
+    """A table without lines that fits the width of the console and omits nothing (see `Table.text`)."""
 
     def __init__(self, *columns: str):
         self.heads: list[str] = list(columns)
@@ -41,13 +41,13 @@ class PlainTable:
         self.rows: list[tuple[str, ...]] = []
 
     def add_column(self, head: str, *, right: bool = False) -> None:
-        """Adds a column, of numbers that end below one another where it says so."""
+        """Adds a column, which may be right-aligned for numbers."""
         if right:
             self.right.add(len(self.heads))
         self.heads.append(head)
 
     def add_row(self, *cells: str) -> None:
-        """Adds a row; without heads the first one says how many columns there are."""
+        """Adds a row; without heads, the first row determines the number of columns."""
         self.rows.append(cells)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
@@ -58,13 +58,13 @@ class PlainTable:
 
 
 def plain_table(*columns: str, show_header: bool = True) -> PlainTable:
-    """A table without lines, with these heads; without any, it has none."""
+    """Returns a table without lines, with these heads, or without a header if there are none."""
     return PlainTable(*columns if show_header else ())
 
 
 @contextlib.contextmanager
 def status_line(show: bool) -> Iterator[Callable[[str], None]]:
-    """Gives a function that shows on stderr what is being computed; silent where stderr is not a terminal."""
+    """Yields a function that shows the current computation on stderr, if stderr is a terminal."""
     if not (show and sys.stderr.isatty()):
         yield lambda what: None
         return

@@ -1,4 +1,4 @@
-"""`fedhsa sweep`: one algorithm at many settings, and the table, figure and files that come out."""
+"""`fedhsa sweep`: runs one algorithm at many settings, and writes a table, a figure and files."""
 
 import dataclasses
 import datetime
@@ -29,7 +29,7 @@ from .tracks import Tracks
 
 
 def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
-    """Runs the command with these settings, which the arguments say; gives the exit code."""
+    """Runs the command with these arguments and returns the exit code."""
     combinations = math.prod(map(len, settings.over.values()))
     problems = _maker(settings)
     started = datetime.datetime.now(datetime.UTC)
@@ -37,7 +37,7 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
 
     def method(problem: Problem) -> AbstractAlgorithm:
         (algorithm,) = make_algorithms(settings, problem).values()
-        records = combinations * (settings.rounds // settings.every)  # all of them are kept until the end
+        records = combinations * (settings.rounds // settings.every)  # all results are kept until the end
         memory.check_runs(problem, [algorithm], settings.seeds, records)
         return algorithm
 
@@ -93,12 +93,12 @@ def main(settings: SweepSettings, args: Sequence[str], console: Console) -> int:
 
 
 def _maker(settings: SweepSettings) -> Callable[..., Problem]:
-    """A function of the problem's arguments that makes it with these, and with the settings for the rest."""
+    """Returns a function that builds the problem from the varied arguments, and from the settings for the rest."""
     made: dict[str, Problem] = {}
 
     try:
         function = makers(settings.problem)[settings.problem]
-    except TypeError as error:  # a user's object that is no function
+    except TypeError as error:  # a user's object that is not a function
         raise UsageError(str(error)) from error
 
     @functools.wraps(function)
@@ -121,7 +121,7 @@ def _progress(settings: SweepSettings, combinations: int) -> ShowProgress:
 
 
 def _title(settings: SweepSettings, found: Sweep) -> str:
-    """What was swept, on what, and the sizes that were not varied."""
+    """Returns the title: the varied arguments, the problem, and the sizes that were not varied."""
     problem = found.results[0].settings["problem"]
     sizes = {"M": "num_agents", "d": "dim"}
     shown = ", ".join(f"${symbol} = {problem[n]}$" for symbol, n in sizes.items() if n not in settings.over)
@@ -139,7 +139,7 @@ def _best(found: Sweep) -> str:
 
 
 def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], title: str) -> None:
-    """Writes all files, each whole or not at all, the manifest last."""
+    """Writes all files atomically, and the manifest last."""
     folder, rows = settings.folder, found.rows()
     _files.write_csv(folder / "sweep.csv", rows[0], (row.values() for row in rows))
     quantity = found.results[0].quantity
@@ -154,5 +154,5 @@ def _write(settings: SweepSettings, found: Sweep, manifest: Mapping[str, Any], t
 
 
 def _scalar(value: Any) -> Any:
-    """A value that an array holds whatever the others are: several numbers become text."""
+    """Returns a value that can be stored in an array with any other values: a list of numbers becomes text."""
     return value if isinstance(value, int | float | str) else str(value)

@@ -16,7 +16,7 @@ ROUND = ("error", "operator_norm", "movement", "agents", "seconds", "bytes_down"
 
 
 class Tracks:
-    """The trackers of one command. Tracks end when the command has written its files, which they then get.
+    """The trackers of one command. Tracks receive the command's files and end when these have been written.
 
     **Arguments:**
 
@@ -29,20 +29,20 @@ class Tracks:
         self._files: list[pathlib.Path] = []
         self._held: dict[str, _Held] = {}
         if self.kind is not None:
-            self._make("")  # says at once if a package is missing
+            self._make("")  # reports a missing package immediately
 
     def of(self, name: str) -> AbstractTracker | None:
-        """The tracker of the run with this name, or None without `--track`."""
+        """Returns the tracker of the run with this name, or None without `--track`."""
         if self.kind is None:
             return None
         if name not in self._held:
             if self.kind == "mlflow" and ":" not in str(self.to):
-                pathlib.Path(self.to or self.folder).mkdir(parents=True, exist_ok=True)  # SQLite does not make it
+                pathlib.Path(self.to or self.folder).mkdir(parents=True, exist_ok=True)  # SQLite does not create it
             self._held[name] = _Held(self._make(name))
         return self._held[name]
 
     def take(self, *files: str) -> None:
-        """Gives the tracks these files of the output folder, as far as they are there in the end."""
+        """Passes these files of the output folder to the tracks, if they exist at the end."""
         self._files += [self.folder / name for name in files]
 
     @contextlib.contextmanager
@@ -68,7 +68,7 @@ class Tracks:
                 return WandB(name=name, folder=self.folder if self.to is None else self.to)
 
     def _store(self) -> str | None:
-        """The store of MLflow: an address, a folder for a database, or by default one in the output folder."""
+        """Returns the store of MLflow: an address, a folder for a database, or by default one in the output folder."""
         if self.to is not None and ":" in self.to:
             return self.to
         if self.to is None and os.environ.get("MLFLOW_TRACKING_URI"):
@@ -134,7 +134,7 @@ def watched(tracks: Tracks, name: str, settings: Mapping[str, Any]) -> Callable[
 
 
 def _numbers(event: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an event: those of the round, and the averages of the sites' measurements."""
+    """Returns the numbers of an event: those of the round, and the averages of the sites' measurements."""
     found = {name: event.get(name) for name in ROUND}
     measured = (event.get("measured") or {}).get("metrics", {})
     found |= {name: metric["mean"] for name, metric in measured.items()}

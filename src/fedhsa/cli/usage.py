@@ -1,4 +1,4 @@
-"""What the user typed: checks of names and numbers, and flags of the form NAME=VALUE."""
+"""Checks of the user's input: names, numbers, and flags of the form NAME=VALUE."""
 
 import contextlib
 import tomllib
@@ -13,13 +13,13 @@ from .errors import UsageError
 
 
 def check_name(argument: str, value: Any, known: Iterable[str]) -> None:
-    """Raises if the name is not known, suggesting the nearest that is."""
+    """Raises `UsageError` if the name is unknown, and suggests the nearest known name."""
     if value not in tuple(known):
         raise UsageError(f"`{argument}` must be one of {', '.join(known)}, got {value!r}.{nearest(value, known)}")
 
 
 def check_reference(argument: str, value: Any) -> None:
-    """Raises if the text refers to a file that is not there."""
+    """Raises if the text refers to a file that does not exist."""
     found = _own.references(value)
     for reference in found:
         _own.check(argument, reference)
@@ -28,7 +28,7 @@ def check_reference(argument: str, value: Any) -> None:
 
 
 def check_number(name: str, value: Any) -> None:
-    """Raises if the value is not a number, such as a text that was given instead of one."""
+    """Raises if the value is not a number, for example a text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"`{name}` must be a number, got {value!r}.")
 
@@ -49,7 +49,7 @@ def parse_option(text: str, flag: str = "option", example: str = "noise_std=0.2"
 
 
 def named_values(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, Any]]:
-    """How tyro reads a flag that is followed by any number of NAME=VALUE."""
+    """Returns the tyro specification of a flag that is followed by any number of NAME=VALUE."""
 
     def parse(texts: list[str]) -> dict[str, Any]:
         pairs = [parse_option(text, flag, example) for text in texts]
@@ -62,7 +62,7 @@ def named_values(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, 
 
 
 def named_texts(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, str]]:
-    """How tyro reads a flag that is followed by any number of NAME=TEXT; an = in brackets belongs to the name."""
+    """Returns the tyro specification of a flag with any number of NAME=TEXT; an = in brackets belongs to the name."""
 
     def parse(texts: list[str]) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -81,7 +81,7 @@ def named_texts(flag: str, example: str) -> PrimitiveConstructorSpec[dict[str, s
 
 
 def _pairs(metavar: str, parse: Callable[[list[str]], dict[str, Any]]) -> PrimitiveConstructorSpec[dict[str, Any]]:
-    """A flag that is followed by any number of pairs, which `parse` makes one dictionary of."""
+    """Returns the specification of a flag with any number of pairs, from which `parse` makes one dictionary."""
     return PrimitiveConstructorSpec(
         nargs="*",
         metavar=metavar,

@@ -1,4 +1,4 @@
-"""What an analysis means, in plain sentences."""
+"""Explains an analysis in plain sentences."""
 
 import math
 
@@ -8,7 +8,7 @@ from .analysis import Analysis
 
 
 def sentences(analysis: Analysis) -> list[str]:
-    """What the numbers mean, in plain words."""
+    """Returns sentences that explain the numbers."""
     lines = []
     for name, p in analysis.available.items():
         if not p.stable:
@@ -35,13 +35,13 @@ def _stability(name: str, p: Prediction) -> str:
 
 
 def _sense(p: Prediction) -> str:
-    """In which sense the largest step is the largest stable one, unless it is so in every sense."""
+    """Returns the sense in which the largest step size is stable, unless it is stable in every sense."""
     kind = p.max_step_size.kind
     return {"mean": " (in the mean; noise may allow less)", "mean square, exact": ""}.get(kind, f" ({kind})")
 
 
 def _stopping(name: str, p: Prediction) -> list[str]:
-    """Where it stops and why, and whether more agents would help."""
+    """Returns the error at which a method stops, its cause, and whether more agents would help."""
     if p.basis == "mean":
         bias = float(p.heterogeneity_bias @ p.heterogeneity_bias)
         where = "goes to the root" if negligible(bias, p) else f"stops {math.sqrt(bias):.2g} from the root"
@@ -84,19 +84,19 @@ def _reaching(name: str, p: Prediction, target: float) -> str:
 
 
 def negligible(square: float, p: Prediction) -> bool:
-    """Whether a squared error is nothing but rounding."""
+    """Returns whether a squared error is only a rounding error."""
     root = p.problem.theta_star
     return square <= 1e-24 * (1 + float(root @ root))
 
 
 def percent(share: float) -> str:
-    """A share in words that never claims all or nothing by rounding."""
+    """Returns a share in words, without rounding it to all or nothing."""
     whole = 100 * min(max(share, 0.0), 1.0)
     return "> 99 %" if 99.5 < whole < 100 else "< 1 %" if 0 < whole < 0.5 else f"{whole:.0f} %"
 
 
 def rough(agents: float) -> str:
-    """A number of agents in two digits, as more would not be true."""
+    """Returns a number of agents to two digits, because further digits would not be accurate."""
     if agents < 1:
         return "1"
     digits = max(0, math.floor(math.log10(agents)) - 1)
