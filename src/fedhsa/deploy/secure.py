@@ -1,7 +1,7 @@
-"""Secure aggregation: sites send their replies under masks that cancel in the sum, which is all that the server learns.
+"""Secure aggregation: sites mask their replies, the masks cancel in the sum, and the server learns only the sum.
 
-`check` says for which methods, `Secure` is what a site brings along, `Masking` its part in one run. The server's part
-needs no secret: it carries the sites' public keys from one to the others, and adds up what they send.
+`check` rejects unsupported methods, `Secure` contains a site's settings, and `Masking` is a site's part in one run. The
+server needs no secret: it forwards the sites' public keys and adds their masked replies.
 """
 
 import dataclasses
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from .signing import Identity, Trust
 
 KEYS, ROSTER = "keys", "roster"
-"""Kinds of messages: one asks a site for its public key, one brings it those of all who take part."""
+"""Two kinds of messages: the first requests a site's public key, the second contains the keys of the whole cohort."""
 OFFER, ACCEPTED = "offer", "accepted"
-"""Kinds of answers to them."""
+"""The kinds of answers to these messages."""
 AGENTS = "secure/agents"
-"""In every masked reply: how many agents are in it, so that the server sees from the sum that all masks are gone."""
+"""The array with the number of agents in a masked reply; its sum shows the server whether all masks have cancelled."""
 PURPOSE = "secure aggregation"
 HEAVIEST = 10
-"""How many times the weight of the lightest agent that of the heaviest may be."""
+"""The largest ratio of the largest to the smallest agent weight."""
 REFUSALS = 10
-"""How often a site says in a run that its reply is out of range, which tells the server something of it alone."""
+"""The largest number of out-of-range answers of a site in a run, since each reveals something about this site."""
 OFFER_BYTES = 4096
 """The longest signed key that is read: a certificate, a signature and a few facts."""
 
 
 def whole(algorithm: AbstractAlgorithm, bits: int | None = None) -> AbstractAlgorithm:
-    """The algorithm as it runs under masks: with whole numbers for replies."""
+    """The algorithm with whole numbers as replies, as masks require."""
     if any(exchange.sum_bits is None for exchange in algorithm.exchanges):
         return FixedPoint(algorithm) if bits is None else FixedPoint(algorithm, bits)
     return algorithm
@@ -93,7 +93,7 @@ def check(task: Task, missing: Missing, num_sites: int) -> None:
 
 
 def _check_weights(weights: Any) -> None:
-    """Raises if one agent weighs so much that the sum is little else than its reply."""
+    """Raises if one agent's weight is so large that the sum is almost equal to its reply."""
     if weights is not None and (ratio := float(np.max(weights) / np.min(weights))) > HEAVIEST:
         raise ValueError(
             f"`weights` may differ by a factor of {HEAVIEST} with secure aggregation, got {ratio:.3g}: the sum would "
@@ -102,7 +102,7 @@ def _check_weights(weights: Any) -> None:
 
 
 class _Anonymous(AbstractWrapper):
-    """The algorithm with agents that do not know their numbers."""
+    """The algorithm with agents that do not have their numbers."""
 
     algorithm: AbstractAlgorithm
 
@@ -120,15 +120,16 @@ class _Anonymous(AbstractWrapper):
 
 
 def _check_alike(task: Task) -> None:
-    """Raises if agents do different things by their numbers: those of whom all is known would leave the others bare."""
+    """Raises if agents compute differently by their numbers: agents with known replies would expose the others."""
     weighted = any(exchange.mean_weights is not None for exchange in task.algorithm.exchanges)
-    algorithm = before_rounding(task.settings) if weighted else task.settings  # weights go by numbers, and are checked
+    # Weights depend on numbers, and are checked separately.
+    algorithm = before_rounding(task.settings) if weighted else task.settings
     with precision(task.dtype):
         example = None if task.example is None else tree.to_device(task.example, task.dtype)
         theta = jnp.asarray(task.theta, task.dtype)
         try:
             unnumbered = exchange_shapes(_Anonymous(algorithm), theta, task.num_agents, example)
-        except Exception:  # with numbers it was traced before
+        except Exception:  # tracing succeeded with numbers
             unnumbered = None
     if unnumbered is None:
         names = ", ".join(type(layer).__name__ for layer in before_rounding(task.algorithm).layers)
@@ -206,7 +207,7 @@ class Secure:
 
 
 def rehearse(folder: str | os.PathLike, num_nodes: int) -> str:
-    """Makes the keys of all nodes, for a run that one person starts, from whom it hides nothing; gives their place."""
+    """Makes the keys of all nodes for a run that one person starts and can see entirely; returns their folder."""
     from .keys import make_keys
 
     if not pathlib.Path(folder).is_dir():
@@ -215,7 +216,7 @@ def rehearse(folder: str | os.PathLike, num_nodes: int) -> str:
 
 
 def demanded(config: Mapping[str, Any]) -> bool:
-    """Whether a node's settings let replies leave under masks alone."""
+    """Whether a node's settings allow only masked replies."""
     return str(config.get("secure_aggregation", "")).lower() in ("true", "yes", "1")
 
 
@@ -224,9 +225,9 @@ class Masking:
 
     **Arguments:**
 
-    - `secure`: what the site brings along.
-    - `task`, `run`: what is run.
-    - `numbers`: the site's agents.
+    - `secure`: the site's settings.
+    - `task`, `run`: the task and the name of the run.
+    - `numbers`: the numbers of the site's agents.
     """
 
     def __init__(self, secure: Secure, task: Task, run: str, numbers: np.ndarray):
@@ -242,7 +243,7 @@ class Masking:
         self.renew()
 
     def renew(self) -> None:
-        """Takes a new key, which masks nothing that the old one has masked; the others must be told."""
+        """Creates a new key, so that no mask is used for two values; the other sites must receive it."""
         self._keys, self.cohort = KeyPair(), None
 
     def offer(self) -> dict[str, np.ndarray]:
@@ -251,7 +252,7 @@ class Masking:
         return {"offer": np.frombuffer(self.secure.identity.sign(json.dumps(said).encode(), PURPOSE), np.uint8)}
 
     def accept(self, arrays: Mapping[str, np.ndarray]) -> str:
-        """Takes the keys of a cohort, if every one of them is vouched for; gives its digest."""
+        """Accepts the keys of a cohort if a trusted site has signed each of them; returns the cohort's digest."""
         members = [self._open(first, envelope) for first, envelope in read_roster(arrays).items()]
         own = Member(self.first, self.agents, self._keys.public)
         if own not in members:
@@ -285,7 +286,7 @@ class Masking:
         try:
             run, task, number, agents, public = json.loads(said)
             key = bytes.fromhex(public)
-        except (ValueError, TypeError, RecursionError):  # also a site with a certificate may send anything
+        except (ValueError, TypeError, RecursionError):  # a site with a certificate may still send anything
             raise RejectedError("forged", f"what node-{first} has signed is not a key") from None
         if (run, task, number) != (self.run, self.task.digest, first):
             raise RejectedError("forged", f"the key of node-{first} was signed for another run")
@@ -294,7 +295,7 @@ class Masking:
         return Member(first, agents, key)
 
     def check(self, digest: Any, begun_with: str) -> None:
-        """Raises if a request is not for the cohort that this site knows, or for a second one in the same round."""
+        """Raises if a request is not for the cohort that this site accepted, or for a second cohort in one round."""
         if self.cohort is None or digest != self.cohort.digest:
             raise RejectedError("keys", "this site does not know the keys of the round, or has a new one itself")
         if begun_with not in ("", self.cohort.names):
@@ -305,13 +306,13 @@ class Masking:
 
     @property
     def members(self) -> str:
-        """Who is in the cohort, whatever their keys; raises if there is none."""
+        """The members of the cohort as text, without their keys; raises if there is no cohort."""
         if self.cohort is None:
             raise RejectedError("keys", "this site does not know the keys of the round")
         return self.cohort.names
 
     def apply(self, arrays: dict[str, np.ndarray], facts: Sequence[Any]) -> dict[str, np.ndarray]:
-        """The sum of the site's replies under its masks. `facts` tell this from everything else that is ever masked."""
+        """The masked sum of the site's replies. `facts` distinguish it from every other masked value."""
         if self.cohort is None:
             raise RejectedError("keys", "this site does not know the keys of the round")
         sums = {name: array.view(np.uint64).sum(axis=0, keepdims=True) for name, array in arrays.items()}
@@ -338,7 +339,7 @@ def check_range(arrays: Mapping[str, np.ndarray], bits: int, num_agents: int, nu
 
 
 def message_digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """A message's arrays in short; sites that were sent the same have the same."""
+    """The digest of a message's arrays, which is equal at sites that received equal arrays."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(json.dumps([name, dtype_name(array), list(array.shape)]).encode())
@@ -347,7 +348,7 @@ def message_digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def chain(past: str, messages: Sequence[str]) -> str:
-    """What a site was sent in all rounds that counted, in short."""
+    """The digest of all messages to a site in the rounds that counted."""
     return hashlib.sha256(json.dumps([past, *messages]).encode()).hexdigest()
 
 
@@ -360,7 +361,7 @@ def make_roster(offers: Mapping[int, bytes]) -> dict[str, np.ndarray]:
 
 
 def read_roster(arrays: Mapping[str, np.ndarray]) -> dict[int, bytes]:
-    """The signed keys in such arrays; raises if they are anything else."""
+    """The signed keys in the arrays that `make_roster` returned; raises if the arrays are anything else."""
     if sorted(arrays) != ["firsts", "offers", "sizes"] or any(array.ndim != 1 for array in arrays.values()):
         raise RejectedError("malformed", "not a list of signed keys")
     firsts, sizes, joined = (arrays[name] for name in ("firsts", "sizes", "offers"))
@@ -375,7 +376,7 @@ def read_roster(arrays: Mapping[str, np.ndarray]) -> dict[int, bytes]:
 
 
 def read_offer(packet: Packet) -> bytes:
-    """The signed key in a site's answer, whatever it is: the sites look at it."""
+    """The signed key in a site's answer, unchecked, since the sites check it."""
     offer = packet.arrays.get("offer")
     if offer is None or offer.dtype != np.uint8 or offer.ndim != 1 or not 0 < len(offer) <= OFFER_BYTES:
         raise RejectedError("malformed", "the answer has no signed key")
@@ -391,7 +392,7 @@ def read_accepted(packet: Packet) -> str:
 
 
 def read_masked(arrays: dict[str, np.ndarray], schema: Schema) -> dict[str, np.ndarray]:
-    """A masked reply: what one agent would send, and how many agents are in it; raises if it is anything else."""
+    """A masked reply, shaped as one agent's reply, with the number of agents in it; raises if it is anything else."""
     arrays = dict(arrays)
     agents = arrays.pop(AGENTS, None)
     if agents is None or agents.shape != (1,) or dtype_name(agents) != "int64":
@@ -401,7 +402,7 @@ def read_masked(arrays: dict[str, np.ndarray], schema: Schema) -> dict[str, np.n
 
 
 def unmask(answers: Mapping[int, dict[str, np.ndarray]], agents: Mapping[int, int]) -> dict[str, np.ndarray] | None:
-    """The sum of what all sites of a cohort have sent; None if masks are left over, which then nobody can read."""
+    """The sum of the replies of all sites in a cohort; None if the masks do not cancel."""
     names = next(iter(answers.values())).keys()
     total = {
         name: np.sum([a[name].view(np.uint64) for a in answers.values()], axis=0, dtype=np.uint64) for name in names

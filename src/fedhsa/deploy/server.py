@@ -54,7 +54,7 @@ BOOT = 2**36
 
 
 TAIL = 256
-"""How many records a checkpoint holds itself; older ones are in a file to which so many are added at a time."""
+"""The number of records in a checkpoint. Older records are in a separate file, which grows by this many at a time."""
 
 
 class _AbsentSitesError(Exception):
@@ -70,31 +70,31 @@ class _RestartRoundError(Exception):
 
 
 class _GivenUpError(Exception):
-    """The round cannot be finished with those who began it, nor without them: the next one begins."""
+    """The round cannot be finished with or without the sites that failed, so the next round begins."""
 
 
 class _DivergedError(Exception):
-    """The run has diverged, not one agent alone."""
+    """The whole run has diverged, rather than a single agent."""
 
 
 _PERMANENT = ("exhausted", "limit", "mismatch", "stale")
-"""Codes of rejections that waiting does not change."""
+"""The codes of rejections that waiting does not change."""
 _LAST = 60.0
-"""Seconds that sites have to measure the last parameter."""
+"""The number of seconds in which sites may measure the last parameter."""
 MEASURED = "measured"
-"""The kind of a reply that only says what was measured."""
+"""The kind of a reply that contains only measurements."""
 _LARGE = DIVERGED**0.5
-"""Where one agent has diverged and most others send numbers this many times larger than start and root, all diverge."""
+"""If one agent diverges and most others send numbers this many times larger than start and root, the run diverges."""
 _RESTARTS = 20
-"""How often a site may have a round begun again: the others answer each time, and they bear that only so often."""
+"""The largest number of restarts of a round because of one site; other sites answer only a limited number."""
 _REJECTED = 10_000
-"""How many rejected messages a process writes to the log: nobody must be able to fill the disk."""
+"""The largest number of rejected messages that a process logs, so that strangers cannot fill the disk."""
 _PAUSE, _LONGEST_PAUSE = 0.001, 1.0
-"""Seconds between requests to sites that do not answer or reject them: twice as long each time."""
+"""The seconds between requests to sites that do not answer or that reject them; the pause doubles each time."""
 
 
 class Server:
-    """Runs an algorithm with sites that a transport reaches. `in_memory` makes one.
+    """Runs an algorithm with sites that a transport reaches. `in_memory` builds a server.
 
     **Arguments:**
 
@@ -107,7 +107,8 @@ class Server:
     - `watch`: a function that is called with every event of the log.
     - `run`: the name of the run. Default: a random name.
     - `reply_bound`: the largest norm that an agent's reply may have; an agent that exceeds it counts as unable to
-      answer. Default: the bound at which a run counts as diverged.
+      answer. Default: no bound. With or without a bound, the server rejects replies with entries so large that the
+      agent has diverged, unless replies are masked or the algorithm tolerates any reply.
     """
 
     def __init__(
@@ -142,24 +143,25 @@ class Server:
         self.secure = task.secure
         if task.secure:
             check_secure(task, self.missing, len(self.sites))
-        self._agreed: tuple[set[int], str] | None = None  # whose keys all of them know, and their digest
+        # The sites that have each other's keys, and the digest of the keys.
+        self._agreed: tuple[set[int], str] | None = None
         self._asked, self._left_over = False, 0
         self.schemas = [task.schemas(len(numbers)) for numbers in self.sites]
         self.keys = task.keys(np.arange(task.num_agents))
         fixed, numbers = (task.num_agents, task.settings, self.keys), range(len(self.schemas[0]))
         self._sends = [Compiled(_send, number, *fixed) for number in numbers]
         self._aggregates = [Compiled(_aggregate, number, *fixed) for number in numbers]
-        self._exchanges = task.algorithm.exchanges  # a property, which makes them in every call
+        self._exchanges = task.algorithm.exchanges  # a property that rebuilds them in every call
         self._bears_any = [exchange.bears_any_reply for exchange in self._exchanges]
-        # As bytes, since settings may hold long arrays, and headers are short.
+        # As bytes, since settings may contain long arrays, and headers must be short.
         self._settings = np.frombuffer(json.dumps(task.plain()).encode(), np.uint8)
-        room = 8 * (MOST + 1) * max(map(len, self.sites))  # for what sites measure
+        room = 8 * (MOST + 1) * max(map(len, self.sites))  # for the sites' measurements
         self._limits = [max(s[i][2].num_bytes for s in self.schemas) + room for i in range(len(self.schemas[0]))]
         if task.secure:
             self._limits = [limit + OFFER_BYTES for limit in self._limits]
         self.measurements = Measurements(task.num_agents)
-        self._reports: dict[int, SiteReport] = {}  # of the round that is under way
-        self._measures: dict[int, bool] = {}  # whether a site measures anything, once it has been asked
+        self._reports: dict[int, SiteReport] = {}  # of the current round
+        self._measures: dict[int, bool] = {}  # whether a site measures anything, for sites that have been asked
         self.run_id = check_run_name(run or uuid.uuid4().hex[:12])
         home = None if folder is None else pathlib.Path(folder)
         self.store = None if home is None else Store(home / "server.state")
@@ -168,17 +170,18 @@ class Server:
             self._measured = Rows(self.store, ".measured", 2 + task.num_agents)
         self.journal = Journal(home, watch)
         self.phase: Callable[[str], None] = lambda name: None
-        """Called on the way through a round: sent, collected, aggregated, checkpointed."""
+        """A function that is called at each stage of a round: sent, collected, aggregated, checkpointed."""
         self.attempt, self.boots, self._own, self._saved = BOOT, 1, False, 0
         self._reasons: dict[int, str] = {}
         self._tokens: dict[int, str] = {}
         self._permanent: set[int] = set()
-        self._failures: dict[int, tuple[str, int]] = {}  # what a site has failed with, and how often in a row
+        # Per site, the last failure and its number of consecutive occurrences.
+        self._failures: dict[int, tuple[str, int]] = {}
         self._num_rejected = 0
-        self._overtaken: set[int] = set()  # sites whose attempts this process has had to catch up with
-        self._sizes: dict[int, np.ndarray] = {}  # of the largest numbers in each site's reply of this exchange
-        self._gave_up: dict[int, int] = {}  # how often in a row a site was the reason that a round was given up
-        self._rests: dict[int, int] = {}  # with `skip`: the round in which a site that keeps failing is asked again
+        self._overtaken: set[int] = set()  # sites whose attempt number this process has adopted
+        self._sizes: dict[int, np.ndarray] = {}  # per site, each agent's largest absolute entry in this exchange
+        self._gave_up: dict[int, int] = {}  # per site, the number of consecutive rounds given up because of it
+        self._rests: dict[int, int] = {}  # with `skip`: the round in which a failing site is asked again
         self._short_since: float | None = None
         self._table = RecordTable()
         self._size = 1 + np.abs(task.theta).max() + (0 if theta_star is None else np.abs(theta_star).max())
@@ -221,8 +224,8 @@ class Server:
         self.measurements = Measurements.read(self.task.num_agents, arrays, measured)
 
     def run(self, rounds: int) -> Progress:
-        """Runs until `rounds` rounds are done in all; Ctrl-C and errors leave the last finished round."""
-        if self.store is not None:  # whose folder others may look into, unlike that of a site
+        """Runs until `rounds` rounds are complete in total; Ctrl-C and errors keep the last complete round."""
+        if self.store is not None:  # unlike a site's folder, this one may be readable by others
             self.store.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.nullcontext() if self.store is None else self.store.alone(wait=False):
             self._claim()
@@ -233,7 +236,7 @@ class Server:
             return self._run(rounds)
 
     def _claim(self) -> None:
-        """Makes the folder this run's: takes up what another process has done since, or sets another run aside."""
+        """Claims the folder for this run: continues from another process's checkpoint, or sets another run aside."""
         if self.store is not None and not self._own:
             set_aside(self.store.path, self._records.path, self._measured.path, self.store.path.with_name(FILE))
             self._records.mark = self._measured.mark = (0, 0)
@@ -270,7 +273,7 @@ class Server:
             raise
         except Exception as error:
             why = str(error) if isinstance(error, FederationError) else f"{type(error).__name__}: {error}"
-            with contextlib.suppress(OSError):  # as of a disk that is full, of which the error tells
+            with contextlib.suppress(OSError):  # a full disk, for example, which the error already reports
                 self.journal("failed", round=self.progress.round, why=why)
             raise
         diverged = self.progress.failed_round >= 0
@@ -279,7 +282,7 @@ class Server:
 
     def _advance(self, rounds: int) -> None:
         t, server, counted, records, _ = self.progress
-        del records[t + 1 :]  # an interruption may have left one too many
+        del records[t + 1 :]  # an interruption may have left one record too many
         began, self._down, self._up, first = time.perf_counter(), 0, 0, self.attempt
         try:
             moved, cohort, norm = self._round(t)
@@ -307,7 +310,7 @@ class Server:
             infinite = dict.fromkeys(("error", "operator_norm", "movement"), float("inf"))
             self._record_divergence(record._replace(**infinite))
             return
-        records.append(record)  # a long list is not copied in every round
+        records.append(record)  # in place, since copying a long list in every round is slow
         self.progress = Progress(t + 1, moved, counted, records, -1)
         self.phase("aggregated")
         self._checkpoint()
@@ -317,7 +320,7 @@ class Server:
         self.journal("round", round=t + 1, rounds=rounds, **record._asdict(), absent=absent, **measured)
 
     def _measure_last(self) -> None:
-        """Lets the sites measure the last parameter, which no further round begins with; who is away is left out."""
+        """Lets the sites measure the last parameter, with which no further round begins. Absent sites are left out."""
         t, left = self.progress.round, {site for site, measures in self._measures.items() if measures}
         if left and self.missing.action == "skip":
             left &= self.transport.present()
@@ -343,13 +346,13 @@ class Server:
             self.journal("measured", **facts, rounds=t)
 
     def _record_divergence(self, record: Record) -> None:
-        """Ends a run that has diverged; the parameter stays the last one before."""
+        """Ends a run that has diverged, and keeps the parameter of the round before."""
         t, _, _, records, _ = self.progress
         self.progress = self.progress._replace(round=t + 1, records=[*records, record], failed_round=t + 1)
         self._checkpoint()
 
     def _round(self, t: int) -> tuple[PyTree, set[int], float]:
-        """The server after round `t`, who took part, and the norm of the averaged operators, or NaN without any."""
+        """The server after round `t`, the participating sites, and the norm of the averaged operators or NaN."""
         self._short_since, self._asked = None, False
         cohort, trouble_since, again_for = self._cohort(), None, dict[int, int]()
         while True:
@@ -370,7 +373,7 @@ class Server:
             self.journal("missing", round=t + 1, agents=names, why={str(k): v for k, v in reasons.items() if v})
             if self.missing.action != "skip":
                 raise FederationError(self._explain(t, names, reasons))
-            if self.secure and self._asked:  # no site answers among others in the same round
+            if self.secure and self._asked:  # no site answers in two cohorts of one round
                 self._give_up(absent)
             cohort = self._cohort(cohort - absent)
 
@@ -401,16 +404,16 @@ class Server:
         return server, cohort, norm
 
     def _give_up(self, sites: set[int]) -> NoReturn:
-        """Ends a round without a result, because of these sites, which are left out of the next ones."""
+        """Ends a round without a result because of these sites, which are left out of the next rounds."""
         t = self.progress.round
-        for site in sites:  # each time twice as long, or one that never answers would stop every round
+        for site in sites:  # the pause doubles, so that a site that never answers does not stop every round
             times = self._gave_up[site] = self._gave_up.get(site, 0) + 1
             self._rests[site] = max(self._rests.get(site, 0), t + 1 + 2 ** min(times - 1, 6))
         self.journal("given up", round=t + 1, agents=self._numbers(sites))
         raise _GivenUpError
 
     def _agree(self, t: int, cohort: set[int]) -> None:
-        """Lets the sites of a round know each other's keys, unless they do."""
+        """Distributes the public keys among the sites of a round, unless they already have them."""
         if self._agreed is not None and self._agreed[0] == cohort:
             return
         offers = self._collect(t, 0, self._ask_all(KEYS, t, cohort, {}), OFFER)
@@ -425,7 +428,7 @@ class Server:
         return {site: pack(self._request_header(kind, t, 0, site), arrays) for site in sorted(cohort)}
 
     def _unmask(self, t: int, number: int, answers: dict[int, Any]) -> dict[int, PyTree]:
-        """The sum in the place of the first agent's reply, and zeros for the others, which is all that is known."""
+        """The sum as the first agent's reply and zeros for all others, since the server knows only the sum."""
         total = unmask(answers, {site: len(numbers) for site, numbers in enumerate(self.sites)})
         if total is None:
             self._agreed, self._left_over = None, self._left_over + 1
@@ -468,10 +471,10 @@ class Server:
         return cohort
 
     def _request(self, t: int, number: int, site: int, message: PyTree, common: dict[str, Any] | None) -> bytes:
-        """The message to a site; `common` are its arrays where they are those of all sites, which need not be made."""
+        """The message to a site; `common` contains its arrays if all sites receive the same arrays."""
         _, schema, _ = self.schemas[site][number]
         arrays = schema.split(for_agents(message, self.sites[site])) if common is None else dict(common)
-        if not number and self._measures.get(site, True):  # what the round begins with, which need not be the message
+        if not number and self._measures.get(site, True):  # the round's initial parameter may differ from the message
             arrays[THETA] = _flat(self.progress.server.theta)
         return pack(self._request_header("request", t, number, site), arrays)
 
@@ -487,13 +490,13 @@ class Server:
             "counted": int(self.progress.counted[site]),
             "first": int(self.sites[site][0]),
             "agents": len(self.sites[site]),
-            # Only the site that was asked knows it, so that no site can answer for another.
+            # Only the site that was asked has the token, so that no site can answer for another.
             "token": self._tokens.setdefault(site, secrets.token_hex(8)),
             **({} if self._agreed is None else {"cohort": self._agreed[1]}),
         }
 
     def _collect(self, t: int, number: int, requests: dict[int, bytes], kind: str = "reply") -> dict[int, Any]:
-        """The replies of all sites asked; those that do not answer are asked again until patience ends."""
+        """The replies of all requested sites; requests without a reply are repeated until patience ends."""
         replies: dict[int, PyTree] = {}
         waiting, self._reasons, self._permanent = set(requests), {}, set()
         self._sizes = {}
@@ -528,7 +531,7 @@ class Server:
             if waiting and waiting == diverged:
                 self._blame(diverged)
             if self._failures != failed_before:
-                pause = _LONGEST_PAUSE  # what went wrong for a moment may be right again, and nothing else would be
+                pause = _LONGEST_PAUSE  # a temporary failure may be over by then
             if waiting - diverged == messages.keys():
                 time.sleep(min(max(self.transport.pause, pause), max(0.0, deadline - time.monotonic())))
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -545,7 +548,7 @@ class Server:
             self.journal("rejected", round=t, code=rejected.code, why=why, bytes=size)
 
     def _read_reply(self, data: bytes, t: int, number: int, kind: str = "reply") -> tuple[int, Any]:
-        """The site and its reply to this exchange, or what it measured; raises if the message is anything else."""
+        """The site and its reply to this exchange, or its measurements; raises if the message is anything else."""
         packet = unpack(data, self._limits[number])
         header = packet.header
         first, agents = header.get("first"), header.get("agents")
@@ -571,7 +574,7 @@ class Server:
         if not number:
             self._hear(site, report, header.get("withheld") is True)
         if self.secure:
-            self._sizes[site] = np.zeros(agents)  # nobody knows them
+            self._sizes[site] = np.zeros(agents)  # the server cannot know them
             return site, read_masked(packet.arrays, self.task.schemas(1)[number][2])
         finite = not self._bears_any[number]
         values = self.schemas[site][number][2].join(packet.arrays, finite)
@@ -579,7 +582,7 @@ class Server:
         return site, values
 
     def _check_size(self, site: int, arrays: dict[str, np.ndarray], finite: bool) -> None:
-        """Raises if a reply is beyond the bound, or as large as only those of agents that have diverged are."""
+        """Raises if a reply exceeds the bound, or is so large that its agent must have diverged."""
         self._sizes[site] = sizes = _sizes(arrays)
         if finite and self._beyond(site):
             self._fail(site, f"its reply has numbers of size {sizes.max():.1g}: too large a step, or not honest")
@@ -587,22 +590,22 @@ class Server:
         if self.reply_bound is not None and not (norms := _norms(arrays)).max() <= self.reply_bound:
             its = "its reply" if len(norms) == 1 else f"the reply of agent {self.sites[site][norms.argmax()]}"
             self._fail(site, f"{its} has norm {norms.max():.3g}, beyond {self.reply_bound:.3g} (`reply_bound`)")
-            self._permanent.add(site)  # it would say the same again
+            self._permanent.add(site)  # its next reply would be the same
             raise RejectedError("beyond", f"{self._name(site)}: {self._reasons[site]}")
 
     def _beyond(self, site: int) -> bool:
-        """Whether a site has answered, with numbers that say that it has diverged."""
+        """Whether a site has answered with numbers so large that it has diverged."""
         return site in self._sizes and not self._sizes[site].max() <= DIVERGED * self._size
 
     def _blame(self, sites: set[int]) -> None:
-        """Says who has diverged, now that all others have answered: these sites, or the run."""
+        """Raises once all other sites have answered: either these sites have diverged, or the whole run has."""
         sizes = np.concatenate(list(self._sizes.values()))
         if 2 * np.count_nonzero(~(sizes <= _LARGE * self._size)) > len(sizes):
             raise _DivergedError
         raise _AbsentSitesError(sites)
 
     def _hear(self, site: int, report: SiteReport | None, withheld: bool) -> None:
-        """Takes note of what a site has measured, or that it does not, or does not say."""
+        """Records a site's measurements, or that the site does not measure or withholds them."""
         if site not in self._measures and withheld:
             self.journal("withheld", agents=self._numbers({site}))
         self._measures[site] = self._measures.get(site, False) or report is not None
@@ -616,7 +619,7 @@ class Server:
             self._agreed = None if code == "keys" else self._agreed
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
-        if code == "cohort" and self.missing.action == "skip":  # an earlier server has begun this round with others
+        if code == "cohort" and self.missing.action == "skip":  # an earlier server began this round with another cohort
             self._give_up({site})
         if code == "diverged":
             self._sizes[site] = self._sizes_of_diverged(site, packet.header.get("diverged"))
@@ -625,14 +628,14 @@ class Server:
             self.journal("again", round=self.progress.round + 1, site=site, why=reason)
             raise _RestartRoundError(site)
         if code in ("failed", "diverged", "lost"):
-            # A node without its state may be another one in the place of the right one, which is away.
+            # A node without its state may have replaced the right node, which is absent.
             self._fail(site, reason, lasting=code != "lost")
         if code in _PERMANENT:
             self._permanent.add(site)
         raise RejectedError(code, f"{self._name(site)}: {reason}")
 
     def _can_catch_up(self, site: int, newest: int) -> bool:
-        """Goes on from the attempt that a site is at, which somebody else asked it for; only once, since it may lie."""
+        """Continues from a site's attempt number, which another server requested; once per site, since it may lie."""
         if site in self._overtaken or not self.attempt <= newest < self.attempt + JUMP:
             return False
         self._overtaken.add(site)
@@ -640,7 +643,7 @@ class Server:
         return True
 
     def _fail(self, site: int, reason: str, lasting: bool = True) -> None:
-        """Notes that a site fails, and whether it has failed in the same way before, as it then would again."""
+        """Records that a site failed, and whether it failed in the same way before and would probably fail again."""
         self._reasons[site] = reason
         before, times = self._failures.get(site, ("", 0))
         times = 1 + times * (before == reason)
@@ -650,7 +653,7 @@ class Server:
             self._rests[site] = self.progress.round + 2 ** min(times, 6)
 
     def _sizes_of_diverged(self, site: int, whose: Any) -> np.ndarray:
-        """Infinite for the agents that have diverged, of which a site has at least one."""
+        """Infinite for the agents that have diverged; the site has at least one."""
         named = set(whose) if isinstance(whose, list) and all(type(n) is int for n in whose) else set()
         has = np.array([int(n) in named for n in self.sites[site]])
         return np.where(has | (not has.any()), np.inf, 0.0)
@@ -671,7 +674,7 @@ class Server:
         return Replies(jax.tree.map(lambda *arrays: np.concatenate(arrays), *filled), weights)
 
     def _name(self, site: int) -> str:
-        """A site as people know it, by its agents."""
+        """A site's name in messages, from its agents."""
         numbers = self.sites[site]
         return f"agent {numbers[0]}" if len(numbers) == 1 else f"agents {numbers[0]} to {numbers[-1]}"
 
@@ -727,13 +730,13 @@ class Server:
 
 
 def hello(task: Task, run: str, plan: Plan | None = None) -> bytes:
-    """A message that asks a site who it is, and tells a node of which the plan is not known what is run."""
+    """A message that asks a site to identify itself, and that contains the plan for nodes that do not have it."""
     told = {} if plan is None else {"plan": plan.told().to_json()}
     return pack({"kind": HELLO, "run": run, "task": task.digest, **told}, {})
 
 
 def _flat(values: Any) -> np.ndarray:
-    """A vector of double precision, in which squares of float32 do not overflow."""
+    """A vector in double precision, in which squares of float32 values do not overflow."""
     return np.ravel(np.asarray(values, dtype=np.float64))
 
 
@@ -754,20 +757,20 @@ def _aggregate(number, num_agents, algorithm, keys, server, replies, index):
 
 
 def _sizes(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The size of the largest number in each agent's reply."""
+    """The largest absolute entry of each agent's reply."""
     numbers = [array.reshape(len(array), -1) for array in arrays.values() if array.dtype.kind == "f"]
     return functools.reduce(np.maximum, [abs(rows).max(axis=1, initial=0.0) for rows in numbers] or [np.zeros(1)])
 
 
 def _norms(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The norm of each agent's reply, all its numbers together; not a number where one of them is not."""
-    with np.errstate(over="ignore"):  # what is as large as that is beyond any bound
+    """The norm of each agent's reply over all its entries; NaN if an entry is NaN."""
+    with np.errstate(over="ignore"):  # an overflow is beyond any bound
         rows = [np.square(array.reshape(len(array), -1).astype(np.float64)).sum(axis=1) for array in arrays.values()]
         return np.sqrt(sum(rows))
 
 
 def _norm(replies: Replies, sum_bits: int | None) -> float:
-    """The norm of the mean of vectors, which may be in units of 2 to the minus `sum_bits`."""
+    """The norm of the mean of vectors, which may be in units of `2**-sum_bits`."""
     if sum_bits is not None:
         replies = replies._replace(values=jax.tree.map(lambda x: x * 2.0**-sum_bits, replies.values))
     return float(np.linalg.norm(_flat(_mean(replies))))

@@ -1,7 +1,7 @@
 """The agents' side of a round: restore, draw the block, run `local`, save, reply.
 
-A site has one agent or many, whose chains and memories stay there. It saves every answer before sending it, so it can
-be killed at any moment, and asked anything twice.
+A site has one or more agents, whose chains and memories stay at the site. It saves every answer before sending it, so
+it can be killed at any moment, and every request can be repeated.
 """
 
 import contextlib
@@ -53,13 +53,13 @@ from .task import Task
 from .wire import Packet, RejectedError, pack, unpack, words
 
 LOG_BYTES = 10 * 2**20
-"""How long a site's log becomes before a new one is begun; the one before is kept."""
+"""The largest size of a site's log in bytes before a new file is begun; the previous file is kept."""
 log = logging.getLogger("fedhsa.site")
-log.addHandler(logging.NullHandler())  # whoever runs sites says where their words go: `log_to`
+log.addHandler(logging.NullHandler())  # `log_to` selects the file for the log
 HELLO, MEASURE = "hello", "measure"
-"""Kinds of messages: one asks a site who it is, one to measure a parameter and to compute nothing."""
+"""Two kinds of messages: the first asks a site to identify itself, the second to measure a parameter only."""
 JUMP = 2**48
-"""By how much the number of attempts may rise at once, 4096 starts of a server, so that it does not come to its end."""
+"""The largest jump of the attempt number, 4096 starts of a server, so that a server cannot exhaust the numbers."""
 
 
 class State(NamedTuple):
@@ -67,20 +67,20 @@ class State(NamedTuple):
 
     round: int
     attempt: int
-    """How often the round was started; the highest number counts."""
+    """The number of the attempt at this round; the highest number counts."""
     source: PyTree
-    """The chains before the round's block, or the block itself where it cannot be made again."""
+    """The chains before the round's block, or the block itself if it cannot be drawn again."""
     before: PyTree
-    """The memories before the round, to return to if it is restarted or did not count."""
+    """The memories before the round, which are restored if the round is restarted or did not count."""
     memory: PyTree
     replies: list[bytes]
-    """The replies of this round, to be repeated if asked again."""
+    """The replies of this round, which are sent again if a request is repeated."""
     request_digests: list[str]
-    """The digests of the requests they answer."""
+    """The digests of the requests that these replies answer."""
     blocks: int = 0
-    """How many blocks of observations were drawn so far."""
+    """The number of blocks of observations drawn so far."""
     restarts: int = 0
-    """How often the round was begun again after it was answered."""
+    """The number of times that the round was restarted after it was answered."""
     cohort: str = ""
     """With secure aggregation, the sites among which the round was answered."""
     messages: tuple[str, ...] = ()
@@ -88,11 +88,11 @@ class State(NamedTuple):
     past: str = ""
     """The digest of all messages on which the memory before the round depends."""
     base: int | None = -1
-    """The last round that is part of the memories before this one, as far as is known."""
+    """The last round that is known to be part of the memories before this round."""
 
 
 class Asked(NamedTuple):
-    """What a request asks for."""
+    """A request of the server."""
 
     round: int
     attempt: int
@@ -157,7 +157,8 @@ class Site:
             for _, _, reply_schema in self.schemas:
                 account.privacy.check(task.algorithm, reply_schema)
             account.privacy.check_shared(None if secure is None else task.num_agents)
-        self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)  # and one to measure
+        # The last term is for a parameter to measure.
+        self.limit = max(sent.num_bytes for _, sent, _ in self.schemas) + 8 * len(task.theta)
         if secure is not None:
             self.limit = max(self.limit, task.num_agents * (OFFER_BYTES + 16))
         measured = with_returns(measured, streams, task.key, [int(number) for number in self.numbers])
@@ -165,7 +166,7 @@ class Site:
         self.withhold = withhold and any(measured)
         self._meter = None if withhold or not any(measured) else Meter(measured, task.theta)
         self.phase: Callable[[str], None] = lambda name: None
-        """Called at each stage of an answer: received, computed, saved."""
+        """A function that is called at each stage of an answer: received, computed, saved."""
         self._length = None if streams else tree.take(agents, 0).source.length
         with precision(task.dtype):
             self.agents = tree.to_device(agents, task.dtype)
@@ -183,15 +184,15 @@ class Site:
         self._state, self._loaded = self.first, False
         self._out_of_range = 0
         self._block: tuple[int, Any, Any] | None = None  # round, chains after it, block
-        self._drawn: dict[tuple[int, int], Any] = {}  # by round and stream, until all of them have given their block
+        self._drawn: dict[tuple[int, int], Any] = {}  # by round and stream, until every stream has returned its block
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a message, or a rejection that says why; never an error."""
+        """Returns the reply to a message, or a rejection with its reason; never raises."""
         packet, extra = Packet({}, {}), {}
         try:
             packet = unpack(data, self.limit)
             asked = self._read_request(packet)
-            # What is refused by then leaves no trace, not even a folder.
+            # A request that was refused before this point leaves no trace, not even a folder.
             placed = asked is not None or self.store.path.parent.is_dir()
             with self.store.alone() if placed else contextlib.nullcontext(), precision(self.task.dtype):
                 if asked is None:
@@ -205,7 +206,7 @@ class Site:
             extra = rejected.facts
             log.warning("agent %s rejected a message (%s): %s", self.numbers[0], code, reason)
         except Exception as error:
-            # A sensor or a disk may be back in a minute; the same code fails again with the same data.
+            # A sensor or a disk may recover, but the same code fails again with the same data.
             code, reason = "unavailable" if isinstance(error, OSError) else "failed", public_reason(error)
         answer = pack(self._header("rejection", packet.header, code=code, reason=reason, **extra), {})
         if self.audit is not None:
@@ -213,7 +214,7 @@ class Site:
         return answer
 
     def _write_down(self, asked: dict[str, Any], size: int) -> None:
-        """Notes in the audit log what is about to leave; raises if that cannot be written."""
+        """Records in the audit log the message that is about to be sent; raises if the log cannot be written."""
         if self.audit is not None:
             kinds = {HELLO: "present", MEASURE: "measured", KEYS: OFFER, ROSTER: ACCEPTED}
             kind = kinds.get(asked["kind"], "reply")
@@ -222,14 +223,14 @@ class Site:
             self.audit.sent(kind=kind, **facts, epsilon=spent, block=self._state.blocks)
 
     def _facts(self, asked: dict[str, Any], size: int) -> dict[str, Any]:
-        """What the audit log says of every answer."""
+        """The facts that the audit log contains about every answer."""
         known = _echo(asked)
         t = known.get("round")
         about = {"round": None if t is None else t + 1, "exchange": known.get("name")}
         return {"run": self.run, "agent": int(self.numbers[0]), **about, "bytes": size}
 
     def _read_request(self, packet: Packet) -> Asked | None:
-        """What a message asks for, None if only who is there or how good a parameter is; raises if it may not."""
+        """The request in a message; None for a greeting or a measurement. Raises if the request is not allowed."""
         header = packet.header
         if (header.get("run"), header.get("task")) != (self.run, self.task.digest):
             raise RejectedError(
@@ -271,17 +272,17 @@ class Site:
         t, attempt, number, *_ = asked
         self.phase("received")
         state, name = self._restore(), self.schemas[number][0]
-        # The server numbers all attempts of a run, so that a late message is known by its number.
+        # The server numbers all attempts of a run, so that a late message is recognised by its number.
         if attempt < state.attempt or (attempt == state.attempt and t != state.round):
             words = f"round {t} was asked for in attempt {attempt}, but the site is at attempt {state.attempt}"
             raise RejectedError("stale", words, newest=state.attempt)
         begins = attempt > state.attempt
-        if self.masking is not None and (begins or number >= len(state.replies)):  # what was answered is only repeated
-            if t < state.round:  # its observations may have been in another sum
+        if self.masking is not None and (begins or number >= len(state.replies)):  # earlier answers are only repeated
+            if t < state.round:  # its observations may be part of another sum
                 raise RejectedError("stale", f"round {t} was asked for after round {state.round}, which is not masked")
             self.masking.check(header.get("cohort"), state.cohort if t == state.round else "")
         if begins:
-            if number and self._controlled:  # only the first message says on what behaviour depends
+            if number and self._controlled:  # only the first message contains the parameter of the behaviour policy
                 raise RejectedError("missed", f"exchange {name!r} of round {t} follows one that was not answered here")
             state = self._begin(state, asked)
         answered = len(state.replies)
@@ -294,16 +295,16 @@ class Site:
         return self._compute(state, header, asked.message, digest, asked.theta)
 
     def _meet(self, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-        """Gives this site's key of a cohort, or takes those of the others."""
+        """Returns this site's key for a cohort, or accepts the keys of the other sites."""
         if self.masking is None:
             raise RejectedError("mismatch", "this site was started without secure aggregation")
-        self._restore()  # which may bring a new key
+        self._restore()  # this may create a new key
         if header["kind"] == KEYS:
             return pack(self._header(OFFER, header), self.masking.offer())
         return pack(self._header(ACCEPTED, header, cohort=self.masking.accept(arrays)), {})
 
     def _begin(self, state: State, asked: Asked) -> State:
-        """The state in which a round starts: for the first time, or again with the same observations."""
+        """The state in which a round starts, or restarts with the same observations."""
         t, attempt, _, counted, message, _ = asked
         if attempt > state.attempt + JUMP:
             raise RejectedError("malformed", f"attempt {attempt} cannot follow {state.attempt}")
@@ -319,7 +320,7 @@ class Site:
                 f"the server counted round {counted}, which is not the last here: this site is ahead of this server's "
                 "checkpoint. Was an old one restored? Use the latest, or start a new run",
             )
-        if t <= state.round:  # a round beyond it that did not count, whoever asked for it, leaves no trace
+        if t <= state.round:  # a later round that did not count leaves no trace
             restarts = state.restarts + bool(state.replies)
             self.limits.check_restarts(restarts, t)
             self._block = self._block if t == state.round else None
@@ -336,7 +337,7 @@ class Site:
         if self._length is not None and blocks * self._block_length > self._length:
             raise RejectedError("exhausted", "the recorded observations are used up: ask for fewer rounds")
         if self.streams:
-            # Saved at once: what was observed cannot be observed again.
+            # Saved immediately, since observations cannot be repeated.
             state = State(t, attempt, self._draw_live(t, message), memory, memory, [], [], blocks, past=past, base=base)
             self._save(state)
             return state
@@ -374,7 +375,7 @@ class Site:
         return reply
 
     def _check_range(self, arrays: dict[str, np.ndarray], bits: int) -> None:
-        """Raises if a reply has numbers that do not fit into the sum; a server can provoke that only so often."""
+        """Raises if a reply has numbers that do not fit into the sum; the number of such answers is limited."""
         if self.masking is not None and self._out_of_range >= REFUSALS:
             raise RejectedError(
                 "limit",
@@ -388,7 +389,7 @@ class Site:
             raise
 
     def _diverged(self, arrays: dict[str, np.ndarray]) -> RejectedError:
-        """Says of which agents the reply has numbers that are not finite."""
+        """Raises with the agents whose replies have numbers that are not finite."""
         agents = len(self.numbers)
         finite = [np.isfinite(a.reshape(agents, -1)).all(axis=1) for a in arrays.values() if a.dtype.kind == "f"]
         whose = self.numbers[~np.all(finite, axis=0)].tolist()
@@ -397,33 +398,33 @@ class Site:
         return RejectedError("diverged", words, diverged=whose)
 
     def _read_theta(self, packet: Packet) -> np.ndarray | None:
-        """The parameter that a message wants measured."""
+        """The parameter that the message asks the site to measure."""
         theta = packet.arrays.pop(THETA, None)
         if theta is not None and (theta.shape != self.task.theta.shape or theta.dtype != np.float64):
             raise RejectedError("malformed", f"the parameter to measure has shape {theta.shape}")
         return theta
 
     def _measure(self, theta: np.ndarray | None, t: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """What a reply says of a parameter besides: names in its header, and one array; nothing where nobody asks."""
+        """The measurements in a reply: names in its header, and one array; empty if none were requested."""
         if theta is None:
             return {}, {}
         if self._meter is None:
             return {"withheld": True} if self.withhold else {}, {}
         try:
             values = self._meter(theta, t)
-        except Exception as error:  # the run can do without
+        except Exception as error:  # the run can continue without measurements
             public_reason(error)
             return {}, {}
         return {"measures": self._meter.names}, {VALUES: values}
 
     def _draw(self, state: State) -> tuple[PyTree, PyTree]:
-        """The chains after the state's round, and its block; drawn only once per process."""
+        """The chains after the state's round, and its block, which is drawn only once per process."""
         if self._block is None or self._block[0] != state.round:
             self._block = (state.round, *self._next_block(state.source, np.asarray(state.round)))
         return self._block[1:]
 
     def _draw_live(self, t: int, message: PyTree) -> PyTree:
-        """The streams' block, drawn once per round even if another stream fails or the round cannot be answered."""
+        """The streams' block, which is drawn once per round even if another stream or the answer fails."""
         length = self._block_length
         for i, stream in enumerate(self.streams or []):
             if (t, i) not in self._drawn:
@@ -469,16 +470,16 @@ class Site:
         self._drawn.clear()
 
     def _restore(self) -> State:
-        """The state saved last, by this process or another."""
+        """Loads the state that this or another process saved last."""
         if self._loaded and not self.store.changed:
             return self._state
         gone, self._loaded, self._block = self._loaded, False, None
         if self.masking is not None:
-            self.masking.renew()  # the state may be older than what was sent: no mask may hide something else now
+            self.masking.renew()  # the state may be older than the last reply, and no mask may be used for two values
         self._drawn.clear()
         packet = self.store.load()
         self._state = self.first if packet is None else self._read(packet)
-        if packet is None and gone:  # somebody has removed the file
+        if packet is None and gone:  # the file was removed
             for stream, start in zip(self.streams or [], self._first_streams, strict=True):
                 stream.restore(start)
         self._loaded = True
@@ -516,7 +517,7 @@ class Site:
 
 
 def agents_of(problem: Problem, numbers: Sequence[int]) -> tuple[AbstractAgent, list[AbstractStream] | None]:
-    """Some of a problem's agents on flat vectors, and fresh streams for them where they are live."""
+    """Some of a problem's agents on flat vectors, with new streams for live agents."""
     agents, streams = tree.take(problem.flat_agents, np.asarray(numbers)), problem.streams
     if streams is None:
         return agents, None
@@ -524,7 +525,7 @@ def agents_of(problem: Problem, numbers: Sequence[int]) -> tuple[AbstractAgent, 
 
 
 def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
-    """The answer of a site of one agent that could not be built: a rejection."""
+    """The rejection that a site sends if its one agent could not be built."""
     try:
         asked = unpack(data).header
     except RejectedError:
@@ -543,7 +544,7 @@ def failure_reply(data: bytes, number: int, error: Exception) -> bytes:
 
 
 def public_reason(error: Exception) -> str:
-    """What other machines may learn of an error in the user's code; its message may be private and stays here."""
+    """The part of an error in user code that other machines may see; the message may be private and is not sent."""
     told = f"{type(error).__name__}: {str(error)[:1000]}"
     if [told] == _told:
         log.error("could not answer, as before: %s", told)
@@ -556,27 +557,27 @@ def public_reason(error: Exception) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """An error in one line: its own words where they were written for the user, else its type and how it begins."""
+    """An error in one line: its message if it was written for the user, otherwise its type and first words."""
     first = str(error).strip().splitlines()[:1]
     words = " ".join(first) or "no message"
     return words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
 
 
 _told: list[str] = []
-"""The last error whose traceback was written down: the same one is not written twice in a row."""
+"""The last error whose traceback was logged, so that the log does not repeat it."""
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """A log that only its owner can read, also after a new one was begun because it had become long."""
+    """A rotating log that only its owner can read."""
 
     def _open(self) -> Any:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=lambda n, f: os.open(n, f, 0o600))
 
 
 def log_to(path: pathlib.Path) -> Callable[[], None]:
-    """Writes what the sites of this process say, tracebacks of the user's code among it, to a file of its owner's.
+    """Writes the log of this process's sites, with tracebacks of user code, to a private file.
 
-    Gives a function that ends it.
+    Returns a function that ends the logging.
     """
     if any(getattr(handler, "baseFilename", None) == str(path.absolute()) for handler in log.handlers):
         return lambda: None
@@ -584,7 +585,7 @@ def log_to(path: pathlib.Path) -> Callable[[], None]:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     handler = _PrivateLog(path, encoding="utf-8", delay=True, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    handler.handleError = lambda record: None  # a full disk is told of elsewhere
+    handler.handleError = lambda record: None  # a full disk is reported elsewhere
     log.addHandler(handler)
 
     def end() -> None:
@@ -602,7 +603,7 @@ def _whole_numbers(header: dict[str, Any], *names: str) -> list[int]:
 
 
 def _echo(asked: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a request that a reply repeats; others may hold anything and are left out."""
+    """The fields of a request that a reply repeats; other fields may contain anything and are left out."""
     numbers = {name: asked.get(name) for name in ("round", "attempt", "exchange")}
     words = {name: asked.get(name) for name in ("name", "token")}
     return {name: value for name, value in numbers.items() if type(value) is int and -1 <= value < 2**53} | {
@@ -619,9 +620,9 @@ def _check_numbers(numbers: np.ndarray, num_agents: int, found: int, streams: Se
 
 
 def _check_controlled(task: Task) -> None:
-    """Raises if the algorithm's first message does not begin with the parameter, on which behaviour depends."""
+    """Raises if the algorithm's first message does not begin with the parameter that the behaviour policy needs."""
     with precision(task.dtype):
-        theta = jnp.arange(1, 1 + len(task.theta), dtype=task.dtype)  # to be recognised
+        theta = jnp.arange(1, 1 + len(task.theta), dtype=task.dtype)  # values that can be recognised
         server, _ = task.settings.init(theta)
         keys = task.keys(np.arange(1))
         message = task.settings.exchanges[0].send(
@@ -646,7 +647,7 @@ _begin_sources = eqx.filter_jit(batch.start_sources)
 
 def _local(number, num_agents, numbers, agents, algorithm, keys, message, memory, block, index):
     exchange = algorithm.exchanges[number]
-    # A message has no axis for seeds but in front of what is each agent's own; replies go without it.
+    # Only the parts of a message that differ between agents have an axis for seeds; replies have none.
     message = jax.tree.map(lambda x: x[None], message)
     group = len(numbers)
     values, memory = batch.local(exchange, agents, keys, message, memory, block, index, numbers, num_agents, group)
