@@ -70,7 +70,7 @@ format: .venv/ready  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-constraints:  ## pin the newest versions that pass: makes constraints.txt anew from a fresh environment
+constraints:  ## pin the newest versions that pass: regenerates constraints.txt from a fresh environment
 	rm -rf .venv-new && $(PYTHON) -m venv .venv-new
 	.venv-new/bin/python -m pip install --quiet '.[$(EXTRAS)]'
 	.venv-new/bin/python -m pip freeze --exclude fedhsa > constraints.txt

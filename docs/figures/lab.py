@@ -1,4 +1,4 @@
-"""Draws the pictures of the lab: its first page in a browser, and the page while sliders move."""
+"""Draws the picture of the lab: its first page in a browser, while sliders move."""
 
 import io
 import os
@@ -23,7 +23,7 @@ def frame(page) -> Image.Image:
 
 
 def main() -> None:
-    """Leaves `lab.png` and `lab.gif` in the current folder."""
+    """Leaves `lab.gif` in the current folder."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with bound("127.0.0.1", None) as free:
         port = str(free.getsockname()[1])
@@ -34,14 +34,6 @@ def main() -> None:
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = browser.new_page(viewport=SIZE, device_scale_factor=2)
-            page.goto(f"http://localhost:{port}/")
-            page.wait_for_selector("#code")
-            page.wait_for_timeout(2000)
-            page.screenshot(path="lab.png")
-            picture = Image.open("lab.png").convert("RGB").quantize(256, dither=Image.Dither.NONE)
-            picture.save("lab.png", optimize=True)
-            page.close()
             page = browser.new_page(viewport=SIZE)
             page.goto(f"http://localhost:{port}/")
             page.wait_for_selector("#code")

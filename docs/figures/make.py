@@ -206,7 +206,7 @@ RECIPES: tuple[Recipe, ...] = (
     Script("docs/figures/terminal.py", _same("terminal.svg")),
     Script(
         "docs/figures/lab.py",
-        _same("lab.png", "lab.gif"),
+        _same("lab.gif"),
         also=("src/fedhsa/lab/app.py", "src/fedhsa/lab/figures.py", "src/fedhsa/lab/look.css"),
     ),
     Page("docs/get-started/first-result.md", _same("first_result.png")),
