@@ -1,1 +1,1 @@
-"""Studies of what the field's other papers claim."""
+"""Studies of claims in other papers of the field."""

@@ -23,7 +23,7 @@ RECORDS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Delays(AbstractStudy):
-    """One agent at one step for all: no delay, every late direction, and only those not too stale."""
+    """One agent at a common step size: no delays, all late directions, and only directions that are not too stale."""
 
     name: str = "field/delays"
     title: str = "Late updates"
@@ -34,11 +34,11 @@ class Delays(AbstractStudy):
     dim: int = 10
     discount: float = 0.5
     problem_key: int = 0
-    """Which random chain."""
+    """The key of the random chain."""
     max_delay: int = 200
-    """Of the source."""
+    """The value in the source."""
     max_delays: tuple[int, ...] = (25, 50, 100, 200, 400)
-    """All that are tried."""
+    """All values that are tried."""
     rounds: int = 10_000
 
     claim: ClassVar[int] = 16
@@ -49,7 +49,7 @@ class Delays(AbstractStudy):
         return 6.0 + 3.5 * len(self.max_delays) + 2e-8 * self.rounds * self.seeds * sum(self.max_delays)
 
     def problem(self) -> Problem:
-        """A random chain with orthonormal features."""
+        """Returns a random chain with orthonormal features."""
         rng = np.random.default_rng(self.problem_key)
         P = rng.random((self.num_states, self.num_states))
         R, features = rng.random(self.num_states), np.linalg.qr(rng.normal(size=(self.num_states, self.dim)))[0]
@@ -70,16 +70,16 @@ class Delays(AbstractStudy):
         return Outcome(arrays, {"every": every, "fastest": fastest, "start": float(arrays["none"][0, 0])})
 
     def floor(self, outcome: Outcome, label: str) -> np.ndarray:
-        """The mean over the second half, of every seed."""
+        """Returns the mean error over the second half of the run, for every seed."""
         return second_half(outcome.arrays[label])
 
     def reached(self, outcome: Outcome, label: str) -> int | None:
-        """The first recorded round in which the mean error is half of what it was; None where there is none."""
+        """Returns the first recorded round in which the mean error is half of the initial error, or None."""
         below = np.flatnonzero(outcome.arrays[label].mean(0) <= outcome.facts["start"] / 2)
         return int(below[0]) * outcome.facts["every"] if len(below) else None
 
     def limit(self, outcome: Outcome) -> float:
-        """The largest delay up to which the mean of vanilla updates is stable, roughly."""
+        """Returns approximately the largest delay up to which the mean of vanilla updates is stable."""
         return UNSTABLE / (self.step_size * outcome.facts["fastest"])
 
     def check(self, outcome: Outcome, checks: Checks) -> None:

@@ -1,4 +1,4 @@
-"""Local steps on exact operators: how far from the root they stop, for fixed gaps, irregular ones and by chance."""
+"""Local steps on exact operators: the limit's distance from the root for fixed, irregular and random gaps."""
 
 import dataclasses
 import itertools
@@ -18,7 +18,7 @@ from ..study.checks import Checks
 from ..study.instance import Instance
 
 CONVERGED = 1e-12
-"""What is left of the start when a run ends."""
+"""The part of the initial error that is left when a run ends."""
 GROWS = 1 - 1e-6
 """A ratio of neighbours below this is growth; there is no noise, and with many local steps distances level off."""
 NAMES = {"quadratic": "quadratic", "logistic": "logistic regression"}
@@ -37,21 +37,21 @@ class FixedPoints(AbstractStudy):
     title: str = "Where local steps stop"
     source: str = "Malinovsky et al. 2020"
     seeds: int = 32
-    """Independent coins."""
+    """The number of independent sequences of coins."""
     quadratic: Instance = dataclasses.field(default_factory=lambda: Instance("quadratic", 10, {"dim": 5}))
     logistic: Instance = dataclasses.field(
         default_factory=lambda: Instance("logistic", 10, {"dim": 5, "num_examples": 20})
     )
     local_steps: tuple[int, ...] = (2, 5, 10, 20, 50)
-    """H, beside 1."""
+    """The numbers of local steps $H$, in addition to 1."""
     steps: tuple[float, ...] = (1.0, 0.25)
-    r"""$\gamma$, times $1/L$."""
+    r"""The step sizes $\gamma$, in units of $1/L$."""
     distance: float = 10.0
-    """Of the start from the root, times the norm of the root."""
+    """The distances of the start from the root, in units of the norm of the root."""
     early: int = 2
     """The number of averages after which starts are compared."""
     coin_rounds: int = 8000
-    """Steps with coins after the start is forgotten."""
+    """The number of steps with coins after the start is forgotten."""
 
     claim: ClassVar[int] = 13
     figure_size: ClassVar[tuple[float, float]] = (7.2, 5.0)
@@ -87,7 +87,7 @@ class FixedPoints(AbstractStudy):
         arrays: dict[str, np.ndarray],
         label: str,
     ) -> dict[str, Any]:
-        """All three schedules at one step and one number of local steps."""
+        """Runs all three schedules at one step size and one number of local steps."""
         root, steps = problem.theta_star, math.ceil(math.log(CONVERGED) / math.log(1 - gamma * mu))
         rounds = max(math.ceil(steps / H), self.early + 1)
         run = runner.simulate(problem, LocalSA(gamma, local_steps=H), rounds=rounds, theta=start)
@@ -111,7 +111,7 @@ class FixedPoints(AbstractStudy):
         if problem.affine:
             expected = _norm(exact.limit(problem, GappedSA(gamma, gaps=gaps)) - root)
             found["off_irregular"] = abs(found["irregular"] / expected - 1)
-        # Started where fixed gaps end: what is left to forget is small, and takes a while for small steps.
+        # The run starts at the limit of fixed gaps, since small step sizes take long to forget a distant start.
         coin, burn = LooplessSA(gamma, probability=1 / H), steps // 2
         rounds = (burn + self.coin_rounds) // 4 * 4
         theta = run.theta[0]
@@ -256,7 +256,7 @@ class FixedPoints(AbstractStudy):
         return [row for row in outcome.facts["rows"] if (row["family"], row["step"]) == (family, part)]
 
     def _coin_ratio(self, outcome: Outcome, row: dict[str, Any]) -> statistics.Estimate:
-        """Of distances: root mean square with coins relative to that of fixed gaps."""
+        """Returns the root-mean-square distance with coins relative to the distance with fixed gaps."""
         square = statistics.mean(outcome.arrays[f"{_label(row)}/coin"])
         return statistics.Estimate(*(math.sqrt(end) / row["fixed"] for end in square))
 
@@ -272,9 +272,9 @@ def neighbourhood(xi: float, H: int, pull: float) -> float:
 
 
 def loopless_mean(A: np.ndarray, b: np.ndarray, gamma: float, p: float) -> np.ndarray:
-    r"""Where the agents' average is in the mean, with averaging by a coin of probability `p`.
+    r"""Returns the mean of the agents' average if a coin of probability `p` decides about averaging.
 
-    The coin does not look at the agents, so the means obey $y_i = F_i (p \bar y + (1-p) y_i) - \gamma b_i$ with
+    The coin is independent of the agents, so the means obey $y_i = F_i (p \bar y + (1-p) y_i) - \gamma b_i$ with
     $F_i = I + \gamma A_i$.
 
     !!! example
@@ -291,12 +291,12 @@ def loopless_mean(A: np.ndarray, b: np.ndarray, gamma: float, p: float) -> np.nd
 
 
 def irregular(H: int) -> tuple[int, ...]:
-    """Gaps of at most `H`."""
+    """Returns irregular gaps of at most `H`."""
     return H, 1, (H + 1) // 2
 
 
 def curvatures(problem: Problem, family: str, instance: Instance) -> tuple[float, float]:
-    r"""The largest and the least curvature of any agent, $L$ and $\mu$, everywhere."""
+    r"""Returns the largest and the smallest curvature of any agent anywhere, $L$ and $\mu$."""
     if family == "quadratic":
         values = np.linalg.eigvalsh(-problem.affine_parts()[0])
         return float(values.max()), float(values.min())

@@ -20,15 +20,15 @@ from ..study.checks import Checks
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"LocalSA": LocalSA, "SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 RECORDS = 200
-"""How many rounds of a run are recorded."""
+"""The number of recorded rounds of a run."""
 MANY = 1000
-"""From so many local steps on FedHSA's noise is above SCAFFLSA's, beyond them above Local SA's bias."""
+"""From this number of local steps, FedHSA's noise exceeds SCAFFLSA's noise; above it, also `LocalSA`'s bias."""
 LARGE = 0.01
-"""From which predicted squared bias on methods are compared by theirs."""
+"""The smallest predicted squared bias at which methods are compared by their bias."""
 
 
 class Case(NamedTuple):
-    """One panel: where, how many agents and local steps, and how long."""
+    """One panel: the environments, the numbers of agents and local steps, and the length of the run."""
 
     setting: str
     num_agents: int
@@ -37,35 +37,35 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What arrays are called by."""
+        """The name of the case's arrays."""
         return f"{self.setting}, N = {self.num_agents}, H = {self.local_steps}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Garnet(AbstractStudy):
-    """Local SA (FedLSA), SCAFFLSA and FedHSA in two different environments, or in nearly equal ones."""
+    """`LocalSA` (FedLSA), `SCAFFLSA` and `FedHSA` in two different environments, or in two nearly equal ones."""
 
     name: str = "field/garnet"
     title: str = "Garnet environments"
     source: str = "Figure 1 of SCAFFLSA"
     seeds: int = 10
     few_seeds: int = 5
-    """Where there are many agents."""
+    """The number of seeds in the cases with many agents."""
     step_size: float = 0.1
     problem_key: int = 0
-    """Which environments."""
+    """The key of the random environments."""
     num_agents: int = 10
     many_agents: int = 100
     local_steps: tuple[int, ...] = (10, 100, 1000, 10000)
-    """Between heterogeneous environments."""
+    """The numbers of local steps in heterogeneous environments."""
     equal_steps: tuple[int, ...] = (100, 1000)
-    """Between like ones."""
+    """The numbers of local steps in nearly equal environments."""
     further_steps: int = 1000
-    """With many agents, and on one trajectory per agent."""
+    """The number of local steps with many agents, and on one trajectory per agent."""
     samples: int = 60_000
-    """Each agent's, over all rounds."""
+    """The number of samples of each agent over all rounds."""
     least_rounds: int = 30
-    """More samples are taken where they would make fewer rounds."""
+    """The smallest number of rounds; more samples are taken where it would not be reached."""
 
     claim: ClassVar[int] = 11
     figure_size: ClassVar[tuple[float, float]] = (7.2, 4.2)
@@ -77,7 +77,7 @@ class Garnet(AbstractStudy):
     }
 
     def cases(self) -> list[Case]:
-        """In the order of the panels."""
+        """Returns the cases in the order of the panels."""
 
         def case(setting: str, num_agents: int, H: int) -> Case:
             return Case(setting, num_agents, H, max(self.samples, self.least_rounds * H))
@@ -97,7 +97,7 @@ class Garnet(AbstractStudy):
         return self.few_seeds if case.num_agents > self.num_agents else self.seeds
 
     def problem(self, case: Case) -> Problem:
-        """Transitions are independent, as in the source's code, unless they are one trajectory."""
+        """Returns the problem; transitions are independent, as in the source's code, or form one trajectory."""
         kernels = 1 if case.setting == "equal" else 2
         found = garnet.random(case.num_agents, kernels=kernels, key=self.problem_key)
         return found if "Markov" in case.setting else found.iid()
@@ -234,7 +234,7 @@ class Garnet(AbstractStudy):
 
 
 def markov_change(problem: Problem, rule: LocalRule, size: float) -> float:
-    """By which part correlation in time changes the squared bias of infinitely many agents like these."""
+    """Returns the relative effect of correlation in time on the squared bias of infinitely many such agents."""
     law = finite_law(problem.agents.source)
     assert law is not None
     bias = agents_of(edges_of(problem, law), rule).persistent_bias()
@@ -242,15 +242,15 @@ def markov_change(problem: Problem, rule: LocalRule, size: float) -> float:
 
 
 def floor_of(outcome: Outcome, label: str, method: str) -> np.ndarray:
-    """The mean squared error over the second half, of every seed."""
+    """Returns the mean-square error over the second half of the run, for every seed."""
     return second_half(outcome.arrays[f"{label}/{method}"])
 
 
 def floors(outcome: Outcome, label: str, above: str, below: str) -> Estimate:
-    """The ratio of two methods' floors."""
+    """Returns the ratio of two methods' floors."""
     return statistics.ratio(floor_of(outcome, label, above), floor_of(outcome, label, below))
 
 
 def own_bias(outcome: Outcome, label: str, method: str) -> Estimate:
-    """The squared norm of a method's mean error."""
+    """Returns the squared norm of a method's mean error."""
     return statistics.squared_bias(outcome.arrays[f"{label}/{method}/mean"])

@@ -1,4 +1,4 @@
-"""PF-LSA: agents that each find their own root, and how much they gain from each other."""
+"""PF-LSA: agents that each find their own root, and their gain from each other."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -14,29 +14,29 @@ from ..study.checks import Checks
 
 ALONE, TOGETHER = "alone", "PF-LSA"
 RECORDS = 200
-"""How many points a curve has."""
+"""The number of points on a curve."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Personal(AbstractStudy):
-    """TD(0) in Garnet environments, equal to heterogeneous, by agents alone and by agents that share most of a step."""
+    """TD(0) in equal to heterogeneous Garnet environments, by agents alone and by agents that share most of a step."""
 
     name: str = "field/personal"
     title: str = "A root for every agent"
     source: str = "Figure 1 of Labbi, Mangold and Moulines on personalised federated LSA"
     seeds: int = 16
     problem_key: int = 0
-    """Which environments."""
+    """The key of the random environments."""
     num_agents: int = 10
     heterogeneities: tuple[float, ...] = (0.0, 0.1, 0.3, 1.0)
-    """Of the environments of even and odd agents."""
+    """The heterogeneity between the environments of even and odd agents."""
     step_size: float = 0.2
-    """Of agents alone; together they take N/2 times as much."""
+    """The step size of agents alone; together, agents use N/2 times this step size."""
     rounds: int = 20_000
     equal_agents: tuple[int, ...] = (4, 16, 64)
-    """How many equal agents there are, for the slope of the floor."""
+    """The numbers of equal agents, for the slope of the floor."""
     target: float = 0.02
-    """The error to reach, as a part of the one at the start."""
+    """The target error, relative to the initial error."""
 
     claim: ClassVar[int] = 51
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.0)
@@ -47,13 +47,13 @@ class Personal(AbstractStudy):
         return 12.0 + agents * self.rounds * self.seeds * 1e-7
 
     def cohort(self, heterogeneity: float, num_agents: int | None = None) -> Problem:
-        """The agents; transitions are independent, as in the source."""
+        """Returns the agents; transitions are independent, as in the source."""
         sizes: dict[str, Any] = {"num_states": 10, "dim": 5, "num_actions": 10, "branching": 3, "kernels": 2}
         N = self.num_agents if num_agents is None else num_agents
         return garnet.random(N, heterogeneity=heterogeneity, key=self.problem_key, **sizes).iid()
 
     def methods(self) -> dict[str, AbstractAlgorithm]:
-        """With beta = 1 every agent is alone."""
+        """Returns the methods; with beta = 1 every agent is alone."""
         N = self.num_agents
         return {
             ALONE: PersonalisedSA(self.step_size, 1.0, N),
@@ -73,13 +73,13 @@ class Personal(AbstractStudy):
         return Outcome(arrays | {"floors": np.stack(floors)}, {})
 
     def _own_errors(self, runner: Runner, problem: Problem, method: AbstractAlgorithm) -> np.ndarray:
-        """The mean squared distance of the agents from their own roots, `(seeds, records)`."""
+        """Returns the mean squared distance of the agents from their own roots, `(seeds, records)`."""
         settings: dict[str, Any] = {"rounds": self.rounds, "every": self.rounds // RECORDS, "seeds": self.seeds}
         record = {"own": PersonalisedSA.own_error(problem)}
         return runner.simulate(problem, method, key=self.key, record=record, **settings).records["own"]
 
     def times(self, outcome: Outcome, h: float) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds to the target, alone and together, one number per seed."""
+        """Returns the rounds to the target, alone and together, one number per seed."""
         found = []
         for name in (ALONE, TOGETHER):
             errors = outcome.arrays[f"{h:g}/{name}"]
@@ -88,20 +88,20 @@ class Personal(AbstractStudy):
         return found[0], found[1]
 
     def gain(self, outcome: Outcome, h: float) -> statistics.Estimate:
-        """How many times as fast the agents are together."""
+        """Returns the speed-up of the agents together relative to agents alone."""
         return statistics.ratio(*self.times(outcome, h))
 
     def floors(self, outcome: Outcome, h: float) -> statistics.Estimate:
-        """The floor together by that alone."""
+        """Returns the floor of the agents together relative to the floor of agents alone."""
         alone, together = (_floor(outcome.arrays[f"{h:g}/{name}"]) for name in (ALONE, TOGETHER))
         return statistics.ratio(together, alone)
 
     def slope(self, outcome: Outcome) -> statistics.Estimate:
-        """Of the floor of equal agents in their number."""
+        """Returns the slope of the floor of equal agents in their number."""
         return statistics.slope(self.equal_agents, outcome.arrays["floors"])
 
     def theory(self) -> dict[str, float]:
-        """To first order in the step: the floors' ratio, and the gain in time for what is common and for the rest."""
+        """Returns first-order predictions: the floors' ratio, and the speed-up of the common part and of the rest."""
         N = self.num_agents
         return {"floor": 1 - 1 / (2 * N), "common": N / 2, "rest": 0.5}
 
@@ -167,5 +167,5 @@ class Personal(AbstractStudy):
 
 
 def _floor(errors: np.ndarray) -> np.ndarray:
-    """The mean over the last quarter of a run."""
+    """Returns the mean over the last quarter of a run."""
     return errors[:, -(errors.shape[1] // 4) :].mean(1)

@@ -1,4 +1,4 @@
-"""SCAFFOLD's two quadratics: what gradient dissimilarity and local steps do to Local SA, SCAFFOLD and FedHSA."""
+"""SCAFFOLD's two quadratics: gradient dissimilarity and local steps for `LocalSA`, SCAFFOLD and `FedHSA`."""
 
 import dataclasses
 import math
@@ -15,11 +15,11 @@ from ..study.base import AbstractStudy, Outcome, Runner, Table, rows_of
 from ..study.checks import Checks
 
 FIRST, LAST = 1e-8, 1e-24
-"""The squared errors between which speeds are taken: after the start, and before rounding."""
+"""The squared errors between which speeds are measured: after the start, and before rounding errors dominate."""
 STALLED = 0.999
-"""A run whose squared error is not below this part of what it was in the middle gets nowhere any more."""
+"""A run has stalled if its squared error is not below this multiple of the squared error in its middle."""
 SAME = 0.1
-"""How far two speeds may be apart, as a part, and count as the same: periods of oscillations are not whole rounds."""
+"""The relative difference up to which two speeds count as equal: periods of oscillations are not whole rounds."""
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "LocalSA": LocalSA,
     "SCAFFOLD": lambda step, local_steps: SCAFFOLD(step, local_steps=local_steps, option=2),
@@ -30,27 +30,27 @@ NAMES = {"LocalSA": "LocalSA (FedAvg)", "SCAFFOLD": "SCAFFOLD", "FedHSA": "FedHS
 
 @dataclasses.dataclass(frozen=True)
 class Quadratics(AbstractStudy):
-    r"""$f_1 = \frac\beta2 x^2 + G x$ and $f_2 = -G x$, whose average has its minimum at 0 whatever $G$ is."""
+    r"""$f_1 = \frac\beta2 x^2 + G x$ and $f_2 = -G x$, whose average has its minimum at 0 for every $G$."""
 
     name: str = "field/quadratics"
     title: str = "SCAFFOLD's two quadratics"
     source: str = "Figure 3 of SCAFFOLD"
     seeds: int = 1
-    """Nothing is random."""
+    """One seed suffices, since nothing is random."""
     smoothness: float = 1.0
-    r"""$\beta$."""
+    r"""The smoothness $\beta$."""
     dissimilarities: tuple[float, ...] = (1.0, 10.0, 100.0)
     local_steps: tuple[int, ...] = (2, 10)
     common_step: float = 0.225
-    r"""Of all methods where their curves are compared, times $1/\beta$; the source does not say its own."""
+    r"""The step size of all methods in the comparison of curves, times $1/\beta$; the source does not state a value."""
     tried_steps: tuple[float, ...] = (0.025, 0.05, 0.1, 0.15, 0.2, 0.225, 0.25, 0.3, 0.4)
-    """Common steps at which speeds are compared."""
+    """Common step sizes at which speeds are compared."""
     halvings: int = 17
-    r"""Tuned steps are $1/\beta$, halved up to so many times."""
+    r"""The number of halvings: tuned step sizes are $1/\beta$, halved up to this number of times."""
     target: float = 0.01
-    """The distance to the minimum that tuned methods go for, as a part of the start's."""
+    """The target distance of tuned methods to the minimum, relative to the initial distance."""
     most_rounds: int = 100_000
-    """After which a step is given up; one that has stalled is given up before."""
+    """The number of rounds after which a step size is rejected; a stalled run is rejected earlier."""
 
     claim: ClassVar[int] = 15
     figure_size: ClassVar[tuple[float, float]] = (7.2, 5.2)
@@ -82,7 +82,7 @@ class Quadratics(AbstractStudy):
         return Outcome(arrays, {"rows": rows, "speeds": speeds})
 
     def _curves(self) -> list[tuple[str, str, int]]:
-        """Label, method and local steps of every curve."""
+        """Returns the label, method and local steps of every curve."""
         return [("SGD", "SGD", 1)] + [(f"{method} {K}", method, K) for K in self.local_steps for method in METHODS]
 
     def _problem(self, G: float) -> Problem:
@@ -90,13 +90,13 @@ class Quadratics(AbstractStudy):
         return quadratic.from_arrays(A, np.array([[-G], [G]])).noiseless()
 
     def _follow(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm, step: float) -> np.ndarray:
-        """Squared errors at a common step, for as long as SGD takes to get below the last that counts."""
+        """Returns squared errors at a common step size, until SGD falls below the last relevant error."""
         needed = math.log(LAST) / (2 * math.log(1 - step / 2))
         scaled = dataclasses.replace(algorithm, step_size=step / self.smoothness)  # pyright: ignore[reportArgumentType]
         return runner.simulate(problem, scaled, rounds=math.ceil(1.2 * needed), theta=np.ones(1)).error[0]
 
     def _tune(self, runner: Runner, problem: Problem, make: Callable[[float], AbstractAlgorithm]) -> dict[str, Any]:
-        """The step with the fewest rounds to the target, and these rounds; None where no step gets there."""
+        """Returns the step size with the fewest rounds to the target, and these rounds; None if it is not reached."""
         best: dict[str, Any] = {"step": None, "rounds": None}
         for step in 0.5 ** np.arange(self.halvings + 1) / self.smoothness:
             limit = best["rounds"] or self.most_rounds
@@ -104,7 +104,7 @@ class Quadratics(AbstractStudy):
             if rounds is not None and (best["rounds"] is None or rounds < best["rounds"]):
                 best = {"step": float(step), "rounds": rounds}
             elif best["rounds"] is not None:
-                break  # from here on steps are only too small
+                break  # all further step sizes are too small
         return best
 
     def _reach(self, runner: Runner, problem: Problem, algorithm: AbstractAlgorithm, limit: int) -> int | None:
@@ -228,7 +228,7 @@ class Quadratics(AbstractStudy):
                 checks.at_most(f"{method}, K = {K}, speed", statement, off, SAME)
 
     def _speeds(self, outcome: Outcome, method: str, K: int) -> Iterator[tuple[float, float]]:
-        """How many times as fast as SGD, measured and by the spectral radius, at each common step."""
+        """Yields the speed-up over SGD, measured and from the spectral radius, at each common step size."""
         for step, measured in zip(self.tried_steps, speedups(outcome, f"{method} {K}"), strict=True):
             yield measured, math.log(RADII[method](step, K)) / math.log(1 - step / 2)
 
@@ -256,7 +256,7 @@ class Quadratics(AbstractStudy):
 
 
 def local_limit(step: float, K: int, G: float) -> float:
-    r"""Where Local SA stops, $G\,(\eta K / (1 - (1-\eta)^K) - 1)$, for $\beta = 1$.
+    r"""Returns the limit of `LocalSA`, $G\,(\eta K / (1 - (1-\eta)^K) - 1)$, for $\beta = 1$.
 
     !!! example
         >>> local_limit(0.5, 1, 10.0), round(local_limit(0.5, 2, 10.0), 4)
@@ -266,12 +266,12 @@ def local_limit(step: float, K: int, G: float) -> float:
 
 
 def fed_radius(step: float, K: int) -> float:
-    r"""The factor per round of FedHSA, $|3 + r - \eta K| / 4$ with $r = (1-\eta)^K$, for $\beta = 1$."""
+    r"""Returns the factor per round of FedHSA, $|3 + r - \eta K| / 4$ with $r = (1-\eta)^K$, for $\beta = 1$."""
     return abs(3 + (1 - step) ** K - step * K) / 4
 
 
 def scaffold_radius(step: float, K: int) -> float:
-    r"""The factor per round of SCAFFOLD: the spectral radius of its map of error and shift, for $\beta = 1$.
+    r"""Returns the factor per round of SCAFFOLD: the spectral radius of its map of error and shift, for $\beta = 1$.
 
     !!! example
         >>> round(scaffold_radius(0.25, 2), 3)
@@ -287,18 +287,18 @@ RADII = {"SCAFFOLD": scaffold_radius, "FedHSA": fed_radius}
 
 
 def speedups(outcome: Outcome, label: str) -> list[float]:
-    """How many times as fast as SGD, at every common step."""
+    """Returns the speed-up over SGD at every common step size."""
     speeds = outcome.facts["speeds"]
     return [float(fast / slow) for fast, slow in zip(speeds[label], speeds["SGD"], strict=True)]
 
 
 def rounds_between(error: np.ndarray) -> int:
-    """The rounds from the first squared error that counts to the last; both are passed for good."""
+    """Returns the rounds from the first relevant squared error to the last; both are passed permanently."""
     return last_above(error, LAST) - last_above(error, FIRST)
 
 
 def last_above(error: np.ndarray, level: float) -> int:
-    """The last record above the level."""
+    """Returns the last record above the level."""
     return int(np.flatnonzero(error > level)[-1])
 
 

@@ -1,4 +1,4 @@
-"""Experience replay on slow chains: the observations that regression takes, in their order, thinned and replayed."""
+"""Experience replay on slow chains: the observations that regression needs, in order, thinned and replayed."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from ..study.checks import Checks
 
 METHODS = ("SGD", "SGD with data drop", "SGD with replay")
 POWERS: dict[str, float] = dict(zip(METHODS, (2.0, 2.0, 1.0), strict=True))
-"""In which power of 1/epsilon the observations grow, says the source."""
+"""The power of 1/epsilon with which the observations grow according to the source."""
 
 
 class Regression(AbstractAgent):
@@ -38,7 +38,7 @@ class Regression(AbstractAgent):
 
 @dataclasses.dataclass(frozen=True)
 class Replay(AbstractStudy):
-    """Inputs that follow a Gaussian autoregression which forgets after 1/epsilon^2 steps; one agent."""
+    """One agent whose inputs follow a Gaussian autoregression that forgets its start after 1/epsilon^2 steps."""
 
     name: str = "field/replay"
     title: str = "Experience replay on slow chains"
@@ -46,12 +46,12 @@ class Replay(AbstractStudy):
     seeds: int = 32
     dim: int = 10
     epsilons: tuple[float, ...] = (0.2, 0.1, 0.05)
-    """The inputs are z' = sqrt(1 - epsilon^2) z + epsilon g."""
+    """The values of epsilon; the inputs are z' = sqrt(1 - epsilon^2) z + epsilon g."""
     step_size: float = 0.2
     target: float = 1e-6
-    """The error to reach, as a part of the first one."""
+    """The target error, relative to the first error."""
     patience: int = 20
-    """How many times d / epsilon^2 observations a run has; data drop has eight times as many."""
+    """The observations of a run in units of d / epsilon^2; data drop has eight times this number."""
 
     methods: tuple[str, ...] = METHODS
 
@@ -67,7 +67,7 @@ class Replay(AbstractStudy):
         return 15.0 + 1.2e-7 * sum(10 * self.patience * self.dim / e**2 for e in self.epsilons) * self.seeds
 
     def problem(self, epsilon: float) -> Problem:
-        """One agent, in the stationary law from the beginning; inputs have the mean square 1."""
+        """Returns one agent, in its stationary distribution from the beginning; inputs have mean square 1."""
         w = np.random.default_rng(self.key).normal(size=self.dim)
         Q = math.sqrt(1 - epsilon**2) * np.eye(self.dim)
         chain = VAR1(Q[None], noise_std=epsilon, start="stationary")
@@ -75,7 +75,7 @@ class Replay(AbstractStudy):
         return Problem(Regression(chain, root[None]), like=np.zeros(self.dim), theta_star=root)
 
     def method(self, name: str, epsilon: float) -> AbstractAlgorithm:
-        """With the source's numbers: buffers of 1/epsilon^2, and one of log(d) / epsilon^2 observations kept."""
+        """Returns a method with the source's numbers: buffers of 1/epsilon^2; 1 in log(d) / epsilon^2 samples is kept."""
         B = round(1 / epsilon**2)
         if name == "SGD with data drop":
             return Thinned(LocalSA(self.step_size, 1), round(B * math.log(self.dim)))
@@ -96,11 +96,11 @@ class Replay(AbstractStudy):
         return Outcome(arrays, {})
 
     def slope(self, outcome: Outcome, name: str) -> statistics.Estimate:
-        """Of the logarithm of the observations to the target against that of 1/epsilon."""
+        """Returns the slope of the observations to the target in 1/epsilon, on logarithmic axes."""
         return statistics.slope(1 / np.array(self.epsilons), [outcome.arrays[f"{name}/{e:g}"] for e in self.epsilons])
 
     def ratio(self, outcome: Outcome, above: str, below: str) -> statistics.Estimate:
-        """Of observations to the target at the smallest epsilon."""
+        """Returns the ratio of the observations to the target at the smallest epsilon."""
         first, second = (outcome.arrays[f"{name}/{min(self.epsilons):g}"] for name in (above, below))
         return statistics.ratio(first, second)
 

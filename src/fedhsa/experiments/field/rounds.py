@@ -1,4 +1,4 @@
-"""How much communication is needed: the error that a fixed number of samples buys, against rounds and bytes."""
+"""The communication that is needed: the error for a fixed number of samples, against rounds and bytes."""
 
 import dataclasses
 import math
@@ -33,18 +33,18 @@ METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {
     "DisSACC": lambda step, local_steps: DisSACC(step * local_steps, local_steps=local_steps),
     "SCAFFLSA": SCAFFLSA,
 }
-"""Those with a number of rounds to choose; all by the step per sample."""
+"""Methods with a free number of rounds; each with its step size per sample."""
 PALETTE = figures.colours([*METHODS, "SynchronisedSA", "OneShotAveraging"])
 SAMPLINGS = ("independent", "markov")
 TITLES = {"independent": "independent samples", "markov": "Markov samples"}
 SAME = 2.0
-"""Up to this factor errors count as of the same order, which is what the claim is about; chosen after a first try
-at 1.5 had intervals too wide for it."""
+"""The factor up to which errors count as being of the same order, as the claim states; chosen after a first try at
+1.5, for which the intervals were too wide."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounds(AbstractStudy):
-    r"""Every method with $R$ samples per agent in $T$ rounds of $H = R / T$, its step tuned on other seeds."""
+    r"""Every method with $R$ samples per agent in $T$ rounds of $H = R / T$, its step size tuned on other seeds."""
 
     name: str = "field/rounds"
     title: str = "How many rounds"
@@ -56,15 +56,15 @@ class Rounds(AbstractStudy):
         )
     )
     samples: tuple[int, ...] = (1024, 4096)
-    """R, per agent."""
+    """The numbers of samples $R$ per agent."""
     frontier: int = 4096
-    """The R at which the number of rounds is swept."""
+    """The value of $R$ at which the number of rounds is swept."""
     rounds: tuple[int, ...] = (4, 8, 16, 32, 128)
-    """T there."""
+    """The numbers of rounds $T$ of that sweep."""
     sums: tuple[float, ...] = (3.0, 4.5, 7.0, 11.0)
-    r"""The grid of steps, the same for all: $\mu$ times the sum of the steps of all samples."""
+    r"""The common grid of step sizes: $\mu$ times the sum of the step sizes of all samples."""
     start: float = 5.0
-    """Every entry of the parameter at the start."""
+    """The initial value of every entry of the parameter."""
 
     claim: ClassVar[int] = 17
     figure_size: ClassVar[tuple[float, float]] = (7.2, 5.0)
@@ -98,7 +98,7 @@ class Rounds(AbstractStudy):
         return Outcome(arrays, facts | {"rows": rows})
 
     def cases(self, mu: float, L: float) -> list[dict[str, Any]]:
-        """Method, samples, rounds and how the step is found, of everything that runs."""
+        """Returns the method, samples, rounds and step size rule of every run."""
         M, found = self.instance.num_agents, []
         for method in METHODS:
             found += [_case("sweep", method, self.frontier, T) for T in self.rounds]
@@ -112,7 +112,7 @@ class Rounds(AbstractStudy):
         return found
 
     def few_rounds(self, R: int, mu: float, L: float) -> int:
-        r"""DisSACC's $T = \log(MR) / (\mu \alpha)$ with $\alpha = \mu / L^2$."""
+        r"""Returns DisSACC's $T = \log(MR) / (\mu \alpha)$ with $\alpha = \mu / L^2$."""
         return math.ceil(math.log(self.instance.num_agents * R) * (L / mu) ** 2)
 
     def _case(self, runner: Runner, problem: Problem, mu: float, L: float, case: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +250,7 @@ class Rounds(AbstractStudy):
         return statistics.ratio(upper, lower)
 
     def _enough(self, outcome: Outcome, sampling: str, method: str) -> str:
-        """The fewest rounds of the sweep that are within 1.5 times synchronised SA's error."""
+        """Returns the fewest rounds of the sweep with an error within 1.5 times that of synchronised SA."""
         limit = 1.5 * self._errors(outcome, sampling, "all", "SynchronisedSA", self.frontier).mean()
         rows = rows_of(outcome, sampling=sampling, method=method, samples=self.frontier, kind="sweep")
         good = [row["rounds"] for row in rows if outcome.arrays[_label(row)].mean() <= limit]

@@ -1,4 +1,4 @@
-"""Scaffnew: which probability of communicating costs the fewest exchanges, as the condition number grows."""
+"""Scaffnew: the probability of communication with the fewest exchanges, as the condition number grows."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from ..study.base import AbstractStudy, Outcome, Runner, Table, columns, rows_of
 from ..study.checks import Checks
 
 EVERY = 20
-"""Scaffnew's errors are looked at after so many steps."""
+"""The number of steps between two records of Scaffnew's error."""
 ROUNDS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA, "LocalSA": LocalSA}
 NAMES = {"Scaffnew": "Scaffnew", "SCAFFLSA": "SCAFFOLD", "FedHSA": "FedHSA", "LocalSA": "LocalSA"}
 
@@ -30,24 +30,24 @@ class Probability(AbstractStudy):
     title: str = "Scaffnew's probability of communicating"
     source: str = "Figure 1 of ProxSkip"
     seeds: int = 16
-    """Independent coins."""
+    """The number of independent sequences of coins."""
     num_agents: int = 4
     num_examples: int = 8
     dim: int = 12
     problem_key: int = 0
-    """Which random data."""
+    """The key of the random data."""
     condition_numbers: tuple[float, ...] = (25.0, 100.0, 400.0, 1600.0)
-    r"""$\kappa = L / \lambda$."""
+    r"""The condition numbers $\kappa = L / \lambda$."""
     multiples: tuple[float, ...] = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
-    r"""$p$, times $1/\sqrt\kappa$."""
+    r"""The probabilities $p$, in units of $1/\sqrt\kappa$."""
     target: float = 1e-8
-    """The squared distance to the root, as a part of the start's."""
+    """The target squared distance to the root, relative to the initial squared distance."""
     compared: float = 400.0
     """The condition number at which methods are compared."""
     local_steps: tuple[int, ...] = (5, 10, 20, 40)
-    """H, and 1/p of Scaffnew, there."""
+    """The numbers of local steps $H$, and $1/p$ of Scaffnew, in this comparison."""
     steps: tuple[float, ...] = (0.5, 1.0, 1.5)
-    r"""Step sizes there, times $1/L$."""
+    r"""The step sizes in this comparison, in units of $1/L$."""
 
     claim: ClassVar[int] = 14
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.2)
@@ -75,7 +75,7 @@ class Probability(AbstractStudy):
         return Outcome(arrays, {"curvature": curvature, "rows": rows})
 
     def problem(self, kappa: float) -> tuple[Problem, float]:
-        """Logistic regression on data whose features shrink, so that some directions have little but regularisation."""
+        """Returns logistic regression on data with shrinking features; regularisation dominates in some directions."""
         M, N, d = self.num_agents, self.num_examples, self.dim
         rng = host_generator(self.problem_key, "scaffnew")
         scale = np.geomspace(1, 0.01, d)
@@ -88,7 +88,7 @@ class Probability(AbstractStudy):
         return problem.noiseless(), float(most) + regularisation
 
     def _scaffnew(self, runner: Runner, problem: Problem, step: float, p: float, kappa: float) -> np.ndarray:
-        """Expected exchanges until the target, for every seed; infinite where it was not reached."""
+        """Returns the expected exchanges until the target, for every seed; infinite if it was not reached."""
         enough = -math.log(self.target) * (0.7 * kappa + 0.3 / p**2)
         rounds = EVERY * math.ceil(enough / EVERY)
         settings: dict[str, Any] = {"seeds": self.seeds, "key": self.key, "every": EVERY}
@@ -96,7 +96,7 @@ class Probability(AbstractStudy):
         return p * np.array([EVERY * _crossing(error / error[0], self.target) for error in run.error])
 
     def _compare(self, runner: Runner, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-        """Every method at every step and number of local steps, at one condition number."""
+        """Runs every method at every step size and number of local steps, at one condition number."""
         (problem, L), rows = self.problem(self.compared), []
         most = math.ceil(-math.log(self.target) * self.compared)
         for H in self.local_steps:
@@ -221,7 +221,7 @@ class Probability(AbstractStudy):
         return statistics.jackknife(lambda seeds: vertex(p, exchanges[:, seeds].mean(1)), np.arange(exchanges.shape[1]))
 
     def _slope(self, outcome: Outcome) -> Estimate:
-        """Of the best p in the condition number; the coins of different condition numbers count as independent."""
+        """Returns the slope of the best p in the condition number, whose coins count as independent of each other."""
         at = np.log(self.condition_numbers)
         weights = (at - at.mean()) / ((at - at.mean()) ** 2).sum()
         best = [self._best(outcome, kappa) for kappa in self.condition_numbers]
@@ -235,7 +235,7 @@ class Probability(AbstractStudy):
 
 
 def vertex(p: np.ndarray, exchanges: np.ndarray) -> float:
-    """Where the parabola through the lowest point and its neighbours is lowest, on logarithmic axes.
+    """Returns the minimiser of the parabola through the lowest point and its neighbours, on logarithmic axes.
 
     !!! example
         >>> p = np.array([0.1, 0.2, 0.4, 0.8])
@@ -249,7 +249,7 @@ def vertex(p: np.ndarray, exchanges: np.ndarray) -> float:
 
 
 def _crossing(error: np.ndarray, target: float) -> float:
-    """The record at which the error passes the target for good, between records on a logarithmic scale."""
+    """Returns the record at which the error passes the target permanently, interpolated on a logarithmic scale."""
     if not error[-1] <= target:
         return math.inf
     last = int(np.flatnonzero(error > target)[-1])

@@ -1,4 +1,4 @@
-"""SCAFFLSA's speed-up: its error at stationarity with up to a thousand agents, FedHSA's beside it."""
+"""SCAFFLSA's speed-up: its error at stationarity with up to a thousand agents, next to FedHSA's error."""
 
 import dataclasses
 import math
@@ -17,27 +17,27 @@ from ..study.instance import repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFLSA": SCAFFLSA, "FedHSA": FedHSA}
 SLACK = 0.03
-"""How far slopes may be from -1: noise in the operators' matrices adds terms of second order in 1/N."""
+"""The tolerance of slopes around -1: noise in the operators' matrices adds terms of second order in 1/N."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Speedup(AbstractStudy):
-    """A cohort in Garnet environments, repeated with noise of its own: only the number of agents changes."""
+    """Copies of a cohort in Garnet environments with independent noise: only the number of agents changes."""
 
     name: str = "field/speedup"
     title: str = "SCAFFLSA's speed-up"
     source: str = "The speed-up experiments of SCAFFLSA"
     seeds: int = 16
     problem_key: int = 0
-    """Which environments."""
+    """The key of the random environments."""
     equal_agents: tuple[int, ...] = (1, 10, 100, 1000)
-    """Copies of one agent."""
+    """The numbers of agents that are copies of one agent."""
     heterogeneous_agents: tuple[int, ...] = (10, 100, 1000)
-    """Copies of a cohort of ten, five in each of two environments."""
+    """The numbers of agents that are copies of a cohort of ten, five in each of two environments."""
     step_size: float = 1.0
     local_steps: tuple[int, ...] = (10, 100)
     samples: int = 4000
-    """Each agent's; errors count from the second third on."""
+    """The number of samples of each agent; errors count from the second third on."""
 
     claim: ClassVar[int] = 12
     figure_size: ClassVar[tuple[float, float]] = (7.2, 2.9)
@@ -56,11 +56,11 @@ class Speedup(AbstractStudy):
         )
 
     def sweeps(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of agents of each setting."""
+        """Returns the numbers of agents of each setting."""
         return {"equal": self.equal_agents, "heterogeneous": self.heterogeneous_agents}
 
     def cohort(self, setting: str) -> Problem:
-        """What is repeated; transitions are independent, as in the source's code."""
+        """Returns the cohort that is repeated; transitions are independent, as in the source's code."""
         if setting == "equal":
             return garnet.random(1, kernels=1, key=self.problem_key).iid()
         return garnet.random(10, kernels=2, key=self.problem_key).iid()
@@ -83,12 +83,12 @@ class Speedup(AbstractStudy):
         return Outcome(arrays, {})
 
     def slope(self, outcome: Outcome, label: str) -> statistics.Estimate:
-        """Of the logarithm of the error against that of the number of agents."""
+        """Returns the slope of the error in the number of agents, on logarithmic axes."""
         first, numbers = len(self._alone(label)), self.sweeps()[label.split(",")[0]]
         return statistics.slope(numbers[first:], outcome.arrays[label][first:])
 
     def _alone(self, label: str) -> tuple[int, ...]:
-        """What is left out of a slope: one agent has nobody to be corrected by, so there FedHSA is another method."""
+        """Returns the counts that a slope omits: a single agent has no other agents to correct it in FedHSA."""
         numbers = self.sweeps()[label.split(",")[0]]
         return tuple(N for N in numbers if N == 1 and label.endswith("/FedHSA"))
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD's stationary law: its covariance and its bias against the first-order formulas of its analysis."""
+"""SCAFFOLD's stationary distribution: covariance and bias against the first-order formulas of its analysis."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,34 +15,34 @@ from ..study.checks import Checks
 from ..study.instance import repeated
 
 METHODS: dict[str, Callable[..., AbstractAlgorithm]] = {"SCAFFOLD": SCAFFLSA, "FedHSA": FedHSA}
-"""SCAFFOLD is run as SCAFFLSA, the same recursion when everyone takes part."""
+"""SCAFFOLD is run as `SCAFFLSA`, which is the same recursion when all agents participate."""
 SLACK = 0.03
-"""How far an extrapolation to step zero may be off its limit: what a polynomial through the steps leaves out."""
+"""The tolerance of an extrapolation to step size zero: the error of a polynomial through the step sizes."""
 
 
 class Law(NamedTuple):
-    """Of scalar functions at their common minimum: curvature, third derivative and noise of every agent."""
+    """Scalar functions at their common minimum: the curvature, third derivative and noise of every agent."""
 
     curvature: np.ndarray
     third: np.ndarray
     noise: np.ndarray
 
     def square(self, agents: int) -> float:
-        r"""$E(\theta - \theta^\star)^2 / \gamma$ as the step goes to zero: $C / 2 f'' N$."""
+        r"""Returns the limit of $E(\theta - \theta^\star)^2 / \gamma$ for small steps: $C / 2 f'' N$."""
         return float(self.noise.mean() / (2 * self.curvature.mean() * agents))
 
     def bias(self, agents: int) -> float:
-        r"""$E(\theta - \theta^\star) / \gamma$ as the step goes to zero: $-f''' / 2 f''$ times the above."""
+        r"""Returns the limit of $E(\theta - \theta^\star) / \gamma$ for small steps: $-f''' / 2 f''$ times `square`."""
         return float(-self.third.mean() / (2 * self.curvature.mean()) * self.square(agents))
 
     def next_bias(self, agents: int, spread: float) -> float:
-        r"""The part of $E(\theta - \theta^\star) / \gamma^2$ that more agents do not reduce; derived in the notes."""
+        r"""Returns the part of $E(\theta - \theta^\star) / \gamma^2$ that more agents do not reduce (see the notes)."""
         own = (self.third * self.noise).mean() * (1 - 1 / agents)
         return float(-own * spread / (2 * self.curvature.mean()))
 
 
 def spread(method: str, H: int) -> float:
-    r"""Over the local steps, the mean of an agent's variance around the others by $\gamma^2 C_i$.
+    r"""Returns an agent's variance around the others, in units of $\gamma^2 C_i$, averaged over the local steps.
 
     !!! example
         >>> spread("SCAFFOLD", 2), spread("FedHSA", 3)     # (0 + 3/2) / 2, (0 + 0 + 2) / 3
@@ -55,24 +55,24 @@ def spread(method: str, H: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Stationary(AbstractStudy):
-    """Logistic agents with inputs and shares of their own; the same noise drives their linearisation beside them."""
+    """Logistic agents with different inputs and shares; the same noise drives their linearisation."""
 
     name: str = "field/scaffold-law"
     title: str = "SCAFFOLD's stationary law"
     source: str = "Mangold, Durmus, Dieuleveut and Moulines on SCAFFOLD with stochastic gradients"
     seeds: int = 128
     inputs: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
-    """Of the agents of a cohort."""
+    """The inputs of the agents of a cohort."""
     shares: tuple[float, ...] = (0.95, 0.85, 0.9, 0.7)
-    """How often each agent sees a 1."""
+    """The probability with which each agent observes a 1."""
     regularisation: float = 0.01
     copies: tuple[int, ...] = (1, 8)
-    """How often the cohort is there."""
+    """The numbers of copies of the cohort."""
     step_sizes: tuple[float, ...] = (0.05, 0.1, 0.2)
     local_steps: int = 4
     methods: tuple[str, ...] = tuple(METHODS)
     rounds: int = 4000
-    """Of which the first twentieth is left out; runs start at the minimum."""
+    """The number of rounds, of which the first twentieth is omitted; runs start at the minimum."""
 
     claim: ClassVar[int] = 50
     figure_size: ClassVar[tuple[float, float]] = (7.2, 3.1)
@@ -83,20 +83,20 @@ class Stationary(AbstractStudy):
         return 8.0 * len(self.copies) + runs * 6e-8 * sum(self.agents()) * self.rounds * self.local_steps * self.seeds
 
     def agents(self) -> list[int]:
-        """How many there are, with each number of copies."""
+        """Returns the number of agents for each number of copies."""
         return [len(self.inputs) * copies for copies in self.copies]
 
     def cohort(self) -> Problem:
-        """The agents; each sees independent ones and minus ones."""
+        """Returns the agents; each observes independent values 1 and -1."""
         x, p = np.array(self.inputs), np.array(self.shares)
         law = np.stack([p, 1 - p], axis=1)
-        kernels = np.repeat(law[:, None], 2, axis=1)  # wherever it is, the next outcome has the same law
+        kernels = np.repeat(law[:, None], 2, axis=1)  # the next outcome has the same law in every state
         labels = np.broadcast_to([1.0, -1.0], law.shape)
         inputs = np.repeat(x[:, None], 2, axis=1)[..., None]
         return logistic.from_arrays(inputs, labels, kernels, regularisation=self.regularisation)
 
     def linearised(self, cohort: Problem) -> Problem:
-        """Agents whose operators have the same values and slopes at the minimum: their stationary mean is exact."""
+        """Returns agents with the same values and slopes of operators at the minimum; their stationary mean is exact."""
         law, (theta,) = self.law(cohort), cohort.theta_star
         agents: Any = cohort.agents
         x, y = agents.inputs[..., 0], agents.labels
@@ -105,7 +105,7 @@ class Stationary(AbstractStudy):
         return games.from_arrays(A[..., None, None], -(value + A * theta)[..., None], agents.source.transition)
 
     def law(self, cohort: Problem) -> Law:
-        """Of the cohort."""
+        """Returns the quantities of the cohort."""
         x, p, (theta,) = np.array(self.inputs), np.array(self.shares), cohort.theta_star
         s = 1 / (1 + np.exp(-x * theta))
         slope = s * (1 - s)
@@ -127,10 +127,10 @@ class Stationary(AbstractStudy):
     def _moments(
         self, runner: Runner, problems: list[Problem], algorithm: AbstractAlgorithm
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The mean of the error and of its square over the rounds, `(seeds,)` each.
+        """Returns the mean of the error and of its square over the rounds, `(seeds,)` each.
 
-        The mean is taken relative to that of the linearised agents, which is zero but for chance, and for most of the
-        same chance.
+        The mean is taken relative to the mean of the linearised agents: its expectation is zero, and most of its
+        random fluctuation is the same.
         """
         root = problems[0].theta_star
         settings = {"rounds": self.rounds, "seeds": self.seeds, "key": self.key, "theta": root, "record": ("theta",)}
@@ -141,12 +141,12 @@ class Stationary(AbstractStudy):
         return (curved - straight).mean(1), (curved**2).mean(1)
 
     def coefficients(self, outcome: Outcome, label: str) -> np.ndarray:
-        r"""Of the polynomial in the step through moment / step, `(steps, seeds)`: the first is the limit at zero."""
+        r"""Returns the polynomial through moment / step size, `(steps, seeds)`; the first coefficient is the limit at 0."""
         steps = np.array(self.step_sizes)
         return np.linalg.solve(np.vander(steps, increasing=True), outcome.arrays[label] / steps[:, None])
 
     def laws(self, outcome: Outcome) -> Law:
-        """The cohort's, from what was kept."""
+        """Returns the cohort's quantities from the stored outcome."""
         return Law(**{field: np.array(value) for field, value in outcome.facts["law"].items()})
 
     def check(self, outcome: Outcome, checks: Checks) -> None:

@@ -1,4 +1,4 @@
-"""Table 1 of the paper as numbers: bias, speed-up, Markov sampling and traffic of every system in it that runs here."""
+"""Table 1 of the paper as numbers: bias, speed-up, Markov sampling and traffic of every system that runs here."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -16,21 +16,21 @@ from ..study.foresight import doubt, foresee, slope_doubt
 from ..study.instance import Instance, repeated
 
 ZERO = 1e-9
-"""Closer to the root than this, relative to where the run began, is at the root."""
+"""The distance from the root, relative to the initial distance, below which a run counts as being at the root."""
 PREDICTED = ("FedTD", "FedHSA")
-"""Whose slope theory predicts; a projection that is far away changes nothing."""
+"""The systems whose slope theory predicts; a distant projection has no effect."""
 FLAT = 0.5
-"""The last part of a run over which errors are averaged."""
+"""The last part of a run, over which errors are averaged."""
 
 
 class System(NamedTuple):
-    """A row of the table: the system, and how it is put together here."""
+    """A row of the table: the system, and its construction here."""
 
     source: str
     text: str
-    """As on the command line."""
+    """The algorithm, as on the command line."""
     moves: str = "steps"
-    """Whether the server moves by local `steps`, once per `batch`, or after every `single` observation."""
+    """The server's moves: by local `steps`, once per `batch`, or after every `single` observation."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -56,7 +56,7 @@ NOT_RUN = (
 
 @dataclasses.dataclass(frozen=True)
 class Systems(AbstractStudy):
-    """What each system of the paper's Table 1 does on the same TD problem, at the same step and on the same data."""
+    """Every system of the paper's Table 1 on the same TD problem, with the same step size and the same data."""
 
     name: str = "field/table1"
     title: str = "Table 1, measured"
@@ -67,13 +67,13 @@ class Systems(AbstractStudy):
     )
     """The cohort of heterogeneous agents."""
     copies: tuple[int, ...] = (1, 8)
-    """How often a cohort of equal agents is there, for the slope."""
+    """The numbers of copies of a cohort of equal agents, for the slope."""
     step_size: float = 0.05
     local_steps: int = 10
     samples: int = 20_000
-    """Observations per agent."""
+    """The number of observations per agent."""
     target: float = 0.1
-    """The error to reach on heterogeneous agents, as a part of the one at the start."""
+    """The target error with heterogeneous agents, relative to the initial error."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
 
     claim: ClassVar[int] = 19
@@ -109,7 +109,7 @@ class Systems(AbstractStudy):
         return Outcome(arrays, facts)
 
     def algorithm(self, name: str, problem: Problem) -> AbstractAlgorithm:
-        """The system on this problem."""
+        """Returns the system on this problem."""
         system = SYSTEMS[name]
         step = self.step_size * (self.local_steps if system.moves == "batch" else 1)
         return parse(system.text, problem, step_size=step, local_steps=self.local_steps)
@@ -120,7 +120,7 @@ class Systems(AbstractStudy):
         return runner.simulate(problem, algorithm, rounds=rounds, every=every, seeds=seeds or self.seeds, key=self.key)
 
     def _predicted_slope(self, name: str, equal: Problem) -> dict[str, float]:
-        """That of the floor in the number of agents, on logarithmic axes, and how far off it may be."""
+        """Returns the slope of the floor in the number of agents, on logarithmic axes, and its tolerance."""
         algorithm = self.algorithm(name, equal)
         method = algorithm.algorithm if isinstance(algorithm, AbstractWrapper) else algorithm
         ends = self.copies[0], self.copies[-1]
@@ -129,27 +129,27 @@ class Systems(AbstractStudy):
         return {"slope": slope, "doubt": slope_doubt(ends, [doubt(prediction) for prediction in found])}
 
     def bias(self, outcome: Outcome, name: str) -> float:
-        """The root-mean-square distance to the root in the long run without noise, relative to the start's."""
+        """Returns the final root-mean-square distance to the root without noise, relative to the initial distance."""
         return float(np.sqrt(outcome.arrays[f"{name}/limit"].mean() / outcome.facts[name]["start"]))
 
     def slope(self, outcome: Outcome, name: str) -> statistics.Estimate:
-        """Of the error in the number of equal agents, on logarithmic axes."""
+        """Returns the slope of the error in the number of equal agents, on logarithmic axes."""
         agents = [copies * self.heterogeneous.num_agents for copies in self.copies]
         return statistics.slope(agents, [outcome.arrays[f"{name}/equal {copies}"] for copies in self.copies])
 
     def inflation(self, outcome: Outcome, name: str) -> statistics.Estimate:
-        """Markov chains against independent sampling, as a ratio of errors with equal agents."""
+        """Returns the error with Markov chains relative to the error with independent sampling, for equal agents."""
         markov, independent = (outcome.arrays[f"{name}/{kind}"] for kind in (f"equal {self.copies[0]}", "independent"))
         return statistics.ratio(markov, independent)
 
     def reach(self, outcome: Outcome, name: str) -> tuple[float, float] | None:
-        """The exchanges and bytes, of all agents, until the mean error is at the target and stays there; or None."""
+        """Returns the exchanges and bytes of all agents until the mean error stays below the target, or None."""
         curve, facts = outcome.arrays[f"{name}/heterogeneous"].mean(0), outcome.facts[name]
         above = np.flatnonzero(~(curve <= self.target * facts["start"]))
         if len(above) and above[-1] + 1 == len(curve):
             return None
         rounds = float(outcome.arrays[f"{name}/rounds"][above[-1] + 1 if len(above) else 0])
-        if facts["exchanges"] == 0:  # the agents talk once, at the end
+        if facts["exchanges"] == 0:  # the agents communicate once, at the end
             return 1.0, 8.0 * self.heterogeneous.num_agents * self.heterogeneous.settings()["dim"]
         return rounds * facts["exchanges"], rounds * facts["bytes"]
 
@@ -257,7 +257,7 @@ class Systems(AbstractStudy):
 
 
 def _flat(result: Result) -> np.ndarray:
-    """The error of each seed, averaged over the last part of the run."""
+    """Returns the error of each seed, averaged over the last part of the run."""
     records = result.error.shape[1]
     return result.error[:, int(FLAT * records) :].mean(1)
 

@@ -14,14 +14,14 @@ from .formulas import GREEK, mathml
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, TIMES, SPACE, MACRON = "\u2212", "\u00d7", "\u00a0", "\u0304"
 LETTERS = "|".join(name for name in GREEK if name not in ("pi", "xi", "delta", "lambda", "beta", "kappa"))
-"""Greek letters that mean themselves wherever their name stands; the others do in formulas only."""
+"""Greek letters whose names are replaced everywhere; the names of the others are replaced in formulas only."""
 GREEK_WORDS = rf"\b({LETTERS})(_bar)?(?=_[a-z]{{1,2}}\b|\b)"
-"""These as words, also where `_bar` or an index follows."""
+"""Matches these names as whole words, also before `_bar` or an index."""
 INDEX, POWER = r"(?:_bar)?_(?:[a-z]{1,2}|\d)", r"\^(?:-?\w{1,3}|\([^()]*\))"
 SIGNS = re.compile(
     rf"(?<![\w/.\\-])(?:(?:{LETTERS})(?:_bar)?(?:{INDEX})?\*?(?:{POWER})?|[A-Za-z]{INDEX}(?:{POWER})?|[A-Za-z]{POWER})(?![\w/])"
 )
-"""A letter in a sentence that is a formula by itself: a Greek one, or one with an index or a power."""
+"""A letter in a sentence that is itself a formula: a Greek letter, or a letter with an index or a power."""
 CHIPS = {
     PASS: ("good", "✓ pass"),
     FAIL: ("bad", "✗ fail"),
@@ -31,13 +31,13 @@ CHIPS = {
     "fails": ("bad", "✗ fails"),
     "unknown": ("open", "? unknown"),
 }
-"""How verdicts look: a class, and words, since colour alone does not reach everyone."""
+"""The CSS class and the words of each verdict; colour alone is not accessible to everyone."""
 ENLARGED = 1.4
-"""Figures are drawn for paper, where 8 points are read from nearer."""
+"""The enlargement on the screen: figures are drawn for print, where 8-point text is read from a shorter distance."""
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number for humans, in plain text.
+    """Returns a readable number in plain text.
 
     !!! example
         >>> number(1.23456e-05), number(-0.98765), number(1e-20), number(float("inf")), number(20000)
@@ -59,7 +59,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def interval(ends: Sequence[float] | None) -> str:
-    """The two ends in brackets, with their common power of ten behind them.
+    """Returns the two ends in brackets, followed by their common power of ten.
 
     !!! example
         >>> interval((1.1e-05, 1.4e-05)), interval((0.9, 1.25))
@@ -76,7 +76,7 @@ def interval(ends: Sequence[float] | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """Returns a duration in readable units.
 
     !!! example
         >>> duration(0.23), duration(12.4), duration(59.8), duration(200)
@@ -92,7 +92,7 @@ def duration(seconds: float) -> str:
 
 
 def plain_words(text: str) -> str:
-    """A sentence with its powers of ten, signs and Greek letters set as in print.
+    """Returns a sentence with typographic powers of ten, signs and Greek letters.
 
     !!! example
         >>> plain_words("It falls to 1.5e-20 <= 1e-08, by -3 %, for eta = mu/L^2.")
@@ -106,7 +106,7 @@ def plain_words(text: str) -> str:
 
 
 def words(text: Any) -> str:
-    """A sentence as HTML: safe, `code` between backticks, formulas between dollars, the rest set as in print.
+    """Returns a sentence as escaped HTML: code between backticks, formulas between dollars, the rest as `plain_words`.
 
     !!! example
         >>> words("`a < b` & $1 / L$")
@@ -124,7 +124,7 @@ def _with_formulas(text: str) -> str:
 
 
 def _pairs(text: Any, mark: str) -> list[str]:
-    """The parts that pairs of the mark separate; a lone one is a character like any other."""
+    """Returns the parts that pairs of the mark separate; an unpaired mark is an ordinary character."""
     parts = str(text).split(mark)
     return parts if len(parts) % 2 else [str(text)]
 
@@ -141,33 +141,33 @@ def _printed(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """The value of a setting as HTML, unrounded, as one would type it."""
+    """Returns the value of a setting as HTML, unrounded, as a user would type it."""
     if isinstance(value, list | tuple):
         return ", ".join(setting(entry) for entry in value) or "none"
     return escape(value if isinstance(value, str) else json.dumps(value, default=str))
 
 
 def chip(verdict: str | None) -> str:
-    """A verdict as a small label."""
+    """Returns a verdict as a small label."""
     kind, label = CHIPS.get(verdict, ("open", str(verdict)))
     return f'<span class="chip {kind}">{escape(label)}</span>'
 
 
 def items(entries: Iterable[str], kind: str = "") -> str:
-    """A list of HTML fragments; nothing when there are none."""
+    """Returns a list of HTML fragments; an empty string if there are no fragments."""
     rows = "".join(f"<li>{entry}</li>\n" for entry in entries)
     return f"<ul{attribute('class', kind)}>\n{rows}</ul>\n" if rows else ""
 
 
 def attribute(name: str, value: str) -> str:
-    """An attribute of a tag; nothing when it is empty."""
+    """Returns an attribute of a tag; an empty string if its value is empty."""
     return f' {name}="{escape(value)}"' if value else ""
 
 
 def table(
     caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "", ids: Sequence[str] = ()
 ) -> str:
-    """A table of HTML fragments that scrolls in its own box where the screen is narrow; `<th` marks a row's name."""
+    """Returns a table of HTML fragments that scrolls in its own box on narrow screens; `<th` marks a row's name."""
     head = "".join(f'<th scope="col">{name}</th>' for name in header)
     body = ""
     for i, row in enumerate(rows):
@@ -181,20 +181,20 @@ def table(
 
 
 def heading(text: str) -> str:
-    """The cell that names its row."""
+    """Returns the cell that names its row."""
     return f'<th scope="row">{text}</th>'
 
 
 def picture(svg: str, alt: str) -> str:
-    """The figure within the page, as an image: several drawings in one document would share identifiers."""
+    """Returns the figure as an embedded image, since several inline drawings would share identifiers."""
     size = shape(svg)
-    sides = f' width="{size[0]}" height="{size[1]}"' if size else ""  # known beforehand, the page does not jump
+    sides = f' width="{size[0]}" height="{size[1]}"' if size else ""  # so the page does not jump
     data = base64.b64encode(_compact(svg).encode()).decode()
     return f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}"{sides}>'
 
 
 def shape(svg: str) -> tuple[int, int] | None:
-    """Width and height on the screen."""
+    """Returns the width and height on the screen."""
     found = re.search(r'<svg[^>]*?\swidth="([\d.]+)pt"[^>]*?\sheight="([\d.]+)pt"', svg) or re.search(
         r'<svg[^>]*?\sviewBox="[\d.-]+ [\d.-]+ ([\d.]+) ([\d.]+)"', svg
     )
@@ -205,17 +205,17 @@ def shape(svg: str) -> tuple[int, int] | None:
 
 
 def slug(name: str) -> str:
-    """A heading as the place that links lead to."""
+    """Returns the anchor of a heading."""
     return re.sub(r"\W+", "-", name.lower())
 
 
 def day(moment: Any) -> str:
-    """The date of an ISO time."""
+    """Returns the date of an ISO time."""
     return f"<time>{escape(str(moment)[:10])}</time>"
 
 
 def _compact(svg: str) -> str:
-    """Paths to a hundredth of a point, which nobody sees, and without white space: half the size."""
+    """Rounds paths to an invisible hundredth of a point and removes white space, which halves the size."""
 
     def path(found: re.Match[str]) -> str:
         return re.sub(r"\s*([A-Za-df-z])\s*", r"\1", re.sub(r"(\.\d\d)\d+", r"\1", found[1]))

@@ -1,4 +1,4 @@
-"""Formulas as MathML, from the way one types them: `(eta H L)^2 (|e|^2 + sigma^2)`."""
+"""Formulas as MathML, from plain text such as `(eta H L)^2 (|e|^2 + sigma^2)`."""
 
 import re
 from html import escape
@@ -33,10 +33,10 @@ TOKENS = re.compile(r"\d+(?:\.\d+)?|[A-Za-z\u0370-\u03ff]+|<=|>=|!=|->|\.\.\.|\S
 
 
 def mathml(text: str) -> str:
-    """A formula as a `math` element; what follows `^` and `_` is one sign, or what stands in brackets.
+    """Returns a formula as a `math` element; one sign or an expression in brackets follows `^` and `_`.
 
-    Letters are variables, also where several capitals stand together (`MHT`); other words are functions, like `log`.
-    The names of Greek letters stand for these, `_bar` puts a bar on what is before it, and `sqrt(...)` is a root.
+    Letters are variables, also in a group of capitals (`MHT`); other words are functions, such as `log`. The names of
+    Greek letters become these letters, `_bar` puts a bar on the element before it, and `sqrt(...)` is a root.
 
     !!! example
         >>> mathml("L_i^2")
@@ -45,14 +45,14 @@ def mathml(text: str) -> str:
         '<math><mi>η</mi><mo>≤</mo><mn>1</mn><mo>/</mo><mi>L</mi></math>'
     """
     parts, rest = _row(TOKENS.findall(text), None)
-    while rest:  # a bracket that closes nothing is a sign like any other
+    while rest:  # an unmatched closing bracket is an ordinary sign
         more, rest = _row(rest[1:], None)
         parts += [_sign(")"), *more]
     return f"<math>{''.join(parts)}</math>"
 
 
 def _row(tokens: list[str], end: str | None) -> tuple[list[str], list[str]]:
-    """The parts up to the closing sign, which is left in front of what remains."""
+    """Returns the parts up to the closing sign, and the tokens from that sign on."""
     parts: list[str] = []
     while tokens and tokens[0] != end and tokens[0] != ")":
         base, tokens = _scripted(tokens)
@@ -61,7 +61,7 @@ def _row(tokens: list[str], end: str | None) -> tuple[list[str], list[str]]:
 
 
 def _scripted(tokens: list[str]) -> tuple[list[str], list[str]]:
-    """What stands at the front, with the indices and powers that follow it."""
+    """Returns the first element with the indices and powers that follow it, and the remaining tokens."""
     *before, base, tokens = _atoms(tokens)
     below = above = None
     while tokens[:1] and tokens[0] in ("_", "^", "*") and (tokens[0] == "*" or len(tokens) > 1):
@@ -83,7 +83,7 @@ def _scripted(tokens: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _script(tokens: list[str]) -> tuple[str, list[str]]:
-    """An index or a power: one sign, a number with its sign, or all that stands in brackets, which fall away."""
+    """Returns an index or a power: one sign, a signed number, or the content of brackets without the brackets."""
     if tokens[0] == "(":
         inner, rest = _row(tokens[1:], ")")
         return _together(inner), rest[1:]
@@ -95,7 +95,7 @@ def _script(tokens: list[str]) -> tuple[str, list[str]]:
 
 
 def _atoms(tokens: list[str]) -> tuple:
-    """The elements at the front, of which only the last takes scripts, and the tokens behind them."""
+    """Returns the first elements, of which only the last takes scripts, and the tokens after them."""
     token, rest = tokens[0], tokens[1:]
     if token == "sqrt" and rest[:1] == ["("]:
         inner, rest = _row(rest[1:], ")")

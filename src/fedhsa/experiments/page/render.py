@@ -1,4 +1,4 @@
-"""The page of a reproduction: one HTML file that needs nothing beside it."""
+"""The page of a reproduction: one self-contained HTML file."""
 
 import importlib.resources
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ BIBTEX = """@article{{zhu2025fedhsa,
 
 
 def render(report: Report) -> str:
-    """The page as text; figures lie within it, links to their files are relative to the folder it is written to."""
+    """Returns the page as text; figures are embedded, and links to their files are relative to the page's folder."""
     sections = [section_of(entry) for entry in report.entries]
     claims = judge(check for section in sections for check in section.checks)
     groups = _grouped(sections)
@@ -66,12 +66,12 @@ def render(report: Report) -> str:
 
 
 def _beside(name: str) -> str:
-    """A file that belongs to the page."""
+    """Returns the text of a file that belongs to the page."""
     return importlib.resources.files("fedhsa.experiments.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _grouped(sections: list[Section]) -> dict[str, list[Section]]:
-    """By family, in the paper's order, studies last."""
+    """Groups the sections by family, in the paper's order, with studies last."""
     groups = {name: [s for s in sections if s.family == name] for name in (*FAMILIES.values(), STUDIES)}
     return {name: group for name, group in groups.items() if group}
 

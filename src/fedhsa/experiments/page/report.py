@@ -1,4 +1,4 @@
-"""What a whole reproduction is: the experiments that were finished, and the verdict on each claim."""
+"""A whole reproduction: the finished experiments, and the verdict on each claim."""
 
 import dataclasses
 import datetime
@@ -18,22 +18,22 @@ from ..study.claims import Claim, judge
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Everything the page shows."""
+    """The content of the page."""
 
     entries: Sequence[StoredStudy]
-    """In the order of the page."""
+    """The finished experiments, in the order of the page."""
     command: str
-    """What was typed."""
+    """The command line."""
     quick: bool
     """Whether this is the short version, with fewer seeds, rounds and agents."""
     preset: str
-    """`paper` or `scripts`: whose numbers."""
+    """The origin of the settings: `paper` or `scripts`."""
     changed: tuple[str, ...] = ()
-    """Settings that are not the preset's, such as `rounds = 20`."""
+    """Settings that differ from the preset, such as `rounds = 20`."""
     seconds: float = 0.0
-    """How long it took; what was reused took none."""
+    """The run time in seconds; reused outcomes count as 0."""
     unfinished: tuple[str, ...] = ()
-    """Names of experiments that were asked for and are missing."""
+    """Names of requested experiments that are missing."""
     finished: str = dataclasses.field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
@@ -47,12 +47,12 @@ class Report:
 
     @property
     def failed(self) -> list[Claim]:
-        """Those that fail."""
+        """The claims that fail."""
         return [claim for claim in self.claims if claim.verdict == FAIL]
 
     def write(self, out: pathlib.Path) -> None:
         """Writes `report.html` and `claims.json`."""
-        from .render import render  # which is about reports
+        from .render import render  # here, since `render` imports this module
 
         checks = [check.to_dict() for claim in self.claims for check in claim.checks]
         write_json(out / "claims.json", checks)
@@ -60,6 +60,6 @@ class Report:
 
 
 def machine() -> str:
-    """The processor and where JAX computes, in a few words."""
+    """Returns a short description of the processor and of the device on which JAX computes."""
     devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, JAX on {devices}"

@@ -1,4 +1,4 @@
-"""The parts of the page that say what was found: each experiment, and each claim check by check."""
+"""The sections of the page that present the results: each experiment, and the checks of each claim."""
 
 import re
 from html import escape
@@ -38,12 +38,12 @@ FAMILIES = {
 STUDIES = "Studies"
 FILES = {".svg": "SVG", ".png": "PNG", ".pdf": "PDF", ".csv": "CSV", ".npz": "NPZ"}
 BROAD = 600
-"""Pixels of a figure wider than a column of a journal."""
+"""The width in pixels above which a figure is wider than one journal column."""
 SHOWN_ELSEWHERE = ("name", "title", "source", "choices")
 
 
 class Section(NamedTuple):
-    """An experiment with what the page says about it, asked for once."""
+    """An experiment with its texts for the page, computed once."""
 
     entry: StoredStudy
     sentences: list[str]
@@ -51,27 +51,27 @@ class Section(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the command line has it."""
+        """The name on the command line."""
         return self.entry.experiment.name
 
     @property
     def id(self) -> str:
-        """Where links to it lead."""
+        """The anchor of links to the experiment."""
         return slug(self.name)
 
     @property
     def family(self) -> str:
-        """The heading it stands under."""
+        """The heading of the experiment's family."""
         return FAMILIES.get(self.name.partition("/")[0], STUDIES)
 
 
 def section_of(entry: StoredStudy) -> Section:
-    """Asks the experiment what to say."""
+    """Computes the section of an experiment."""
     return Section(entry, entry.experiment.summary(entry.outcome), entry.experiment.checks(entry.outcome))
 
 
 def figure_of(section: Section, caption: str) -> str:
-    """Its figure, for those who cannot see it with what there is to see in words."""
+    """Returns its figure with a description in words for readers who cannot see it."""
     alt = " ".join([f"{section.entry.experiment.title}.", *section.sentences]).replace("`", "")
     kind = "broad" if is_broad(section) else "column"
     inner = picture(section.entry.svg, plain_words(alt))
@@ -79,13 +79,13 @@ def figure_of(section: Section, caption: str) -> str:
 
 
 def is_broad(section: Section) -> bool:
-    """Whether its figure has panels side by side, and is more than one column wide."""
+    """Returns whether its figure has panels side by side and is wider than one column."""
     size = shape(section.entry.svg)
     return size is not None and size[0] > BROAD
 
 
 def family(name: str, group: list[Section], row_ids: dict[str, list[str]]) -> str:
-    """The experiments of one family."""
+    """Returns the experiments of one family as HTML."""
     inner = "".join(_experiment(section, row_ids.get(section.name, [])) for section in group)
     return (
         f'<section aria-labelledby="{slug(name)}">\n<h2 id="{slug(name)}">{name}</h2>\n'
@@ -118,7 +118,7 @@ def _experiment(section: Section, row_ids: list[str]) -> str:
 
 
 def _counted(checks: list[Check]) -> str:
-    """The heading above the checks: how many there are, and what does not pass."""
+    """Returns the heading above the checks: their number, and the checks that do not pass."""
     count = {verdict: sum(check.verdict == verdict for check in checks) for verdict in (PASS, FAIL, UNDECIDED)}
     said = [f"{count[verdict]} {verdict}" for verdict in count if count[verdict]]
     return f"{'One check' if len(checks) == 1 else f'{len(checks)} checks'}: {', '.join(said)}"
@@ -140,12 +140,12 @@ WORDS = {
     "outside": "Outside the condition",
     "outside, predicted": "Outside the condition, as predicted",
 }
-"""What checks with a short name are about."""
+"""The subjects of checks with a short name."""
 SPELLED = {"td": "TD", "finite-sum": "finite sum", "LocalSA": "Local SA", "rl": "RL"}
 
 
 def title_of(check: Check) -> str:
-    """The name of a check in words.
+    """Returns the name of a check in words.
 
     !!! example
         >>> title_of(Check(7, "drift: td, price at 2 x", "", 1.0, 1.0, None, "", "pass"))
@@ -195,12 +195,12 @@ def _examined(section: Section) -> list[list[str]]:
 
 
 def _details(summary: str, inner: str, shown: bool = False) -> str:
-    """Something that a reader may open; nothing where there is nothing."""
+    """Returns a block that a reader can open; an empty string if there is no content."""
     return f"<details{' open' * shown}>\n<summary>{escape(summary)}</summary>\n{inner}</details>\n" if inner else ""
 
 
 def claims_table(claims: list[Claim], sections: list[Section]) -> str:
-    """Every check, by claim."""
+    """Returns the table of all checks, grouped by claim."""
 
     def row(check: Check) -> tuple[str, ...]:
         study = check.name.partition(": ")[0]
@@ -226,7 +226,7 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
         inner = inner if claim.checks else ""
         if claim.number == 9:
             inner += _overview(sections)
-        shown = claim.verdict not in (PASS, None)  # what does not pass is not hidden
+        shown = claim.verdict not in (PASS, None)  # checks that do not pass are shown open
         parts.append(
             f'<h3 id="claim-{claim.number}">{claim.number}. {escape(claim.title)} {chip(claim.verdict)}</h3>\n'
             f"<p>{words(claim.statement)}</p>\n"
@@ -239,7 +239,7 @@ def claims_table(claims: list[Claim], sections: list[Section]) -> str:
 
 
 def _overview(sections: list[Section]) -> str:
-    """Assumptions and constants of all problems that were examined, side by side."""
+    """Returns the assumptions and constants of all examined problems, side by side."""
     examined = [section for section in sections if _examined(section)]
     verdicts = [{name: chip(verdict) for name, verdict, _ in _examined(section)} for section in examined]
     constants = [
@@ -256,7 +256,7 @@ def _overview(sections: list[Section]) -> str:
 
 
 def row_ids(sections: list[Section]) -> dict[str, list[str]]:
-    """For each experiment the rows of the claims' tables that hold its checks, in order."""
+    """Returns, for each experiment, the rows of the claims' tables that hold its checks, in order."""
     seen: dict[int, int] = {}
     row_ids: dict[str, list[str]] = {}
     for section in sections:

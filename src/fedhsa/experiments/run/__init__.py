@@ -1,1 +1,1 @@
-"""How studies run and are kept: which there are, the runner, and the store of outcomes."""
+"""Running studies: the list of studies, the runner, and the store of outcomes."""

@@ -1,4 +1,4 @@
-"""Which code a study depends on: every module it imports, directly or through others, found without running them."""
+"""The code that a study depends on: every module that it imports, directly or not, found without running it."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).parents[2]
 
 @functools.cache
 def digest(module: str, without: tuple[str, ...] = (), package: pathlib.Path = PACKAGE) -> str:
-    """A fingerprint of the files of `closure`; it changes when one of them does."""
+    """Returns a fingerprint of the files of `closure`, which changes when one of the files changes."""
     found = hashlib.sha256()
     for name in sorted(closure(module, without, package)):
         found.update(name.encode())
@@ -21,11 +21,11 @@ def digest(module: str, without: tuple[str, ...] = (), package: pathlib.Path = P
 
 
 def closure(module: str, without: tuple[str, ...] = (), package: pathlib.Path = PACKAGE) -> set[str]:
-    """The modules of the package that a module needs, itself among them.
+    """Returns the modules of the package that a module needs, including the module itself.
 
     **Arguments:**
 
-    - `without`: modules, or packages with all that is in them, that are not followed.
+    - `without`: modules that are not followed, or packages of which no module is followed.
 
     !!! example
         >>> found = closure("fedhsa.sources.finite")
@@ -44,26 +44,26 @@ def closure(module: str, without: tuple[str, ...] = (), package: pathlib.Path = 
 
 @functools.cache
 def _needed(module: str, package: pathlib.Path) -> list[str]:
-    """What the file of one module imports, wherever in the file, and the packages whose beginnings run with it."""
+    """Returns the imports anywhere in the file of one module, and the packages whose `__init__` runs with it."""
     files = _files(package)
     path = files[module]
     is_package = path.name == "__init__.py"
     named = _named(path.read_text(encoding="utf-8"), module if is_package else module.rpartition(".")[0])
     if is_package and f"{module}.__getattr__" in named:
-        named = named | {name for name in files if name.startswith(f"{module}.")}  # it may import any of them later
+        named = named | {name for name in files if name.startswith(f"{module}.")}  # any may be imported later
     needed = set()
     for name in named:
         while name and name not in files:  # a function or a class of a module
             name = name.rpartition(".")[0]
         needed.add(name)
-    # The top of the package runs as well, but imports everything: it counts only where it is named.
+    # The package's own `__init__` runs as well, but imports everything: it counts only where it is named.
     parents = {name.rpartition(".")[0] for name in (*needed, module)}
     return sorted((needed | {parent for parent in parents if "." in parent}) - {""})
 
 
 @functools.cache
 def _named(text: str, here: str) -> frozenset[str]:
-    """The full names that a file imports, and that of a function that imports on demand."""
+    """Returns the full names that a file imports, and `__getattr__` of a module that imports on demand."""
     tree = ast.parse(text)
     found = {name for node in ast.walk(tree) for name in _imported(node, here)}
     if any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body):
@@ -82,7 +82,7 @@ def _imported(node: ast.AST, here: str) -> Iterator[str]:
 
 @functools.cache
 def _files(package: pathlib.Path) -> dict[str, pathlib.Path]:
-    """The file of every module."""
+    """Returns the file of every module."""
     found = {}
     for path in package.rglob("*.py"):
         words = [package.name, *path.relative_to(package).with_suffix("").parts]

@@ -1,4 +1,4 @@
-"""Where experiments run, one at a time in each lane: threads of this process, or processes with cores of their own."""
+"""Lanes, each of which runs one experiment at a time: threads of this process, or processes with separate cores."""
 
 import multiprocessing
 import os
@@ -22,20 +22,20 @@ from ..._linear import available_cores
 from ...engine.tasks import kept_programs
 
 LOOK = 0.2
-"""Seconds between two looks at whether the parent is still there."""
+"""Seconds between two checks whether the parent process is still running."""
 LAST = "data.npz"
-"""The file that says that all others are there."""
+"""The file whose presence shows that all other files are there."""
 
 
 class Lane(Protocol):
-    """Where one function runs at a time. In this process it gets `stopped`, which says whether it should end."""
+    """Runs one function at a time. In this process the function gets `stopped`, which says whether it should end."""
 
     def submit(self, function: Callable, /, *arguments: Any) -> Future:
-        """Calls `function(*arguments)` when what came before is done."""
+        """Calls `function(*arguments)` when the calls submitted before are done."""
         ...
 
     def stop(self) -> None:
-        """Ends whatever runs."""
+        """Ends the call that is running."""
         ...
 
 
@@ -54,10 +54,11 @@ class ThreadLane:
 
 
 class ProcessLane:
-    """A process with these cores for itself.
+    """A process that has these cores to itself.
 
-    Python's lock and XLA's threads are its own: two of them take half the time of one, which two threads do not. What
-    one has compiled serves the next experiment in it. It ends with this process, however that ends.
+    Each process has a separate interpreter lock and separate XLA threads: two processes take half the time of one, and
+    two threads do not. The next experiment in the process reuses the programs that are compiled already. The process
+    ends with this one, even if this one is killed.
     """
 
     def __init__(self, cores: Sequence[int] = ()) -> None:
@@ -68,7 +69,7 @@ class ProcessLane:
         spawned = multiprocessing.get_context("spawn")
         self._pipe, other = spawned.Pipe()
         self._process = spawned.Process(target=_serve, args=(other, os.getpid(), kept_programs()), daemon=True)
-        with _on(self._cores):  # which it inherits, so that no library starts more threads than it has cores
+        with _on(self._cores):  # the process inherits them, so that no library starts more threads than it has cores
             self._process.start()
         other.close()
 
@@ -81,7 +82,7 @@ class ProcessLane:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _call(self, function: Callable, arguments: tuple) -> Any:
-        if not self._process.is_alive():  # it died in what it did before
+        if not self._process.is_alive():  # it died during an earlier call
             self._start()
         try:
             self._pipe.send((function, arguments))
@@ -97,9 +98,9 @@ class ProcessLane:
 
 
 class ExecutorLane:
-    """A place at an executor, perhaps on a machine that does not see the disk of this one.
+    """A worker of an executor, possibly on a machine without access to this machine's disk.
 
-    It takes functions of something and a folder, which they fill.
+    It takes functions of a value and a folder; the function fills the folder.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -119,7 +120,7 @@ class ExecutorLane:
                     with _files.atomic(folder / name) as file:
                         file.write(data)
                 found.set_result(value)
-            except BaseException as error:  # also that it was cancelled
+            except BaseException as error:  # including a cancellation
                 found.set_exception(error)
 
         self._futures = [
@@ -136,9 +137,9 @@ class ExecutorLane:
 def fill(
     function: Callable, what: Any, folder: pathlib.Path, mark: str, others: Sequence[Any]
 ) -> tuple[Any, dict[str, bytes]]:
-    """Calls a function that fills a folder; gives its value, and the files where this machine does not see the folder.
+    """Calls a function that fills a folder; returns its value, and the files if this machine cannot read the folder.
 
-    The folder is seen where the file `mark` is in it.
+    A machine can read the folder if it finds the file `mark` in it.
     """
     if (folder / mark).exists():
         return function(what, folder, *others), {}
@@ -151,24 +152,24 @@ def fill(
 
 
 def places(executor: Executor, count: int) -> list[Lane]:
-    """So many of the places of an executor."""
+    """Returns `count` lanes, each a worker of the executor."""
     return [ExecutorLane(executor) for _ in range(count)]
 
 
 def threads(count: int) -> list[Lane]:
-    """So many threads."""
+    """Returns `count` lanes, each a thread."""
     return [ThreadLane() for _ in range(count)]
 
 
 def processes(count: int) -> list[Lane]:
-    """So many processes, among which the cores that this one may use are divided."""
+    """Returns `count` lanes, each a process; the cores that this process may use are divided among them."""
     cores = available_cores()
     return [ProcessLane(cores[k::count]) for k in range(count)]
 
 
 @contextmanager
 def _on(cores: Sequence[int]) -> Iterator[None]:
-    """This thread keeps to these cores, if any, where the system knows such a thing."""
+    """Restricts this thread to these cores, if any, on systems that support it."""
     if not cores or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -181,10 +182,10 @@ def _on(cores: Sequence[int]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, parent: int, settings: dict[str, Any]) -> None:
-    """Calls what comes through the pipe, until its other end is closed, with these settings of JAX."""
+    """Calls the functions that arrive through the pipe, with these settings of JAX, until the other end is closed."""
     for name, value in settings.items():
         jax.config.update(name, value)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides
     warnings.simplefilter("ignore")
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     while True:
@@ -201,7 +202,7 @@ def _serve(pipe: Connection, parent: int, settings: dict[str, Any]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process soon after its parent, also if that was killed."""
+    """Ends this process soon after its parent, even if the parent was killed."""
     while os.getppid() == parent:
         time.sleep(LOOK)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Every experiment with its settings: those the paper's text states, and those of its authors' public scripts."""
+"""Every experiment with its settings: those stated in the paper, and those in its authors' public scripts."""
 
 import dataclasses
 import inspect
@@ -99,7 +99,7 @@ FRESH = (
 
 
 def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
-    """All experiments by name, in the order of the page.
+    """Returns all experiments by name, in the order of the page.
 
     !!! example
         >>> studies()["quadratic/markov"].step_size, studies("scripts")["quadratic/markov"].step_size
@@ -129,7 +129,7 @@ def studies(preset: str = "paper") -> dict[str, AbstractStudy]:
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """What the figures of one family have in common."""
+    """The settings that the figures of one family share."""
 
     name: str
     title: str
@@ -258,23 +258,23 @@ QUICK: dict[str, dict[str, Any]] = {
     "quadratic/agents": {"agents": (1, 20)},
     "nonconvex/agents": {"agents": (1, 5, 20)},
 }
-"""What the quick version makes smaller in the figures; studies have quick settings of their own."""
+"""The settings that the quick version reduces in the figures; each study has its own quick settings."""
 LEFT_OUT = (
     *("nonconvex/noiseless", "nonconvex/markov", "nonconvex/agents"),
     *("td/noiseless", "td/agents", "td/slow", "td/alike"),
     *("finite-sum/noiseless", "finite-sum/markov", "finite-sum/agents", "speedup/cohort"),
 )
-"""What the quick version does not run unless it is named: the rest suffices for all ten claims."""
+"""Experiments that the quick version runs only if they are named: the rest suffices for all ten claims."""
 LONG = ("rl/fed-pg-br", "rl/fed-svrpg", "rl/one-shot", "rl/qavg", "rl/sarsa")
-"""What the quick version of a family does not run unless it is named itself: it takes long, however small."""
+"""Experiments that the quick version of a family runs only if they are named: they take long at any size."""
 BEYOND = ("field/", "rl/")
-"""How names of experiments begin that are not about the paper, and run only when they are named."""
+"""Prefixes of the names of experiments that are not about the paper, which run only when they are named."""
 LEAST = {"seeds": 2, "rounds": 4}
-"""Intervals need two seeds, and floors a few rounds."""
+"""The smallest values: confidence intervals need two seeds, and floors need a few rounds."""
 
 
 def quick(experiment: AbstractStudy) -> AbstractStudy:
-    """The same experiment in a few seconds."""
+    """Returns a version of the experiment that takes a few seconds."""
     if experiment.name not in QUICK:
         return experiment.quick()
     for name, value in QUICK[experiment.name].items():
@@ -283,7 +283,7 @@ def quick(experiment: AbstractStudy) -> AbstractStudy:
 
 
 def change(experiment: AbstractStudy, name: str, value: Any) -> AbstractStudy:
-    """The experiment with one setting replaced: its own, or an argument of its problem.
+    """Returns the experiment with one setting replaced: a field of the experiment, or an argument of its problem.
 
     !!! example
         >>> slower = change(studies()["td/markov"], "laziness", 0.5)
@@ -304,7 +304,7 @@ def change(experiment: AbstractStudy, name: str, value: Any) -> AbstractStudy:
 
 
 def names(experiment: AbstractStudy) -> list[str]:
-    """The settings that `change` takes, as it takes them."""
+    """Returns the names of the settings that `change` accepts."""
     found = _own_settings(experiment)
     for field, instance in _instances(experiment).items():
         prefix = "" if field == "instance" else f"{field}."
@@ -313,7 +313,7 @@ def names(experiment: AbstractStudy) -> list[str]:
 
 
 def _own_settings(experiment: AbstractStudy) -> list[str]:
-    """Fields that are settings; the rest says what the experiment is, or is its problem."""
+    """Returns the fields that are settings; the other fields identify the experiment or hold its problem."""
     words = ["name", "title", "source", "choices", "ordered", *_instances(experiment)]
     words += [] if experiment.random else ["seeds", "key"]
     return [field.name for field in dataclasses.fields(experiment) if field.name not in words]
@@ -329,7 +329,7 @@ def _arguments(instance: Instance) -> list[str]:
 
 
 def _fitting(name: str, value: Any, present: Any) -> Any:
-    """The value in the type of the present one; raises if it does not fit."""
+    """Returns the value converted to the type of the present value; raises an error if that is not possible."""
     if name in LEAST:
         _check.count(name, value, least=LEAST[name])
     if isinstance(present, tuple):

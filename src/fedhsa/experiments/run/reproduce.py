@@ -1,4 +1,4 @@
-"""Running many experiments: what is finished already is reused, and stopping loses only what is under way."""
+"""Running many experiments: finished outcomes are reused, and stopping loses only the unfinished simulations."""
 
 import concurrent.futures
 import datetime
@@ -15,27 +15,27 @@ from . import code, store
 from .lanes import Lane, threads
 
 LOOK = 0.2
-"""Seconds between looks at the clock while experiments run."""
+"""Seconds between two status updates while experiments run."""
 
 
 class Status(NamedTuple):
-    """Where a reproduction stands."""
+    """The progress of a reproduction."""
 
     finished: int
     total: int
     running: tuple[str, ...]
     left: float
-    """Seconds, estimated."""
+    """The estimated seconds that remain."""
 
 
 class Finished(NamedTuple):
-    """An experiment that has come to its end."""
+    """An experiment that has ended."""
 
     experiment: AbstractStudy
     seconds: float
-    """0 where an earlier outcome was reused."""
+    """The run time in seconds; 0 if an earlier outcome was reused."""
     error: Exception | None
-    """Why it has no outcome."""
+    """The reason why there is no outcome, if there is none."""
 
 
 def run(
@@ -48,18 +48,18 @@ def run(
     devices: Any = None,
     show: Callable[[Status], None] = lambda _: None,
 ) -> Iterator[Finished]:
-    """Runs the experiments that `folder` does not hold yet, and says of each when it is finished.
+    """Runs the experiments whose outcomes are not in `folder` yet, and yields each when it is finished.
 
-    An outcome is on disk before it is announced, and so is every simulation of an experiment under way: whatever
-    happens, they are not computed twice. An exception in the caller (Ctrl-C) stops what runs.
+    An outcome is on disk before it is yielded, and so is every finished simulation of an unfinished experiment, so that
+    neither is computed twice. An exception in the caller (Ctrl-C) stops the running experiments.
 
     **Arguments:**
 
-    - `manifest`: what to write beside an outcome, besides its settings and its times.
-    - `again`: whether to run also what is finished.
-    - `lanes`: gives the places where experiments run side by side, for as many experiments as there are to run; it is
-      not called where there are none. Default: a thread.
-    - `devices`: where to simulate. Default: all of JAX's.
+    - `manifest`: entries to write next to an outcome, in addition to its settings and its times.
+    - `again`: whether to rerun finished experiments as well.
+    - `lanes`: returns the lanes in which experiments run in parallel, given the number of experiments to run; it is not
+      called if there is nothing to run. Default: one thread.
+    - `devices`: the devices to simulate on. Default: all of JAX's devices.
     - `show`: called a few times a second.
 
     !!! example
@@ -81,7 +81,7 @@ def run(
             waiting.append(experiment)
             if again:
                 shutil.rmtree(store.unfinished(experiment, folder), ignore_errors=True)
-            # Once here, for all threads: Python 3.11 cannot parse code in several of them at once.
+            # Once here, for all threads: Python 3.11 cannot parse code in several threads simultaneously.
             store.fingerprint(experiment)
             code.digest(type(experiment).__module__)
     if not waiting:
@@ -120,7 +120,7 @@ def work(
     *,
     stopped: Callable[[], bool] = lambda: False,
 ) -> float:
-    """Runs one experiment, keeps what came out, draws it and gives the seconds that it took; any process can do it."""
+    """Runs one experiment, stores and draws its outcome, and returns the seconds that it took; works in any process."""
     began = time.perf_counter()
     with clock() as spent:
         outcome = experiment.run(Runner(stopped, devices, store.unfinished(experiment, folder)))
@@ -144,13 +144,13 @@ _DRAWING = threading.Lock()
 
 
 def entry(experiment: AbstractStudy, folder: pathlib.Path) -> store.StoredStudy | None:
-    """What a finished experiment left behind, drawn if it is not yet; None where there is nothing."""
+    """Returns a finished experiment from the store, and draws its figure if necessary; None if it is not there."""
     outcome: Outcome | None = store.find(experiment, folder)
     return None if outcome is None else store.present(experiment, outcome, folder)
 
 
 class _Clock:
-    """Guesses the time left: by the experiments' own estimates, corrected by how wrong they have been so far."""
+    """Estimates the time left from the experiments' own estimates, corrected by their errors so far."""
 
     def __init__(self, experiments: Sequence[AbstractStudy]):
         self.estimates = {experiment.name: max(experiment.seconds(), 0.1) for experiment in experiments}
@@ -168,7 +168,7 @@ class _Clock:
     def status(self) -> Status:
         now = time.perf_counter()
         done = sum(self.estimates[name] for name in self.finished)
-        # What runs longer than estimated counts as nearly done.
+        # An experiment that runs longer than estimated counts as nearly done.
         running = {name: min(now - since, 0.95 * self.estimates[name]) for name, since in [*self.started.items()]}
         total = sum(self.estimates.values())
         done += sum(running.values())
@@ -177,8 +177,8 @@ class _Clock:
 
 
 class _Queue:
-    """Experiments that wait. Those that share programs are run in one lane, and the longest begin, so that no long one
-    is left to run alone at the end."""
+    """Waiting experiments. Those that share programs run in one lane, and the longest run first, so that no long
+    experiment runs alone at the end."""
 
     def __init__(self, experiments: Sequence[AbstractStudy]):
         self._waiting = sorted(experiments, key=lambda experiment: -experiment.seconds())
@@ -188,7 +188,7 @@ class _Queue:
         return len(self._waiting)
 
     def take(self, lane: Lane) -> AbstractStudy:
-        """What this lane should run next: what it has compiled the programs for, or what no other lane has."""
+        """Returns the next experiment for this lane: one whose programs it has compiled, or that no other lane has."""
         others = [programs for other, programs in self._last.items() if other is not lane]
 
         def worth(experiment: AbstractStudy) -> tuple[bool, bool, float]:

@@ -1,4 +1,4 @@
-"""Finished experiments on disk: one folder each, made again only when settings or code have changed."""
+"""Finished experiments on disk: one folder each, recomputed only when settings or code have changed."""
 
 import dataclasses
 import hashlib
@@ -21,32 +21,32 @@ from . import code
 
 KIND = "experiment"
 DRAWING = ("fedhsa.plots", "fedhsa.experiments.study.figures")
-"""What may change without changing a number."""
+"""The modules that may change without changing any number."""
 FIGURES = ("figure.svg", "figure.png", "figure.pdf")
 
 
 class StoredStudy(NamedTuple):
-    """A finished experiment: what was asked, what came out, and where its files are."""
+    """A finished experiment: its settings, its outcome, and the folder of its files."""
 
     experiment: AbstractStudy
     outcome: Outcome
     manifest: dict[str, Any]
-    """Settings, seconds, versions, and the command that makes just this."""
+    """Settings, seconds, versions, and the command that reproduces only this experiment."""
     folder: pathlib.Path
 
     @property
     def checks(self) -> list[Check]:
-        """What it says about the paper's claims."""
+        """The experiment's checks of the paper's claims."""
         return self.experiment.checks(self.outcome)
 
     @property
     def svg(self) -> str:
-        """The figure."""
+        """The figure as SVG."""
         return (self.folder / "figure.svg").read_text(encoding="utf-8")
 
 
 def settings(experiment: AbstractStudy) -> dict[str, Any]:
-    """Every setting as JSON has it; those of its problem carry the prefix `problem.`."""
+    """Returns every setting as in JSON; settings of the problem have the prefix `problem.`."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(experiment):
         value = getattr(experiment, field.name)
@@ -59,7 +59,7 @@ def settings(experiment: AbstractStudy) -> dict[str, Any]:
 
 
 def fingerprint(experiment: AbstractStudy) -> str:
-    """Changes with the settings, the code behind the numbers, and the libraries and backend that compute them."""
+    """Returns a digest of the settings, the code, and the libraries and backend that determine the numbers."""
     versions = [jax.__version__, np.__version__, scipy.__version__, jax.default_backend()]
     what = [
         type(experiment).__name__,
@@ -71,12 +71,12 @@ def fingerprint(experiment: AbstractStudy) -> str:
 
 
 def find(experiment: AbstractStudy, out: pathlib.Path) -> Outcome | None:
-    """The outcome of an earlier run, if it is still what the experiment would give."""
+    """Returns the outcome of an earlier run, if settings and code are unchanged since then."""
     path = out / experiment.name / "data.npz"
     try:
         arrays, header = _files.read_arrays(path, KIND)
         _read_manifest(path.parent)
-    except (OSError, ValueError):  # absent, cut short or made by something else
+    except (OSError, ValueError):  # absent, truncated or not written by this module
         return None
     if header["fingerprint"] != fingerprint(experiment):
         return None
@@ -84,22 +84,22 @@ def find(experiment: AbstractStudy, out: pathlib.Path) -> Outcome | None:
 
 
 def unfinished(experiment: AbstractStudy, out: pathlib.Path) -> pathlib.Path:
-    """The folder for what a running experiment has finished so far."""
+    """Returns the folder for the simulations that a running experiment has finished so far."""
     return out / experiment.name / f"unfinished-{fingerprint(experiment)[:16]}"
 
 
 def keep(experiment: AbstractStudy, outcome: Outcome, manifest: dict[str, Any], out: pathlib.Path) -> None:
-    """Writes what came out; the simulations it was made of are no longer needed."""
+    """Writes the outcome and deletes the intermediate simulations, which are no longer needed."""
     path = out / experiment.name / "data.npz"
     header = {"kind": KIND, "fingerprint": fingerprint(experiment), "facts": plain(outcome.facts)}
-    write_json(out / experiment.name / "manifest.json", manifest)  # first: the data say that all is there
+    write_json(out / experiment.name / "manifest.json", manifest)  # first: the data file comes last
     _files.write_arrays(path, outcome.arrays, header)
     for folder in path.parent.glob("unfinished-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> StoredStudy:
-    """Draws the figure and writes the table, unless they are there already."""
+    """Draws the figure and writes the table, unless they exist already."""
     folder = out / experiment.name
     manifest = _read_manifest(folder)
     origin = [fingerprint(experiment), code.digest(type(experiment).__module__)]
@@ -113,7 +113,7 @@ def present(experiment: AbstractStudy, outcome: Outcome, out: pathlib.Path) -> S
 
 
 def note(experiment: AbstractStudy, out: pathlib.Path, **facts: Any) -> None:
-    """Adds to the manifest of a finished experiment."""
+    """Adds entries to the manifest of a finished experiment."""
     folder = out / experiment.name
     write_json(folder / "manifest.json", _read_manifest(folder) | facts)
 
@@ -123,5 +123,5 @@ def _read_manifest(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-    """Writes a JSON file, whole or not at all."""
+    """Writes a JSON file atomically."""
     _files.write_text(path, json.dumps(plain(value), indent=2) + "\n")
